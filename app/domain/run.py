@@ -1,0 +1,181 @@
+"""The values that travel through the house: what a log says, and what a run is. All frozen, units in the names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+Scalar = str | int | float | bool
+Value = Scalar | tuple[Scalar, ...] | None
+"""A contract value. None means "stated as unset" (Python's None in a dump), which is not "unknown"."""
+
+Source = Literal["metadata", "arguments", "log line", "derived", "default"]
+"""Where a value came from. `default`: a dump that lists only non-defaults left the field out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """A value and who said so. `detail` is for people: `line 12: moe_token_dispatcher_type = alltoall`."""
+
+    value: Value
+    source: Source
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in a log that was skipped or is strange. `line` counts from 1, 0 when it is no single line."""
+
+    kind: str
+    message: str
+    line: int = 0
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """A line that says what happened: `kind` is one of the keys of `logs/events.py`; `line` counts from 1."""
+
+    kind: str
+    line: int
+    text: str
+    rank: int | None = None
+    iteration: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """One rank's memory line, in bytes (trainers print MiB or GB; see corpus notes in `docs/log-formats.md`)."""
+
+    line: int
+    rank: int | None
+    iteration: int | None
+    max_allocated_bytes: float
+    max_reserved_bytes: float | None = None
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
+    alloc_retries: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedLog:
+    """All that one log says.
+
+    `columns`: one float64 array a metric, all of the same length n, in the order of the log after restart overlaps
+    were resolved (the later value wins) and doubled lines dropped; NaN where nothing was printed. Always holds
+    `iteration` and `step_time_ms` (as printed), plus `step_time_true_ms` (NaN where the printed value is an artefact
+    that cannot be resolved; equal to the printed value elsewhere). `line_numbers`: int64 (n,), counted from 1.
+    `segment_starts`: indexes into the columns at which a process (re)started; the first is 0 when n > 0.
+    `stated`: contract fields by canonical name, from arguments, configuration summary or single lines.
+    `arguments`: every name of the dumps with its value, for the record and for the FLOPs shape.
+    """
+
+    trainer: str
+    columns: Mapping[str, FloatArray]
+    line_numbers: IntArray
+    segment_starts: tuple[int, ...] = ()
+    total_iterations: int | None = None
+    log_interval: int | None = None
+    stated: Mapping[str, Stated] = field(default_factory=dict)
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+    memory: tuple[MemoryReport, ...] = ()
+    events: tuple[LogEvent, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    line_count: int = 0
+    unrecognised_lines: int = 0
+    first_lines: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
+    truncated: bool = False
+
+    @property
+    def n(self) -> int:
+        """Iteration lines read."""
+        return len(self.line_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A declared steady window, first and last iteration inclusive."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What the uploader stated, validated. `fields` are contract fields by canonical name; `extra` is kept, not understood."""
+
+    name: str = ""
+    project: str = "default"
+    purpose: Literal["ci", "experiment", "release"] = "ci"
+    branch: str = ""
+    commit: str = ""
+    ci_url: str = ""
+    tags: tuple[str, ...] = ()
+    window: Window | None = None
+    fields: Mapping[str, Stated] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """DETECTION.md section 1. Iterations are the printed numbers, inclusive; indexes count the finite step times.
+
+    `log_step_time` is the median of ln(ms) over the window and `se` its standard error, both what a verdict needs.
+    """
+
+    first_iteration: int
+    last_iteration: int
+    n: int
+    method: Literal["declared", "detected"]
+    is_steady: bool
+    reasons: tuple[str, ...]
+    short: bool
+    log_step_time: float
+    se: float
+    step_time_ms: float
+    ci_low_ms: float
+    ci_high_ms: float
+    mean_step_time_ms: float
+    spike_threshold_ms: float
+    spike_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One headline figure with its interval (95 %) and the number of iterations behind it."""
+
+    value: float
+    ci_low: float
+    ci_high: float
+    n: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a processed run shows. `error` is set when no figure can be computed at all (the run is `failed`)."""
+
+    error: str | None
+    trainer: str
+    contract: Mapping[str, Stated]
+    unknown: tuple[str, ...]
+    warnings: tuple[str, ...]
+    stack_key: str
+    config_key: str
+    provisional: bool
+    steady_state: SteadyState | None
+    metrics: Mapping[str, Metric | None]
+    health: Mapping[str, object]
+    evidence_level: str
+    semantic_class: str
+    series: Mapping[str, FloatArray]
+    units: Mapping[str, str]
+    line_numbers: IntArray
+    definition_version: int

@@ -1,0 +1,75 @@
+"""What can go wrong, as one tree. Errors know nothing of HTTP; `web/error_pages.py` maps them.
+
+ThreewallsError
+├── InvalidUpload            what was sent cannot become a run
+│   ├── EmptyUpload
+│   ├── NotALog              binary data, or an archive instead of a text
+│   ├── TooLarge             over a size limit, also after decompression
+│   ├── BrokenCompression
+│   └── InvalidMetadata      carries one FieldError a field
+├── InvalidQuery             a filter or a page number that means nothing
+├── NotFound
+├── Conflict                 the same Idempotency-Key with another content
+└── Unavailable              a service that we need did not answer
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One field that was refused: `field` is its path as the user wrote it, e.g. `meta.window.first`."""
+
+    field: str
+    message: str
+
+
+class ThreewallsError(Exception):
+    """`title` names the kind; `detail` says what happened, what was kept and what to do next."""
+
+    title = "Something went wrong"
+
+    def __init__(self, detail: str, errors: tuple[FieldError, ...] = ()) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = errors
+
+
+class InvalidUpload(ThreewallsError):
+    title = "This upload cannot be read"
+
+
+class EmptyUpload(InvalidUpload):
+    title = "The file is empty"
+
+
+class NotALog(InvalidUpload):
+    title = "This is not a text log"
+
+
+class TooLarge(InvalidUpload):
+    title = "The upload is too large"
+
+
+class BrokenCompression(InvalidUpload):
+    title = "The compressed file cannot be read"
+
+
+class InvalidMetadata(InvalidUpload):
+    title = "The metadata is not valid"
+
+
+class InvalidQuery(ThreewallsError):
+    title = "This filter cannot be understood"
+
+
+class NotFound(ThreewallsError):
+    title = "Not found"
+
+
+class Conflict(ThreewallsError):
+    title = "This key was used before"
+
+
+class Unavailable(ThreewallsError):
+    title = "A service did not answer"

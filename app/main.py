@@ -1,0 +1,1 @@
+"""create_app(): settings, routers, error pages; no logic."""

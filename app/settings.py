@@ -1,0 +1,75 @@
+"""Every setting of the service, read from `THREEWALLS_*` environment variables once, and refused at start when wrong."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The checkout: `templates`, `static` and `migrations` live beside `app`."""
+
+
+class Settings(BaseSettings):
+    """Defaults are the embedded mode: SQLite, a local folder, a worker inside `threewalls serve`."""
+
+    model_config = SettingsConfigDict(env_prefix="THREEWALLS_", extra="ignore", frozen=True)
+
+    data_dir: Path = Field(ROOT / "data", description="Folder of everything the embedded mode keeps.")
+    database_url: str = Field(
+        "", description="SQLAlchemy URL, sqlite or postgresql+psycopg. Empty: SQLite in the data folder."
+    )
+    artifact_url: str = Field(
+        "", description="Where raw logs are kept: a folder, or s3://bucket/prefix. Empty: `artifacts` in the data folder."
+    )
+    s3_endpoint: str = Field("", description="Endpoint of an S3-compatible store; empty means AWS's own.")
+    s3_region: str = Field("us-east-1", description="Region of the S3 store.")
+    s3_access_key_id: str = Field("", description="Access key of the S3 store.")
+    s3_secret_access_key: str = Field("", description="Secret key of the S3 store.")
+    broker_url: str = Field(
+        "", description="Celery broker, redis://host:port/db. Empty: message files in the data folder (embedded)."
+    )
+    public_url: str = Field(
+        "", description="Address that people open, used in links of API answers. Empty: taken from each request."
+    )
+    max_upload_bytes: int = Field(2 * 1024**3, gt=0, description="Largest request body, as sent, in bytes.")
+    max_log_bytes: int = Field(4 * 1024**3, gt=0, description="Largest decompressed log file, in bytes.")
+    max_compression_ratio: int = Field(
+        200, gt=1, description="Decompressed bytes a compressed byte may become, once past 64 MiB (a bomb guard)."
+    )
+    max_metadata_bytes: int = Field(256 * 1024, gt=0, description="Largest `meta` document, in bytes.")
+    max_wait_seconds: int = Field(120, ge=0, description="Longest `?wait=` that is honoured, in seconds.")
+    lease_seconds: int = Field(60, gt=0, description="How long a worker owns a run without renewing, in seconds.")
+    sweep_seconds: float = Field(15, gt=0, description="Pause between sweeps for forgotten runs, in seconds.")
+    max_attempts: int = Field(3, gt=0, description="Times a run is tried before it is parked as failed.")
+    task_soft_limit_seconds: int = Field(900, gt=0, description="A task is asked to stop after this, in seconds.")
+    task_hard_limit_seconds: int = Field(960, gt=0, description="A task is killed after this, in seconds.")
+    worker_concurrency: int = Field(1, gt=0, description="Processes of one worker.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+    log_format: Literal["json", "console"] = Field("console", description="Shape of the service's own log lines.")
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> Self:
+        if self.task_soft_limit_seconds >= self.task_hard_limit_seconds:
+            raise ValueError("THREEWALLS_TASK_SOFT_LIMIT_SECONDS must be below THREEWALLS_TASK_HARD_LIMIT_SECONDS")
+        return self
+
+    @property
+    def embedded(self) -> bool:
+        """True when the worker runs inside `threewalls serve` and messages are files."""
+        return not self.broker_url
+
+    @property
+    def resolved_database_url(self) -> str:
+        return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'threewalls.db'}"
+
+    @property
+    def resolved_artifact_url(self) -> str:
+        return self.artifact_url or str(self.data_dir.resolve() / "artifacts")
+
+
+@lru_cache
+def get_settings() -> Settings:
+    """The process's settings. Tests clear the cache, or pass their own Settings to `create_app`."""
+    return Settings()
