@@ -1,0 +1,152 @@
+"""What pages and the API read about runs: filters in, selects, read models out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, false, func, or_, select
+from sqlmodel import Session, col
+
+from app.errors import NotFound
+from app.runs.filters import UNKNOWN, RunFilters, page_number
+from app.storage import series
+from app.storage.run_records import (
+    FilterOptions,
+    RunDetail,
+    RunFile,
+    RunListItem,
+    RunPage,
+    RunState,
+    Series,
+    aware,
+    count_runs,
+    detail,
+    list_item,
+    list_runs,
+    run_file,
+)
+from app.storage.tables import ProjectRow, RunFileRow, RunRow, SeriesRow
+
+__all__ = [
+    "PAGE_SIZE",
+    "FilterOptions",
+    "RunDetail",
+    "RunFile",
+    "RunFilters",
+    "RunListItem",
+    "RunPage",
+    "RunState",
+    "Series",
+    "filter_options",
+    "find_runs",
+    "get_run",
+    "get_series",
+    "get_state",
+    "page_number",
+]
+
+PAGE_SIZE = 50
+
+
+def find_runs(session: Session, filters: RunFilters, page: int = 1, page_size: int = PAGE_SIZE) -> RunPage:
+    """The runs that match, in the order asked for. A page past the end is empty, with the true total."""
+    conditions = _conditions(filters)
+    total = count_runs(session, *conditions)
+    wanted = list_runs().where(*conditions).order_by(*_order(filters.sort))
+    rows = session.execute(wanted.limit(page_size).offset((page - 1) * page_size))
+    return RunPage(tuple(list_item(row) for row in rows), total, page, page_size)
+
+
+def get_run(session: Session, run_id: int) -> RunDetail:
+    """Raises NotFound."""
+    found = session.execute(
+        select(RunRow, ProjectRow)
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RunRow.id) == run_id)
+    ).one_or_none()
+    if found is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    files = session.execute(
+        select(RunFileRow)
+        .where(col(RunFileRow.run_id) == run_id)
+        .order_by(col(RunFileRow.position), col(RunFileRow.id))
+    ).scalars()
+    return detail(found[0], found[1], tuple(run_file(row) for row in files))
+
+
+def get_state(session: Session, run_id: int) -> RunState:
+    """The processing state alone: cheap enough to be polled. Raises NotFound."""
+    found = session.execute(
+        select(RunRow.id, RunRow.status, RunRow.attempts, RunRow.created_at).where(col(RunRow.id) == run_id)  # type: ignore[call-overload]
+    ).one_or_none()
+    if found is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    return RunState(found.id, found.status, found.attempts, aware(found.created_at))
+
+
+def get_series(session: Session, run_id: int) -> Series:
+    """Every stored column of a run, in the canonical order; no columns at all before it is ready. Raises NotFound."""
+    get_state(session, run_id)
+    rows = session.execute(select(SeriesRow).where(col(SeriesRow.run_id) == run_id)).scalars().all()
+    ordered = sorted(rows, key=lambda row: (_column_rank(row.metric), row.metric))
+    return Series({row.metric: series.unpack(row.blob) for row in ordered}, {row.metric: row.unit for row in ordered})
+
+
+def filter_options(session: Session) -> FilterOptions:
+    """All values that occur, sorted: what a select box may offer without ever giving an empty list."""
+    projects = tuple(session.execute(select(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())  # type: ignore[call-overload]
+    model, gpu, dispatcher, branch = (
+        tuple(value for value in session.execute(select(column).distinct().order_by(column)).scalars() if value)
+        for column in (col(RunRow.model), col(RunRow.gpu), col(RunRow.dispatcher), col(RunRow.branch))
+    )
+    return FilterOptions(projects, model, gpu, dispatcher, branch)
+
+
+def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
+    equal = {
+        "project": col(ProjectRow.slug),
+        "status": col(RunRow.status),
+        "purpose": col(RunRow.purpose),
+        "branch": col(RunRow.branch),
+        "evidence": col(RunRow.evidence_level),
+    }
+    may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
+    conditions: list[ColumnElement[bool]] = [
+        column == filters.active[name] for name, column in equal.items() if name in filters.active
+    ]
+    for name, column in may_be_unknown.items():
+        if value := filters.active.get(name):
+            conditions.append(column.is_(None) if value == UNKNOWN else column == value)
+    return conditions + [_mentions(word) for word in filters.q.split()]
+
+
+def _mentions(word: str) -> ColumnElement[bool]:
+    """Runs that a word of the search box names: by part of a name, or by number (`1842`, `#1842`)."""
+    texts = (RunRow.name, RunRow.branch, RunRow.commit, RunRow.model, RunRow.gpu, RunRow.dispatcher, ProjectRow.slug)
+    number = word.removeprefix("#")
+    # Ids fit in 63 bits; a longer number is part of a name, not an id.
+    by_id = col(RunRow.id) == int(number) if number.isascii() and number.isdigit() and len(number) < 19 else false()
+    by_text = (func.lower(col(text)).contains(word.lower(), autoescape=True) for text in texts)
+    return or_(by_id, col(RunRow.stack_key).startswith(word, autoescape=True), *by_text)
+
+
+def _order(sort: str) -> tuple[ColumnElement[Any], ...]:
+    name = sort.removeprefix("-")
+    columns: dict[str, Any] = {"created": col(RunRow.id), "name": func.lower(col(RunRow.name))}
+    column: Any = columns[name] if name in columns else col(getattr(RunRow, name))
+    # `is null` first in the order puts runs without the figure last in both directions, on both databases.
+    return (column.is_(None), column.desc() if sort.startswith("-") else column.asc(), col(RunRow.id).desc())
+
+
+_CANONICAL: Sequence[str] = (
+    "iteration", "step_time_ms", "step_time_true_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "lm_loss",
+    "load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss", "mtp_1_loss",
+    "learning_rate", "global_batch_size", "consumed_samples", "loss_scale", "grad_norm", "num_zeros", "params_norm",
+    "skipped_iterations", "nan_iterations", "energy_j_per_gpu", "power_w_per_gpu", "peak_memory_bytes",
+)  # fmt: skip
+
+
+def _column_rank(name: str) -> int:
+    """Columns that are not of the canonical list follow it by name; the line numbers come last of all."""
+    if name in _CANONICAL:
+        return _CANONICAL.index(name)
+    return len(_CANONICAL) + (name == "log_line")
