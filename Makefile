@@ -1,0 +1,101 @@
+# Two commands matter: `make demo` starts the service with example data, `make test` runs every test.
+# Each target sets up all that it needs; a second run finds the stamp files in .venv and starts at once.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+HOST ?= 127.0.0.1
+PORT ?= 8000
+WORKERS ?= 2
+LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --override overrides.txt \
+        --custom-compile-command "make lock" pyproject.toml
+LOCK_FOLDER ?= .
+SOURCES := app workers migrations tests bench
+
+##@ The two commands
+.PHONY: demo
+demo: $(VENV)/.runtime  ## Start on http://127.0.0.1:8000 with the demo project (HOST=, PORT=); data in demo-data/
+	@exec $(BIN)/threewalls demo --host $(HOST) --port $(PORT)
+
+.PHONY: test
+test: $(VENV)/.dev  ## Run every test against real Redis, PostgreSQL and Chromium (WORKERS= processes, ARGS= for pytest)
+	@.ci/test-services
+	@exec $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+##@ Every day
+.PHONY: serve
+serve: $(VENV)/.runtime  ## Start an empty service; data in data/
+	@exec $(BIN)/threewalls serve --host $(HOST) --port $(PORT)
+
+.PHONY: setup
+setup: $(VENV)/.dev  ## Install everything a developer needs into .venv
+
+.PHONY: format
+format: $(VENV)/.dev  ## Rewrite the code in the house's format
+	$(BIN)/ruff format -q .
+	$(BIN)/ruff check -q --fix --exit-zero .
+
+.PHONY: lint
+lint: $(VENV)/.dev  ## Check format and lint
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+
+.PHONY: types
+types: $(VENV)/.dev  ## Check types
+	$(BIN)/mypy
+
+.PHONY: check
+check:  ## Everything that CI checks
+	@.ci/run
+
+.PHONY: screenshot
+screenshot: $(VENV)/.dev  ## Take docs/screenshot.png anew, from the demo in a real browser
+	@.ci/test-services chromium
+	$(BIN)/python -m docs.take_screenshot
+
+##@ Dependencies
+.PHONY: lock
+lock: $(BIN)/uv  ## Lock the dependencies of pyproject.toml (UPGRADE=--upgrade takes the newest)
+	$(LOCK) --group build $(UPGRADE) -o $(LOCK_FOLDER)/requirements.lock
+	$(LOCK) --group build --group dev $(UPGRADE) -c $(LOCK_FOLDER)/requirements.lock -o $(LOCK_FOLDER)/requirements-dev.lock
+
+.PHONY: clean
+clean:  ## Remove what the tools made (not data/ nor demo-data/)
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis test-results
+
+.PHONY: help
+help:
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Threewalls needs Python 3.11 or newer as '$(PYTHON)'. Name another one: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  echo "Python's venv module is missing. Install it, e.g.: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# uv comes from the lock as well: pip checks its hash, then uv installs the rest in a tenth of pip's time.
+$(BIN)/uv: | $(BIN)/python
+	@awk '/^uv==/ {on = 1} on && /^    # via/ {exit} on' requirements.lock > $(VENV)/uv.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/uv.lock
+	@touch $@
+
+# pip is tried last because a machine may name its package index in pip's own settings only.
+define install
+	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --require-hashes -r $(1) || \
+	  $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $(1)
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
+endef
+
+$(VENV)/.runtime: requirements.lock pyproject.toml | $(BIN)/uv
+	$(call install,requirements.lock)
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/uv
+	$(call install,requirements-dev.lock)
+	@touch $@ $(VENV)/.runtime
