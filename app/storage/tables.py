@@ -6,8 +6,9 @@ No `from __future__ import annotations` here: it breaks SQLModel relationships.
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, Column, DateTime, ForeignKey, Index, LargeBinary, MetaData, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Column, ForeignKey, Index, LargeBinary, MetaData, Text, UniqueConstraint
 from sqlmodel import Field, SQLModel
+from sqlmodel.sql.sqltypes import UTCDateTime
 
 SQLModel.metadata = MetaData(
     naming_convention={
@@ -25,7 +26,8 @@ def utc_now() -> datetime:
 
 
 def _time(nullable: bool = True) -> Column[datetime]:
-    return Column(DateTime(timezone=True), nullable=nullable)
+    """Aware, in UTC, on both databases; SQLite alone would give naive times back."""
+    return Column(UTCDateTime(), nullable=nullable)
 
 
 class ProjectRow(SQLModel, table=True):
@@ -41,6 +43,9 @@ class ProjectRow(SQLModel, table=True):
 
 class RunRow(SQLModel, table=True):
     """One training job. The row is the record of the work to do (`status`, lease) and of its result.
+
+    `lease_until` of a received run is when to ring again for it, of a processing one when its worker is given up;
+    `attempts` numbers the claims, so that a worker can tell whether the run is still its own (`runs/claims.py`).
 
     Columns below `definition_version` repeat values of `contract` and `metrics`, for filters and lists only.
     """
@@ -110,7 +115,7 @@ class RunFileRow(SQLModel, table=True):
     kind: str = Field(max_length=20)
     name: str = Field(max_length=500)
     position: int = 0
-    size_bytes: int
+    size_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
     sha256: str = Field(max_length=64)
     object_key: str = Field(max_length=300)
 

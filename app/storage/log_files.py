@@ -1,0 +1,237 @@
+"""Uploaded files, kept by the hash of what they say: in a local folder or in an S3-compatible store.
+
+What is stored is the decompressed file, in frames (`frames.py`), so that the same log is one object however it was
+compressed, and the log viewer reads a few lines of a 4 GB log in milliseconds.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, Self
+from urllib.parse import urlsplit
+
+import obstore
+import zstandard
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore, ObjectStore, S3Store
+
+from app.errors import Unavailable
+from app.settings import Settings
+from app.storage.frames import FrameIndex, index_bytes, read_frames, read_index, write_frames
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config  # a type only: obstore has no such name at run time
+
+MAX_LINE_BYTES = 16 * 1024
+"""A longer line is shown cut: some trainers print their whole configuration as one."""
+
+_TAIL_BYTES = 64 * 1024
+"""Read at once to find the index: enough for a 5 GB log."""
+
+_ONE_REQUEST_BYTES = 32 * 1024 * 1024
+"""Up to this an object is put in one conditional request; beyond it in parts, so that memory stays bounded."""
+
+_STORE_ERRORS = (BaseError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """`size_bytes` and `sha256` are those of the decompressed file, `key` is where it is kept."""
+
+    key: str
+    sha256: str
+    size_bytes: int
+
+
+class StagedFile(AbstractContextManager["StagedFile"]):
+    """A file that was read to its end, in a nameless temporary file: nothing is left if the process dies."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        digest = hashlib.sha256()
+        self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  # __exit__ closes it
+
+        def hashed() -> Iterator[bytes]:
+            for chunk in chunks:
+                digest.update(chunk)
+                yield chunk
+
+        try:
+            index = write_frames(hashed(), self._file)
+        except BaseException:
+            self._file.close()
+            raise
+        sha256 = digest.hexdigest()
+        self.stored = StoredFile(f"{sha256[:2]}/{sha256}.zst", sha256, index.size_bytes)
+        self.compressed_bytes = self._file.tell()
+
+    def rewound(self) -> BinaryIO:
+        self._file.seek(0)
+        return self._file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+class LogFiles:
+    """The artifact store. Every method raises Unavailable when the store does not answer."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        url = urlsplit(settings.resolved_artifact_url)
+        if url.scheme != "s3":
+            folder = Path(settings.resolved_artifact_url)
+            return cls(LocalStore(folder.resolve(), mkdir=True))
+        return cls(
+            S3Store(
+                url.netloc,
+                prefix=url.path.strip("/") or None,
+                config=_s3_config(settings),
+                client_options={
+                    "allow_http": settings.s3_endpoint.startswith("http://"),
+                    "connect_timeout": "3s",
+                    "timeout": "60s",
+                },
+                retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=20)},
+            )
+        )
+
+    def put(self, chunks: Iterable[bytes]) -> StoredFile:
+        """Keep a file that arrives in chunks. When `chunks` raises, nothing is kept."""
+        with StagedFile(chunks) as staged:
+            return self.keep(staged)
+
+    def keep(self, staged: StagedFile) -> StoredFile:
+        """Move a staged file to the store, unless the same content is there already."""
+        key = staged.stored.key
+        try:
+            if staged.compressed_bytes <= _ONE_REQUEST_BYTES:
+                obstore.put(self._store, key, staged.rewound(), mode="create", use_multipart=False)
+            elif not self._holds(key):
+                obstore.put(self._store, key, staged.rewound())
+        except AlreadyExistsError:
+            pass
+        except _STORE_ERRORS as error:
+            raise _unavailable(error) from error
+        return staged.stored
+
+    def stream(self, key: str) -> Iterator[bytes]:
+        """The whole file, about 1 MiB at a time."""
+        try:
+            index = self.index(key)
+            yield from read_frames(index, (bytes(part) for part in obstore.get(self._store, key).stream(1 << 20)))
+        except _STORE_ERRORS as error:
+            raise _unavailable(error) from error
+
+    def index(self, key: str) -> FrameIndex:
+        try:
+            tail = bytes(obstore.get(self._store, key, options={"range": {"suffix": _TAIL_BYTES}}).bytes())
+            if (needed := index_bytes(tail)) > len(tail):
+                tail = bytes(obstore.get(self._store, key, options={"range": {"suffix": needed}}).bytes())
+        except _STORE_ERRORS as error:
+            raise _unavailable(error) from error
+        return read_index(tail)
+
+    def line_count(self, key: str) -> int:
+        """Lines of the file; text after the last newline is one more."""
+        index = self.index(key)
+        if index.size_bytes == 0:
+            return 0
+        return index.newlines[-1] + (not self._frame(key, index, index.frames - 1).endswith(b"\n"))
+
+    def lines(self, key: str, first: int, last: int) -> list[str]:
+        """Lines first..last, counted from 1, inclusive, without their ends; fewer where the file ends before.
+
+        Lines are cut at MAX_LINE_BYTES, and bytes that are not UTF-8 become U+FFFD.
+        """
+        index = self.index(key)
+        if last < first or index.size_bytes == 0:
+            return []
+        start = index.frame_of_line(first)
+        if start >= index.frames:
+            return []
+        frames = self._needed_frames(key, index, start, last)
+        skip = first - index.newlines[start] - 1
+        return [_shown(line) for line in _cut_lines(frames, skip, last - first + 1)]
+
+    def check(self) -> None:
+        """Raises Unavailable when the store does not answer, or is not there."""
+        try:
+            for _ in obstore.list(self._store, prefix="readiness"):
+                break
+        except _STORE_ERRORS as error:
+            raise _unavailable(error) from error
+
+    def _holds(self, key: str) -> bool:
+        try:
+            obstore.head(self._store, key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _needed_frames(self, key: str, index: FrameIndex, start: int, last: int) -> Iterator[bytes]:
+        for frame in range(start, index.frames):
+            # Inside one giant line, frames without a newline add nothing that would be shown.
+            if frame - start > 1 and index.newlines[frame] == index.newlines[frame + 1] and frame + 1 < index.frames:
+                continue
+            yield self._frame(key, index, frame)
+            if index.newlines[frame + 1] >= last:
+                return
+
+    def _frame(self, key: str, index: FrameIndex, frame: int) -> bytes:
+        try:
+            part = obstore.get_range(self._store, key, start=index.offsets[frame], end=index.offsets[frame + 1])
+        except _STORE_ERRORS as error:
+            raise _unavailable(error) from error
+        return zstandard.ZstdDecompressor().decompress(bytes(part))
+
+
+def _cut_lines(frames: Iterable[bytes], skip: int, count: int) -> Iterator[bytes]:
+    """`count` lines after the first `skip`, each of at most MAX_LINE_BYTES + 1 bytes."""
+    rest = b""
+    for frame in frames:
+        *whole, tail = frame.split(b"\n")
+        for piece in whole:
+            line, rest = rest + piece[: MAX_LINE_BYTES + 1], b""
+            if skip > 0:
+                skip -= 1
+                continue
+            yield line
+            count -= 1
+            if count == 0:
+                return
+        rest = (rest + tail[: MAX_LINE_BYTES + 1])[: MAX_LINE_BYTES + 1]
+    if rest and skip == 0:
+        yield rest
+
+
+def _shown(line: bytes) -> str:
+    text = line[:MAX_LINE_BYTES].rstrip(b"\r").decode("utf-8", "replace")
+    return f"{text} …" if len(line) > MAX_LINE_BYTES else text
+
+
+def _s3_config(settings: Settings) -> "S3Config":
+    config: S3Config = {"region": settings.s3_region}
+    if settings.s3_endpoint:
+        config["endpoint"] = settings.s3_endpoint
+    if settings.s3_access_key_id:  # else the store looks for credentials where AWS's own tools do
+        config["access_key_id"] = settings.s3_access_key_id
+        config["secret_access_key"] = settings.s3_secret_access_key
+    return config
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    # The store's own message may hold addresses and keys; the log has it, people need not.
+    return Unavailable(f"The artifact store did not answer ({type(error).__name__}). Try again in a minute.")

@@ -1,0 +1,41 @@
+"""What routes ask for: the settings, the database, a session for reading, the artifact store."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from app.settings import Settings
+from app.storage.database import read_session
+from app.storage.log_files import LogFiles
+
+
+def get_app_settings(request: Request) -> Settings:
+    settings: Settings = request.app.state.settings
+    return settings
+
+
+def get_engine(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+def get_log_files(request: Request) -> LogFiles:
+    log_files: LogFiles = request.app.state.log_files
+    return log_files
+
+
+AppSettings = Annotated[Settings, Depends(get_app_settings)]
+AppEngine = Annotated[Engine, Depends(get_engine)]
+AppLogFiles = Annotated[LogFiles, Depends(get_log_files)]
+
+
+def get_read_session(engine: AppEngine) -> Iterator[Session]:
+    # Ends after the response was sent, so it is for reading only.
+    with read_session(engine) as session:
+        yield session
+
+
+ReadSession = Annotated[Session, Depends(get_read_session)]

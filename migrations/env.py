@@ -1,0 +1,38 @@
+"""Runs the migrations, online only: `app.storage.database.migrate` in the service, `alembic` for whoever writes one."""
+
+from alembic import context
+from sqlalchemy import Engine, text
+from sqlmodel import SQLModel
+
+import app.storage.tables  # noqa: F401  # fills the metadata
+from app.settings import get_settings
+from app.storage.database import make_engine
+
+LOCK_TIMEOUT = "5s"
+"""A migration that cannot have its lock gives up rather than queue every query behind itself."""
+STATEMENT_TIMEOUT = "10min"
+
+
+def run_migrations(engine: Engine) -> None:
+    # SQLite cannot drop a foreign key check inside a transaction, and a batch operation copies whole tables.
+    with engine.execution_options(writes=True).connect() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.connection.execute("PRAGMA foreign_keys=OFF")
+        else:
+            connection.execute(text(f"SET lock_timeout = '{LOCK_TIMEOUT}'"))
+            connection.execute(text(f"SET statement_timeout = '{STATEMENT_TIMEOUT}'"))
+            connection.commit()
+        context.configure(
+            connection=connection,
+            target_metadata=SQLModel.metadata,
+            render_as_batch=True,
+            compare_type=True,
+            compare_server_default=True,
+            transaction_per_migration=True,
+        )
+        with context.begin_transaction():
+            context.run_migrations()
+        connection.invalidate()  # its pragmas and timeouts are not for the others
+
+
+run_migrations(context.config.attributes.get("engine") or make_engine(get_settings()))
