@@ -1,0 +1,94 @@
+"""Templates in, HTML out: a full page, or one block of it to htmx. Only this module reads and writes `HX-*` headers."""
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2_fragments import render_block
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from app.settings import ROOT
+from app.web import numbers
+from app.web.assets import asset_url
+
+_FILTERS = (
+    numbers.ago,
+    numbers.absolute,
+    numbers.contract_value,
+    numbers.counted,
+    numbers.figure,
+    numbers.file_size,
+    numbers.grouped,
+    numbers.percent,
+    numbers.short_commit,
+    numbers.significant,
+    numbers.step_time,
+)
+
+
+@lru_cache
+def environment() -> Environment:
+    """Everything is escaped, also what does not end in .html; a name that nobody passed is an error, not a blank."""
+    env = Environment(
+        loader=FileSystemLoader(ROOT / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters.update({function.__name__: function for function in _FILTERS})
+    env.globals.update(asset=asset_url, app_version=_app_version(), dash=numbers.DASH)
+    # As globals, because a block that is rendered alone does not run the imports of its file.
+    for name in ("ui", "figures", "runs"):
+        env.globals[name] = env.get_template(f"components/{name}.html").module
+    return env
+
+
+def render(
+    request: Request,
+    template: str,
+    *,
+    block: str | None = None,
+    address: str | None = None,
+    status: int = 200,
+    **context: Any,
+) -> HTMLResponse:
+    """`block` of the template to htmx, the whole page to everyone else.
+
+    `address`: what the browser's address bar shows after htmx put the block into the page; None leaves it alone.
+    """
+    context = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)} | context
+    headers = {"Vary": "HX-Request", "Cache-Control": "no-cache"}
+    if block and _wants_fragment(request):
+        if address is not None:
+            headers["HX-Push-Url"] = address
+        html = render_block(environment(), template, block, context)
+    else:
+        html = environment().get_template(template).render(context)
+    return HTMLResponse(html, status, headers)
+
+
+def render_error(request: Request, status: int, title: str, detail: str) -> HTMLResponse:
+    """The page of an error. To htmx it is the message alone, to be shown where the request was made."""
+    return render(request, "error.html", block="message", status=status, title=title, detail=detail)
+
+
+def public_address(request: Request) -> str:
+    """The service's own address without a trailing slash, for the commands that pages show."""
+    settings = getattr(request.app.state, "settings", None)
+    return str((settings and settings.public_url) or request.base_url).rstrip("/")
+
+
+def _wants_fragment(request: Request) -> bool:
+    # A history restore replaces the whole body: a block would leave a page without a frame.
+    return request.headers.get("HX-Request") == "true" and request.headers.get("HX-History-Restore-Request") != "true"
+
+
+def _app_version() -> str:
+    try:
+        return version("threewalls")
+    except PackageNotFoundError:
+        return "development"

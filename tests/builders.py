@@ -1,0 +1,256 @@
+"""Rows for tests: a run as a worker would have left it, naming only what the test is about.
+
+The numbers are those of the overlap case of the founding documents: Qwen3-30B-A3B on 16 H100, 31.31 s a step.
+"""
+
+import hashlib
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from sqlmodel import Session, select
+
+from app.domain.run import FloatArray, Metric, SteadyState
+from app.storage import series
+from app.storage.tables import ProjectRow, RunFileRow, RunRow, SeriesRow
+
+GLOBAL_BATCH, SEQUENCE, GPUS = 1024, 4096, 16
+GFLOP_PER_TOKEN = 23.006  # Qwen3-30B-A3B at sequence 4096
+PEAK_TFLOPS = 989.0
+WARM_UP = 4
+FIRST_LINE = 40  # log lines before the first iteration line
+
+UNITS = {
+    "iteration": "",
+    "step_time_ms": "ms",
+    "step_time_true_ms": "ms",
+    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "tflops_per_gpu": "TFLOP/s/GPU",
+    "lm_loss": "",
+    "learning_rate": "",
+    "global_batch_size": "samples",
+    "grad_norm": "",
+    "skipped_iterations": "iterations",
+    "nan_iterations": "iterations",
+    "log_line": "",
+}
+
+CONTRACT = {
+    "model": ("Qwen3-30B-A3B", "metadata", "meta.model"),
+    "gpu": ("H100", "metadata", "meta.gpu"),
+    "gpus": (GPUS, "arguments", "line 31: world_size = 16"),
+    "gpus_per_node": (8, "metadata", "meta.gpus_per_node"),
+    "container": ("nvcr.io/nvidia/nemo:26.06", "metadata", "meta.container"),
+    "tp": (1, "arguments", "line 27: tensor_model_parallel_size = 1"),
+    "pp": (1, "arguments", "line 23: pipeline_model_parallel_size = 1"),
+    "ep": (16, "arguments", "line 12: expert_model_parallel_size = 16"),
+    "etp": (1, "derived", "expert_tensor_parallel_size is unset, so it is tp"),
+    "cp": (1, "arguments", "line 9: context_parallel_size = 1"),
+    "dp": (16, "derived", "gpus / (tp pp cp)"),
+    "seq_len": (SEQUENCE, "arguments", "line 25: seq_length = 4096"),
+    "gbs": (GLOBAL_BATCH, "arguments", "line 13: global_batch_size = 1024"),
+    "mbs": (2, "arguments", "line 15: micro_batch_size = 2"),
+    "dispatcher_type": ("alltoall", "arguments", "line 19: moe_token_dispatcher_type = alltoall"),
+    "dispatcher": ("alltoall", "derived", "dispatcher_type"),
+    "force_balance": (True, "arguments", "line 18: moe_router_force_load_balancing = True"),
+    "routing_mode": ("forced-balance", "derived", "force_balance"),
+    "ep_overlap": (False, "arguments", "line 20: overlap_moe_expert_parallel_comm = False"),
+    "precision": ("bf16", "arguments", "line 8: bf16 = True"),
+    "data_mode": ("mock", "arguments", "line 16: mock_data = True"),
+    "recompute_modules": (("moe_act", "layernorm"), "arguments", "line 24: recompute_modules"),
+    "graph_modules": ((), "default", "not in the dump, which lists non-defaults only"),
+}
+
+
+def make_project(session: Session, slug: str = "moe-lab", *, generated: bool = False) -> ProjectRow:
+    found = session.exec(select(ProjectRow).where(ProjectRow.slug == slug)).one_or_none()
+    if found is None:
+        found = ProjectRow(slug=slug, generated=generated)
+        session.add(found)
+        session.flush()
+    return found
+
+
+def make_run(
+    session: Session,
+    *,
+    project: str = "moe-lab",
+    generated: bool = False,
+    step_time_ms: float = 31_310.0,
+    iterations: int = 50,
+    status: str = "ready",
+    log_files: Any = None,
+    **columns: Any,
+) -> int:
+    """Insert a run and return its id. `columns` overrides any column of RunRow; `log_files` also stores a log."""
+    owner = make_project(session, project, generated=generated)
+    content = hashlib.sha256(repr((project, step_time_ms, iterations, status, columns)).encode()).hexdigest()
+    row = RunRow(project_id=owner.id or 0, content_key=content, **(_stated() | _outcome(status) | columns))
+    if status == "ready":
+        times = step_times(step_time_ms, iterations)
+        for name, value in (_result(times) | columns).items():
+            setattr(row, name, value)
+    session.add(row)
+    session.flush()
+    assert row.id is not None
+    if status == "ready":
+        session.add_all(_series_rows(row.id, times))
+    if log_files is not None:
+        session.add(_store_log(log_files, row.id, step_times(step_time_ms, iterations)))
+    session.flush()
+    return row.id
+
+
+def step_times(median_ms: float, n: int) -> FloatArray:
+    """A slow start, one per cent of noise, a spike in every fifteen."""
+    rng = np.random.default_rng(7)
+    times = median_ms * (1 + rng.normal(0, 0.01, n))
+    times[:WARM_UP] = median_ms * np.array([19.0, 2.1, 1.4, 1.1])[: min(n, WARM_UP)]
+    times[15::15] *= 1.27
+    return np.round(times, 1)
+
+
+def megatron_log(times: FloatArray, *, tail: str = "") -> str:
+    """A log in the shape of Megatron-LM's; iteration k stands on line FIRST_LINE + k."""
+    head = ["using world size: 16, data-parallel size: 16", "-" * 24 + " arguments " + "-" * 24]
+    head += [f"  {name:.<48} {value}" for name, (value, source, _) in CONTRACT.items() if source == "arguments"]
+    head += ["-" * 20 + " end of arguments " + "-" * 21]
+    head += [f"> rank 0: loading shard {k} <b>of</b> 8" for k in range(FIRST_LINE - len(head))]
+    lines = [
+        f" [2026-11-18 04:{k // 60:02d}:{k % 60:02d}.000000] iteration {k + 1:8d}/{len(times):8d} | consumed samples: "
+        f"{(k + 1) * GLOBAL_BATCH:12d} | elapsed time per iteration (ms): {time:.1f} | throughput per GPU "
+        f"(TFLOP/s/GPU): {_tflops(time):.1f} | learning rate: 1.000000E-05 | global batch size: {GLOBAL_BATCH:5d} | "
+        f"lm loss: {_losses(len(times))[k]:.6E} | loss scale: 1.0 | grad norm: 1.250 | number of skipped iterations:   "
+        f"0 | number of nan iterations:   0 |"
+        for k, time in enumerate(times)
+    ]
+    return "\n".join([*head, *lines, tail, ""])
+
+
+def _stated() -> dict[str, Any]:
+    return {
+        "name": "qwen3-30b-overlap-off",
+        "purpose": "experiment",
+        "branch": "main",
+        "commit": "067f987df03b8355b03192d88d70f1709fedf51a",
+        "tags": ["overlap"],
+        "metadata_stated": {"name": "qwen3-30b-overlap-off", "purpose": "experiment"},
+        "status": "ready",
+    }
+
+
+def _outcome(status: str) -> dict[str, Any]:
+    if status == "failed":
+        return {
+            "status": status,
+            "attempts": 1,
+            "error": "No iteration line was read. The log ends in: ModuleNotFoundError: No module named 'deep_ep'.",
+            "health": {"outcome": "failed"},
+        }
+    return {"status": status, "attempts": int(status != "received")}
+
+
+def _result(times: FloatArray) -> dict[str, Any]:
+    steady = _steady(times)
+    metrics = _metrics(times, steady)
+    return {
+        "attempts": 1,
+        "trainer": "megatron-lm",
+        "contract": {
+            name: {"value": value, "source": source, "detail": detail}
+            for name, (value, source, detail) in CONTRACT.items()
+        },
+        "unknown": ["cluster", "pp_layout", "attention"],
+        "warnings": ["gpus_per_node: the metadata say 8, the log shows 16 ranks on one host. The metadata win."],
+        "stack_key": hashlib.sha256(b"stack").hexdigest()[:16],
+        "config_key": hashlib.sha256(b"config").hexdigest()[:16],
+        "steady_state": asdict(steady),
+        "metrics": {name: asdict(metric) for name, metric in metrics.items()},
+        "health": {"outcome": "completed"},
+        "evidence_level": "screen",
+        "semantic_class": "benchmark_only",
+        "definition_version": 1,
+        "model": "Qwen3-30B-A3B",
+        "gpu": "H100",
+        "gpus": GPUS,
+        "dispatcher": "alltoall",
+    } | {name: metric.value for name, metric in metrics.items()}
+
+
+def _steady(times: FloatArray) -> SteadyState:
+    window = times[WARM_UP:]
+    median = float(np.median(window))
+    return SteadyState(
+        first_iteration=WARM_UP + 1,
+        last_iteration=len(times),
+        n=len(window),
+        method="detected",
+        is_steady=True,
+        reasons=(),
+        short=len(window) < 15,
+        log_step_time=float(np.log(median)),
+        se=0.003,
+        step_time_ms=median,
+        ci_low_ms=median * 0.987,
+        ci_high_ms=median * 1.0132,
+        mean_step_time_ms=float(window.mean()),
+        spike_threshold_ms=median * 1.05,
+        spike_share=float(np.mean(window > median * 1.05)),
+    )
+
+
+def _metrics(times: FloatArray, steady: SteadyState) -> dict[str, Metric]:
+    def per_step(scale: float) -> Metric:
+        return Metric(scale / steady.step_time_ms, scale / steady.ci_high_ms, scale / steady.ci_low_ms, steady.n)
+
+    tokens = GLOBAL_BATCH * SEQUENCE * 1000 / GPUS
+    return {
+        "step_time_ms": Metric(steady.step_time_ms, steady.ci_low_ms, steady.ci_high_ms, steady.n),
+        "tokens_per_s_per_gpu": per_step(tokens),
+        "tflops_per_gpu": per_step(tokens * GFLOP_PER_TOKEN / 1000),
+        "mfu_pct": per_step(tokens * GFLOP_PER_TOKEN / 1000 / PEAK_TFLOPS * 100),
+        "peak_memory_gib": Metric(61.4, 61.4, 61.4, 2, "highest of the ranks that reported"),
+    }
+
+
+def _tflops(times: FloatArray) -> FloatArray:
+    return GLOBAL_BATCH * SEQUENCE * GFLOP_PER_TOKEN / GPUS / times
+
+
+def _losses(n: int) -> FloatArray:
+    return 12.1 - 4 * (1 - np.exp(-np.arange(n) / 30))
+
+
+def _series_rows(run_id: int, times: FloatArray) -> list[SeriesRow]:
+    n = len(times)
+    columns = {
+        "iteration": np.arange(1, n + 1),
+        "step_time_ms": times,
+        "step_time_true_ms": times,
+        "tokens_per_s_per_gpu": GLOBAL_BATCH * SEQUENCE * 1000 / GPUS / times,
+        "tflops_per_gpu": np.round(_tflops(times), 1),
+        "lm_loss": _losses(n),
+        "learning_rate": np.full(n, 1e-5),
+        "global_batch_size": np.full(n, GLOBAL_BATCH),
+        "grad_norm": np.full(n, 1.25),
+        "skipped_iterations": np.zeros(n),
+        "nan_iterations": np.zeros(n),
+        "log_line": FIRST_LINE + np.arange(1, n + 1),
+    }
+    return [
+        SeriesRow(run_id=run_id, metric=name, unit=UNITS[name], n=n, blob=series.pack(values.astype(np.float64)))
+        for name, values in columns.items()
+    ]
+
+
+def _store_log(log_files: Any, run_id: int, times: FloatArray) -> RunFileRow:
+    text = megatron_log(times).encode()
+    stored = log_files.put([text])
+    return RunFileRow(
+        run_id=run_id,
+        kind="log",
+        name="train.log",
+        size_bytes=len(text),
+        sha256=hashlib.sha256(text).hexdigest(),
+        object_key=stored.key,
+    )
