@@ -108,7 +108,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What the uploader stated, validated. `fields` are contract fields by canonical name; `extra` is kept, not understood."""
+    """What the uploader stated, validated. `fields` are contract fields by name; `extra` is kept, not understood."""
 
     name: str = ""
     project: str = "default"
@@ -125,9 +125,10 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """DETECTION.md section 1. Iterations are the printed numbers, inclusive; indexes count the finite step times.
+    """The steady window of a run and its step time (method: `docs/metrics.md`). Iterations are as printed, inclusive.
 
     `log_step_time` is the median of ln(ms) over the window and `se` its standard error, both what a verdict needs.
+    `reasons` say why `is_steady` is false; `notes` what was decided about restarts and a declared window.
     """
 
     first_iteration: int
@@ -145,6 +146,7 @@ class SteadyState:
     mean_step_time_ms: float
     spike_threshold_ms: float
     spike_share: float
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

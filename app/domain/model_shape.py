@@ -1,0 +1,245 @@
+"""The shape of a model, as far as its FLOPs depend on it, and how it is read from a contract.
+
+A shape that cannot be known is not guessed: `read_shape` then names the inputs that are missing.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from app.domain.run import Value
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedQueryAttention:
+    """Attention with `query_groups` key and value heads (as many as `heads`: multi-head attention).
+
+    `window`: tokens that a windowed layer sees, itself included; None without windows. `full_every`: every n-th layer
+    sees everything; 0 when all layers are windowed.
+    """
+
+    heads: int
+    query_groups: int
+    head_width: int
+    output_gate: bool = False
+    window: int | None = None
+    full_every: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA). `query_rank` None: a full query projection."""
+
+    heads: int
+    query_rank: int | None
+    key_value_rank: int
+    head_width: int
+    rotary_width: int
+    value_width: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaNet:
+    """Linear attention; `linear_layers` of all layers (multi-token prediction included) use it."""
+
+    linear_layers: int
+    key_width: int
+    key_heads: int
+    value_width: int
+    value_heads: int
+    convolution: int
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The MoE layers. `pattern`: 1 for an MoE layer, 0 for a dense one, without multi-token prediction."""
+
+    topk: int
+    width: int
+    pattern: tuple[int, ...]
+    shared_width: int = 0
+    latent_width: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HybridLayers:
+    """Layers of a hybrid model by kind, multi-token-prediction layers included; and the Mamba widths."""
+
+    mamba: int
+    attention: int
+    experts: int
+    dense: int
+    mamba_heads: int
+    mamba_state: int
+    mamba_groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """`layers` do not include the `mtp_layers`; `vocabulary` is padded; `ffn_width` is that of dense layers."""
+
+    layers: int
+    hidden: int
+    vocabulary: int
+    ffn_width: int
+    gated: bool
+    attention: GroupedQueryAttention | LatentAttention
+    experts: Experts | None = None
+    mtp_layers: int = 0
+    linear: GatedDeltaNet | None = None
+    hybrid: HybridLayers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeReading:
+    """A shape, or the names of the fields that are missing for it (or a sentence on why there can be none)."""
+
+    shape: ModelShape | None
+    missing: tuple[str, ...] = ()
+
+
+def read_shape(values: Mapping[str, Value]) -> ShapeReading:
+    """The shape stated by contract values (canonical names); what may be left out means what it means to trainers."""
+    reader = _Reader(values)
+    variant = values.get("experimental_attention_variant")
+    if variant not in (None, "gated_delta_net"):
+        return ShapeReading(None, (f"a FLOPs formula for {variant} attention",))
+    layers, hidden = reader.count("num_layers"), reader.count("hidden_size")
+    vocabulary, heads = reader.count("vocab_size"), reader.count("num_attention_heads")
+    gated = reader.flag("swiglu")
+    mtp = int(reader.number("mtp") or 0)
+    experts = _read_experts(reader, layers)
+    attention = _read_attention(reader, heads, hidden)
+    hybrid = _read_hybrid(reader)
+    linear = _read_linear(reader, layers + mtp) if variant else None
+    needs_dense = hybrid.dense > 0 if hybrid else experts is None or 0 in experts.pattern
+    ffn_width = reader.count("ffn_hidden_size") if needs_dense else 0
+    if reader.missing:
+        return ShapeReading(None, tuple(dict.fromkeys(reader.missing)))
+    shape = ModelShape(layers, hidden, vocabulary, ffn_width, gated, attention, experts, mtp, linear, hybrid)
+    return ShapeReading(shape)
+
+
+class _Reader:
+    """Takes values by name and remembers which ones were missing, so that all are named at once."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.values = values
+        self.missing: list[str] = []
+
+    def number(self, name: str) -> int | None:
+        value = self.values.get(name)
+        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def count(self, name: str, default: int | None = None) -> int:
+        value = self.number(name)
+        value = default if value is None else value
+        if value is None:
+            self.missing.append(name)
+            return 1
+        return value
+
+    def flag(self, name: str) -> bool:
+        if name not in self.values:
+            self.missing.append(name)
+        return bool(self.values.get(name))
+
+
+def _read_experts(reader: _Reader, layers: int) -> Experts | None:
+    if "num_experts" not in reader.values:
+        reader.missing.append("num_experts")
+    if not reader.number("num_experts"):
+        return None
+    return Experts(
+        topk=reader.count("topk"),
+        width=reader.count("moe_ffn_hidden_size", reader.number("ffn_hidden_size")),
+        pattern=_moe_pattern(reader, layers),
+        shared_width=reader.number("moe_shared_expert_intermediate_size") or 0,
+        latent_width=reader.number("moe_latent_size"),
+    )
+
+
+def _moe_pattern(reader: _Reader, layers: int) -> tuple[int, ...]:
+    """One flag a layer. A frequency n means: every n-th layer, beginning with the first (Megatron-LM's rule)."""
+    stated = reader.values.get("moe_layer_freq")
+    if not isinstance(stated, tuple):
+        every = reader.number("moe_layer_freq") or 1
+        return tuple(int(i % every == 0) for i in range(layers))
+    if len(stated) != layers:
+        reader.missing.append("moe_layer_freq (one entry a layer)")
+    return tuple(int(flag) for flag in stated)
+
+
+def _read_attention(reader: _Reader, heads: int, hidden: int) -> GroupedQueryAttention | LatentAttention:
+    if reader.values.get("multi_latent_attention"):
+        return LatentAttention(
+            heads=heads,
+            query_rank=reader.number("q_lora_rank"),
+            key_value_rank=reader.count("kv_lora_rank"),
+            head_width=reader.count("qk_head_dim"),
+            rotary_width=reader.count("qk_pos_emb_head_dim"),
+            value_width=reader.count("v_head_dim"),
+        )
+    return GroupedQueryAttention(
+        heads=heads,
+        query_groups=reader.number("num_query_groups") or heads,
+        head_width=reader.number("kv_channels") or hidden // heads,
+        output_gate=bool(reader.values.get("attention_output_gate")),
+        window=window_tokens(reader.values.get("window_size")),
+        full_every=reader.number("window_attn_skip_freq") or 0,
+    )
+
+
+def window_tokens(stated: Value) -> int | None:
+    """Tokens that a windowed layer sees: left + right + itself from `127,0` or `(127, 0)`; a single number as it is."""
+    if stated is None:
+        return None
+    numbers = [int(word) for word in re.findall(r"-?\d+", str(stated))]
+    if len(numbers) == 1:
+        return numbers[0]
+    return sum(numbers) + 1 if len(numbers) == 2 and min(numbers) >= 0 else None
+
+
+def _read_linear(reader: _Reader, layers: int) -> GatedDeltaNet:
+    stated = reader.values.get("linear_attention_freq")
+    if isinstance(stated, tuple):
+        linear_layers = sum(int(flag) for flag in stated)
+    else:
+        every = reader.count("linear_attention_freq")
+        linear_layers = layers - layers // every  # every n-th layer keeps full attention
+    return GatedDeltaNet(
+        linear_layers=linear_layers,
+        key_width=reader.count("linear_key_head_dim"),
+        key_heads=reader.count("linear_num_key_heads"),
+        value_width=reader.count("linear_value_head_dim"),
+        value_heads=reader.count("linear_num_value_heads"),
+        convolution=reader.count("linear_conv_kernel_dim"),
+    )
+
+
+def _read_hybrid(reader: _Reader) -> HybridLayers | None:
+    """Counts the letters of a pattern. `|` separates pipeline stages; after `/` come multi-token-prediction layers."""
+    pattern = reader.values.get("hybrid_layer_pattern")
+    if not isinstance(pattern, str):
+        return None
+    if "G" in pattern:
+        reader.missing.append("a FLOPs formula for hybrid models with gated delta net layers")
+    return HybridLayers(
+        mamba=pattern.count("M"),
+        attention=pattern.count("*"),
+        experts=pattern.count("E"),
+        dense=pattern.count("-"),
+        mamba_heads=_when("M" in pattern, reader.count, "mamba_num_heads"),
+        mamba_state=_when("M" in pattern, reader.count, "mamba_state_dim"),
+        mamba_groups=_when("M" in pattern, reader.count, "mamba_num_groups"),
+    )
+
+
+def _when(wanted: bool, read: Callable[[str], int], name: str) -> int:
+    return read(name) if wanted else 0
+
+
+def pad_vocabulary(entries: int, divisible_by: int, tp: int) -> int:
+    """Entries after padding to a multiple of `divisible_by` x `tp`, as trainers do."""
+    multiple = divisible_by * tp
+    return -(-entries // multiple) * multiple
