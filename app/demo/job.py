@@ -1,0 +1,55 @@
+"""One demo job: what was asked for, what happened, and the metadata that its CI would send along."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from app.demo.recording import Recording
+from app.demo.workload import GPU, GPUS, GPUS_PER_NODE, Workload
+
+PROJECT = "demo"
+TAG = "generated"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`started` is the start of the log's clock; `window` the steady window as (first, last), when it is declared."""
+
+    name: str
+    trainer: Literal["megatron-lm", "megatron-bridge"]
+    workload: Workload
+    recording: Recording
+    container: str
+    started: datetime
+    commit: str
+    purpose: Literal["ci", "experiment"] = "experiment"
+    branch: str = ""
+    tags: tuple[str, ...] = ()
+    window: tuple[int, int] | None = None
+
+    @property
+    def key(self) -> str:
+        """Its Idempotency-Key: seeding again adds nothing."""
+        return f"demo: {self.name}"
+
+    def metadata(self) -> dict[str, object]:
+        """The `meta` document: what a log does not say. The rest is left to the log."""
+        document: dict[str, object] = {
+            "name": f"{self.name} (generated)",
+            "project": PROJECT,
+            "purpose": self.purpose,
+            "branch": self.branch,
+            "commit": self.commit,
+            "tags": [TAG, *self.tags],
+            "container": self.container,
+            "model": "Qwen3-30B-A3B",
+            "task": "pretrain",
+            "data_mode": "mock",
+            "gpu": GPU,
+            "gpus": GPUS,
+            "gpus_per_node": GPUS_PER_NODE,
+            "cluster": "demo-h100",
+        }
+        if self.window is not None:
+            document["window"] = {"first": self.window[0], "last": self.window[1]}
+        return document

@@ -1,0 +1,205 @@
+"""A demo job as Megatron-LM (core v0.16 and later) prints it: arguments, start-up, iterations, memory, end."""
+
+from collections.abc import Iterator, Mapping
+
+from app.demo import workload as shape
+from app.demo.failures import last_words
+from app.demo.iteration_line import clock, iteration_line
+from app.demo.job import Job
+from app.demo.workload import Workload
+
+MIB = 1024**2
+STAMP = "%Y-%m-%d %H:%M:%S.%f"
+
+
+def render(job: Job) -> str:
+    """The complete log, as torchrun shows it."""
+    lines = [*_start_up(), *_arguments(job.workload), *_building(job)]
+    if job.recording.n:
+        lines += [
+            f"[before the start of training step] datetime: {clock(job, -1).strftime(STAMP)} ",
+            *_iterations(job),
+        ]
+    end = clock(job, job.recording.n - 1)
+    if job.recording.failure is not None:
+        lines += last_words(job.recording.failure, end)
+    else:
+        lines.append(f"[after training is done] datetime: {end.strftime(STAMP)} ")
+    return "\n".join(lines) + "\n"
+
+
+def _start_up() -> list[str]:
+    return [
+        "*****************************************",
+        "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being "
+        "overloaded, please further tune the variable for optimal performance in your application as needed. ",
+        "*****************************************",
+        f"using world size: {shape.GPUS}, data-parallel size: {shape.GPUS}, context-parallel size: 1, "
+        "hierarchical context-parallel sizes: None, tensor-model-parallel size: 1, pipeline-model-parallel size: 1",
+        "using torch.bfloat16 for parameters ...",
+    ]
+
+
+def _building(job: Job) -> list[str]:
+    lines = [
+        "INFO:megatron.core.num_microbatches_calculator:setting number of microbatches to constant "
+        f"{shape.GLOBAL_BATCH_SIZE // shape.GPUS // job.workload.micro_batch_size}",
+        "> initializing torch distributed ...",
+        "> initialized tensor model parallel with size 1",
+        "> initialized pipeline model parallel with size 1",
+        "> setting random seeds to 1234 ...",
+        f"[after megatron is initialized] datetime: {job.started.strftime(STAMP)} ",
+        "building GPT model ...",
+    ]
+    if job.recording.n:
+        lines += [
+            f"[after model, optimizer, and learning rate scheduler are built] datetime: "
+            f"{clock(job, -1).strftime(STAMP)} ",
+            "training ...",
+            "Setting rerun_state_machine.current_iteration to 0...",
+        ]
+    return lines
+
+
+def _iterations(job: Job) -> Iterator[str]:
+    recording = job.recording
+    for index in range(recording.n):
+        # Since core v0.16 a line comes after the very first iteration, and neither its timer nor its losses are reset:
+        # the second line averages over both.
+        since = 0 if index == 1 else index
+        yield iteration_line(
+            job,
+            index,
+            clock(job, index).strftime(STAMP),
+            elapsed_ms=float(recording.step_time_ms[since : index + 1].mean()),
+            lm_loss=float(recording.lm_loss[since : index + 1].mean()),
+        )
+        if index < 2:
+            yield _memory(recording.max_allocated_bytes * (0.93 if index == 0 else 1), index + 1)
+
+
+def _memory(max_allocated_bytes: float, iteration: int) -> str:
+    most = max_allocated_bytes / MIB
+    return (
+        f"[Rank 0] (after {iteration} iterations) memory (MB) | allocated: {0.62 * most:.2f}"
+        f" | max allocated: {most:.2f} | reserved: {most + 2600:.2f} | max reserved: {most + 2600:.2f}"
+    )
+
+
+def _arguments(workload: Workload) -> list[str]:
+    lines = ["------------------------ arguments ------------------------"]
+    values = {**_SHAPE, **_LAUNCH, **_knobs(workload)}
+    for name in sorted(values, key=str.lower):
+        lines.append(f"  {name} {'.' * (48 - len(name))} {values[name]}")
+    return [*lines, "-------------------- end of arguments ---------------------"]
+
+
+def _knobs(workload: Workload) -> Mapping[str, object]:
+    flex = workload.dispatcher != "alltoall"
+    return {
+        "micro_batch_size": workload.micro_batch_size,
+        "train_iters": workload.iterations,
+        "moe_token_dispatcher_type": "flex" if flex else "alltoall",
+        "moe_flex_dispatcher_backend": workload.dispatcher if flex else "deepep",
+        "moe_flex_dispatcher_num_sms": 32 if workload.dispatcher == "hybridep" else None,
+        "moe_permute_fusion": workload.permute_fusion,
+        "overlap_moe_expert_parallel_comm": workload.ep_overlap,
+        "delay_wgrad_compute": workload.delay_wgrad,
+        "cuda_graph_impl": "transformer_engine" if workload.cuda_graphs else "none",
+        "cuda_graph_modules": ["moe_router", "moe_preprocess"] if workload.cuda_graphs else [],
+    }
+
+
+_SHAPE: Mapping[str, object] = {
+    "add_bias_linear": False,
+    "ffn_hidden_size": 6144,
+    "group_query_attention": True,
+    "hidden_size": shape.HIDDEN,
+    "kv_channels": shape.HEAD_CHANNELS,
+    "max_position_embeddings": 40960,
+    "moe_ffn_hidden_size": shape.EXPERT_FFN,
+    "moe_layer_freq": 1,
+    "moe_router_topk": shape.TOP_K,
+    "moe_shared_expert_intermediate_size": None,
+    "mtp_num_layers": None,
+    "multi_latent_attention": False,
+    "normalization": "RMSNorm",
+    "num_attention_heads": shape.HEADS,
+    "num_experts": shape.EXPERTS,
+    "num_layers": shape.LAYERS,
+    "num_query_groups": shape.KV_GROUPS,
+    "padded_vocab_size": shape.VOCABULARY,
+    "position_embedding_type": "rope",
+    "qk_layernorm": True,
+    "rotary_base": 1000000,
+    "swiglu": True,
+    "untie_embeddings_and_output_weights": True,
+    "vocab_size": shape.VOCABULARY,
+}
+
+_LAUNCH: Mapping[str, object] = {
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.95,
+    "attention_backend": "AttnBackend.auto",
+    "bf16": True,
+    "check_for_nan_in_loss_and_grad": False,
+    "ckpt_format": "torch_dist",
+    "clip_grad": 1.0,
+    "context_parallel_size": 1,
+    "cpu_offloading": False,
+    "cuda_graph_warmup_steps": 3,
+    "data_parallel_size": shape.GPUS,
+    "distributed_backend": "nccl",
+    "eval_interval": 1000,
+    "eval_iters": 0,
+    "expert_model_parallel_size": shape.GPUS,
+    "expert_tensor_parallel_size": 1,
+    "fine_grained_activation_offloading": False,
+    "fp16": False,
+    "fp4": None,
+    "fp8": None,
+    "global_batch_size": shape.GLOBAL_BATCH_SIZE,
+    "log_interval": 1,
+    "log_throughput": True,
+    "lr": 0.00012,
+    "lr_decay_style": "cosine",
+    "lr_warmup_iters": 40,
+    "manual_gc": True,
+    "manual_gc_interval": 100,
+    "min_lr": 1.2e-05,
+    "mock_data": True,
+    "moe_aux_loss_coeff": 0.001,
+    "moe_expert_capacity_factor": None,
+    "moe_grouped_gemm": True,
+    "moe_pad_expert_input_to_capacity": False,
+    "moe_router_dtype": "fp32",
+    "moe_router_enable_expert_bias": False,
+    "moe_router_force_load_balancing": True,
+    "moe_router_fusion": False,
+    "moe_router_load_balancing_type": "aux_loss",
+    "moe_shared_expert_overlap": False,
+    "optimizer": "adam",
+    "optimizer_cpu_offload": False,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "params_dtype": "torch.bfloat16",
+    "pipeline_model_parallel_layout": None,
+    "pipeline_model_parallel_size": 1,
+    "rank": 0,
+    "recompute_granularity": None,
+    "recompute_modules": None,
+    "save": None,
+    "seed": 1234,
+    "seq_length": shape.SEQUENCE_LENGTH,
+    "sequence_parallel": False,
+    "tensor_model_parallel_size": 1,
+    "tokenizer_type": "NullTokenizer",
+    "tp_comm_overlap": False,
+    "transformer_impl": "transformer_engine",
+    "use_distributed_optimizer": True,
+    "use_mcore_models": True,
+    "use_megatron_fsdp": False,
+    "virtual_pipeline_model_parallel_size": None,
+    "weight_decay": 0.1,
+    "world_size": shape.GPUS,
+}

@@ -1,0 +1,76 @@
+"""Push the demo's logs through the door that every upload takes: HTTP, one run at a time, while the server runs."""
+
+import json
+import secrets
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+import structlog
+from sqlmodel import select
+
+from app.demo.job import PROJECT, Job
+from app.demo.story import render, story
+from app.settings import Settings
+from app.storage.database import make_engine, transaction
+from app.storage.tables import ProjectRow
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_SECONDS = 30
+
+
+def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
+    """What fills the demo project of the server at an address, until an event says that it stops.
+
+    It can be repeated: each run has its own idempotency key, so that a start adds only what an earlier one did not.
+    """
+
+    def push_all(address: str, stopping: threading.Event) -> None:
+        _mark_project(settings)
+        for job in story():
+            if stopping.is_set():
+                return
+            try:
+                upload(address, job)
+            except urllib.error.HTTPError as error:
+                log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
+            except OSError as error:
+                log.warning("demo_upload_interrupted", run=job.name, error=str(error), next="goes on at the next start")
+                return
+
+    return push_all
+
+
+def upload(address: str, job: Job) -> int:
+    """Send one job's log and metadata. Returns the HTTP status: 202 when it was new, 200 when it was there."""
+    boundary = secrets.token_hex(16)
+    parts = (
+        ('name="meta"', "application/json", json.dumps(job.metadata())),
+        (f'name="log"; filename="{job.name.replace(" ", "-")}.log"', "text/plain", render(job)),
+    )
+    body = "".join(
+        f"--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\nContent-Type: {kind}\r\n\r\n{content}\r\n"
+        for disposition, kind, content in parts
+    )
+    request = urllib.request.Request(  # noqa: S310  the address is our own server's
+        f"{address}/api/v1/runs",
+        data=f"{body}--{boundary}--\r\n".encode(),
+        headers={"Content-Type": f"multipart/form-data; boundary={boundary}", "Idempotency-Key": job.key},
+    )
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+        return int(answer.status)
+
+
+def _mark_project(settings: Settings) -> None:
+    """The project says of itself that its runs are generated, before the first of them arrives."""
+    engine = make_engine(settings)
+    with transaction(engine) as session:
+        project = session.exec(select(ProjectRow).where(ProjectRow.slug == PROJECT)).first()
+        if project is None:
+            session.add(ProjectRow(slug=PROJECT, generated=True))
+        elif not project.generated:
+            project.generated = True
+            session.add(project)
+    engine.dispose()
