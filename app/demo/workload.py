@@ -7,6 +7,9 @@ overlap and dispatcher selection, and its model verification card of 2026-07.
 from dataclasses import dataclass
 from typing import Literal
 
+from app.domain.model_flops import flops_per_step
+from app.domain.model_shape import Experts, GroupedQueryAttention, ModelShape
+
 GPU = "H100"
 GPUS = 16
 GPUS_PER_NODE = 8
@@ -39,18 +42,18 @@ class Workload:
     iterations: int = 8
 
 
-def flops_per_step() -> float:
-    """Model FLOPs of one optimizer step, counted as Megatron-LM's `num_floating_point_operations` does.
-
-    Six per multiply-add (forward and backward); attention halved for causality; SwiGLU has three matrices.
-    """
-    query, key = HEAD_CHANNELS * HEADS, HEAD_CHANNELS * KV_GROUPS
-    experts = HIDDEN * EXPERT_FFN * TOP_K * 3 * LAYERS
-    projections = (HIDDEN * (query + 2 * key) + query * HIDDEN) * LAYERS
-    attention = SEQUENCE_LENGTH * query * LAYERS
-    return 6.0 * (experts + projections + HIDDEN * VOCABULARY + attention) * GLOBAL_BATCH_SIZE * SEQUENCE_LENGTH
+_SHAPE = ModelShape(
+    layers=LAYERS,
+    hidden=HIDDEN,
+    vocabulary=VOCABULARY,
+    ffn_width=0,
+    gated=True,
+    attention=GroupedQueryAttention(HEADS, KV_GROUPS, HEAD_CHANNELS),
+    experts=Experts(TOP_K, EXPERT_FFN, pattern=(1,) * LAYERS),
+)
 
 
 def tflops_per_gpu(step_time_ms: float) -> float:
-    """TFLOP/s/GPU of one step of this workload."""
-    return flops_per_step() / GPUS / step_time_ms / 1e9
+    """TFLOP/s/GPU of one step of this workload, as a trainer logs it."""
+    flops = flops_per_step(_SHAPE, GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH, discount_window=False)
+    return flops / GPUS / step_time_ms / 1e9

@@ -1,0 +1,137 @@
+"""`threewalls serve`: own the data folder, migrate, keep a worker alive and answer HTTP until told to stop."""
+
+import errno
+import ipaddress
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import uvicorn
+
+from app import queue
+from app.embedded import data_folder
+from app.embedded.worker import Worker
+from app.errors import Unavailable
+from app.main import create_app
+from app.runs import claims
+from app.settings import Settings
+from app.storage.database import make_engine, migrate, transaction
+
+GRACE_SECONDS = 2
+"""Open requests get this long at a stop; a `?wait=` that is cut off finds its run by its id later."""
+
+SeedAt = Callable[[str, threading.Event], None]
+"""Given the server's address and an event that is set when it stops."""
+
+
+def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) -> None:
+    """Run until SIGINT or SIGTERM; port 0 takes a free one. `seed` runs beside, once the server answers.
+
+    With a broker in the settings the workers and the migration are somebody else's, and this is the web server only.
+    Raises Unavailable when the port is taken, FolderInUse when another service has the data folder.
+    """
+    with _until_told_to_stop(), ExitStack() as house:
+        if settings.embedded:
+            record_owner = house.enter_context(data_folder.own(settings.data_dir.resolve()))
+        listener = house.enter_context(_listen(host, port))
+        address = _address(host, listener.getsockname()[1])
+        if settings.embedded:
+            record_owner(f"process {os.getpid()} at {address}")
+            migrate(settings)
+            house.enter_context(_worker(settings))
+        _Server(settings, address, house.enter_context(_beside(seed, address))).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Says where it is once it answers, and starts what waits for that."""
+
+    def __init__(self, settings: Settings, address: str, start_beside: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(settings), log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_SECONDS
+            )
+        )
+        self._greeting = f"Threewalls is ready: {address}   (data in {settings.data_dir.resolve()}; Ctrl-C stops it)"
+        self._start_beside = start_beside
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(self._greeting, flush=True)
+        self._start_beside()
+
+
+@contextmanager
+def _until_told_to_stop() -> Iterator[None]:
+    """End the block quietly at SIGINT or SIGTERM, also those that stopped uvicorn: it raises them again at its end."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("Threewalls has stopped.", flush=True)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _beside(seed: SeedAt | None, address: str) -> Iterator[Callable[[], None]]:
+    stopping = threading.Event()
+
+    def start() -> None:
+        if seed is not None:
+            threading.Thread(target=seed, args=(address, stopping), name="seed", daemon=True).start()
+
+    try:
+        yield start
+    finally:
+        stopping.set()
+
+
+def _worker(settings: Settings) -> Worker:
+    engine = make_engine(settings)
+
+    def void_leases() -> None:
+        with transaction(engine) as session:
+            claims.void_leases(session)
+
+    return Worker(
+        before_start=void_leases, ring=lambda: queue.enqueue(queue.SWEEP), ring_seconds=settings.sweep_seconds
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not _is_loopback(host):
+        print(
+            f"Warning: {host} can be reached from other machines, and Threewalls has no log-ins yet: "
+            "whoever can reach it can read and upload.",
+            file=sys.stderr,
+        )
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Unavailable(
+                f"Port {port} on {host} is taken. Stop what uses it, or choose another with --port."
+            ) from None
+        raise Unavailable(f"Cannot listen on {host}, port {port}: {error.strerror or error}.") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,85 @@
+"""The worker process of the embedded mode, seen from the server: started, watched, restarted, stopped."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Self
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+STOP_SECONDS = 4.0
+"""A worker that is busy for longer is killed: its row stays claimed and the next start processes it again."""
+
+RESTART_SECONDS = 1.0
+"""Pause before a restart, so that a worker that cannot start does not fill the log."""
+
+COMMAND = (
+    sys.executable,
+    "-m",
+    "app.embedded.worker_main",
+    "-A",
+    "workers.celery_app",
+    "worker",
+    "--pool=prefork",
+    "--without-mingle",
+    "--without-gossip",
+    "--without-heartbeat",
+    "--loglevel=warning",
+)
+
+
+class Worker:
+    """Keeps one worker process alive, and calls `ring` at each start of it and every `ring_seconds`.
+
+    `before_start` runs before each start, when no worker is alive.
+    """
+
+    def __init__(self, before_start: Callable[[], object], ring: Callable[[], object], ring_seconds: float) -> None:
+        self._before_start = before_start
+        self._ring = ring
+        self._ring_seconds = ring_seconds
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._threads = [
+            threading.Thread(target=self._keep_alive, name="worker-watch"),
+            threading.Thread(target=self._ring_regularly, name="worker-clock"),
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        process = self._process
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                log.warning("worker_killed", pid=process.pid, reason="busy; its run continues at the next start")
+                process.kill()
+        for thread in self._threads:
+            thread.join()
+
+    def _keep_alive(self) -> None:
+        while not self._stopping.is_set():
+            self._before_start()
+            self._ring()
+            # A session of its own: Ctrl-C in a terminal reaches the server only, which then stops the worker in order.
+            with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, start_new_session=True) as process:
+                self._process = process
+                if self._stopping.is_set():
+                    process.kill()
+                status = process.wait()
+            if not self._stopping.is_set():
+                log.error("worker_died", pid=process.pid, status=status, restart_in_seconds=RESTART_SECONDS)
+                self._stopping.wait(RESTART_SECONDS)
+
+    def _ring_regularly(self) -> None:
+        while not self._stopping.wait(self._ring_seconds):
+            self._ring()
