@@ -1,0 +1,53 @@
+"""Robust statistics of one series: location, spread, autocorrelation, trend. All on float64 arrays in time order."""
+
+import numpy as np
+
+from app.domain.run import FloatArray
+
+NORMAL_CONSISTENCY = 1.4826
+"""The median absolute deviation times this is the standard deviation of normal data."""
+MAX_TREND_POINTS = 600
+"""Longer series are averaged down to so many blocks before slopes are taken pairwise: cost grows with the square."""
+
+
+def median(values: FloatArray) -> float:
+    """The median of a series that is not empty."""
+    return float(np.median(values))
+
+
+def mad(values: FloatArray) -> float:
+    """The scaled median absolute deviation from the median."""
+    return NORMAL_CONSISTENCY * median(np.abs(values - np.median(values)))
+
+
+def lag_one_correlation(values: FloatArray) -> float:
+    """The lag-1 autocorrelation, corrected for its bias in short series (Marriott and Pope 1954), within 0 to 0.9.
+
+    0.9 is where an AR(1) correction of a short window stops meaning anything. Needs five values or more.
+    """
+    k = len(values)
+    centred = values - values.mean()
+    power = float(centred @ centred)
+    r1 = float(centred[:-1] @ centred[1:]) / power if power > 0 else 0.0
+    return float(np.clip((k * r1 + 1) / (k - 4), 0.0, 0.9))
+
+
+def long_run_variance(residuals: FloatArray) -> float:
+    """Variance of an AR(1) series as its sums feel it: `var (1 + rho) / (1 - rho)`."""
+    rho = lag_one_correlation(residuals)
+    return float(residuals.var(ddof=1)) * (1 + rho) / (1 - rho)
+
+
+def clip_around_median(values: FloatArray, spread: float, widths: float) -> FloatArray:
+    """The values, none further from their median than `widths` x `spread`."""
+    centre = median(values)
+    return np.clip(values, centre - widths * spread, centre + widths * spread)
+
+
+def theil_sen_slope(values: FloatArray) -> float:
+    """The median of all pairwise slopes, per step."""
+    block = -(-len(values) // MAX_TREND_POINTS)
+    kept = len(values) - len(values) % block
+    points = values[:kept].reshape(-1, block).mean(axis=1)
+    earlier, later = np.triu_indices(len(points), k=1)
+    return float(np.median((points[later] - points[earlier]) / (later - earlier))) / block
