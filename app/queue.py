@@ -1,31 +1,61 @@
 """The doorbell: task names and ids only. The database row is the record, so a lost ring loses nothing (see `sweep`)."""
 
+from functools import lru_cache
 from typing import Any
 
 import structlog
+from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery
-from kombu import Queue
-from kombu.exceptions import OperationalError
+from kombu.entity import Queue
 
 from app.settings import Settings, get_settings
+
+__all__ = ["PROCESS_RUN", "SWEEP", "SoftTimeLimitExceeded", "enqueue", "get_celery", "make_celery", "waiting"]
 
 log = structlog.get_logger(__name__)
 
 PROCESS_RUN = "threewalls.process_run"
 SWEEP = "threewalls.sweep"
+QUEUE = "threewalls"
 
 
 def make_celery(settings: Settings) -> Celery:
     """A Celery application for these settings: Redis when scaled, message files in the data folder when embedded."""
-    celery = Celery("threewalls", broker=settings.broker_url or "filesystem://")
-    celery.conf.update(_common(settings) | (_embedded(settings) if settings.embedded else _redis(settings)))
+    celery = Celery("threewalls", broker=settings.broker_url or "filesystem://", set_as_current=False)
+    celery.conf.update(_common(settings) | (_embedded(settings) if settings.embedded else _redis()))
+    if not settings.embedded:
+        # Redelivery must come after the hard limit, or a long task runs twice side by side.
+        celery.conf.broker_transport_options["visibility_timeout"] = settings.task_hard_limit_seconds + 60
     return celery
+
+
+@lru_cache
+def get_celery() -> Celery:
+    """The process's Celery application, made when it is first needed: making it creates the embedded folders."""
+    return make_celery(get_settings())
+
+
+def enqueue(task_name: str, *args: int) -> bool:
+    """Ring for `task_name`. False when the broker did not answer: the sweep will find the row."""
+    try:
+        get_celery().send_task(task_name, args=args, queue=QUEUE, retry=False)
+    except Exception as error:  # whatever it is, the upload it rings for is safe and must be acknowledged
+        log.warning("doorbell_unanswered", task=task_name, args=args, error=str(error))
+        return False
+    return True
+
+
+def waiting() -> int:
+    """Messages in the queue that no worker has taken. Raises OSError or OperationalError when the broker is away."""
+    with get_celery().connection_for_read() as connection:
+        channel = connection.ensure_connection(max_retries=1, interval_start=0, timeout=2).default_channel
+        return int(channel.queue_declare(QUEUE, passive=False, durable=True).message_count)
 
 
 def _common(settings: Settings) -> dict[str, Any]:
     return {
-        "task_queues": [Queue("threewalls")],
-        "task_default_queue": "threewalls",
+        "task_queues": [Queue(QUEUE)],  # type: ignore[no-untyped-call]
+        "task_default_queue": QUEUE,
         "task_serializer": "json",
         "accept_content": ["json"],
         "task_ignore_result": True,
@@ -39,18 +69,22 @@ def _common(settings: Settings) -> dict[str, Any]:
         "task_time_limit": settings.task_hard_limit_seconds,
         "broker_connection_retry_on_startup": True,
         "task_publish_retry": False,
+        # The schedule is one entry that may be rung too often: it needs no file to be remembered in.
+        "beat_scheduler": "celery.beat:Scheduler",
         "beat_schedule": {"sweep": {"task": SWEEP, "schedule": settings.sweep_seconds}},
     }
 
 
-def _redis(settings: Settings) -> dict[str, Any]:
+def _redis() -> dict[str, Any]:
     return {
         "broker_transport_options": {
-            # Redelivery must come after the hard limit, or a long task runs twice side by side.
-            "visibility_timeout": settings.task_hard_limit_seconds + 60,
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
             "socket_connect_timeout": 1,
+            # Kombu would try for 6 s while an upload waits for its answer; the sweep rings again anyway.
+            "max_retries": 1,
+            "interval_start": 0,
+            "interval_step": 0,
             "socket_timeout": 5,
         }
     }
@@ -61,6 +95,7 @@ def _embedded(settings: Settings) -> dict[str, Any]:
     for name in ("messages", "processed", "control"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     return {
+        "broker_transport": "app.queue_transports:FilesystemTransport",
         "broker_transport_options": {
             "data_folder_in": str(folder / "messages"),
             "data_folder_out": str(folder / "messages"),
@@ -71,16 +106,3 @@ def _embedded(settings: Settings) -> dict[str, Any]:
         },
         "worker_enable_remote_control": False,
     }
-
-
-celery_app = make_celery(get_settings())
-
-
-def enqueue(task_name: str, *args: int) -> bool:
-    """Ring for `task_name`. False when the broker did not answer: the sweep will find the row."""
-    try:
-        celery_app.send_task(task_name, args=args, queue="threewalls", retry=False)
-    except (OperationalError, OSError) as error:
-        log.warning("doorbell_unanswered", task=task_name, args=args, error=str(error))
-        return False
-    return True

@@ -1,0 +1,150 @@
+"""Who works on a run. The row is the record: a worker claims it, renews its lease while it works, and gives it back.
+
+A claim is numbered (`run.attempts`). Whatever a worker writes, it writes only while the row still carries its number:
+one that was given up for dead can wake and finish, and changes nothing.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import structlog
+from sqlalchemy import ColumnElement, CursorResult, Engine, and_, or_, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import Session, col
+
+from app.settings import Settings
+from app.storage.database import transaction
+from app.storage.tables import RunRow, utc_now
+
+log = structlog.get_logger(__name__)
+
+_SWEPT_AT_ONCE = 100
+"""Rings of one sweep: enough for any backlog over a minute, without flooding the queue with what it holds already."""
+
+_RENEWALS_A_LEASE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    run_id: int
+    attempt: int
+
+
+def claim(session: Session, run_id: int, settings: Settings) -> Claim | None:
+    """Take a run that waits, or whose worker was given up. None when another has it, or it is done.
+
+    A run that was given up `max_attempts` times is parked as failed: it would take down one worker after another.
+    """
+    now = utc_now()
+    mine = select(RunRow.attempts).where(col(RunRow.id) == run_id)  # type: ignore[call-overload]
+    taken = _update(
+        session,
+        and_(col(RunRow.id) == run_id, _claimable(now), col(RunRow.attempts) < settings.max_attempts),
+        status="processing",
+        attempts=RunRow.attempts + 1,
+        lease_until=now + timedelta(seconds=settings.lease_seconds),
+    )
+    if taken:
+        return Claim(run_id, session.execute(mine).scalar_one())
+    parked = _update(
+        session,
+        and_(col(RunRow.id) == run_id, _claimable(now)),
+        status="failed",
+        processed_at=now,
+        lease_until=None,
+        error=f"Reading this run was interrupted {settings.max_attempts} times, so it is not tried again. "
+        "Its files are kept. The worker's log says what happened; too little memory is the usual cause.",
+    )
+    if parked:
+        log.error("run_parked", run_id=run_id, attempts=settings.max_attempts)
+    return None
+
+
+def renew(session: Session, held: Claim, until: datetime) -> bool:
+    """False when the claim was lost."""
+    return _update(session, _is_held(held), lease_until=until)
+
+
+def finish(session: Session, held: Claim, **columns: Any) -> bool:
+    """Write the result and end the claim. False, and nothing written, when the claim was lost."""
+    return _update(session, _is_held(held), lease_until=None, processed_at=utc_now(), **columns)
+
+
+def give_back(session: Session, held: Claim, *, again_at: datetime, counts: bool) -> bool:
+    """Let it be tried again, from `again_at` on. An attempt that was nobody's fault does not count."""
+    return _update(
+        session, _is_held(held), status="received", lease_until=again_at, attempts=held.attempt - (0 if counts else 1)
+    )
+
+
+def void_leases(session: Session) -> None:
+    """Make every unfinished run due now. For the start of the embedded mode, where no other worker can be alive."""
+    _update(session, col(RunRow.status).in_(("received", "processing")), lease_until=utc_now() - timedelta(seconds=1))
+
+
+def due(session: Session, settings: Settings) -> Sequence[int]:
+    """The runs to ring for: received and not rung for lately, or given up by their worker; oldest first."""
+    now = utc_now()
+    chosen = (
+        select(RunRow.id, RunRow.status)  # type: ignore[call-overload]
+        .where(_due(now))
+        .order_by(RunRow.id)
+        .limit(_SWEPT_AT_ONCE)
+        .with_for_update(skip_locked=True)
+    )
+    rows = session.execute(chosen).all()
+    waiting = [row.id for row in rows if row.status == "received"]
+    # Their messages may be in the queue already, behind others: ring again for them only after a while.
+    _update(session, col(RunRow.id).in_(waiting), lease_until=now + timedelta(seconds=settings.lease_seconds))
+    return [row.id for row in rows]
+
+
+@contextmanager
+def kept(engine: Engine, held: Claim, lease_seconds: float) -> Iterator[None]:
+    """Renew the lease in a thread of its own until the block ends."""
+    stopped = threading.Event()
+
+    def keep() -> None:
+        while not stopped.wait(lease_seconds / _RENEWALS_A_LEASE):
+            try:
+                with transaction(engine) as session:
+                    if not renew(session, held, utc_now() + timedelta(seconds=lease_seconds)):
+                        log.warning("claim_lost", run_id=held.run_id, attempt=held.attempt)
+                        return
+            except SQLAlchemyError as error:
+                # One of three renewals may fail; if all do, another worker takes over and ours writes nothing.
+                log.warning("lease_not_renewed", run_id=held.run_id, error=str(error))
+
+    thread = threading.Thread(target=keep, name=f"lease-{held.run_id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _update(session: Session, condition: ColumnElement[bool], **values: Any) -> bool:
+    statement = update(RunRow).where(condition).values(**values).execution_options(synchronize_session=False)
+    return cast("CursorResult[Any]", session.execute(statement)).rowcount > 0
+
+
+def _is_held(held: Claim) -> ColumnElement[bool]:
+    return and_(col(RunRow.id) == held.run_id, col(RunRow.status) == "processing", col(RunRow.attempts) == held.attempt)
+
+
+def _claimable(now: datetime) -> ColumnElement[bool]:
+    return or_(
+        col(RunRow.status) == "received", and_(col(RunRow.status) == "processing", col(RunRow.lease_until) < now)
+    )
+
+
+def _due(now: datetime) -> ColumnElement[bool]:
+    return and_(
+        col(RunRow.status).in_(("received", "processing")),
+        or_(col(RunRow.lease_until).is_(None), col(RunRow.lease_until) < now),
+    )
