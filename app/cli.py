@@ -16,7 +16,7 @@ SERVICE_ERROR = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns 0, 2 for a wrong command line or setting, 3 when the service cannot do it."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     _choose_data_folder(options)
     try:
         settings = get_settings()
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="threewalls", description="Tracks the performance of Mixture-of-Experts training."
     )

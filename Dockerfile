@@ -1,0 +1,27 @@
+# One image for web, worker, beat and migrate. Dependencies come from the lock, with their hashes.
+FROM python:3.11.13-slim-bookworm AS build
+WORKDIR /srv/threewalls
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1
+RUN python -m venv /opt/threewalls
+COPY requirements.lock .
+RUN /opt/threewalls/bin/pip install --no-deps --require-hashes -r requirements.lock
+COPY pyproject.toml README.md ./
+COPY app app
+COPY workers workers
+RUN /opt/threewalls/bin/pip install --no-deps --no-build-isolation --no-index --editable .
+
+FROM python:3.11.13-slim-bookworm
+RUN useradd --system --uid 10001 --home-dir /data threewalls && install -d -o threewalls -g threewalls /data
+COPY --from=build /opt/threewalls /opt/threewalls
+WORKDIR /srv/threewalls
+COPY --from=build /srv/threewalls .
+COPY migrations migrations
+COPY templates templates
+COPY static static
+ENV PATH=/opt/threewalls/bin:$PATH PYTHONUNBUFFERED=1 THREEWALLS_DATA_DIR=/data
+USER threewalls
+VOLUME /data
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s \
+  CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
+CMD ["threewalls", "serve", "--host", "0.0.0.0"]
