@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 HOST ?= 127.0.0.1
 PORT ?= 8000
 WORKERS ?= 2
+PIP := $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --override overrides.txt \
         --custom-compile-command "make lock" pyproject.toml
 LOCK_FOLDER ?= .
@@ -75,21 +76,20 @@ help:
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "Threewalls needs Python 3.11 or newer as '$(PYTHON)'. Name another one: make PYTHON=python3.12"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
-	  echo "Python's venv module is missing. Install it, e.g.: apt-get install python3-venv"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "Python's venv module is missing. Install it as root, e.g.: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
 
 # uv comes from the lock as well: pip checks its hash, then uv installs the rest in a tenth of pip's time.
 $(BIN)/uv: | $(BIN)/python
 	@awk '/^uv==/ {on = 1} on && /^    # via/ {exit} on' requirements.lock > $(VENV)/uv.lock
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/uv.lock
-	@touch $@
+	@$(PIP) -r $(VENV)/uv.lock
 
 # pip is tried last because a machine may name its package index in pip's own settings only.
 define install
-	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --require-hashes -r $(1) || \
-	  $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $(1)
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
+	@echo "Installing $(1) into $(VENV)"
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --require-hashes -r $(1) || $(PIP) -r $(1)
+	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
 endef
 
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(BIN)/uv
