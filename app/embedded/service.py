@@ -34,7 +34,7 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
     With a broker in the settings the workers and the migration are somebody else's, and this is the web server only.
     Raises Unavailable when the port is taken, FolderInUse when another service has the data folder.
     """
-    with _until_told_to_stop(), ExitStack() as house:
+    with _interrupted_quietly(), ExitStack() as house:
         if settings.embedded:
             record_owner = house.enter_context(data_folder.own(settings.data_dir.resolve()))
         listener = house.enter_context(_listen(host, port))
@@ -43,7 +43,9 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
             record_owner(f"process {os.getpid()} at {address}")
             migrate(settings)
             house.enter_context(_worker(settings))
-        _Server(settings, address, house.enter_context(_beside(seed, address))).run(sockets=[listener])
+        server = _Server(settings, address, house.enter_context(_beside(seed, address)))
+        with _on_signal(server.stop):  # uvicorn's own handlers come on top, and raise what they caught again at the end
+            server.run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
@@ -58,6 +60,9 @@ class _Server(uvicorn.Server):
         self._greeting = f"Threewalls is ready: {address}   (data in {settings.data_dir.resolve()}; Ctrl-C stops it)"
         self._start_beside = start_beside
 
+    def stop(self) -> None:
+        self.should_exit = True
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         print(self._greeting, flush=True)
@@ -65,19 +70,28 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _until_told_to_stop() -> Iterator[None]:
-    """End the block quietly at SIGINT or SIGTERM, also those that stopped uvicorn: it raises them again at its end."""
+def _interrupted_quietly() -> Iterator[None]:
+    """SIGINT and SIGTERM end the block without a traceback, while it starts and while it stops."""
 
-    def stop(*_: object) -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with _on_signal(interrupt):
+            yield
+    except KeyboardInterrupt:
+        pass
+    print("Threewalls has stopped.", flush=True)
+
+
+@contextmanager
+def _on_signal(act: Callable[[], None]) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: act()) for number in numbers]
     try:
         yield
-    except KeyboardInterrupt:
-        print("Threewalls has stopped.", flush=True)
     finally:
-        for number, handler in before.items():
+        for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
 
 
