@@ -1,1 +1,48 @@
 """create_app(): settings, routers, error pages; no logic."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from app.overview.routes import router as overview_pages
+from app.runs.api import router as runs_api
+from app.runs.routes import router as runs_pages
+from app.settings import Settings, get_settings
+from app.storage.database import make_engine
+from app.storage.log_files import LogFiles
+from app.web import error_pages
+from app.web.assets import mount_assets
+from app.web.body_limit import BodyLimitMiddleware
+from app.web.health import router as health
+from app.web.logging import configure_logging
+from app.web.metrics import Metrics
+from app.web.reference import router as reference
+from app.web.request_frame import RequestFrameMiddleware
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The web application. The database must have been migrated (`app.storage.database.migrate`)."""
+    settings = settings or get_settings()
+    configure_logging(settings)
+    # FastAPI's own documentation pages load their script from a CDN; `/docs` is ours.
+    app = FastAPI(title="Threewalls", version=version("threewalls"), lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app.state.settings = settings
+    app.state.engine = make_engine(settings)
+    app.state.log_files = LogFiles.from_settings(settings)
+    app.state.metrics = Metrics()
+    for router in (health, runs_api, overview_pages, runs_pages, reference):
+        app.include_router(router)
+    mount_assets(app)
+    error_pages.register(app)
+    # The last one added is the outermost.
+    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_upload_bytes)
+    app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    yield
+    app.state.engine.dispose()

@@ -21,7 +21,7 @@ QUEUE = "threewalls"
 
 def make_celery(settings: Settings) -> Celery:
     """A Celery application for these settings: Redis when scaled, message files in the data folder when embedded."""
-    celery = Celery("threewalls", broker=settings.broker_url or "filesystem://", set_as_current=False)
+    celery = Celery("threewalls", broker=settings.broker_url or "filesystem://localhost", set_as_current=False)
     celery.conf.update(_common(settings) | (_embedded(settings) if settings.embedded else _redis()))
     if not settings.embedded:
         # Redelivery must come after the hard limit, or a long task runs twice side by side.

@@ -152,6 +152,8 @@ def _find(session: Session, project: str, content_key: str, idempotency_key: str
 
 def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[_Staged]) -> RunRow:
     return RunRow(
+        project_id=0,
+        content_key="",
         name=metadata.name or _name_from_files([upload for upload, _ in staged]),
         purpose=metadata.purpose,
         branch=metadata.branch,

@@ -1,6 +1,6 @@
 """What a worker does with a run: claim it, read its logs, compute its figures, write them in place of older ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from app.queue import SoftTimeLimitExceeded
 from app.runs import claims
 from app.runs.claims import Claim
 from app.runs.json_text import storable
+from app.runs.log_lines import whole_text
 from app.settings import Settings
 from app.storage import series
 from app.storage.database import read_session, transaction
@@ -51,7 +52,7 @@ def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_i
         with claims.kept(engine, held, settings.lease_seconds):
             with read_session(engine) as session:
                 work = _read_work(session, run_id)
-            summary = summarise(parse_log(_logs(log_files, work.log_keys)), work.metadata)
+            summary = summarise(parse_log(whole_text(log_files, work.log_keys)), work.metadata)
         with transaction(engine) as session:
             return _write(session, held, summary, work)
     except Exception as error:
@@ -70,17 +71,6 @@ def _read_work(session: Session, run_id: int) -> _Work:
         else:
             unread.append(f"{file.name} ({file.kind}) is kept and can be downloaded, but its values are not read.")
     return _Work(read_metadata(stated), tuple(logs), tuple(unread))
-
-
-def _logs(log_files: LogFiles, keys: Sequence[str]) -> Iterator[bytes]:
-    """The logs one after another, as one: slices of a resumed job, or the files of several ranks."""
-    for key in keys:
-        last = b""
-        for chunk in log_files.stream(key):
-            last = chunk
-            yield chunk
-        if not last.endswith(b"\n"):
-            yield b"\n"
 
 
 def _write(session: Session, held: Claim, summary: RunSummary, work: _Work) -> str | None:

@@ -1,0 +1,234 @@
+"""`/api/v1/runs`: upload, list, one run, its series, its lines, its files."""
+
+import errno
+import time
+from collections.abc import Iterable
+from typing import Annotated
+from urllib.parse import quote
+
+import anyio
+from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData, UploadFile
+
+from app.errors import EmptyUpload, InvalidQuery, InvalidUpload, NotFound, Unavailable
+from app.runs import export
+from app.runs.api_models import (
+    LogLineOut,
+    LogOut,
+    RunId,
+    RunListOut,
+    RunOut,
+    RunQuery,
+    SeriesOut,
+    UploadAnswer,
+)
+from app.runs.filters import RunFilters
+from app.runs.ingest import Accepted, Kind, UploadedFile, accept_upload
+from app.runs.log_lines import lines_of
+from app.runs.queries import find_runs, get_run, get_series, get_state
+from app.settings import Settings
+from app.storage.database import read_session
+from app.storage.log_files import LogFiles
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession
+from app.web.problems import as_content, documented
+from app.web.templating import public_address
+
+router = APIRouter(prefix="/api/v1", tags=["runs"])
+
+MAX_FILES = 64
+MAX_FIELDS = 16
+MAX_LOG_LINES = 5000
+_POLL_SECONDS = (0.02, 0.5)
+_KINDS: tuple[Kind, ...] = ("log", "config", "events")
+
+_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}}
+_UPLOAD_FORM = {
+    "type": "object",
+    "required": ["log"],
+    "properties": {
+        "log": _FILES | {"description": "One or more logs: plain text, .gz or .zst."},
+        "meta": {"type": "string", "description": "JSON object: contract fields, name, project, purpose, branch, ..."},
+        "config": _FILES | {"description": "A configuration dump (YAML or JSON), kept beside the log."},
+        "events": _FILES | {"description": "A TensorBoard event file, kept beside the log."},
+    },
+}
+
+
+@router.post(
+    "/runs",
+    status_code=202,
+    response_model=UploadAnswer,
+    responses=documented(
+        400, 409, 413, 422, 503, ok={"model": UploadAnswer, "description": "This upload was there already."}
+    ),
+    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD_FORM}}}},
+)
+async def upload_run(
+    *,
+    request: Request,
+    engine: AppEngine,
+    log_files: AppLogFiles,
+    settings: AppSettings,
+    response: Response,
+    wait: Annotated[float, Query(ge=0, description="Answer when processed, after so many seconds at the latest.")] = 0,
+    idempotency_key: Annotated[str | None, Header(description="The same key is the same upload.")] = None,
+) -> UploadAnswer:
+    """Upload a run. The answer comes when it is stored safely; `status` says whether it is processed yet."""
+    # Async because of `wait`: a thread for each waiting client would leave none for the others.
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise InvalidUpload("Send a form (multipart/form-data) with the log as its field `log`.")
+    async with request.form(
+        max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
+    ) as form:
+        accepted = await run_in_threadpool(_accept, engine, log_files, settings, form, idempotency_key)
+    status = await _settled(engine, accepted, min(wait, settings.max_wait_seconds))
+    response.status_code = 202 if accepted.created else 200
+    response.headers["Location"] = f"/api/v1/runs/{accepted.run_id}"
+    return UploadAnswer.model_validate(
+        {"id": accepted.run_id, "url": _page(request, accepted.run_id), "status": status, "created": accepted.created}
+    )
+
+
+@router.get("/runs", responses=documented(422))
+def list_runs(session: ReadSession, query: Annotated[RunQuery, Query()]) -> RunListOut:
+    """Runs, newest first unless sorted otherwise."""
+    filters = RunFilters.from_params(query.filters())
+    return RunListOut.of(find_runs(session, filters, query.page, query.page_size))
+
+
+@router.get("/runs/{run_id}", responses=documented(404))
+def read_run(request: Request, session: ReadSession, run_id: RunId) -> RunOut:
+    """One run: its state, contract, figures and health."""
+    return RunOut.of(get_run(session, run_id), _page(request, run_id))
+
+
+@router.get(
+    "/runs/{run_id}/series",
+    response_model=SeriesOut,
+    responses=documented(404, 406, ok=as_content("text/csv")),
+)
+def read_series(request: Request, session: ReadSession, run_id: RunId) -> Response:
+    """Every per-iteration metric; CSV with `Accept: text/csv`. Parquet is not offered: its library takes 165 MB."""
+    accept = request.headers.get("accept", "*/*")
+    series = get_series(session, run_id)
+    if "text/csv" in accept:
+        headers = {"Content-Disposition": f'attachment; filename="run-{run_id}.csv"', "Vary": "Accept"}
+        return StreamingResponse(export.csv_rows(series), media_type="text/csv", headers=headers)
+    if not any(accepted in accept for accepted in ("application/json", "application/*", "*/*")):
+        raise HTTPException(406, "Series come as application/json or text/csv. Parquet is not offered.")
+    body = {"columns": export.json_columns(series), "units": dict(series.units)}
+    return JSONResponse(body, headers={"Vary": "Accept"})
+
+
+@router.get(
+    "/runs/{run_id}/log",
+    response_model=LogOut,
+    responses=documented(404, 422, 503, ok=as_content("text/plain")),
+)
+def read_log(
+    *,
+    request: Request,
+    session: ReadSession,
+    log_files: AppLogFiles,
+    run_id: RunId,
+    first: Annotated[int, Query(alias="from", ge=1, le=2**53, description="First line, from 1.")] = 1,
+    last: Annotated[int | None, Query(alias="to", ge=1, le=2**53, description="Last line, inclusive.")] = None,
+) -> Response:
+    """Lines of the run's logs, at most 5,000 at once; as plain text with `Accept: text/plain`."""
+    run = get_run(session, run_id)
+    last = first + MAX_LOG_LINES - 1 if last is None else last
+    if not first <= last < first + MAX_LOG_LINES:
+        raise InvalidQuery(f"Ask for at most {MAX_LOG_LINES:,} lines at once, `to` not before `from`.")
+    texts, total = lines_of(log_files, [file.object_key for file in run.log_files], first, last)
+    headers = {"Vary": "Accept"}
+    if request.headers.get("accept", "").startswith("text/plain"):
+        return PlainTextResponse("".join(f"{text}\n" for text in texts), headers=headers)
+    lines = [LogLineOut(line=number, text=text) for number, text in enumerate(texts, first)]
+    return JSONResponse(LogOut(line_count=total, lines=lines).model_dump(), headers=headers)
+
+
+@router.get(
+    "/runs/{run_id}/files/{position}",
+    response_class=Response,
+    responses=documented(404, 503, ok=as_content("application/octet-stream", "binary")),
+)
+def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, position: int) -> Response:
+    """An uploaded file, decompressed."""
+    run = get_run(session, run_id)
+    file = next((file for file in run.files if file.position == position), None)
+    if file is None:
+        raise NotFound(f"Run {run_id} has no file {position}. Its files are listed in the run itself.")
+    log_files.index(file.object_key)  # a store that is down is a 503, and not an answer that breaks off
+    return StreamingResponse(
+        log_files.stream(file.object_key),
+        media_type="application/octet-stream",
+        headers={
+            "Content-Length": str(file.size_bytes),
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(_plain_name(file.name), safe='')}",
+        },
+    )
+
+
+def _accept(
+    engine: Engine, log_files: LogFiles, settings: Settings, form: FormData, idempotency_key: str | None
+) -> Accepted:
+    files = [
+        UploadedFile(kind, upload.filename or kind, upload.file) for kind in _KINDS for upload in _uploads(form, kind)
+    ]
+    if not any(upload.kind == "log" for upload in files):
+        sent = ", ".join(sorted({name[:50] for name in form})) or "none"
+        raise EmptyUpload(f"There is no log in this upload. Send it as the form field `log`; fields sent: {sent}.")
+    try:
+        return accept_upload(
+            engine, log_files, settings, files=files, meta=_meta(form, settings), idempotency_key=idempotency_key
+        )
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise Unavailable("The disk of the service is full. Nothing was kept. Tell whoever runs it.") from error
+        raise
+
+
+def _uploads(form: FormData, kind: Kind) -> Iterable[UploadFile]:
+    for value in form.getlist(kind):
+        if isinstance(value, UploadFile):
+            yield value
+        else:
+            raise InvalidUpload(f"The form field `{kind}` holds text, not a file. With curl: -F {kind}=@FILE.")
+
+
+def _meta(form: FormData, settings: Settings) -> bytes | None:
+    """`meta` as a field or as a file: clients send either."""
+    value = form.get("meta")
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode()
+    text = value.file.read(settings.max_metadata_bytes + 1)
+    if len(text) > settings.max_metadata_bytes:
+        raise InvalidUpload(f"The metadata is larger than {settings.max_metadata_bytes:,} bytes. Nothing was kept.")
+    return text
+
+
+async def _settled(engine: Engine, accepted: Accepted, wait: float) -> str:
+    """The run's status when it is processed, or after `wait` seconds."""
+    status, pause, end = accepted.status, _POLL_SECONDS[0], time.monotonic() + wait
+    while status in ("received", "processing") and (left := end - time.monotonic()) > 0:
+        await anyio.sleep(min(pause, left))
+        status = await run_in_threadpool(_status, engine, accepted.run_id)
+        pause = min(pause * 1.5, _POLL_SECONDS[1])
+    return status
+
+
+def _status(engine: Engine, run_id: int) -> str:
+    with read_session(engine) as session:
+        return get_state(session, run_id).status
+
+
+def _page(request: Request, run_id: int) -> str:
+    return f"{public_address(request)}/runs/{run_id}"
+
+
+def _plain_name(name: str) -> str:
+    """What is downloaded is decompressed, so its name must not say otherwise."""
+    return name.removesuffix(".gz").removesuffix(".zst")

@@ -1,0 +1,206 @@
+"""What the API says of runs, in types (`docs/api.md` in prose). Additions are welcome, changes are not."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.domain.contract_fields import METRICS
+from app.domain.run import Metric, Source, Stated, SteadyState, Value
+from app.storage.run_records import RunDetail, RunFile, RunListItem, RunPage
+
+RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
+Status = Literal["received", "processing", "ready", "failed"]
+
+
+class _FromDomain(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class UploadAnswer(BaseModel):
+    id: int
+    url: str = Field(description="Page of the run, for people.")
+    status: Status
+    created: bool = Field(description="False when this upload was there already.")
+
+
+class StatedOut(_FromDomain):
+    value: Value
+    source: Source
+    detail: str = ""
+
+    @classmethod
+    def of(cls, stated: Stated) -> Self:
+        return cls.model_validate(stated)
+
+
+class SteadyStateOut(_FromDomain):
+    """The window that the figures are of; iterations as printed, inclusive."""
+
+    first_iteration: int
+    last_iteration: int
+    n: int
+    method: Literal["declared", "detected"]
+    is_steady: bool
+    reasons: list[str] = Field(description="Why it is not steady, or what was left out.")
+    short: bool = Field(description="Too few iterations for a tight interval.")
+
+    @classmethod
+    def of(cls, steady: SteadyState | None) -> Self | None:
+        return None if steady is None else cls.model_validate(steady)
+
+
+class MetricOut(_FromDomain):
+    value: float
+    ci_low: float = Field(description="Lower end of the 95 % interval.")
+    ci_high: float
+    n: int = Field(description="Iterations behind the figure.")
+    note: str = ""
+
+
+class FileOut(BaseModel):
+    position: int
+    kind: Literal["log", "config", "events"]
+    name: str
+    size_bytes: int = Field(description="Decompressed.")
+    sha256: str = Field(description="Of the decompressed file.")
+    url: str = Field(description="Download.")
+
+    @classmethod
+    def of(cls, file: RunFile, run_id: int) -> Self:
+        url = f"/api/v1/runs/{run_id}/files/{file.position}"
+        return cls.model_validate(
+            {"position": file.position, "kind": file.kind, "name": file.name, "size_bytes": file.size_bytes}
+            | {"sha256": file.sha256, "url": url}
+        )
+
+
+class RunItemOut(_FromDomain):
+    id: int
+    name: str
+    project: str
+    generated: bool = Field(description="True in the demo project, whose logs a generator rendered.")
+    purpose: str
+    branch: str
+    commit: str
+    created_at: datetime
+    status: Status
+    error: str | None
+    outcome: str = Field(description="How the job itself ended; empty until it is known.")
+    model: str | None
+    gpu: str | None
+    gpus: int | None
+    dispatcher: str | None
+    evidence_level: str
+    semantic_class: str
+    provisional: bool
+    metrics: dict[str, MetricOut | None]
+
+    @classmethod
+    def of(cls, item: RunListItem) -> Self:
+        out = cls.model_validate(item)
+        return out.model_copy(update={"metrics": metrics_out(item.metrics)})
+
+
+class RunListOut(BaseModel):
+    items: list[RunItemOut]
+    total: int
+    page: int
+    page_size: int
+    pages: int
+
+    @classmethod
+    def of(cls, page: RunPage) -> Self:
+        items = [RunItemOut.of(item) for item in page.items]
+        return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
+
+
+class RunOut(_FromDomain):
+    id: int
+    url: str = ""
+    name: str
+    project: str
+    generated: bool
+    purpose: str
+    branch: str
+    commit: str
+    ci_url: str
+    tags: list[str]
+    created_at: datetime
+    processed_at: datetime | None
+    status: Status
+    error: str | None = Field(description="Why no figure could be computed, when `status` is `failed`.")
+    warnings: list[str]
+    trainer: str
+    contract: dict[str, StatedOut] = Field(description="By canonical field name, each with who said so.")
+    unknown: list[str] = Field(description="Contract fields that nobody stated and no log shows.")
+    stack_key: str
+    config_key: str
+    provisional: bool = Field(description="True when a field of the stack key is unknown.")
+    steady_state: SteadyStateOut | None
+    metrics: dict[str, MetricOut | None] = Field(description="null with a reason in `warnings`.")
+    health: dict[str, Any]
+    evidence_level: str
+    semantic_class: str
+    definition_version: int = Field(description="Version of the definitions behind the figures.")
+    files: list[FileOut] = []
+
+    @classmethod
+    def of(cls, run: RunDetail, url: str) -> Self:
+        values = {name: getattr(run, name) for name in cls.model_fields if name not in ("url", "files")}
+        values |= {
+            "url": url,
+            "contract": {name: StatedOut.of(stated) for name, stated in run.contract.items()},
+            "steady_state": SteadyStateOut.of(run.steady_state),
+            "metrics": metrics_out(run.metrics),
+            "files": [FileOut.of(file, run.id) for file in run.files],
+        }
+        return cls.model_validate(values)
+
+
+class SeriesOut(BaseModel):
+    """Columns of one length; null where nothing was printed. Empty before the run is ready."""
+
+    columns: dict[str, list[float | int | None]]
+    units: dict[str, str]
+
+
+class LogLineOut(BaseModel):
+    line: int = Field(description="Counted from 1, over all logs of the run in their order.")
+    text: str
+
+
+class LogOut(BaseModel):
+    line_count: int
+    lines: list[LogLineOut]
+
+
+class RunQuery(BaseModel):
+    """Filters of the list; an empty one means any. `unknown` for model, gpu and dispatcher: those where it is."""
+
+    q: str = Field("", description="Words that must all occur in the name, branch, commit, model, GPU or project.")
+    project: str = ""
+    model: str = ""
+    gpu: str = ""
+    dispatcher: str = ""
+    status: str = Field("", description="received, processing, ready or failed.")
+    purpose: str = Field("", description="ci, experiment or release.")
+    branch: str = ""
+    evidence: str = Field("", description="smoke, screen, matched_ab or validated.")
+    sort: str = Field("-created", description="Column to sort by, with `-` in front for descending.")
+    page: int = Field(1, ge=1, le=1_000_000)
+    page_size: int = Field(50, ge=1, le=200)
+
+    def filters(self) -> dict[str, str]:
+        return {name: value for name, value in self.model_dump().items() if isinstance(value, str)}
+
+
+def metrics_out(metrics: Mapping[str, Metric | None]) -> dict[str, MetricOut | None]:
+    """All headline figures, in their order everywhere, also those that a run does not have."""
+    found = {name: metrics.get(name) for name in _METRIC_NAMES}
+    return {name: MetricOut.model_validate(metric) if metric else None for name, metric in found.items()}
+
+
+_METRIC_NAMES = tuple(METRICS)

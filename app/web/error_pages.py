@@ -1,0 +1,97 @@
+"""Errors to answers, once: a problem document for machines, a page for people."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from app import errors
+from app.errors import FieldError, ThreewallsError
+from app.web.problems import problem
+from app.web.templating import render_error
+
+log = structlog.get_logger(__name__)
+
+STATUS: Mapping[type[ThreewallsError], int] = {
+    errors.TooLarge: 413,
+    errors.InvalidUpload: 422,
+    errors.InvalidQuery: 422,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.Unavailable: 503,
+}
+"""The nearest class of the error's own line decides; an error that is not listed is a defect, 500."""
+
+_TITLES = {
+    404: "There is no such page",
+    405: "This address does not take that method",
+    413: "The upload is too large",
+    422: "The request is not valid",
+}
+_DETAILS = {
+    404: "No page has this address. It may be mistyped, or the run may have been deleted.",
+    500: "This is a defect of Threewalls. Nothing you sent is lost if it was acknowledged. "
+    "The service's log has the details under the request id {request_id}.",
+}
+_MACHINE_PATHS = ("/api/", "/healthz", "/readyz", "/metrics")
+
+
+def register(app: FastAPI) -> None:
+    """Let this module answer for every expected error; `defect` is for the others (`request_frame.py`)."""
+    app.add_exception_handler(ThreewallsError, _our_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(HTTPException, _http_error)
+
+
+def answer(request: Request, status: int, title: str, detail: str, fields: tuple[FieldError, ...] = ()) -> Response:
+    """The error in the form that the asker reads."""
+    if _is_machine(request):
+        return problem(status, title, detail, fields)
+    return render_error(request, status, title, " ".join((detail, *(f"{f.field}: {f.message}." for f in fields))))
+
+
+def _is_machine(request: Request) -> bool:
+    # A browser asks for HTML by name; curl and libraries ask for anything.
+    return request.url.path.startswith(_MACHINE_PATHS) or "text/html" not in request.headers.get("accept", "")
+
+
+async def _our_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ThreewallsError)  # noqa: S101  # registered for nothing else
+    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+    response = answer(request, status, error.title, error.detail, error.errors)
+    if status == 503:
+        response.headers["Retry-After"] = "30"
+    return response
+
+
+async def _invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    fields = tuple(FieldError(_path(found["loc"]), found["msg"]) for found in error.errors())
+    names = ", ".join(field.field for field in fields)
+    return answer(request, 422, _TITLES[422], f"Check {names}. Nothing was kept.", fields)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """`("query", "wait")` is `wait` to whoever sent it."""
+    return ".".join(str(part) for part in location[1:] or location)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    phrase = HTTPStatus(error.status_code).phrase
+    title = _TITLES.get(error.status_code, phrase)
+    detail = error.detail if error.detail != phrase else _DETAILS.get(error.status_code, f"{title}.")
+    response = answer(request, error.status_code, title, detail)
+    response.headers.update(error.headers or {})
+    return response
+
+
+def defect(request: Request, error: Exception) -> Response:
+    """The answer to an error that nobody expected: a number to find it by, and nothing of its text."""
+    log.error("defect", path=request.url.path, exc_info=error)
+    request_id = structlog.contextvars.get_contextvars().get("request_id", "?")
+    return answer(request, 500, "Something broke", _DETAILS[500].format(request_id=request_id))

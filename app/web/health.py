@@ -1,0 +1,92 @@
+"""Is it alive, is it ready, what are its numbers: `/healthz`, `/readyz`, `/metrics`."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import structlog
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, Field
+from sqlalchemy import Engine, func, select, text
+from sqlmodel import col
+
+from app import queue
+from app.storage.database import read_session
+from app.storage.tables import RunRow, utc_now
+from app.web.dependencies import AppEngine, AppLogFiles
+from app.web.metrics import STATUSES, Metrics
+
+log = structlog.get_logger(__name__)
+router = APIRouter(tags=["health"])
+
+
+class Alive(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+class Part(BaseModel):
+    status: Literal["ok", "down"]
+    detail: str = Field("", description="What is wrong, and what still works.")
+
+
+class Readiness(BaseModel):
+    """`degraded`: uploads are taken and kept, and processed when the queue returns."""
+
+    status: Literal["ok", "degraded", "down"]
+    database: Part
+    artifact_store: Part
+    queue: Part
+
+
+@router.get("/healthz")
+def healthz() -> Alive:
+    """The process answers. Says nothing of what it needs: restarting it would not help those."""
+    return Alive()
+
+
+@router.get("/readyz", responses={503: {"model": Readiness}})
+def readyz(engine: AppEngine, log_files: AppLogFiles, response: Response) -> Readiness:
+    """200 while uploads can be taken, 503 when the database or the artifact store is down."""
+    database = _part("database", lambda: _ask(engine), "Nothing can be read or uploaded.")
+    store = _part("artifact_store", log_files.check, "Uploads and raw logs are not available; figures are.")
+    broker = _part("queue", queue.waiting, "Uploads are kept, and processed when it returns.")
+    if "down" in (database.status, store.status):
+        response.status_code = 503
+        status: Literal["ok", "degraded", "down"] = "down"
+    else:
+        status = "degraded" if broker.status == "down" else "ok"
+    return Readiness(status=status, database=database, artifact_store=store, queue=broker)
+
+
+@router.get("/metrics", response_class=Response)
+def metrics(request: Request, engine: AppEngine) -> Response:
+    """For Prometheus."""
+    numbers: Metrics = request.app.state.metrics
+    _count_runs(engine, numbers)
+    return Response(generate_latest(numbers.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _part(name: str, check: Callable[[], Any], consequence: str) -> Part:
+    try:
+        check()
+    except Exception as error:  # each library has its own; whatever it is, that part does not work
+        log.warning("not_ready", part=name, error=str(error))
+        return Part(status="down", detail=f"{type(error).__name__}. {consequence}")
+    return Part(status="ok")
+
+
+def _ask(engine: Engine) -> None:
+    with read_session(engine) as session:
+        # Also finds a database that was never migrated.
+        session.execute(text("SELECT 1 FROM run LIMIT 1"))
+
+
+def _count_runs(engine: Engine, numbers: Metrics) -> None:
+    with read_session(engine) as session:
+        counted = select(RunRow.status, func.count().label("runs")).group_by(col(RunRow.status))  # type: ignore[call-overload]
+        by_status = {row.status: row.runs for row in session.execute(counted)}
+        unfinished = col(RunRow.status).in_(("received", "processing"))
+        oldest = session.execute(select(func.min(RunRow.created_at)).where(unfinished)).scalar_one()
+    for status in STATUSES:
+        numbers.runs.labels(status).set(by_status.get(status, 0))
+    numbers.oldest_waiting_seconds.set((utc_now() - oldest).total_seconds() if oldest else 0)

@@ -1,0 +1,44 @@
+"""The service's own log: structured lines, one request id through all of them; never a body, a header or a secret."""
+
+import logging
+import sys
+
+import structlog
+from structlog.types import Processor
+
+from app.settings import Settings
+
+_SHARED: tuple[Processor, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+
+
+def configure_logging(settings: Settings) -> None:
+    """Send our lines and those of libraries to standard error, in the shape that the settings ask for."""
+    level = getattr(logging, settings.log_level.upper())
+    as_json = settings.log_format == "json"
+    structlog.configure(
+        processors=[*_SHARED, *_last(as_json)],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*_SHARED, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_last(as_json)],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    # Libraries tell of their own workings at info; ours is what the level is for.
+    root.setLevel(max(level, logging.WARNING))
+
+
+def _last(as_json: bool) -> tuple[Processor, ...]:
+    if as_json:
+        return (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())
+    return (structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),)

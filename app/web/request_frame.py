@@ -1,0 +1,84 @@
+"""The frame of every request: an id, a log line, its metrics, and the headers that keep a browser in its bounds."""
+
+import re
+import time
+import uuid
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.web.error_pages import defect
+from app.web.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_QUIET_ROUTES = ("/healthz", "/readyz", "/metrics", "/static", "/assets/{name}")
+
+
+class RequestFrameMiddleware:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        began, status = time.perf_counter(), 0
+
+        async def framed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self._app(scope, receive, framed)
+            except ClientDisconnect:
+                log.info("client_went_away", path=scope["path"])
+            except Exception as error:
+                # Answered here and not by Starlette, which would do so outside of this frame.
+                response = defect(Request(scope), error)
+                if status:
+                    raise
+                await response(scope, receive, framed)
+            finally:
+                self._record(scope, status, time.perf_counter() - began)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        route, method = _route(scope), scope["method"]
+        self._metrics.requests.labels(method, route, status).inc()
+        self._metrics.seconds.labels(method, route).observe(seconds)
+        write = log.debug if route in _QUIET_ROUTES and status < 500 else log.info
+        write("request", method=method, path=scope["path"], status=status, ms=round(seconds * 1000, 1))
+
+
+def _request_id(scope: Scope) -> str:
+    """The caller's id, so that a proxy's log and ours can be joined, when it is one."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _route(scope: Scope) -> str:
+    route = scope.get("route")
+    # A mount is known by where it hangs; what matched nothing is one label, whatever was asked for.
+    return getattr(route, "path", None) or scope.get("root_path") or "unmatched"

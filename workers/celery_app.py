@@ -1,0 +1,24 @@
+"""The worker process: `celery -A workers.celery_app worker`. Settings come from the environment (`app/settings.py`)."""
+
+from typing import Any
+
+from celery.signals import setup_logging, worker_ready
+
+from app.queue import SWEEP, enqueue, get_celery
+from app.settings import get_settings
+from app.web.logging import configure_logging
+from workers import tasks
+
+app = get_celery()
+tasks.register(app)
+
+
+@setup_logging.connect  # type: ignore[untyped-decorator]
+def _log_as_the_service_does(**_: Any) -> None:
+    configure_logging(get_settings())
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _sweep_at_start(**_: Any) -> None:
+    # What waited while no worker was alive is due now.
+    enqueue(SWEEP)

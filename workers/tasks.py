@@ -1,0 +1,42 @@
+"""One thin task per verb. Each may run twice, and calls one function with the process's own engine and store."""
+
+from functools import lru_cache
+
+from celery import Celery
+from sqlalchemy import Engine
+
+from app.queue import PROCESS_RUN, SWEEP, enqueue
+from app.runs import claims
+from app.runs.summarise import summarise_run
+from app.settings import get_settings
+from app.storage.database import make_engine, transaction
+from app.storage.log_files import LogFiles
+
+
+def register(app: Celery) -> None:
+    app.task(process_run, name=PROCESS_RUN)
+    app.task(sweep, name=SWEEP)
+
+
+def process_run(run_id: int) -> None:
+    """Read one run, when it waits to be read."""
+    summarise_run(_engine(), _log_files(), get_settings(), run_id)
+
+
+def sweep() -> None:
+    """Ring for every run that waits without a bell, or whose worker died."""
+    with transaction(_engine()) as session:
+        waiting = claims.due(session, get_settings())
+    for run_id in waiting:
+        enqueue(PROCESS_RUN, run_id)
+
+
+@lru_cache
+def _engine() -> Engine:
+    # Made by the first task of a pool process, so after the fork: connections cannot be shared across one.
+    return make_engine(get_settings())
+
+
+@lru_cache
+def _log_files() -> LogFiles:
+    return LogFiles.from_settings(get_settings())
