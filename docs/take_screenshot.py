@@ -37,9 +37,9 @@ def main() -> None:
 
 
 def _ready(address: str) -> dict[str, Any]:
-    query = urllib.parse.urlencode({"project": "demo", "per_page": 100})
+    query = urllib.parse.urlencode({"project": "demo", "page_size": 200})
     with urllib.request.urlopen(f"{address}/api/v1/runs?{query}", timeout=30) as answer:
-        return {run["name"]: run["id"] for run in json.load(answer)["runs"] if run["status"] == "ready"}
+        return {run["name"]: run["id"] for run in json.load(answer)["items"] if run["status"] == "ready"}
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from app.main import create_app
 from app.runs import claims
 from app.settings import Settings
 from app.storage.database import make_engine, migrate, transaction
+from app.web.assets import vega_bundle
 
 GRACE_SECONDS = 2
 """Open requests get this long at a stop; a `?wait=` that is cut off finds its run by its id later."""
@@ -39,11 +40,13 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
             record_owner = house.enter_context(data_folder.own(settings.data_dir.resolve()))
         listener = house.enter_context(_listen(host, port))
         address = _address(host, listener.getsockname()[1])
+        vega_bundle(settings.data_dir)  # the first page would wait for it
         if settings.embedded:
             record_owner(f"process {os.getpid()} at {address}")
             migrate(settings)
-            house.enter_context(_worker(settings))
         server = _Server(settings, address, house.enter_context(_beside(seed, address)))
+        if settings.embedded:
+            house.enter_context(_worker(settings))
         with _on_signal(server.stop):  # uvicorn's own handlers come on top, and raise what they caught again at the end
             server.run(sockets=[listener])
 

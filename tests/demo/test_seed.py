@@ -20,7 +20,7 @@ def get(address: str, path: str) -> Any:
 
 
 def demo_runs(address: str) -> list[dict[str, Any]]:
-    return list(get(address, "runs?project=demo&per_page=100")["runs"])
+    return list(get(address, "runs?project=demo&page_size=200")["items"])
 
 
 def is_done(address: str) -> bool:
