@@ -6,6 +6,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http import HTTPStatus
 
 import structlog
 from sqlmodel import select
@@ -35,7 +36,8 @@ def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
             try:
                 upload(address, job)
             except urllib.error.HTTPError as error:
-                log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
+                if error.code != HTTPStatus.CONFLICT:  # that one is there since an earlier version, a little different
+                    log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
             except OSError as error:
                 log.warning("demo_upload_interrupted", run=job.name, error=str(error), next="goes on at the next start")
                 return
