@@ -45,7 +45,7 @@ class RunFilters:
         given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
         errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
         if errors:
-            raise InvalidQuery(" ".join(error.message for error in errors), errors)
+            raise InvalidQuery("The address of this list asks for what there is not.", errors)
         return cls(**{name: value for name, value in given.items() if value})
 
     @property
@@ -63,6 +63,10 @@ class RunFilters:
             pairs["page"] = str(page)
         return urlencode(pairs)
 
+    def without(self, name: str) -> str:
+        """The query string of this list with one filter taken away."""
+        return replace(self, **{name: ""}).query()
+
     def sorted_by(self, name: str, descending_first: bool) -> str:
         """The value of `sort` that a click on the column `name` asks for."""
         first, second = (f"-{name}", name) if descending_first else (name, f"-{name}")
@@ -73,17 +77,17 @@ def page_number(params: Mapping[str, str]) -> int:
     """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
     text = params.get("page", "").strip() or "1"
     if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
-        message = f"page must be a whole number from 1, not {text[:40]!r}."
-        raise InvalidQuery(message, (FieldError("page", message),))
+        error = FieldError("page", f"must be a whole number from 1, not {text[:40]!r}")
+        raise InvalidQuery("The address of this list asks for what there is not.", (error,))
     return int(text)
 
 
 def _check(name: str, value: str) -> FieldError | None:
     if name in _CHOICES and value and value not in _CHOICES[name]:
-        return FieldError(name, f"{name} must be one of {', '.join(_CHOICES[name])}, not {value[:40]!r}.")
+        return FieldError(name, f"must be one of {', '.join(_CHOICES[name])}, not {value[:40]!r}")
     if len(value) > _MAX_TEXT:
-        return FieldError(name, f"{name} is longer than {_MAX_TEXT} characters.")
+        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
     # PostgreSQL refuses NUL in a text; no name holds any control character.
     if any(ord(c) < 32 for c in value):
-        return FieldError(name, f"{name} holds a control character.")
+        return FieldError(name, "holds a control character")
     return None

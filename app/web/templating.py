@@ -58,22 +58,25 @@ def render(
 ) -> HTMLResponse:
     """`block` of the template to htmx, the whole page to everyone else.
 
-    `address`: what the browser's address bar shows after htmx put the block into the page; None leaves it alone.
+    Templates find the block's name in `fragment`. `address`: what the browser's address bar shows after htmx put the
+    block into the page; None leaves it alone.
     """
-    context = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)} | context
+    fragment = block if block and _wants_fragment(request) else None
+    common = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
+    context = common | {"fragment": fragment} | context
     headers = {"Vary": "HX-Request", "Cache-Control": "no-cache"}
-    if block and _wants_fragment(request):
+    if fragment:
         if address is not None:
             headers["HX-Push-Url"] = address
-        html = render_block(environment(), template, block, context)
+        html = render_block(environment(), template, fragment, context)
     else:
         html = environment().get_template(template).render(context)
     return HTMLResponse(html, status, headers)
 
 
 def render_error(request: Request, status: int, title: str, detail: str) -> HTMLResponse:
-    """The page of an error. To htmx it is the message alone, to be shown where the request was made."""
-    return render(request, "error.html", block="message", status=status, title=title, detail=detail)
+    """The page of an error."""
+    return render(request, "error.html", status=status, error_status=status, title=title, detail=detail)
 
 
 def public_address(request: Request) -> str:

@@ -1,0 +1,139 @@
+"""A stored series -> what a chart and its table show: which iterations, their roles, and the scale that fits them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.domain.contract_fields import METRICS
+from app.domain.run import FloatArray, IntArray, SteadyState
+from app.domain.steady_state import iteration_roles
+
+MAX_POINTS = 3000
+"""More marks than a screen has columns only cost time; the slow iterations are never thinned out."""
+
+_OFF_SCALE_RATIO = 3.0
+"""When warm-up would stretch the axis beyond this many times the window's range, it is shown at the edge instead."""
+
+_SECONDS_FROM_MS = 10_000
+_HIDDEN = ("iteration", "log_line", "step_time_true_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """One series of a run, in the order of the log. `values` in `unit`, NaN where nothing was printed."""
+
+    name: str
+    label: str
+    unit: str
+    iterations: IntArray
+    values: FloatArray
+    roles: Sequence[str]
+    log_lines: IntArray
+
+    @property
+    def title(self) -> str:
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """`low` and `high` of the value axis; `outside` points lie beyond and are drawn at its edge."""
+
+    low: float
+    high: float
+    log: bool
+    outside: int
+
+
+def series_names(columns: Mapping[str, FloatArray]) -> tuple[str, ...]:
+    """The columns that can be drawn, in the canonical order: those with a value at all."""
+    return tuple(name for name, values in columns.items() if name not in _HIDDEN and np.isfinite(values).any())
+
+
+def step_times(columns: Mapping[str, FloatArray]) -> FloatArray:
+    """Step times in ms as they were; as printed where the printed value is an artefact that cannot be resolved."""
+    printed = columns["step_time_ms"]
+    true = columns.get("step_time_true_ms", printed)
+    return np.where(np.isfinite(true), true, printed)
+
+
+def series_label(name: str) -> str:
+    return METRICS[name].label if name in METRICS else name.replace("_", " ")
+
+
+def points(
+    columns: Mapping[str, FloatArray], units: Mapping[str, str], name: str, steady: SteadyState | None
+) -> Points:
+    """The series `name`. Raises KeyError when the run has none of that name."""
+    iterations = np.nan_to_num(columns["iteration"]).astype(np.int64)
+    times = step_times(columns)
+    values = times if name == "step_time_ms" else columns[name]
+    unit = units.get(name, "")
+    if name == "step_time_ms" and np.isfinite(values).any() and np.nanmedian(values) >= _SECONDS_FROM_MS:
+        values, unit = values / 1000, "s"
+    return Points(
+        name=name,
+        label=series_label(name),
+        unit=unit,
+        iterations=iterations,
+        values=values,
+        roles=iteration_roles(iterations, times, steady),
+        log_lines=np.nan_to_num(columns.get("log_line", np.zeros(len(iterations)))).astype(np.int64),
+    )
+
+
+def between(data: Points, first: int, last: int) -> Points:
+    """The iterations first..last; 0 leaves that side open."""
+    low = first or -np.inf
+    high = last or np.inf
+    return _chosen(data, np.flatnonzero((data.iterations >= low) & (data.iterations <= high)))
+
+
+def drawable(data: Points, log: bool) -> Points:
+    """The points that the value axis can hold, thinned so that every bucket keeps its lowest and highest one."""
+    keep = np.flatnonzero(np.isfinite(data.values) & ((data.values > 0) | (not log)))
+    if len(keep) > MAX_POINTS:
+        marked = [index for index in keep if data.roles[int(index)] in ("warm-up", "spike")][: MAX_POINTS // 3]
+        buckets = np.array_split(keep, MAX_POINTS // 3)
+        extremes = [
+            bucket[position]
+            for bucket in buckets
+            for position in (data.values[bucket].argmin(), data.values[bucket].argmax())
+        ]
+        keep = np.unique(np.array([*marked, *extremes, keep[0], keep[-1]]))
+    return _chosen(data, keep.astype(np.int64))
+
+
+def fitting_scale(data: Points, log: bool) -> Scale:
+    """An axis on which the steady window can be read. It does not start at zero."""
+    values = data.values[np.isfinite(data.values)]
+    if len(values) == 0:
+        return Scale(0, 1, False, 0)
+    inside = np.array(
+        [value for value, role in zip(data.values, data.roles, strict=True) if role in ("window", "spike")]
+    )
+    inside = inside[np.isfinite(inside)]
+    if log:
+        low, high = float(values.min()), float(values.max())
+        margin = max((high / low) ** 0.05, 1.01)
+        return Scale(low / margin, high * margin, True, 0)
+    if len(inside) > 1 and np.ptp(values) > _OFF_SCALE_RATIO * np.ptp(inside) > 0:
+        values = inside
+    low, high = float(values.min()), float(values.max())
+    margin = (high - low) * 0.08 or abs(high) * 0.05 or 1.0
+    finite = data.values[np.isfinite(data.values)]
+    outside = int(((finite < low - margin) | (finite > high + margin)).sum())
+    return Scale(low - margin, high + margin, False, outside)
+
+
+def _chosen(data: Points, index: IntArray) -> Points:
+    return Points(
+        name=data.name,
+        label=data.label,
+        unit=data.unit,
+        iterations=data.iterations[index],
+        values=data.values[index],
+        roles=[data.roles[int(k)] for k in index],
+        log_lines=data.log_lines[index],
+    )

@@ -1,0 +1,217 @@
+"""Chart data -> a Vega-Lite specification: points by role, the steady window, the figure it gave.
+
+Altair takes half a second to import and some 50 ms to check a chart, so it is imported when first needed and what it
+makes is kept: specifications differ in data and titles only. Data travels beside them, under `datasets`.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from app.domain.run import SteadyState
+from app.runs.chart_data import Points, Scale
+from app.web import chart_theme as theme
+from app.web.numbers import significant, step_time
+
+_HATCH_LINES = 150
+"""Lines of a hatch over the whole width; a warm-up of a tenth of it gets a tenth of them."""
+_HATCH_SLANT = 14
+"""Lines that one line crosses on its way up: at 150 lines on a usual chart that is a slope of about 60 degrees."""
+
+
+def series_chart(data: Points, scale: Scale, steady: SteadyState | None, pointed_at: int = 0) -> dict[str, Any]:
+    """A Vega-Lite specification that app.js embeds; `pointed_at` is the iteration that a log line led to, or 0."""
+    low, high = int(data.iterations.min()), int(data.iterations.max())
+    datasets = _datasets(data, scale, steady, low, high)
+    datasets["pointed"] = [{"iteration": pointed_at}] if low <= pointed_at <= high else []
+    # A layer without data would have no extent, which Vega warns of.
+    drawn = frozenset(name for name, rows in datasets.items() if rows)
+    spec = dict(_specification(data.title, scale.log, drawn))
+    spec["datasets"] = datasets
+    spec["description"] = _description(data, steady)
+    return spec
+
+
+def _datasets(data: Points, scale: Scale, steady: SteadyState | None, low: int, high: int) -> dict[str, list[Any]]:
+    first, last = _shown_window(steady, low, high)
+    return {
+        "points": _rows(data, scale),
+        "window": [{"first": first, "last": last, "label": _window_label(steady)}] if first < last else [],
+        "hatch": _hatch(low, min(first, high), high) if steady else [],
+        "figure": _figure_rows(data, steady, first, last),
+        "frame": [{"iteration": low, "shown": scale.low}, {"iteration": max(high, low + 1), "shown": scale.high}],
+    }
+
+
+@lru_cache(maxsize=256)
+def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, Any]:
+    import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
+
+    x = alt.X("iteration:Q", title="iteration", scale=alt.Scale(zero=False, nice=False, padding=6))
+    x = x.axis(tickMinStep=1, format=",d")
+    y = alt.Y("shown:Q", title=title, scale=alt.Scale(type="log" if log else "linear", zero=False, nice=False))
+    layers = [_frame(alt, x, y)]
+    layers += [layer for name, parts in _behind(alt) if name in drawn for layer in parts]
+    layers += [_line(alt, x, y), _marks(alt, x, y), _hit_area(alt, x, y, title)]
+    chart = alt.layer(*layers).properties(width="container", height=theme.HEIGHT, config=theme.CONFIG)
+    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    spec: dict[str, Any] = chart.to_dict()
+    return spec
+
+
+def _frame(alt: Any, x: Any, y: Any) -> Any:
+    """Invisible points in two corners: they set both axes, whatever else is drawn."""
+    return alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None).encode(x, y)
+
+
+def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
+    """What lies under the points, by the dataset that it needs."""
+    return [
+        ("hatch", [_hatching(alt)]),
+        ("window", _window(alt)),
+        ("figure", _figure(alt)),
+        ("pointed", [_pointer(alt)]),
+    ]
+
+
+def _hatching(alt: Any) -> Any:
+    drawn = alt.Chart(alt.NamedData("hatch")).mark_rule(color=theme.WARM_UP, opacity=0.28, strokeWidth=1)
+    heights = {"y": alt.Y("from_y:Q", scale=None), "y2": "to_y:Q"}
+    return drawn.encode(x=alt.X("from:Q"), x2="to:Q", **heights)
+
+
+def _window(alt: Any) -> list[Any]:
+    data = alt.NamedData("window")
+    band = alt.Chart(data).mark_rect(color=theme.ACCENT, opacity=0.06).encode(x=alt.X("first:Q"), x2="last:Q")
+    label = alt.Chart(data).mark_text(align="right", baseline="top", dx=-6, dy=4, color=theme.MUTED)
+    return [band, label.encode(x=alt.X("last:Q"), y=alt.value(0), text="label:N")]
+
+
+def _figure(alt: Any) -> list[Any]:
+    data = alt.NamedData("figure")
+    place = {"x": alt.X("first:Q"), "x2": "last:Q"}
+    band = alt.Chart(data).mark_rect(color=theme.ACCENT, opacity=theme.BAND_OPACITY, clip=True)
+    rule = alt.Chart(data).mark_rule(color=theme.ACCENT, strokeWidth=1.5, clip=True)
+    return [
+        band.encode(**place, y=alt.Y("low:Q"), y2="high:Q"),
+        rule.encode(**place, y=alt.Y("value:Q")),
+    ]
+
+
+def _line(alt: Any, x: Any, y: Any) -> Any:
+    line = alt.Chart(alt.NamedData("points")).mark_line(color=theme.MUTED, opacity=0.45, strokeWidth=1)
+    return line.encode(x, y, order=alt.Order("iteration:Q"))
+
+
+def _marks(alt: Any, x: Any, y: Any) -> Any:
+    shapes = alt.Scale(
+        domain=["window", "spike", "warm-up", "outside", "above", "below"],
+        range=["circle", "diamond", "circle", "circle", "triangle-up", "triangle-down"],
+    )
+    colours = alt.Scale(
+        domain=["window", "spike", "warm-up", "outside"],
+        range=[theme.ACCENT, theme.SPIKE, theme.WARM_UP, theme.WARM_UP],
+    )
+    filled = alt.when("datum.role == 'window'").then(alt.value(1)).otherwise(alt.value(0))
+    size = alt.when("datum.role == 'window'").then(alt.value(14)).otherwise(alt.value(46))
+    return (
+        alt.Chart(alt.NamedData("points"))
+        .mark_point(strokeWidth=1.5, opacity=1)
+        .encode(
+            x,
+            y,
+            shape=alt.Shape("mark:N", scale=shapes, legend=None),
+            stroke=alt.Stroke("role:N", scale=colours, legend=None),
+            fill=alt.Fill("role:N", scale=colours, legend=None),
+            fillOpacity=filled,
+            size=size,
+        )
+    )
+
+
+def _pointer(alt: Any) -> Any:
+    return (
+        alt.Chart(alt.NamedData("pointed"))
+        .mark_rule(color=theme.TEXT, strokeDash=[4, 3])
+        .encode(x=alt.X("iteration:Q"))
+    )
+
+
+def _hit_area(alt: Any, x: Any, y: Any, title: str) -> Any:
+    """Invisible marks that answer for the nearest point, so that nobody has to hit three pixels."""
+    nearest = alt.selection_point(
+        name="nearest", fields=["iteration"], nearest=True, on="pointerover", clear="pointerout", empty=False
+    )
+    zoom = alt.selection_interval(name="zoom", encodings=["x"])
+    tips = [
+        alt.Tooltip("iteration:Q", title="iteration", format=",d"),
+        alt.Tooltip("text:N", title=title),
+        alt.Tooltip("role:N", title="counts as"),
+        alt.Tooltip("line:Q", title="log line", format=",d"),
+    ]
+    area = alt.Chart(alt.NamedData("points")).mark_point(size=140, strokeWidth=2, filled=False, color=theme.TEXT)
+    shown = alt.when(nearest).then(alt.value(1)).otherwise(alt.value(0))
+    return area.encode(x, y, opacity=shown, tooltip=tips).add_params(nearest, zoom)
+
+
+def _rows(data: Points, scale: Scale) -> list[dict[str, Any]]:
+    shown = np.clip(data.values, scale.low, scale.high)
+    return [
+        {
+            "iteration": int(iteration),
+            "shown": float(at),
+            "text": significant(float(value)),
+            "role": role,
+            "mark": "above" if value > scale.high else "below" if value < scale.low else role,
+            "line": int(line),
+        }
+        for iteration, value, at, role, line in zip(
+            data.iterations, data.values, shown, data.roles, data.log_lines, strict=True
+        )
+    ]
+
+
+def _figure_rows(data: Points, steady: SteadyState | None, first: int, last: int) -> list[dict[str, float]]:
+    if data.name != "step_time_ms" or steady is None or first >= last:
+        return []
+    scale = 1e-3 if data.unit == "s" else 1.0
+    low, high, value = (scale * ms for ms in (steady.ci_low_ms, steady.ci_high_ms, steady.step_time_ms))
+    return [{"first": first, "last": last, "low": low, "high": high, "value": value}]
+
+
+def _shown_window(steady: SteadyState | None, low: int, high: int) -> tuple[int, int]:
+    if steady is None:
+        return low, low
+    return max(steady.first_iteration, low), min(steady.last_iteration, high)
+
+
+def _hatch(first: int, last: int, end: int) -> list[dict[str, float]]:
+    """Slanted lines over the iterations before the window, cut at its sides; heights in pixels from the top."""
+    if last <= first:
+        return []
+    step = max(end - first, 1) / _HATCH_LINES
+    slant = _HATCH_SLANT * step
+    lines = []
+    for k in range(-_HATCH_SLANT, math.ceil((last - first) / step)):
+        foot = first + k * step
+        start, stop = max(foot, first), min(foot + slant, last)
+        if start < stop:
+            heights = [theme.HEIGHT * (1 - (x - foot) / slant) for x in (start, stop)]
+            lines.append({"from": start, "to": stop, "from_y": heights[0], "to_y": heights[1]})
+    return lines
+
+
+def _window_label(steady: SteadyState | None) -> str:
+    if steady is None:
+        return ""
+    return f"steady window, {steady.method}: {step_time(steady.step_time_ms)}"
+
+
+def _description(data: Points, steady: SteadyState | None) -> str:
+    """For those who hear the page: the table below holds the same values."""
+    text = f"{data.title} by iteration, {len(data.iterations)} points."
+    if steady is not None:
+        text += f" Steady from iteration {steady.first_iteration} to {steady.last_iteration}."
+    return text
