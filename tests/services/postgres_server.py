@@ -1,0 +1,70 @@
+"""A real PostgreSQL on a free port. It refuses to run as root, so as root it is started as the user `postgres`."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from tests.services.redis_server import free_port
+
+DEBIAN_BINARIES = Path("/usr/lib/postgresql")
+SPEED = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=100"
+
+
+@dataclass(frozen=True)
+class Postgres:
+    port: int
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
+
+    def new_database(self, template: str = "template1") -> str:
+        """Name of a new database, a copy of `template`."""
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        self.run(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return name
+
+    def run(self, statement: str) -> None:
+        with psycopg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres", autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    # Not pytest's folder: PostgreSQL's user must be able to walk to it.
+    folder = Path(tempfile.mkdtemp(prefix="threewalls-pg-"))
+    user = "postgres" if os.geteuid() == 0 else None
+    if user:
+        shutil.chown(folder, user)
+    data, port = folder / "data", free_port()
+
+    def pg(*command: str) -> None:
+        done = subprocess.run(command, user=user, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+
+    try:
+        pg(_binary("initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} {SPEED}"
+        pg(_binary("pg_ctl"), "-D", str(data), "-l", str(folder / "log"), "-o", options, "-w", "start")
+        try:
+            yield Postgres(port)
+        finally:
+            pg(_binary("pg_ctl"), "-D", str(data), "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(folder)
+
+
+def _binary(name: str) -> str:
+    """On the path, or where Debian keeps each major version. Missing, it fails the test."""
+    if found := shutil.which(name):
+        return found
+    versions = sorted(DEBIAN_BINARIES.glob(f"*/bin/{name}"))
+    assert versions, f"{name} is not installed: install PostgreSQL (`make test` does it where it may)"
+    return str(versions[-1])

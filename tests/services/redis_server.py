@@ -1,0 +1,43 @@
+"""A real Redis on a free port, in memory only."""
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import redis
+
+START_SECONDS = 20
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running_redis(port: int) -> Iterator[str]:
+    """The broker URL. FileNotFoundError, which fails the test, where `redis-server` is not installed."""
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        _wait_until_it_answers(port)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_it_answers(port: int) -> None:
+    end = time.monotonic() + START_SECONDS
+    with redis.Redis(port=port) as client:
+        while True:
+            try:
+                client.ping()
+                return
+            except redis.ConnectionError:
+                assert time.monotonic() < end, "Redis did not start"
+                time.sleep(0.02)
