@@ -1,0 +1,71 @@
+"""Which of the offered runs are the baseline, and where its centre lies (DETECTION section 2, steps 1 and 3)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.domain.detection.values import DroppedRun, RunEstimate
+from app.domain.robust import mad
+from app.domain.run import FloatArray
+
+MOST_BASELINE_RUNS = 20
+_FEWEST_TO_CLEAN = 3  # of two runs that disagree, nobody can say which is the bad one
+_FEWEST_TO_HUBER = 5
+_LEAST_OUTLIER = 0.05
+_HUBER_CLIP = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The runs that count, oldest first, and those that do not, each with the reason."""
+
+    used: tuple[RunEstimate, ...]
+    dropped: tuple[DroppedRun, ...]
+
+    @property
+    def log_step_times(self) -> FloatArray:
+        return np.array([run.log_step_time for run in self.used])
+
+
+def select_baseline(offered: Sequence[RunEstimate], prior_variance: float) -> Baseline:
+    """The newest 20 usable runs of `offered` (oldest first), without those far off the others."""
+    refused = {run.run: why for run in offered if (why := _refusal(run))}
+    newest = [run for run in offered if run.run not in refused][-MOST_BASELINE_RUNS:]
+    outliers = _outliers(newest, prior_variance)
+    return Baseline(
+        used=tuple(run for run in newest if run.run not in outliers),
+        dropped=tuple(DroppedRun(run, why) for run, why in (refused | outliers).items()),
+    )
+
+
+def centre(log_step_times: FloatArray) -> float:
+    """The mean; from five runs on a one-step Huber mean, which one stray run moves less."""
+    if len(log_step_times) < _FEWEST_TO_HUBER:
+        return float(np.mean(log_step_times))
+    middle = float(np.median(log_step_times))
+    limit = _HUBER_CLIP * mad(log_step_times)
+    return middle + float(np.mean(np.clip(log_step_times - middle, -limit, limit)))
+
+
+def _refusal(run: RunEstimate) -> str:
+    if why := run.unusable_because:
+        return why
+    if run.not_finite_iterations:
+        return f"the loss was not finite in {run.not_finite_iterations} iterations"
+    return "too short to tell a steady run from one still warming up" if run.short else ""
+
+
+def _outliers(runs: Sequence[RunEstimate], prior_variance: float) -> dict[str, str]:
+    if len(runs) < _FEWEST_TO_CLEAN:
+        return {}
+    values = np.array([run.log_step_time for run in runs])
+    middle = float(np.median(values))
+    limit = max(6 * mad(values), 5 * math.sqrt(prior_variance), _LEAST_OUTLIER)
+    shifts = {run.run: run.log_step_time - middle for run in runs}
+    return {run: _off_the_others(shift) for run, shift in shifts.items() if abs(shift) > limit}
+
+
+def _off_the_others(shift: float) -> str:
+    return f"{abs(100 * math.expm1(shift)):.1f} % {'slower' if shift > 0 else 'faster'} than the other baseline runs"

@@ -1,0 +1,177 @@
+"""The overall verdict: what decides, and what a reader is told."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from app.domain.detection import DEFAULT_PRIOR, Outcome, Prior, RunEstimate, Verdict, judge
+from app.domain.detection.sentences import percent
+from tests.domain.detection.runs import make_run, make_runs
+
+FAMILY = Prior(0.006**2, 5, 7)
+GIB = 2.0**30
+BASELINE = make_runs([0.0] * 5, peak_memory_bytes=60 * GIB, loss=2.0)
+
+
+def verdict(slower: float, **candidate: object) -> Verdict:
+    return judge([make_run(slower=slower, **candidate)], BASELINE, FAMILY)
+
+
+MORE_MEMORY = {"peak_memory_bytes": 66 * GIB}
+LESS_MEMORY = {"peak_memory_bytes": 54 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("slower", "candidate", "decision"),
+    [
+        (0.05, {}, "regression"),
+        (-0.05, {}, "improvement"),
+        (0.0, {}, "no_change"),
+        (0.013, {}, "inconclusive"),
+        # memory can only make it worse
+        (-0.05, MORE_MEMORY, "regression"),
+        (0.0, MORE_MEMORY, "regression"),
+        (0.013, MORE_MEMORY, "regression"),
+        (0.0, {**MORE_MEMORY, "is_steady": False}, "regression"),
+        (0.05, LESS_MEMORY, "regression"),
+        (0.0, LESS_MEMORY, "no_change"),
+        (0.013, LESS_MEMORY, "inconclusive"),
+        (-0.05, LESS_MEMORY, "improvement"),
+        # a clearly worse loss takes back what is good, and excuses nothing
+        (-0.05, {"loss": 2.1}, "inconclusive"),
+        (0.0, {"loss": 2.1}, "inconclusive"),
+        (0.05, {"loss": 2.1}, "regression"),
+        (-0.05, {"loss": 2.01}, "improvement"),
+        (-0.05, {"loss": 1.5}, "improvement"),
+        # no speed is evidence without a finite loss
+        (-0.05, {"not_finite_iterations": 1}, "failed"),
+        (0.05, {"not_finite_iterations": 1}, "failed"),
+        # what never settled decides nothing
+        (-0.05, {"is_steady": False}, "inconclusive"),
+        (0.05, {"window_length": 4}, "inconclusive"),
+    ],
+)
+def test_decision(slower: float, candidate: dict[str, object], decision: str) -> None:
+    assert verdict(slower, **candidate).decision == decision
+
+
+@pytest.mark.parametrize("baseline", [[], [make_run("old", is_steady=False)], [make_run("old", short=True)]])
+def test_never_green_without_a_baseline(baseline: list[RunEstimate]) -> None:
+    found = judge([make_run()], baseline)
+    assert found.decision == "no_baseline"
+    assert found.reason == "There is no usable run to compare with."
+    assert [d.run for d in found.dropped] == [run.run for run in baseline]
+
+
+def test_a_verdict_needs_a_run() -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        judge([], BASELINE)
+
+
+def test_an_unsteady_run_asks_for_no_reruns() -> None:
+    found = verdict(0.05, is_steady=False, not_steady_reasons=("step times drift",))
+    assert found.step_time is None
+    assert found.reason == "The step time cannot be judged: not steady: step times drift."
+
+
+def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
+    reruns = [make_run("c0", 0.02), make_run("c1", 0.04), make_run("c2", 0.5, is_steady=False)]
+    found = judge(reruns, BASELINE, FAMILY, looks=2)
+    assert found.candidates_used == ("c0", "c1")
+    assert found.step_time is not None
+    assert found.step_time.shift == pytest.approx(0.03)
+    assert "Left out: c2 (not steady)." in found.notes
+    assert "This is look 2 at this commit: each look is another chance of a false alarm." in found.notes
+
+
+# Five equal baseline runs: v = 5/9 of 0.006^2, SE = 0.004899, t(0.995, 9) = 3.2498, together 0.01592.
+@pytest.mark.parametrize(
+    ("slower", "candidate", "reason"),
+    [
+        (0.05, {}, "5.1 % slower (3.5 to 6.8) than its 5 baseline runs, certain enough to act on."),
+        (
+            0.05,
+            {"short": True},
+            "5.1 % slower (3.5 to 6.8) than its 5 baseline runs, but on few iterations: a full run must confirm it.",
+        ),
+        (
+            -0.05,
+            {},
+            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary.",
+        ),
+        (0.0, {}, "As fast as its 5 baseline runs, to within 2 %: 0.00 % slower (-1.6 to 1.6)."),
+        (0.015, {}, "1.5 % slower (-0.1 to 3.1) than its 5 baseline runs: too uncertain to call."),
+        (
+            -0.05,
+            MORE_MEMORY,
+            "Peak memory is 10.0 % higher than in the baseline (an increase over 1.0 % is a regression). "
+            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary.",
+        ),
+        (
+            -0.05,
+            {"loss": 2.1},
+            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary. "
+            "But the loss is 5.0 % higher: speed bought with loss is no improvement. Explain the loss first.",
+        ),
+        (
+            0.0,
+            {"loss": 2.1},
+            "As fast as its 5 baseline runs, to within 2 %: 0.00 % slower (-1.6 to 1.6). "
+            "The loss is 5.0 % higher: explain that first.",
+        ),
+        (
+            0.0,
+            {"not_finite_iterations": 1},
+            "The loss was not finite in 1 iteration: the speed of this run is no evidence of anything.",
+        ),
+    ],
+)
+def test_reason(slower: float, candidate: dict[str, object], reason: str) -> None:
+    assert verdict(slower, **candidate).reason == reason
+
+
+def test_notes_of_an_inconclusive_verdict() -> None:
+    assert verdict(0.015, peak_memory_bytes=60.3 * GIB).notes == (
+        "1 more run of this commit would decide, if the difference stays what it is.",
+        "Peak memory is 0.50 % higher: less than counts as a regression.",
+        "5 baseline runs; run-to-run variation 0.45 %, from these and 7 other configurations.",
+        "The smallest slow-down this comparison could have called is 1.6 %.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("prior", "note"),
+    [
+        (FAMILY, "1 baseline run; run-to-run variation assumed from 7 other configurations (0.60 %)."),
+        (DEFAULT_PRIOR, "1 baseline run; run-to-run variation assumed 1.5 %, nothing learned yet."),
+    ],
+)
+def test_one_baseline_run_says_where_the_variation_came_from(prior: Prior, note: str) -> None:
+    assert note in judge([make_run()], make_runs([0.0]), prior).notes
+
+
+def test_where_the_baseline_limits_the_notes_say_what_would_do() -> None:
+    assert judge([make_run(slower=0.05)], make_runs([0.0])).notes[0] == (
+        "More runs of this commit alone would not decide: the baseline is what limits. "
+        "4 baseline runs instead of 1 and 1 more run of this commit would."
+    )
+
+
+def test_an_outlier_of_the_baseline_is_named() -> None:
+    found = judge([make_run()], make_runs([0.0, 0.001, -0.001, 0.2]), FAMILY)
+    assert found.baseline_used == ("run 0", "run 1", "run 2")
+    assert "Left out: run 3 (22.1 % slower than the other baseline runs)." in found.notes
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.123, "0.12 %"), (-0.001, "0.00 %"), (0.996, "1.0 %"), (3.44, "3.4 %"), (-12.06, "-12.1 %")]
+)
+def test_percent(value: float, shown: str) -> None:
+    assert percent(value) == shown
+
+
+@pytest.mark.parametrize("outcome", get_args(Outcome))
+def test_every_verdict_is_explained(outcome: str) -> None:
+    document = Path(__file__).resolve().parents[3] / "docs" / "verdicts.md"
+    assert f"| `{outcome}` |" in document.read_text()
