@@ -1,0 +1,48 @@
+"""What becomes of a regression that was opened at run 12, from 6.0 to 6.1."""
+
+import numpy as np
+import pytest
+
+from app.domain.detection import Prior
+from app.domain.history import OpenedRegression, find_changes, follow_up
+
+FAMILY = Prior(0.006**2, 5, 8)
+OPENED = OpenedRegression(run=12, usual_level=6.0, slow_level=6.1)
+
+
+def levels(*parts: tuple[int, float]) -> list[float]:
+    noise = [0.002, -0.001, 0.0, 0.001, -0.002]
+    runs = [level for n, level in parts for _ in range(n)]
+    return [level + noise[i % 5] for i, level in enumerate(runs)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "state", "run"),
+    [
+        ([(12, 6.0), (1, 6.1)], "open", 12),
+        ([(12, 6.0), (8, 6.1)], "open", 12),
+        ([(12, 6.0), (8, 6.1), (2, 6.0)], "open", 12),  # two runs are no level yet
+        ([(12, 6.0), (8, 6.1), (3, 6.0)], "fixed", 20),
+        ([(12, 6.0), (8, 6.1), (5, 6.009)], "fixed", 20),  # within 1 %
+        ([(12, 6.0), (8, 6.1), (5, 6.02)], "open", 12),  # better, not back
+        ([(12, 6.0), (8, 6.1), (5, 5.9)], "fixed", 20),  # better than ever
+        ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.1)], "reopened", 26),
+        ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.2)], "reopened", 26),
+        ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.05)], "fixed", 20),  # a regression of its own
+        ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.1), (5, 6.0)], "fixed", 31),
+        ([(12, 6.0), (8, 6.1), (6, 6.0), (1, 6.1), (4, 6.0)], "fixed", 20),  # one bad run reopens nothing
+        ([(12, 6.0), (1, 6.1), (2, 6.0)], "open", 12),
+        ([(12, 6.0), (1, 6.1), (3, 6.0)], "fixed", 13),  # the alarm that nobody confirmed
+    ],
+)
+def test_state(parts: list[tuple[int, float]], state: str, run: int) -> None:
+    found = follow_up(OPENED, find_changes(levels(*parts), FAMILY))
+    assert (found.state, found.run) == (state, run)
+
+
+def test_noise_does_not_reopen() -> None:
+    draw = np.random.default_rng(2)
+    for _ in range(20):
+        y = 6 + 0.006 * draw.standard_normal(60)
+        y[12:20] += 0.1
+        assert follow_up(OPENED, find_changes(y, FAMILY)).state == "fixed"
