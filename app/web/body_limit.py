@@ -25,8 +25,7 @@ class BodyLimitMiddleware:
         if declared.isdigit() and int(declared) > self._max_bytes:
             refused = self._too_large()
             response = answer(Request(scope), refused.status_code, "The upload is too large", refused.detail)
-            # The rest of the body would be taken for the next request.
-            response.headers["Connection"] = "close"
+            response.headers.update(refused.headers or {})
             await response(scope, receive, send)
             return
         total = 0
@@ -46,4 +45,6 @@ class BodyLimitMiddleware:
             413,
             f"The request is larger than {self._max_bytes:,} bytes, the limit of this service. Nothing was kept. "
             "Compress the log (.gz or .zst), or upload that of one rank.",
+            # Else the server reads the rest to its end, to have the connection free for another request.
+            headers={"Connection": "close"},
         )

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import obstore
 import pytest
 
 from app.errors import Unavailable
@@ -34,7 +35,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> LogFiles:
 
 
 def kept(store: LogFiles) -> list[str]:
-    return sorted(entry["path"] for batch in module.obstore.list(store._store) for entry in batch)
+    return sorted(entry["path"] for batch in obstore.list(store._store) for entry in batch)
 
 
 def test_a_file_is_kept_by_the_hash_of_what_it_says(store: LogFiles) -> None:

@@ -1,0 +1,161 @@
+"""What cannot become a run is refused with its reason, and leaves no trace."""
+
+import gzip
+import io
+import json
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator
+
+import pytest
+import zstandard
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.main import create_app
+from app.settings import Settings
+from tests.runs.uploading import LOG, assert_problem, traces, upload
+
+
+def zip_of(content: bytes) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as members:
+        members.writestr("train.log", content)
+    return archive.getvalue()
+
+
+def tar_of(content: bytes) -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as members:
+        member = tarfile.TarInfo("train.log")
+        member.size = len(content)
+        members.addfile(member, io.BytesIO(content))
+    return archive.getvalue()
+
+
+def bomb() -> bytes:
+    """200 MB of one short line, in 200 kB."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=9) as stream:
+        for _ in range(200):
+            stream.write(b"A\n" * 500_000)
+    return packed.getvalue()
+
+
+PACKED = gzip.compress(LOG)
+FROZEN = zstandard.compress(LOG * 50)
+
+
+@pytest.fixture(autouse=True)
+def no_trace(engine: Engine, settings: Settings) -> Iterator[None]:
+    yield
+    assert traces(engine, settings) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "holds no text"),
+        (b" \n\n \t\n", "holds no text"),
+        (gzip.compress(b""), "holds no text"),
+        (os.urandom(100_000), "is binary data"),
+        (b"\0" * 10_000, "is binary data"),
+        (zip_of(LOG), "is a zip archive"),
+        (tar_of(LOG), "is a tar archive"),
+        (gzip.compress(tar_of(LOG)), "is a tar archive"),
+        (b"\x7fELF\x02\x01\x01" + bytes(100), "is an ELF program"),
+        (b"%PDF-1.7\n" + LOG, "is a PDF document"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "is a PNG image"),
+        (gzip.compress(PACKED), "is compressed twice"),
+        (LOG.decode().encode("utf-16"), "is UTF-16 text"),
+        (PACKED[: len(PACKED) // 2], "ends early"),
+        (PACKED[:-4], f"ends early: {len(LOG) / 1000:,.1f} kB ({len(LOG):,} bytes) of text could be read"),
+        (PACKED + PACKED[:5], "ends early"),
+        (PACKED[:500] + b"\xff" * 8 + PACKED[508:], "damaged"),
+        (PACKED + b"and more", "damaged"),
+        (FROZEN[:-100], "is zstd, but ends early"),
+        (FROZEN + b"and more", "damaged"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_file_that_is_no_log_is_refused_with_its_reason(client: TestClient, content: bytes, words: str) -> None:
+    assert_problem(upload(client, content, name="train.log.gz"), 422, "train.log.gz", words, "Nothing was kept")
+
+
+def test_a_gzip_bomb_is_refused(client: TestClient) -> None:
+    assert_problem(upload(client, bomb()), 413, "200 times its size")
+
+
+def test_a_zstd_bomb_is_refused(client: TestClient) -> None:
+    assert_problem(upload(client, zstandard.compress(b"A\n" * 100_000_000)), 413, "200 times its size")
+
+
+def test_a_log_that_is_too_large_when_decompressed_is_refused(settings: Settings) -> None:
+    small = TestClient(create_app(settings.model_copy(update={"max_log_bytes": 5000})))
+    assert_problem(upload(small, PACKED), 413, "5,000 bytes", "when decompressed")
+
+
+def test_a_bad_second_log_takes_the_first_along(client: TestClient) -> None:
+    assert_problem(upload(client, LOG, b""), 422, "holds no text")
+
+
+def test_bad_metadata_keep_no_log(client: TestClient) -> None:
+    assert_problem(upload(client, LOG, meta={"gpus": -8}), 422, field="meta.gpus")
+
+
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        ("{gpus: 8}", "is not JSON"),
+        ("[1, 2]", "not an object"),
+        ('"text"', "not an object"),
+        ('{"mfu": NaN}', "NaN is not a JSON number"),
+        ('{"mfu": 1e999}', "too large a number"),
+        ('{"name": "a\\u0000b"}', "no text"),
+        ('{"name": "\\ud800"}', "no text"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a":' * 50 + "1" + "}" * 50, "nested more than"),
+        ('{"a": ' + "9" * 5000 + "}", "is not JSON"),
+    ],
+)
+def test_metadata_that_are_no_metadata_are_refused(client: TestClient, meta: str, words: str) -> None:
+    assert_problem(upload(client, LOG, meta=meta), 422, words)
+
+
+def test_metadata_that_are_too_large_are_refused(client: TestClient) -> None:
+    answer = upload(client, LOG, meta={"notes": "x" * 300_000})
+    assert answer.status_code == 400
+    assert "maximum size" in answer.json()["detail"]
+
+
+def test_metadata_as_a_file_have_the_same_limit(client: TestClient) -> None:
+    files = [("log", ("a.log", LOG)), ("meta", ("meta.json", json.dumps({"notes": "x" * 300_000}).encode()))]
+    assert_problem(client.post("/api/v1/runs", files=files), 422, "262,144 bytes")
+
+
+def test_an_upload_without_a_log_says_what_was_sent(client: TestClient) -> None:
+    answer = client.post("/api/v1/runs", files=[("logs", ("train.log", LOG))])
+    assert_problem(answer, 422, "form field `log`", "fields sent: logs")
+
+
+def test_a_log_sent_as_text_is_explained(client: TestClient) -> None:
+    answer = client.post("/api/v1/runs", files=[("log", (None, "some text"))])
+    assert_problem(answer, 422, "not a file", "-F log=@FILE")
+
+
+def test_what_is_no_form_is_refused(client: TestClient) -> None:
+    assert_problem(client.post("/api/v1/runs", json={"log": "text"}), 422, "multipart/form-data")
+
+
+def test_too_many_files_are_refused(client: TestClient) -> None:
+    assert_problem(upload(client, *[LOG] * 65), 400, "Too many files")
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256, "t\tab"])
+def test_a_key_that_is_no_key_is_refused(client: TestClient, key: str) -> None:
+    assert_problem(upload(client, LOG, key=key), 422, "Idempotency-Key")
+
+
+def test_a_negative_wait_is_refused(client: TestClient) -> None:
+    assert_problem(upload(client, LOG, wait=-1), 422, field="wait")
