@@ -61,23 +61,24 @@ function withColours(value, probe) {
 
 async function drawChart(area) {
   const source = $('script[type="application/json"]', area);
+  // It must stand in the page while it is drawn: it takes its width from there.
+  const target = document.createElement("div");
   try {
     await loadScript(area.dataset.vega);
     const spec = withColours(JSON.parse(source.textContent), area);
     area.style.color = "";
-    const target = document.createElement("div");
+    area.append(target);
     const result = await vegaEmbed(target, spec, {
       ast: true, actions: false, defaultStyle: false, renderer: "canvas", tooltip: { disableDefaultStyle: true },
     });
-    if (!area.isConnected) { result.finalize(); return; }
     drawn.get(area)?.finalize();
     drawn.set(area, result);
     area.replaceChildren(source, target);
-    await result.view.resize().runAsync();
     listen(area, result.view);
     area.dataset.ready = "true";
   } catch (error) {
     console.warn("chart", error);
+    target.remove();
     const wait = $(".chart-wait", area);
     if (wait) wait.textContent = "The chart could not be drawn. The table holds the same values.";
   }
@@ -90,7 +91,7 @@ function listen(area, view) {
   });
   let zoom = null;
   view.addSignalListener("zoom_iteration", (_name, range) => { zoom = range; });
-  area.addEventListener("pointerup", () => {
+  view.addEventListener("pointerup", () => {
     if (!zoom || zoom.length !== 2) return;
     const [first, last] = zoom.map(Number).sort((a, b) => a - b);
     zoom = null;

@@ -15,10 +15,10 @@ from app.runs.chart_data import Points, Scale
 from app.web import chart_theme as theme
 from app.web.numbers import significant, step_time
 
-_HATCH_LINES = 150
+_HATCH_LINES = 110
 """Lines of a hatch over the whole width; a warm-up of a tenth of it gets a tenth of them."""
-_HATCH_SLANT = 14
-"""Lines that one line crosses on its way up: at 150 lines on a usual chart that is a slope of about 60 degrees."""
+_HATCH_SLANT = 10
+"""Lines that one line crosses on its way up: at 110 lines on a usual chart that is a slope of about 60 degrees."""
 
 
 def series_chart(data: Points, scale: Scale, steady: SteadyState | None, pointed_at: int = 0) -> dict[str, Any]:
@@ -51,7 +51,8 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
 
     x = alt.X("iteration:Q", title="iteration", scale=alt.Scale(zero=False, nice=False, padding=6))
     x = x.axis(tickMinStep=1, format=",d")
-    y = alt.Y("shown:Q", title=title, scale=alt.Scale(type="log" if log else "linear", zero=False, nice=False))
+    scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False, nice=False)
+    y = alt.Y("shown:Q", title=title, scale=scale)
     layers = [_frame(alt, x, y)]
     layers += [layer for name, parts in _behind(alt) if name in drawn for layer in parts]
     layers += [_line(alt, x, y), _marks(alt, x, y), _hit_area(alt, x, y, title)]

@@ -3,16 +3,25 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from app.errors import InvalidUpload
+from app.runs.export import csv_rows
 from app.runs.filters import EVIDENCE_LEVELS, PURPOSES, STATUSES
-from app.runs.queries import RunFilters, filter_options, find_runs, page_number
+from app.runs.ingest import UploadedFile, accept_upload
+from app.runs.queries import RunFilters, filter_options, find_runs, get_series, page_number
 from app.runs.run_page import RunPage
 from app.runs.run_view import RunView
+from app.runs.upload_form import UploadForm, read_form
 from app.settings import Settings
 from app.web.assets import vega_bundle
-from app.web.dependencies import AppLogFiles, AppSettings, ReadSession
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession
 from app.web.templating import render
+
+MAX_FILES = 64
+MAX_FIELDS = 64
 
 router = APIRouter(include_in_schema=False)
 
@@ -65,6 +74,44 @@ def show_state(request: Request, page: Page, settings: AppSettings, seen: str = 
     if page.run.status == seen:
         return Response(status_code=204, headers={"Vary": "HX-Request", "Cache-Control": "no-cache"})
     return _render_run(request, page, settings, block="run_body")
+
+
+@router.get("/runs/{run_id}/series.csv")
+def export_series(session: ReadSession, run_id: RunId) -> StreamingResponse:
+    """The API's CSV under an address of its own: a link cannot ask for a media type."""
+    headers = {"Content-Disposition": f'attachment; filename="run-{run_id}.csv"'}
+    return StreamingResponse(csv_rows(get_series(session, run_id)), media_type="text/csv", headers=headers)
+
+
+@router.get("/upload")
+def show_upload(request: Request, settings: AppSettings) -> HTMLResponse:
+    return _render_upload(request, settings, UploadForm())
+
+
+@router.post("/upload")
+async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles, settings: AppSettings) -> Response:
+    """The same upload as the API's. Async only to read the form; the work is done in a thread."""
+    async with request.form(
+        max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
+    ) as sent:
+        form = read_form(sent)
+        files = [
+            UploadedFile("log", upload.filename or "log", upload.file)
+            for upload in sent.getlist("log")
+            if isinstance(upload, UploadFile) and upload.filename
+        ]
+        try:
+            meta = form.metadata()
+            accepted = await run_in_threadpool(accept_upload, engine, log_files, settings, files=files, meta=meta)
+        except InvalidUpload as error:
+            return await run_in_threadpool(_render_upload, request, settings, form.refused(error), status=422)
+    return RedirectResponse(f"/runs/{accepted.run_id}", status_code=303)
+
+
+def _render_upload(request: Request, settings: Settings, form: UploadForm, status: int = 200) -> HTMLResponse:
+    return render(
+        request, "runs/upload.html", status=status, form=form, purposes=PURPOSES, max_bytes=settings.max_upload_bytes
+    )
 
 
 def _render_run(request: Request, page: RunPage, settings: Settings, block: str | None) -> HTMLResponse:
