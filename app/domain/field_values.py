@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 
 from app.domain.contract_fields import FIELDS, ContractField
@@ -19,6 +20,8 @@ MAX_LIST = 1000
 
 UNSET = frozenset({"", "none", "null", "unset", "n/a"})
 """Texts that mean "stated as unset". `none` is a choice of its own where the field lists it."""
+_ENUM = re.compile(r"<?[a-z]\w*\.(?P<name>\w+)(?:: [^>]*)?>?")
+"""How Python prints a member of an enumeration: `AttnBackend.flash` or `<AttnBackend.flash: 1>`."""
 TRUE = frozenset({"true", "yes", "on", "1"})
 FALSE = frozenset({"false", "no", "off", "0"})
 
@@ -94,6 +97,8 @@ def _read_flag(_: ContractField, raw: object) -> Value:
 
 def _choice(field: ContractField, raw: object) -> str:
     word = one_line(str(raw)).lower() if raw is not None else "none"
+    if member := _ENUM.fullmatch(word):
+        word = member["name"]
     word = field.aliases.get(word, word)
     if field.choices and word not in field.choices:
         raise ValueError(f"must be one of {', '.join(field.choices)}")
@@ -194,3 +199,14 @@ def comparable(name: str, value: Value) -> Scalar | tuple[Scalar, ...]:
     if isinstance(value, float) and value == int(value):
         return int(value)
     return value
+
+
+def shown(value: Value) -> str:
+    """A contract value as a person writes it."""
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ", ".join(str(item) for item in value) or "empty"
+    return str(value)

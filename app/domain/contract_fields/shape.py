@@ -5,11 +5,10 @@ from app.domain.contract_fields.field import ContractField, Kind
 GROUP = "Model shape"
 
 
-def _shape(name: str, kind: Kind, meaning: str, *, unit: str = "", also: tuple[str, ...] = ()) -> ContractField:
+def _shape(name: str, kind: Kind, meaning: str, *, bridge: str = "", also: tuple[str, ...] = ()) -> ContractField:
     flag = "--" + name.replace("_", "-")
-    return ContractField(
-        name, GROUP, "info", kind, meaning, unit=unit, megatron_lm=f"{flag} ({name})", bridge=f"model.{name}", also=also
-    )
+    path = f"model.{bridge or name}"
+    return ContractField(name, GROUP, "info", kind, meaning, megatron_lm=f"{flag} ({name})", bridge=path, also=also)
 
 
 FIELDS = (
@@ -22,7 +21,7 @@ FIELDS = (
     _shape("attention_output_gate", "flag", "Attention output is gated, one more projection."),
     _shape("vocab_size", "count", "Entries of the vocabulary, after padding.", also=("padded_vocab_size",)),
     _shape(
-        "swiglu", "flag", "Feed-forward blocks are gated: three matrices instead of two.", also=("gated_linear_unit",)
+        "swiglu", "flag", "Feed-forward blocks are gated: three matrices instead of two.", bridge="gated_linear_unit"
     ),
     ContractField(
         "num_experts",
@@ -77,7 +76,10 @@ FIELDS = (
     _shape("linear_num_value_heads", "count", "Linear attention: value heads."),
     _shape("linear_conv_kernel_dim", "count", "Linear attention: width of the convolution."),
     _shape(
-        "hybrid_layer_pattern", "text", "Hybrid models, a letter a layer: M mamba, * attention, E experts, - dense."
+        "hybrid_layer_pattern",
+        "text",
+        "Hybrid models, a letter a layer: M mamba, * attention, E experts, - dense.",
+        bridge="hybrid_override_pattern",
     ),
     _shape("mamba_num_heads", "count", "Mamba heads."),
     _shape("mamba_state_dim", "count", "Mamba state width."),

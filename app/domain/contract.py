@@ -1,0 +1,160 @@
+"""The contract of a run: every field that anybody stated, with its value and who said so.
+
+What the metadata state wins over the log's arguments, those over its other lines, those over what follows from the
+rest. Where two disagree, a warning names both.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from app.domain.contract_checks import contradictions, impossibilities
+from app.domain.contract_fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
+from app.domain.contract_fields.environment import PREFIX
+from app.domain.contract_keys import config_key, is_provisional, stack_key
+from app.domain.derived_fields import derive
+from app.domain.dump_defaults import defaults_of_dump
+from app.domain.field_values import read_value, shown
+from app.domain.model_shape import pad_vocabulary
+from app.domain.run import Metadata, ParsedLog, Stated
+
+_FOLLOWS_FROM = {
+    "dispatcher": ("dispatcher_type", "flex_backend"),
+    "routing_mode": ("force_balance", "capacity", "pad_to_capacity", "rank_capacity"),
+    "dp": ("gpus", "tp", "pp", "cp"),
+    "etp": ("tp",),
+}
+"""Fields that the log's reader may have derived: metadata that state an input of theirs replace them, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """`fields` in the registry's order. `unknown`: stack and config fields that nobody stated, environment aside."""
+
+    fields: Mapping[str, Stated]
+    unknown: tuple[str, ...]
+    warnings: tuple[str, ...]
+    stack_key: str
+    config_key: str
+    provisional: bool
+
+
+def resolve(log: ParsedLog, metadata: Metadata) -> Contract:
+    """The contract that a log and its metadata state together, with its keys."""
+    warnings: list[str] = []
+    seen = _stated_by_log(log, warnings)
+    active = _active_dispatcher(log)
+    # What a dump leaves out is too weak a statement to contradict anybody, so it joins last
+    warnings += contradictions(metadata.fields, derive(seen | active))
+    requested = _merge(defaults_of_dump(log) | seen, metadata.fields)
+    merged = derive(requested | active)
+    warnings += _fallback_warning(active, derive(requested))
+    fields = {name: merged[name] for name in FIELDS if name in merged}
+    warnings += impossibilities(fields)
+    return Contract(
+        fields=fields,
+        unknown=_unknown(fields),
+        warnings=tuple(dict.fromkeys(warnings)),
+        stack_key=stack_key(metadata.project, fields),
+        config_key=config_key(metadata.project, fields),
+        provisional=is_provisional(fields),
+    )
+
+
+def _merge(seen: Mapping[str, Stated], stated: Mapping[str, Stated]) -> dict[str, Stated]:
+    """The metadata over the log. A container stated with its digest becomes two fields."""
+    replaced = {name for name, inputs in _FOLLOWS_FROM.items() if any(one in stated for one in inputs)}
+    kept = {name: fact for name, fact in seen.items() if name not in replaced or fact.source == "log line"}
+    return _split_container(kept | dict(stated))
+
+
+def _stated_by_log(log: ParsedLog, warnings: list[str]) -> dict[str, Stated]:
+    """Everything that the log alone states, in canonical values."""
+    found: dict[str, Stated] = {}
+    for name, stated in log.stated.items():
+        if name not in FIELDS:
+            continue
+        try:
+            found[name] = replace(stated, value=read_value(name, stated.value))
+        except ValueError as problem:
+            warnings.append(
+                f"The log states `{name}` as {shown(stated.value)} ({stated.detail}), which was left out: {name} "
+                f"{problem}."
+            )
+    _padded_vocabulary(log, found)
+    _batch_of_iteration_lines(log, found, warnings)
+    return _split_container(found)
+
+
+def _padded_vocabulary(log: ParsedLog, found: dict[str, Stated]) -> None:
+    """Trainers print the size before padding, too, and count FLOPs with the padded one."""
+    stated, multiple = found.get("vocab_size"), log.arguments.get("make_vocab_size_divisible_by")
+    tp = found["tp"].value if "tp" in found else None
+    if stated is None or not isinstance(stated.value, int) or log.arguments.get("padded_vocab_size"):
+        return
+    if isinstance(multiple, int) and isinstance(tp, int) and multiple > 0:
+        padded = pad_vocabulary(stated.value, multiple, tp)
+        found["vocab_size"] = replace(stated, value=padded, detail=f"{stated.detail}, padded to {multiple} x {tp}")
+
+
+def _batch_of_iteration_lines(log: ParsedLog, found: dict[str, Stated], warnings: list[str]) -> None:
+    """The batch size that the iteration lines print: a fact of its own, that also checks the arguments."""
+    printed = log.columns.get("global_batch_size", np.empty(0))
+    sizes = printed[np.isfinite(printed) & (printed >= 1)]
+    if len(sizes) == 0:
+        return
+    last, changes = int(sizes[-1]), len(np.unique(sizes)) > 1
+    stated = found.get("gbs")
+    if stated is None or stated.value is None or stated.source == "default":
+        found["gbs"] = Stated(last, "log line", "printed with the iterations")
+    elif stated.value != last and not changes:
+        warnings.append(
+            f"`gbs` is {shown(stated.value)} in the arguments ({stated.detail}) but the iterations print {last}. "
+            f"The arguments are used; state `gbs` in the metadata if they are wrong."
+        )
+    if changes:
+        warnings.append(
+            f"The batch size changes during the run, from {int(sizes[0])} to {last} sequences. Compare its throughput "
+            f"with runs of the same schedule only."
+        )
+
+
+def _split_container(fields: dict[str, Stated]) -> dict[str, Stated]:
+    """`image:tag@sha256:...` as image with tag, and digest. Enroot's `host#image` is written `host/image`."""
+    stated = fields.get("container")
+    if stated is None or not isinstance(stated.value, str):
+        return fields
+    image = re.sub(r"^(docker|oci)://", "", stated.value).replace("#", "/")
+    name, at, digest = image.partition("@")
+    has_tag = ":" in name.rpartition("/")[2]
+    fields["container"] = replace(stated, value=name if at and has_tag else image)
+    if at:
+        fields.setdefault("container_digest", replace(stated, value=digest))
+    return fields
+
+
+def _active_dispatcher(log: ParsedLog) -> dict[str, Stated]:
+    """The dispatcher that ran, where the log proves it: it counts, whatever was asked for."""
+    for event in log.events:
+        if event.kind == "dispatcher_fallback" and "alltoall" in event.text:
+            return {"dispatcher": Stated("alltoall", "log line", f"line {event.line}: {event.text}")}
+    if log.arguments.get("use_turbo_deepep") is True:
+        return {"dispatcher": Stated("deepep", "arguments", "use_turbo_deepep = True")}
+    return {}
+
+
+def _fallback_warning(active: Mapping[str, Stated], requested: Mapping[str, Stated]) -> list[str]:
+    ran, asked = active.get("dispatcher"), requested.get("dispatcher")
+    if ran is None or asked is None or asked.value is None or ran.value == asked.value:
+        return []
+    return [
+        f"The dispatcher {asked.value} was asked for, but {ran.value} ran ({ran.detail}). The run counts for "
+        f"{ran.value} only."
+    ]
+
+
+def _unknown(fields: Mapping[str, Stated]) -> tuple[str, ...]:
+    names = (*STACK_FIELDS, *CONFIG_FIELDS)
+    return tuple(name for name in names if name not in fields and not name.startswith(PREFIX))

@@ -1,0 +1,39 @@
+"""What a run's figures are worth: how much was measured, and whether it may stand for real training.
+
+Numbers of the published tuning workflow: 6 to 12 iterations after warm-up may screen a candidate, a result needs 50
+steps with a window such as 41 to 50.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from app.domain.run import Stated, SteadyState
+
+EvidenceLevel = Literal["smoke", "screen", "matched_ab", "validated"]
+SemanticClass = Literal["training_equivalent", "benchmark_only", "unknown"]
+
+SCREEN_WINDOW = 6
+VALIDATED_WINDOW = 10
+VALIDATED_STEPS = 50
+
+_FORCED = ("forced-balance", "forced-biased")
+
+
+def evidence_level(steady: SteadyState | None, health: Mapping[str, object]) -> EvidenceLevel:
+    """`validated` only for a healthy, steady run of 50 steps. `matched_ab` takes two runs, so no single run has it."""
+    if steady is None or steady.n < SCREEN_WINDOW:
+        return "smoke"
+    healthy = health["outcome"] == "completed" and health["loss_finite"] is True
+    clean = health["skipped_iterations"] in (0, None) and health["nan_iterations"] in (0, None)
+    long = steady.last_iteration >= VALIDATED_STEPS and steady.n >= VALIDATED_WINDOW
+    return "validated" if healthy and clean and long and steady.is_steady else "screen"
+
+
+def semantic_class(contract: Mapping[str, Stated]) -> SemanticClass:
+    """`benchmark_only` when routing is forced, data are made up or NaN checks are off; `unknown` when nobody says."""
+    value = {name: stated.value for name, stated in contract.items()}
+    if value.get("routing_mode") in _FORCED or value.get("data_mode") == "mock" or value.get("nan_checks") is False:
+        return "benchmark_only"
+    if "routing_mode" in contract and value.get("data_mode") == "real":
+        return "training_equivalent"
+    return "unknown"

@@ -1,0 +1,123 @@
+"""A log and its metadata become what a run shows: contract, window, figures, health, evidence, and what to correct."""
+
+from app.domain.contract import Contract, resolve
+from app.domain.contract_fields import STACK_FIELDS
+from app.domain.drift import SHORT_WINDOW
+from app.domain.evidence import evidence_level, semantic_class
+from app.domain.figures import Figures
+from app.domain.health import fatal_event, read_health
+from app.domain.run import Metadata, ParsedLog, RunSummary, SteadyState
+from app.domain.steady_state import MIN_VALUES, steady_state
+
+DEFINITION_VERSION = 1
+"""Version of what the stored figures mean. Raise it when the window rule, the FLOPs formula, the peaks, an interval or
+the members of a key change, so that older figures can be told from newer ones and computed again from their series."""
+
+MAX_PROBLEMS = 10
+"""Remarks of the log's reader that a run lists; the rest are counted."""
+
+_UNITS = {
+    "step_time_ms": "ms",
+    "step_time_true_ms": "ms",
+    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "tflops_per_gpu": "TFLOP/s/GPU",
+    "peak_memory_bytes": "bytes",
+    "energy_j_per_gpu": "J/GPU",
+    "power_w_per_gpu": "W/GPU",
+    "global_batch_size": "sequences",
+    "consumed_samples": "sequences",
+    "skipped_iterations": "iterations",
+    "nan_iterations": "iterations",
+}
+
+
+def summarise(log: ParsedLog, metadata: Metadata) -> RunSummary:
+    """Everything that a processed run shows. `error` is set when the log holds no iteration at all."""
+    contract = resolve(log, metadata)
+    steady = _steady(log, metadata)
+    figures = Figures(log, contract.fields, steady)
+    health = read_health(log)
+    error = None if log.n else no_iterations(log)
+    warnings = [*metadata.warnings, *contract.warnings]
+    if error is None:
+        warnings += [*_window_warnings(log, steady), *figures.warnings]
+    warnings += [*_unknown_warning(contract), *_problems(log)]
+    return RunSummary(
+        error=error,
+        trainer=log.trainer,
+        contract=contract.fields,
+        unknown=contract.unknown,
+        warnings=tuple(dict.fromkeys(warnings)),
+        stack_key=contract.stack_key,
+        config_key=contract.config_key,
+        provisional=contract.provisional,
+        steady_state=steady,
+        metrics=figures.metrics,
+        health=health,
+        evidence_level=evidence_level(steady, health),
+        semantic_class=semantic_class(contract.fields),
+        series=log.columns,
+        units={name: _UNITS[name] for name in log.columns if name in _UNITS},
+        line_numbers=log.line_numbers,
+        definition_version=DEFINITION_VERSION,
+    )
+
+
+def _steady(log: ParsedLog, metadata: Metadata) -> SteadyState | None:
+    if log.n == 0:
+        return None
+    columns = log.columns
+    return steady_state(columns["iteration"], columns["step_time_true_ms"], log.segment_starts, metadata.window)
+
+
+def no_iterations(log: ParsedLog) -> str:
+    """Why a log without iteration lines is no measurement: the failure it shows, else what it begins and ends with."""
+    failure = fatal_event(log)
+    if failure is not None:
+        return f"No iteration line was read. The job failed first, on line {failure.line}: {failure.text}"
+    if not log.first_lines:
+        return "No iteration line was read: the log holds no text."
+    return (
+        f"No iteration line was read. The log begins with: {_quoted(log.first_lines[0])} and ends with: "
+        f"{_quoted(log.last_lines[-1] if log.last_lines else log.first_lines[-1])} Upload the output of the rank that "
+        f"prints iterations, usually the last one."
+    )
+
+
+def _quoted(line: str) -> str:
+    text = line.strip()
+    return f'"{text[:200]}{"..." if len(text) > 200 else ""}"'
+
+
+def _window_warnings(log: ParsedLog, steady: SteadyState | None) -> list[str]:
+    if steady is None:
+        return [f"Fewer than {MIN_VALUES} step times can be used, so there is no steady step time. Run it longer."]
+    warnings = list(steady.notes)
+    if steady.reasons:
+        warnings.append(f"The window is not steady: {'; '.join(steady.reasons)}. Do not use this run as a baseline.")
+    elif steady.short:
+        warnings.append(
+            f"The window holds {steady.n} iterations; under {SHORT_WINDOW} nobody can tell whether the run was warm. "
+            f"Let a longer run confirm what it shows."
+        )
+    if log.log_interval and log.log_interval > 1:
+        warnings.append(f"Each line is the mean of {log.log_interval} iterations, so single slow steps are hidden.")
+    return warnings
+
+
+def _unknown_warning(contract: Contract) -> list[str]:
+    if not contract.provisional:
+        return []
+    missing = [name for name in contract.unknown if name in STACK_FIELDS]
+    listed = ", ".join(f"`{name}`" for name in missing)
+    return [f"Comparisons with this run are provisional: nobody states {listed}. Add them to the metadata."]
+
+
+def _problems(log: ParsedLog) -> list[str]:
+    """The reader's remarks as sentences, with their lines."""
+    told = [
+        f"Line {problem.line}: {problem.message}" if problem.line else problem.message
+        for problem in log.problems[:MAX_PROBLEMS]
+    ]
+    more = len(log.problems) - MAX_PROBLEMS
+    return [*told, f"{more} more remarks on the log are not listed."] if more > 0 else told
