@@ -99,7 +99,7 @@ def list_runs(session: ReadSession, query: Annotated[RunQuery, Query()]) -> RunL
     return RunListOut.of(find_runs(session, filters, query.page, query.page_size))
 
 
-@router.get("/runs/{run_id}", responses=documented(404))
+@router.get("/runs/{run_id}", responses=documented(404, 422))
 def read_run(request: Request, session: ReadSession, run_id: RunId) -> RunOut:
     """One run: its state, contract, figures and health."""
     return RunOut.of(get_run(session, run_id), _page(request, run_id))
@@ -108,7 +108,7 @@ def read_run(request: Request, session: ReadSession, run_id: RunId) -> RunOut:
 @router.get(
     "/runs/{run_id}/series",
     response_model=SeriesOut,
-    responses=documented(404, 406, ok=as_content("text/csv")),
+    responses=documented(404, 406, 422, ok=as_content("text/csv")),
 )
 def read_series(request: Request, session: ReadSession, run_id: RunId) -> Response:
     """Every per-iteration metric; CSV with `Accept: text/csv`. Parquet is not offered: its library takes 165 MB."""
@@ -153,7 +153,7 @@ def read_log(
 @router.get(
     "/runs/{run_id}/files/{position}",
     response_class=Response,
-    responses=documented(404, 503, ok=as_content("application/octet-stream", "binary")),
+    responses=documented(404, 422, 503, ok=as_content("application/octet-stream", "binary")),
 )
 def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, position: int) -> Response:
     """An uploaded file, decompressed."""

@@ -1,0 +1,128 @@
+"""What the service says of itself: alive, ready, its numbers, its reference; and the frame around every answer."""
+
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+from structlog.testing import capture_logs
+
+from app import queue
+from app.main import create_app
+from app.settings import Settings, get_settings
+from app.web.request_frame import CONTENT_SECURITY_POLICY
+from tests.runs.uploading import LOG, assert_problem, upload
+
+PEOPLE = {"Accept": "text/html,application/xhtml+xml"}
+
+
+@pytest.fixture
+def broken(app: FastAPI) -> TestClient:
+    """An application with a route that has a defect."""
+
+    def fail() -> None:
+        raise ZeroDivisionError("secret internals")
+
+    app.add_api_route("/broken", fail)
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def test_all_is_well(client: TestClient) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    answer = client.get("/readyz")
+    assert answer.status_code == 200
+    assert {part["status"] for part in answer.json().values() if isinstance(part, dict)} == {"ok"}
+
+
+def test_without_a_queue_it_is_degraded_and_still_ready(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREEWALLS_BROKER_URL", "redis://127.0.0.1:9/0")
+    get_settings.cache_clear()
+    queue.get_celery.cache_clear()
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+    assert answer.json()["queue"]["status"] == "down"
+    assert "Uploads are kept" in answer.json()["queue"]["detail"]
+
+
+def test_without_a_database_it_is_not_ready(settings: Settings) -> None:
+    away = settings.model_copy(update={"database_url": "postgresql+psycopg://nobody@127.0.0.1:9/none"})
+    answer = TestClient(create_app(away)).get("/readyz")
+    assert (answer.status_code, answer.json()["database"]["status"]) == (503, "down")
+
+
+def test_with_a_database_that_was_never_migrated_it_is_not_ready(settings: Settings, tmp_path: Path) -> None:
+    empty = settings.model_copy(update={"database_url": f"sqlite:///{tmp_path / 'empty.db'}"})
+    assert TestClient(create_app(empty)).get("/readyz").json()["database"]["status"] == "down"
+
+
+def test_without_a_store_it_is_not_ready_and_uploads_say_so(settings: Settings) -> None:
+    away = settings.model_copy(update={"artifact_url": "s3://bucket", "s3_endpoint": "http://127.0.0.1:9"})
+    client = TestClient(create_app(away))
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["artifact_store"]["status"]) == (503, "down")
+    refused = upload(client, LOG)
+    assert_problem(refused, 503, "artifact store did not answer")
+    assert refused.headers["retry-after"]
+    assert client.get("/api/v1/runs").json()["total"] == 0
+
+
+def test_metrics_count_requests_by_route_and_runs_by_status(client: TestClient) -> None:
+    upload(client, LOG)
+    client.get("/api/v1/runs/1")
+    client.get("/wp-admin.php")
+    text = client.get("/metrics").text
+    assert 'threewalls_runs{status="received"} 1.0' in text
+    assert 'threewalls_http_requests_total{method="GET",route="/api/v1/runs/{run_id}",status="200"} 1.0' in text
+    assert 'route="unmatched",status="404"' in text
+    assert "wp-admin" not in text
+    waiting = next(line for line in text.splitlines() if line.startswith("threewalls_oldest_waiting_seconds "))
+    assert float(waiting.split()[1]) > 0
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/api/v1/runs", "/nothing", "/docs", "/broken"])
+@pytest.mark.parametrize("headers", [{}, PEOPLE], ids=["machines", "people"])
+def test_every_answer_is_framed(broken: TestClient, path: str, headers: dict[str, str]) -> None:
+    answer = broken.get(path, headers={**headers, "X-Request-ID": "from-the-proxy.1"})
+    assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "same-origin"
+    assert answer.headers["x-request-id"] == "from-the-proxy.1"
+
+
+def test_a_request_id_that_is_none_is_replaced(client: TestClient) -> None:
+    given = client.get("/healthz", headers={"X-Request-ID": "two words"}).headers["x-request-id"]
+    assert given != "two words"
+    assert given.isalnum()
+
+
+def test_a_defect_says_how_to_find_it_and_nothing_of_itself(broken: TestClient) -> None:
+    answer = broken.get("/broken", headers={"X-Request-ID": "abc-1"})
+    assert_problem(answer, 500, "abc-1")
+    assert "secret" not in answer.text
+    page = broken.get("/broken", headers=PEOPLE)
+    assert page.status_code == 500
+    assert page.headers["content-type"].startswith("text/html")
+    assert "secret" not in page.text
+
+
+def test_people_get_a_page_for_what_is_not_there(client: TestClient) -> None:
+    answer = client.get("/runs/999", headers=PEOPLE)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+
+
+def test_the_reference_shows_every_call_without_a_script_of_its_own(client: TestClient) -> None:
+    page = client.get("/docs", headers=PEOPLE).text
+    for path in client.get("/openapi.json").json()["paths"]:
+        assert path in page
+    assert "//cdn" not in page
+    assert "swagger" not in page
+
+
+def test_logs_hold_no_body_and_no_secret(client: TestClient) -> None:
+    with capture_logs() as lines:
+        client.post("/api/v1/runs?wait=0&token=tw_secret", files=[("log", ("a", b"body-of-the-log\n"))])
+    request = next(line for line in lines if line["event"] == "request")
+    assert request["path"] == "/api/v1/runs"
+    assert "tw_secret" not in str(lines)
+    assert "body-of-the-log" not in str(lines)
