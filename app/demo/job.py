@@ -16,7 +16,7 @@ class Job:
     """`started` is the start of the log's clock; `window` the steady window as (first, last), when it is declared."""
 
     name: str
-    trainer: Literal["megatron-lm", "megatron-bridge"]
+    trainer: Literal["Megatron-LM", "Megatron-Bridge"]
     workload: Workload
     recording: Recording
     container: str

@@ -63,7 +63,7 @@ def story() -> Iterator[Job]:
 
 def render(job: Job) -> str:
     """The job's complete log in its trainer's format."""
-    return megatron_lm.render(job) if job.trainer == "megatron-lm" else megatron_bridge.render(job)
+    return megatron_lm.render(job) if job.trainer == "Megatron-LM" else megatron_bridge.render(job)
 
 
 def _dispatcher_case() -> Iterator[Job]:
@@ -134,11 +134,11 @@ def _out_of_memory() -> Job:
 
 
 def _smoke(name: str, workload: Workload, recording: Recording, when: datetime, tags: tuple[str, ...]) -> Job:
-    return Job(name, "megatron-bridge", workload, recording, SMOKE_CONTAINER, when, _commit(when), tags=tags)
+    return Job(name, "Megatron-Bridge", workload, recording, SMOKE_CONTAINER, when, _commit(when), tags=tags)
 
 
 def _ci(name: str, workload: Workload, recording: Recording, when: datetime, container: str) -> Job:
-    return Job(name, "megatron-lm", workload, recording, container, when, _commit(when), purpose="ci", branch="main")
+    return Job(name, "Megatron-LM", workload, recording, container, when, _commit(when), purpose="ci", branch="main")
 
 
 def _random(key: str) -> np.random.Generator:

@@ -20,6 +20,7 @@ COMMAND = (
     sys.executable,
     "-m",
     "app.embedded.worker_main",
+    "--quiet",
     "-A",
     "workers.celery_app",
     "worker",

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 
 from celery.__main__ import main
 
@@ -23,5 +24,7 @@ def _end_with_parent() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+    # The danger that Celery warns root of is pickle, which is not accepted here (`queue.py`: JSON, ids only).
+    warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     sys.argv = ["celery", *sys.argv[1:]]
     sys.exit(main())
