@@ -203,10 +203,10 @@ def _environment(reading: _Reading, raw: object) -> dict[str, Stated]:
 
 def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
     """Contract fields that command-line flags state."""
-    from app.domain.logs.launch_args import stated_by_launch_args  # noqa: PLC0415
-
     if raw is None:
         return {}
+    from app.domain.logs.launch_args import stated_by_launch_args  # noqa: PLC0415
+
     if not isinstance(raw, str | Mapping):
         reading.refuse("launch_args", "launch_args must be an object, or the text of a command line.")
         return {}
