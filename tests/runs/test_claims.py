@@ -1,0 +1,161 @@
+"""One worker owns a run at a time; a dead one is replaced, a late one writes nothing, a poisonous run is parked."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine, update
+from sqlmodel import col, select
+
+from app.runs import claims
+from app.runs.claims import Claim
+from app.settings import Settings
+from app.storage.database import make_engine, read_session, transaction
+from app.storage.tables import ProjectRow, RunRow, utc_now
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engine]:
+    if request.param == "postgresql":
+        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
+    engine = make_engine(settings)
+    yield engine
+    engine.dispose()
+
+
+pytestmark = pytest.mark.xdist_group("services")
+
+
+def add_run(engine: Engine, key: str = "k") -> int:
+    with transaction(engine) as session:
+        project = session.exec(select(ProjectRow)).one_or_none() or ProjectRow(slug="p")
+        session.add(project)
+        session.flush()
+        assert project.id is not None
+        run = RunRow(project_id=project.id, name="r", purpose="ci", content_key=key)
+        session.add(run)
+        session.flush()
+        assert run.id is not None
+        return run.id
+
+
+def run_of(engine: Engine, run_id: int) -> RunRow:
+    with read_session(engine) as session:
+        return session.get_one(RunRow, run_id)
+
+
+def claim(engine: Engine, run_id: int, settings: Settings) -> Claim | None:
+    with transaction(engine) as session:
+        return claims.claim(session, run_id, settings)
+
+
+def finish(engine: Engine, held: Claim) -> bool:
+    with transaction(engine) as session:
+        return claims.finish(session, held, status="ready")
+
+
+def let_lease_expire(engine: Engine, run_id: int) -> None:
+    with transaction(engine) as session:
+        past = utc_now() - timedelta(seconds=1)
+        session.execute(update(RunRow).where(col(RunRow.id) == run_id).values(lease_until=past))
+
+
+def due(engine: Engine, settings: Settings) -> list[int]:
+    with transaction(engine) as session:
+        return list(claims.due(session, settings))
+
+
+def test_a_run_is_claimed_once(engine: Engine, settings: Settings) -> None:
+    run_id = add_run(engine)
+    assert claim(engine, run_id, settings) == Claim(run_id, 1)
+    assert claim(engine, run_id, settings) is None
+    assert run_of(engine, run_id).status == "processing"
+
+
+def test_a_run_that_is_not_there_is_nobody_s(engine: Engine, settings: Settings) -> None:
+    assert claim(engine, 12345, settings) is None
+
+
+def test_an_expired_lease_is_taken_over_and_its_owner_writes_nothing(engine: Engine, settings: Settings) -> None:
+    run_id = add_run(engine)
+    first = claim(engine, run_id, settings)
+    let_lease_expire(engine, run_id)
+    second = claim(engine, run_id, settings)
+    assert first is not None
+    assert second == Claim(run_id, 2)
+    assert not finish(engine, first)
+    assert run_of(engine, run_id).status == "processing"
+    assert finish(engine, second)
+    assert not finish(engine, second)
+    assert claim(engine, run_id, settings) is None
+
+
+def test_a_renewed_lease_is_not_taken_over(engine: Engine, settings: Settings) -> None:
+    run_id = add_run(engine)
+    held = claim(engine, run_id, settings)
+    assert held is not None
+    let_lease_expire(engine, run_id)
+    with transaction(engine) as session:
+        assert claims.renew(session, held, utc_now() + timedelta(seconds=60))
+    assert claim(engine, run_id, settings) is None
+
+
+def test_a_lease_is_renewed_while_the_work_goes_on(engine: Engine, settings: Settings) -> None:
+    short = settings.model_copy(update={"lease_seconds": 1})
+    run_id = add_run(engine)
+    held = claim(engine, run_id, short)
+    assert held is not None
+    before = run_of(engine, run_id).lease_until
+    assert before is not None
+    with claims.kept(engine, held, lease_seconds=0.06):
+        let_lease_expire(engine, run_id)
+        while True:
+            now = run_of(engine, run_id).lease_until
+            assert now is not None
+            if now > utc_now():
+                break
+
+
+def test_a_poisonous_run_is_parked_with_its_reason(engine: Engine, settings: Settings) -> None:
+    run_id = add_run(engine)
+    for _ in range(settings.max_attempts):
+        assert claim(engine, run_id, settings) is not None
+        let_lease_expire(engine, run_id)
+    assert claim(engine, run_id, settings) is None
+    parked = run_of(engine, run_id)
+    assert parked.status == "failed"
+    assert "interrupted 3 times" in (parked.error or "")
+    assert due(engine, settings) == []
+
+
+def test_an_attempt_that_is_nobody_s_fault_does_not_count(engine: Engine, settings: Settings) -> None:
+    run_id = add_run(engine)
+    for _ in range(settings.max_attempts + 2):
+        held = claim(engine, run_id, settings)
+        assert held is not None
+        with transaction(engine) as session:
+            claims.give_back(session, held, again_at=utc_now(), counts=False)
+    assert run_of(engine, run_id).attempts == 0
+
+
+def test_a_sweep_rings_for_what_waits_and_for_what_was_given_up(engine: Engine, settings: Settings) -> None:
+    waiting, given_up, working, done = (add_run(engine, key) for key in "abcd")
+    for run_id in (given_up, working, done):
+        held = claim(engine, run_id, settings)
+        assert held is not None
+        if run_id == done:
+            finish(engine, held)
+    let_lease_expire(engine, given_up)
+    assert due(engine, settings) == [waiting, given_up]
+    # What waits was rung for, and is not rung for again at once; what was given up is, until somebody takes it.
+    assert due(engine, settings) == [given_up]
+
+
+def test_after_a_start_of_the_embedded_mode_all_work_is_due(engine: Engine, settings: Settings) -> None:
+    waiting, working = add_run(engine, "a"), add_run(engine, "b")
+    claim(engine, working, settings)
+    due(engine, settings)
+    with transaction(engine) as session:
+        claims.void_leases(session)
+    assert due(engine, settings) == [waiting, working]
+    assert claim(engine, working, settings) == Claim(working, 2)
