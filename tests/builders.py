@@ -35,29 +35,30 @@ UNITS = {
     "log_line": "",
 }
 
+# name: (value, source, the argument that stated it or the reason)
 CONTRACT = {
     "model": ("Qwen3-30B-A3B", "metadata", "meta.model"),
     "gpu": ("H100", "metadata", "meta.gpu"),
-    "gpus": (GPUS, "arguments", "line 31: world_size = 16"),
+    "gpus": (GPUS, "arguments", "world_size"),
     "gpus_per_node": (8, "metadata", "meta.gpus_per_node"),
     "container": ("nvcr.io/nvidia/nemo:26.06", "metadata", "meta.container"),
-    "tp": (1, "arguments", "line 27: tensor_model_parallel_size = 1"),
-    "pp": (1, "arguments", "line 23: pipeline_model_parallel_size = 1"),
-    "ep": (16, "arguments", "line 12: expert_model_parallel_size = 16"),
+    "tp": (1, "arguments", "tensor_model_parallel_size"),
+    "pp": (1, "arguments", "pipeline_model_parallel_size"),
+    "ep": (16, "arguments", "expert_model_parallel_size"),
     "etp": (1, "derived", "expert_tensor_parallel_size is unset, so it is tp"),
-    "cp": (1, "arguments", "line 9: context_parallel_size = 1"),
+    "cp": (1, "arguments", "context_parallel_size"),
     "dp": (16, "derived", "gpus / (tp pp cp)"),
-    "seq_len": (SEQUENCE, "arguments", "line 25: seq_length = 4096"),
-    "gbs": (GLOBAL_BATCH, "arguments", "line 13: global_batch_size = 1024"),
-    "mbs": (2, "arguments", "line 15: micro_batch_size = 2"),
-    "dispatcher_type": ("alltoall", "arguments", "line 19: moe_token_dispatcher_type = alltoall"),
+    "seq_len": (SEQUENCE, "arguments", "seq_length"),
+    "gbs": (GLOBAL_BATCH, "arguments", "global_batch_size"),
+    "mbs": (2, "arguments", "micro_batch_size"),
+    "dispatcher_type": ("alltoall", "arguments", "moe_token_dispatcher_type"),
     "dispatcher": ("alltoall", "derived", "dispatcher_type"),
-    "force_balance": (True, "arguments", "line 18: moe_router_force_load_balancing = True"),
+    "force_balance": (True, "arguments", "moe_router_force_load_balancing"),
     "routing_mode": ("forced-balance", "derived", "force_balance"),
-    "ep_overlap": (False, "arguments", "line 20: overlap_moe_expert_parallel_comm = False"),
-    "precision": ("bf16", "arguments", "line 8: bf16 = True"),
-    "data_mode": ("mock", "arguments", "line 16: mock_data = True"),
-    "recompute_modules": (("moe_act", "layernorm"), "arguments", "line 24: recompute_modules"),
+    "ep_overlap": (False, "arguments", "overlap_moe_expert_parallel_comm"),
+    "precision": ("bf16", "arguments", "bf16"),
+    "data_mode": ("mock", "arguments", "mock_data"),
+    "recompute_modules": (("moe_act", "layernorm"), "arguments", "recompute_modules"),
     "graph_modules": ((), "default", "not in the dump, which lists non-defaults only"),
 }
 
@@ -113,7 +114,7 @@ def step_times(median_ms: float, n: int) -> FloatArray:
 def megatron_log(times: FloatArray, *, tail: str = "") -> str:
     """A log in the shape of Megatron-LM's; iteration k stands on line FIRST_LINE + k."""
     head = ["using world size: 16, data-parallel size: 16", "-" * 24 + " arguments " + "-" * 24]
-    head += [f"  {name:.<48} {value}" for name, (value, source, _) in CONTRACT.items() if source == "arguments"]
+    head += [f"  {argument + ' ':.<48} {value}" for argument, value in _arguments()]
     head += ["-" * 20 + " end of arguments " + "-" * 21]
     head += [f"> rank 0: loading shard {k} <b>of</b> 8" for k in range(FIRST_LINE - len(head))]
     lines = [
@@ -125,6 +126,15 @@ def megatron_log(times: FloatArray, *, tail: str = "") -> str:
         for k, time in enumerate(times)
     ]
     return "\n".join([*head, *lines, tail, ""])
+
+
+def _arguments() -> list[tuple[str, object]]:
+    return sorted((detail, value) for value, source, detail in CONTRACT.values() if source == "arguments")
+
+
+def _detail(value: object, source: str, detail: str) -> str:
+    """Where a value comes from, as the parser says it: the arguments begin on line 3 of the log."""
+    return f"line {_arguments().index((detail, value)) + 3}: {detail} = {value}" if source == "arguments" else detail
 
 
 def _stated() -> dict[str, Any]:
@@ -157,7 +167,7 @@ def _result(times: FloatArray) -> dict[str, Any]:
         "attempts": 1,
         "trainer": "megatron-lm",
         "contract": {
-            name: {"value": value, "source": source, "detail": detail}
+            name: {"value": value, "source": source, "detail": _detail(value, source, detail)}
             for name, (value, source, detail) in CONTRACT.items()
         },
         "unknown": ["cluster", "pp_layout", "attention"],

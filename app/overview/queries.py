@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlmodel import Session, col
 
-from app.storage.run_records import RunListItem, count_runs, latest_runs
+from app.storage.run_records import ENDED_BADLY, RunListItem, count_runs, latest_runs
 from app.storage.tables import RunRow
 
 NEWEST = 12
@@ -17,10 +17,7 @@ FAILED = 6
 DAYS = 7
 
 _OUTCOME = col(RunRow.health)["outcome"].as_string()
-_ENDED_BADLY: ColumnElement[bool] = or_(
-    col(RunRow.status) == "failed", _OUTCOME.in_(("failed", "out_of_memory", "not_finite"))
-)
-"""A run that printed iterations and then crashed is `ready`: its figures can be read, its job failed all the same."""
+_ENDED_BADLY: ColumnElement[bool] = or_(col(RunRow.status) == "failed", _OUTCOME.in_(ENDED_BADLY))
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,12 +103,19 @@ def log_parts(log_files: LogFiles, files: Sequence[RunFile]) -> tuple[LogPart, .
     return tuple(parts)
 
 
-def log_page(log_files: LogFiles, parts: tuple[LogPart, ...], marked: LogMarks, line: int) -> LogPage:
-    """The lines around `line` (from 1) in the file that holds it; from the start when it is 0. Raises Unavailable."""
+def log_page(
+    log_files: LogFiles, parts: tuple[LogPart, ...], marked: LogMarks, line: int, *, from_end: bool = False
+) -> LogPage:
+    """The lines around `line` (from 1) in the file that holds it. Raises Unavailable.
+
+    When `line` is 0: the first lines, or with `from_end` the last ones, which is where a failure says its reason.
+    """
     total = parts[-1].last
     chosen = min(line, total)
     part = next((part for part in parts if chosen <= part.last), parts[-1])
-    first = max(part.first, chosen - LEAD)
+    if from_end and not chosen:
+        part = parts[-1]
+    first = max(part.first, part.last - LINES + 1 if from_end and not chosen else chosen - LEAD)
     offset = part.first - 1
     texts = log_files.lines(part.object_key, first - offset, min(first + LINES - 1, part.last) - offset)
     after = np.searchsorted(marked.lines, first + len(texts))

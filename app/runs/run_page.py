@@ -16,7 +16,7 @@ from app.runs.charts import series_chart
 from app.runs.queries import get_run, get_series
 from app.runs.run_view import RunView
 from app.storage.log_files import LogFiles
-from app.storage.run_records import RunDetail, Series
+from app.storage.run_records import ENDED_BADLY, RunDetail, Series
 from app.web.numbers import counted, significant
 
 TABLE_ROWS = 100
@@ -161,4 +161,5 @@ class RunPage:
         if not parts:
             return None
         marked = log_view.marks(self.series.columns if self.run.status == "ready" else {}, self.run.contract)
-        return log_view.log_page(self._log_files, parts, marked, self.view.line)
+        ended_badly = self.run.status == "failed" or self.run.health.get("outcome") in ENDED_BADLY
+        return log_view.log_page(self._log_files, parts, marked, self.view.line, from_end=ended_badly)

@@ -12,6 +12,10 @@ from app.domain.run import FloatArray, Metric, Stated, SteadyState
 from app.storage.tables import ProjectRow, RunFileRow, RunRow
 
 
+ENDED_BADLY = ("failed", "out_of_memory", "not_finite")
+"""Outcomes of a job that ended in an error, also when it printed iterations before and its run is `ready`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunListItem:
     """One row of the list. `outcome` is how the job itself ended (`health.outcome`), empty until it is known."""

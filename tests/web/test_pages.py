@@ -1,0 +1,243 @@
+"""Pages through the door: block or page, escaping, what filters select, errors at their field."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.storage.database import transaction
+from app.storage.log_files import LogFiles
+from tests.builders import FIRST_LINE, make_run
+
+HTML = {"Accept": "text/html"}
+HTMX = {"HX-Request": "true"}
+
+Make = Callable[..., int]
+
+
+@pytest.fixture
+def make(engine: Engine, log_files: LogFiles) -> Make:
+    def make(**columns: Any) -> int:
+        with transaction(engine) as session:
+            return make_run(session, log_files=log_files, **columns)
+
+    return make
+
+
+def test_htmx_gets_the_block_and_everyone_else_the_page(client: TestClient, make: Make) -> None:
+    make(name="one")
+    page, block = client.get("/runs?q=one"), client.get("/runs?q=one&page=1&model=", headers=HTMX)
+    assert page.text.startswith("<!doctype html>")
+    assert block.text.strip().startswith('<div id="run-table"')
+    assert block.headers["HX-Push-Url"] == "/runs?q=one"
+    assert "HX-Push-Url" not in page.headers
+    for answer in (page, block):
+        assert answer.headers["Vary"] == "HX-Request"
+
+
+def test_a_history_restore_gets_the_full_page(client: TestClient) -> None:
+    answer = client.get("/runs", headers=HTMX | {"HX-History-Restore-Request": "true"})
+    assert answer.text.startswith("<!doctype html>")
+
+
+def test_hostile_names_and_lines_stay_text(client: TestClient, make: Make) -> None:
+    attack = "<script>alert(1)</script>"
+    run = make(name=attack, branch='"><img src=x>', warnings=[attack], ci_url="javascript:alert(1)", tags=[attack])
+    for address in ("/", "/runs", f"/runs/{run}", f"/runs/{run}/log", f"/runs/{run}?view=table", f"/runs?q={attack}"):
+        text = client.get(address).text
+        assert attack not in text, address
+        assert "<img src=x>" not in text, address
+        assert "javascript:" not in text, address
+    assert "&lt;b&gt;of&lt;/b&gt;" in client.get(f"/runs/{run}").text  # the log's own markup
+
+
+def test_a_series_name_cannot_leave_the_chart_data(client: TestClient, make: Make) -> None:
+    run = make(metadata_stated={})
+    text = client.get(f"/runs/{run}/chart", headers=HTMX).text
+    (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert "<" not in spec
+    assert {row["role"] for row in json.loads(spec)["datasets"]["points"]} == {"warm-up", "window", "spike"}
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", {"a", "b", "c"}),
+        ("q=NEXT", {"b"}),
+        ("q=qwen3 main", {"a"}),
+        ("q=100%25", set()),
+        ("model=Qwen3-30B-A3B&dispatcher=deepep", {"b"}),
+        ("dispatcher=unknown", {"c"}),
+        ("status=failed", {"c"}),
+        ("branch=main", {"a", "c"}),
+        ("purpose=ci", {"b"}),
+        ("gpu=GB200", {"b"}),
+        ("project=other", {"c"}),
+        ("evidence=screen", {"a", "b"}),
+    ],
+)
+def test_filters_select_runs(client: TestClient, make: Make, query: str, found: set[str]) -> None:
+    make(name="a")
+    make(name="b", dispatcher="deepep", gpu="GB200", purpose="ci", branch="next")
+    make(name="c", status="failed", project="other")
+    names = re.findall(r'<a href="/runs/\d+" title="(\w)">', client.get(f"/runs?{query}").text)
+    assert set(names) == found
+
+
+def test_runs_without_a_figure_sort_last_in_both_directions(client: TestClient, make: Make) -> None:
+    make(name="s", step_time_ms=2000.0)
+    make(name="f", step_time_ms=1000.0)
+    make(name="x", status="failed")
+    for sort, order in (("step_time_ms", "fsx"), ("-step_time_ms", "sfx"), ("name", "fsx"), ("-created", "xfs")):
+        names = re.findall(r'<a href="/runs/\d+" title="(\w)">', client.get(f"/runs?sort={sort}").text)
+        assert "".join(names) == order, sort
+
+
+def test_the_list_pages_on_the_server(client: TestClient, make: Make) -> None:
+    for number in range(53):
+        make(name=f"run-{number}", status="received")
+    first, second, third = (client.get(f"/runs?page={page}").text for page in (1, 2, 3))
+    assert first.count("<tr>") == 50 + 1
+    assert second.count("<tr>") == 3 + 1
+    assert 'rel="next" href="/runs?page=2"' in first
+    assert "past the end" in third
+
+
+@pytest.mark.parametrize(
+    ("address", "field"),
+    [
+        ("/runs?status=done", "status"),
+        ("/runs?sort=id", "sort"),
+        ("/runs?page=0", "page"),
+        ("/runs?page=٣", "page"),
+        ("/runs?q=%00", "q"),
+        ("/runs/1?series=nothing&view=table", "series"),
+        ("/runs/1?first=9&last=3", "last"),
+        ("/runs/1?scale=cubic", "scale"),
+        ("/runs/1?line=-4", "line"),
+    ],
+)
+def test_an_address_that_means_nothing_is_refused_by_name(
+    client: TestClient, make: Make, address: str, field: str
+) -> None:
+    make()
+    answer = client.get(address, headers=HTML)
+    assert answer.status_code == 422
+    assert f"{field}:" in answer.text
+
+
+def test_the_run_page_says_its_answer_first_and_names_every_figure(client: TestClient, make: Make) -> None:
+    text = client.get(f"/runs/{make()}").text
+    assert "per step over iterations 5 to 50" in text
+    labels = ["Step time", "tokens/s/GPU", "TFLOP/s/GPU", "MFU", "Peak memory"]
+    places = [text.index(f">{label}</dt>") for label in labels]
+    assert places == sorted(places)
+    assert text.count('<a class="unknown" href="#supply">unknown</a>') == 3
+
+
+def test_log_lines_and_chart_points_know_each_other(client: TestClient, make: Make) -> None:
+    run = make()
+    line = FIRST_LINE + 7
+    log = client.get(f"/runs/{run}/log?line={line}", headers=HTMX).text
+    assert f'id="L{line}" class="read chosen"' in log
+    assert "Show iteration 7 in the chart" in log
+    spec = client.get(f"/runs/{run}/chart?iteration=7", headers=HTMX).text
+    assert f'"line": {line}' in spec
+    assert '"pointed": [{"iteration": 7}]' in spec
+    contract = re.search(r'id="contract-ep">.*?\?line=(\d+)', client.get(f"/runs/{run}").text, re.DOTALL)
+    assert contract is not None
+    stated = client.get(f"/runs/{run}/log?line={contract.group(1)}", headers=HTMX).text
+    assert f'id="L{contract.group(1)}" class="states chosen"' in stated
+    assert "expert_model_parallel_size" in stated
+
+
+def test_a_long_log_is_paged_by_line(client: TestClient, make: Make) -> None:
+    run = make(iterations=1000)
+    first = client.get(f"/runs/{run}/log", headers=HTMX).text
+    assert first.count("<li ") == 200
+    assert f"/runs/{run}/log?line=201" in first
+    assert 'id="L900"' in client.get(f"/runs/{run}/log?line=900", headers=HTMX).text
+    assert 'id="L1041"' in client.get(f"/runs/{run}/log?line=99999999", headers=HTMX).text
+
+
+def test_a_waiting_page_is_left_alone_until_something_changed(client: TestClient, make: Make, engine: Engine) -> None:
+    run = make(status="received")
+    page = client.get(f"/runs/{run}").text
+    assert f'hx-get="/runs/{run}/state?seen=received"' in page
+    assert '<meta http-equiv="refresh"' in page
+    assert client.get(f"/runs/{run}/state?seen=received", headers=HTMX).status_code == 204
+    changed = client.get(f"/runs/{run}/state?seen=processing", headers=HTMX)
+    assert changed.text.strip().startswith('<div id="run-body"')
+    done = client.get(f"/runs/{make()}/state?seen=processing", headers=HTMX).text
+    assert "every 1s" not in done
+
+
+def test_generated_runs_say_so_wherever_they_show(client: TestClient, make: Make) -> None:
+    run = make(project="demo", generated=True, status="failed")
+    for address in ("/", "/runs", f"/runs/{run}"):
+        assert ">generated</span>" in client.get(address).text, address
+
+
+def test_empty_pages_give_the_command_that_fills_them(client: TestClient) -> None:
+    for address in ("/", "/runs"):
+        assert "http://testserver/api/v1/runs" in client.get(address).text, address
+
+
+def test_errors_have_a_page_for_people(client: TestClient) -> None:
+    for address in ("/nowhere", "/runs/999", "/runs/0"):
+        answer = client.get(address, headers=HTML)
+        assert answer.status_code in (404, 422)
+        assert 'class="error-page"' in answer.text
+
+
+def test_a_run_exports_as_csv(client: TestClient, make: Make) -> None:
+    lines = client.get(f"/runs/{make()}/series.csv").text.splitlines()
+    assert lines[0].startswith("iteration,step_time_ms")
+    assert len(lines) == 51
+
+
+@pytest.mark.parametrize(
+    ("fields", "place", "message"),
+    [
+        ({"gpus": "-4"}, "gpus", "whole number"),
+        ({"purpose": "fun"}, "purpose", "one of"),
+        ({"meta": "{"}, "meta", "not JSON"),
+        ({"meta": "[1]"}, "meta", "object"),
+        ({"meta": '{"tp": -1}'}, "meta", "tp"),
+        ({"meta": '{"model": "a"}', "model": "b"}, "model", "stated here and in the JSON"),
+        ({"window.first": "9", "window.last": "3"}, "window.first", "window"),
+    ],
+)
+def test_the_form_shows_an_error_at_its_field_and_keeps_what_was_typed(
+    client: TestClient, fields: dict[str, str], place: str, message: str
+) -> None:
+    files = {"log": ("a.log", b"iteration 1\n")}
+    answer = client.post("/upload", data=fields | {"name": 'my "run"'}, files=files, headers=HTML)
+    assert answer.status_code == 422
+    shown = re.search(rf'name="{re.escape(place)}".*?class="error"[^>]*>(.*?)</p>', answer.text, re.DOTALL)
+    assert shown is not None
+    assert message in shown.group(1)
+    assert 'value="my &#34;run&#34;"' in answer.text
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n" + bytes(100)])
+def test_a_file_that_is_no_log_is_refused_at_the_file(client: TestClient, content: bytes) -> None:
+    answer = client.post("/upload", files={"log": ("a.log", content)}, headers=HTML)
+    assert answer.status_code == 422
+    assert 'id="e-log"' in answer.text
+
+
+def test_the_form_uploads_through_the_same_door(client: TestClient, engine: Engine) -> None:
+    fields = {"name": "by form", "gpus": "16", "tags": "a, b", "window.first": "2", "window.last": "9"}
+    files = [("log", ("a.log", b"one\n")), ("log", ("b.log", b"two\n"))]
+    answer = client.post("/upload", data=fields, files=files, headers=HTML, follow_redirects=False)
+    assert answer.status_code == 303
+    run = client.get(f"/api/v1{answer.headers['Location']}").json()
+    assert (run["name"], run["tags"]) == ("by form", ["a", "b"])
+    page = client.get(answer.headers["Location"]).text
+    assert "a.log" in page
+    assert "b.log" in page
