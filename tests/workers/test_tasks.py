@@ -8,6 +8,7 @@ from sqlmodel import col, delete, select
 from starlette.testclient import TestClient
 
 from app import queue
+from app.domain import logs
 from app.runs import summarise
 from app.settings import Settings
 from app.storage.database import read_session, transaction
@@ -113,7 +114,7 @@ def test_a_claim_lost_while_working_writes_nothing(
     client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = uploaded(client)
-    really_parse = summarise.parse_log
+    really_parse = logs.parse_log
 
     def lose_claim_meanwhile(chunks: object) -> object:
         with transaction(engine) as session:

@@ -1,0 +1,17 @@
+"""A worker that claims a run and then never comes to its end: so that a test can kill one in the middle."""
+
+import sys
+import threading
+
+from celery.__main__ import main
+
+from app.runs import summarise
+
+
+def _wait_for_the_end(*_: object) -> None:
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    summarise.parse_log = _wait_for_the_end  # type: ignore[assignment,attr-defined]
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The scaled mode as processes: the commands of `docker-compose.yml`, each with its environment."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.embedded.processes import Running, running, wait_for
+
+QUICK = {"THREEWALLS_LEASE_SECONDS": "2", "THREEWALLS_SWEEP_SECONDS": "0.5", "THREEWALLS_LOG_LEVEL": "warning"}
+CELERY = ("celery", "-A", "workers.celery_app")
+WORKER = (*CELERY, "worker", "--loglevel=warning", "--without-mingle", "--without-gossip")
+BEAT = (*CELERY, "beat", "--loglevel=warning", "--pidfile=")
+BLOCKED_WORKER = ("tests.services.blocked_worker", *WORKER[1:])
+
+
+@dataclass
+class House:
+    """A web process at `address`, and the workers that the test starts."""
+
+    data: Path
+    stack: ExitStack
+    web: Running
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, command: Sequence[str], name: str = "") -> subprocess.Popen[bytes]:
+        """A Python module as a process in a session of its own, stopped with the house."""
+        extra = ("-n", f"{name}@test") if name else ()
+        process = subprocess.Popen([sys.executable, "-m", *command, *extra], start_new_session=True)
+        self.stack.callback(kill, process)
+        return process
+
+    def upload(self, log: bytes, **headers: str) -> int:
+        """The run's id, once it is acknowledged."""
+        answer = httpx2.post(f"{self.web.address}/api/v1/runs", files={"log": log}, headers=headers, timeout=60)
+        assert answer.status_code in (200, 202), answer.text
+        return int(answer.json()["id"])
+
+    def run(self, run_id: int) -> dict[str, object]:
+        answer = httpx2.get(f"{self.web.address}/api/v1/runs/{run_id}", timeout=60)
+        run: dict[str, object] = answer.json()
+        return run
+
+    def wait_until(self, run_id: int, *statuses: str) -> dict[str, object]:
+        wait_for(lambda: self.run(run_id)["status"] in statuses, f"run {run_id} to be {' or '.join(statuses)}")
+        return self.run(run_id)
+
+
+@contextmanager
+def scaled_house(data: Path, monkeypatch: pytest.MonkeyPatch, *, database_url: str, broker_url: str) -> Iterator[House]:
+    """Web over PostgreSQL, Redis and a shared artifact folder; the environment is for all processes started after."""
+    settings = {"DATABASE_URL": database_url, "BROKER_URL": broker_url, "DATA_DIR": str(data)}
+    for name, value in (QUICK | {f"THREEWALLS_{name}": value for name, value in settings.items()}).items():
+        monkeypatch.setenv(name, value)
+    with ExitStack() as stack:
+        yield House(data, stack, stack.enter_context(running("serve", data)))
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """kill -9 for it and all that it started, at once."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
