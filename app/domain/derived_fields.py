@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from app.domain import pp_layout
 from app.domain.field_values import shown
 from app.domain.hardware import GPUS_PER_NODE
-from app.domain.model_names import outline_name, recognise
+from app.domain.model_names import known_model, outline_name, recognise
 from app.domain.run import Stated, Value
 
 Facts = Mapping[str, Stated]
@@ -138,6 +139,15 @@ def _model(facts: Facts) -> Stated | None:
     return None if name is None else Stated(name, "derived", "made from its shape, which is that of no model we know")
 
 
+def _vocabulary(facts: Facts) -> Stated | None:
+    """A known model has a known vocabulary; a recognised shape without one still gets its FLOPs."""
+    name = _value(facts, "model")
+    model = known_model(name) if isinstance(name, str) else None
+    if model is None or model.vocabulary is None:
+        return None
+    return Stated(model.vocabulary, "derived", f"that of {model.name}")
+
+
 _RULES: tuple[tuple[str, Callable[[Facts], Stated | None]], ...] = (
     ("gpus", _gpus),
     ("gpus_per_node", _gpus_per_node),
@@ -151,6 +161,7 @@ _RULES: tuple[tuple[str, Callable[[Facts], Stated | None]], ...] = (
     ("routing_mode", _routing_mode),
     ("recompute_modules", _recompute_modules),
     ("model", _model),
+    ("vocab_size", _vocabulary),
 )
 """In the order in which one needs another."""
 
@@ -163,12 +174,12 @@ def _unused(facts: Facts, because: str, *names: str) -> dict[str, Stated]:
     return {
         name: Stated(None, "derived", f"not in use: {because}" + _instead(facts, name))
         for name in names
-        if name not in facts or facts[name].value not in (None, ())
+        if name not in facts or facts[name].value is not None
     }
 
 
 def _instead(facts: Facts, name: str) -> str:
-    return f" (stated: {shown(facts[name].value)})" if name in facts else ""
+    return f" (stated: {shown(facts[name].value)})" if name in facts and facts[name].value != () else ""
 
 
 def _without_pipeline(facts: Facts) -> dict[str, Stated]:
@@ -257,6 +268,9 @@ def _without_switches(facts: Facts) -> dict[str, Stated]:
     ):
         if _value(facts, switch) is False:
             unused |= _unused(facts, f"{switch} is off", *amounts)
+    for name in ("mtp", "recompute_layers"):
+        if name in facts and facts[name].value == 0:
+            unused[name] = replace(facts[name], value=None)
     if _value(facts, "precision") in ("bf16", "fp16"):
         unused |= _unused(facts, "the precision is not a low one", "param_gather_lp")
     return unused

@@ -20,13 +20,17 @@ _FORCED = ("forced-balance", "forced-biased")
 
 
 def evidence_level(steady: SteadyState | None, health: Mapping[str, object]) -> EvidenceLevel:
-    """`validated` only for a healthy, steady run of 50 steps. `matched_ab` takes two runs, so no single run has it."""
+    """`validated` only for a healthy, steady run of 50 steps, whose window is declared when it is short.
+
+    `matched_ab` takes two runs, so no single run has it.
+    """
     if steady is None or steady.n < SCREEN_WINDOW:
         return "smoke"
     healthy = health["outcome"] == "completed" and health["loss_finite"] is True
     clean = health["skipped_iterations"] in (0, None) and health["nan_iterations"] in (0, None)
     long = steady.last_iteration >= VALIDATED_STEPS and steady.n >= VALIDATED_WINDOW
-    return "validated" if healthy and clean and long and steady.is_steady else "screen"
+    warm = steady.is_steady and (not steady.short or steady.method == "declared")
+    return "validated" if healthy and clean and long and warm else "screen"
 
 
 def semantic_class(contract: Mapping[str, Stated]) -> SemanticClass:

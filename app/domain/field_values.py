@@ -20,6 +20,8 @@ MAX_LIST = 1000
 
 UNSET = frozenset({"", "none", "null", "unset", "n/a"})
 """Texts that mean "stated as unset". `none` is a choice of its own where the field lists it."""
+_UNSET_IS_NOT_EMPTY = frozenset({"recompute_modules"})
+"""Sets for which "unset" is a choice of the trainer's, other than nothing; for all others both are the empty set."""
 _ENUM = re.compile(r"<?[a-z]\w*\.(?P<name>\w+)(?:: [^>]*)?>?")
 """How Python prints a member of an enumeration: `AttnBackend.flash` or `<AttnBackend.flash: 1>`."""
 TRUE = frozenset({"true", "yes", "on", "1"})
@@ -33,7 +35,7 @@ def read_value(name: str, raw: object) -> Value:
     """
     field = FIELDS[name]
     if _is_unset(field, raw):
-        return None
+        return () if field.kind == "words" and name not in _UNSET_IS_NOT_EMPTY else None
     return _READERS[field.kind](field, raw)
 
 

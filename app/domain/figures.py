@@ -129,6 +129,11 @@ class Figures:
         if peak is None:
             self.warnings.append(f"MFU is not computed: no source we know states a dense peak of {gpu} at {precision}.")
             return None
+        if tflops.value > peak.tflops:
+            self.warnings.append(
+                f"{tflops.value:.0f} TFLOP/s/GPU is more than a {peak.gpu} can do in {peak.format} ({peak.tflops:g}). "
+                f"Check `gpus`, `gbs`, `seq_len`, `gpu` and `precision`."
+            )
         note = f"peak {peak.tflops:g} TFLOP/s ({peak.gpu}, {peak.format} dense; {peak.source})"
         return scaled_metric(tflops, mfu_pct(1.0, peak.tflops), note)
 

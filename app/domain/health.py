@@ -1,5 +1,6 @@
 """How a run ended and whether its numbers stayed finite, each with the line that shows it."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -23,8 +24,8 @@ _FATAL: dict[str, Outcome] = {
     "nccl_timeout": "failed",
     "nccl_error": "failed",
     "error": "failed",
-    "process_failed": "failed",
     "exit_code": "failed",
+    "process_failed": "failed",
 }
 """Most telling first: a rank that runs out of memory makes others report NCCL errors and torchrun a failed process."""
 
@@ -34,6 +35,9 @@ _ENDS: dict[str, Outcome] = {
     "exit_duration": "stopped",
     "exit_signal": "stopped",
 }
+_EXIT_CODE = re.compile(r"exitcode\s*: (-?\d+)")
+_FOLLOWERS = ("0", "-15")
+"""Exit codes of processes that ended well, or were ended (SIGTERM) because another one had failed."""
 _STOPPED_BY_SCHEDULER = ("TIME LIMIT", "PREEMPTION", "SIGTERM", "Terminated")
 _LOSSES = ("lm_loss", "loss", "reduced_train_loss")
 
@@ -69,15 +73,22 @@ def outcome_of(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
     fatal = fatal_event(log)
     if fatal is not None:
         return _FATAL[fatal.kind], fatal
-    scheduler = next((event for event in reversed(log.events) if event.kind == "scheduler"), None)
-    end = next((event for event in reversed(log.events) if event.kind in _ENDS), None)
+    if log.n == 0:
+        return "failed", "No iteration line was read."
     if _ends_without_loss(log):
         return "not_finite", "The last iterations print no finite loss."
+    return _ending(log)
+
+
+def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
+    """The end of a run whose iterations were fine: the trainer's word, the plan, the scheduler's word, or none."""
+    end = next((event for event in reversed(log.events) if event.kind in _ENDS), None)
     if end is not None:
         return _ENDS[end.kind], end
-    last = int(log.columns["iteration"][-1]) if log.n else 0
-    if log.n and log.total_iterations is not None and last >= log.total_iterations:
+    last = int(log.columns["iteration"][-1])
+    if _reached_the_end(log):
         return "completed", f"The last planned iteration, {last}, was printed."
+    scheduler = next((event for event in reversed(log.events) if event.kind == "scheduler"), None)
     if scheduler is not None:
         stopped = any(word in scheduler.text for word in _STOPPED_BY_SCHEDULER)
         return "stopped" if stopped else "failed", scheduler
@@ -91,8 +102,13 @@ def fatal_event(log: ParsedLog) -> LogEvent | None:
     events = [event for event in log.events if event.kind in _FATAL and event.line > recovered]
     if not any(event.kind not in ("error", "exit_code") for event in events) and _reached_the_end(log):
         return None  # an exception on the way out, after the last iteration
-    events = [event for event in events if event.kind != "exit_code" or not event.text.rstrip().endswith(": 0")]
+    events = [event for event in events if not _only_followed(event)]
     return min(events, key=lambda event: (list(_FATAL).index(event.kind), event.line), default=None)
+
+
+def _only_followed(event: LogEvent) -> bool:
+    code = _EXIT_CODE.search(event.text)
+    return event.kind == "exit_code" and (code is None or code[1] in _FOLLOWERS)
 
 
 def _last_good_line(log: ParsedLog) -> int:

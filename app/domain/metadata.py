@@ -205,11 +205,11 @@ def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
     """Contract fields that command-line flags state."""
     if raw is None:
         return {}
-    from app.domain.logs.launch_args import stated_by_launch_args  # noqa: PLC0415
-
     if not isinstance(raw, str | Mapping):
         reading.refuse("launch_args", "launch_args must be an object, or the text of a command line.")
         return {}
+    from app.domain.logs.launch_args import stated_by_launch_args  # noqa: PLC0415
+
     found, warnings = stated_by_launch_args(raw)
     reading.warnings.extend(warnings)
     fields = {}

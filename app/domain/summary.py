@@ -75,12 +75,12 @@ def no_iterations(log: ParsedLog) -> str:
     failure = fatal_event(log)
     if failure is not None:
         return f"No iteration line was read. The job failed first, on line {failure.line}: {failure.text}"
-    if not log.first_lines:
+    lines = [line for line in (*log.first_lines, *log.last_lines) if line.strip()]
+    if not lines:
         return "No iteration line was read: the log holds no text."
     return (
-        f"No iteration line was read. The log begins with: {_quoted(log.first_lines[0])} and ends with: "
-        f"{_quoted(log.last_lines[-1] if log.last_lines else log.first_lines[-1])} Upload the output of the rank that "
-        f"prints iterations, usually the last one."
+        f"No iteration line was read. The log begins with {_quoted(lines[0])} and ends with {_quoted(lines[-1])}. "
+        f"Upload the output of the rank that prints iterations, usually the last one."
     )
 
 

@@ -80,7 +80,7 @@ def test_printed_flops_that_disagree_name_the_input_that_explains_it() -> None:
     [
         ("seq_len", "tokens_per_s_per_gpu", "Tokens per second needs `seq_len`. State it in the metadata."),
         ("gpus", "tflops_per_gpu", "needs `gpus`. State it"),
-        ("vocab_size", "tflops_per_gpu", "which the log does not print, needs `vocab_size`. State it"),
+        ("num_attention_heads", "tflops_per_gpu", "which the log does not print, needs `num_attention_heads`. State"),
         ("precision", "mfu_pct", "MFU needs `precision`. State it in the metadata."),
     ],
 )
@@ -160,7 +160,7 @@ def test_without_an_iteration_the_recognised_failure_is_the_error() -> None:
 
 def test_without_an_iteration_or_failure_the_first_and_last_lines_are_the_error() -> None:
     assert summarise(make_log(), make_metadata()).error == (
-        'No iteration line was read. The log begins with: "first line" and ends with: "last line" Upload the output of '
+        'No iteration line was read. The log begins with "first line" and ends with "last line". Upload the output of '
         "the rank that prints iterations, usually the last one."
     )
 

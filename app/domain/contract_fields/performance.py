@@ -167,7 +167,7 @@ FIELDS = (
         "recompute_layers",
         MEMORY,
         "config",
-        "count",
+        "whole",
         "How many layers full recomputation takes at a time.",
         unit="layers",
         megatron_lm="--recompute-num-layers (recompute_num_layers)",

@@ -1,0 +1,190 @@
+"""The `meta` document: what is read, what is refused with its field's name, what is kept with a warning."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.metadata import read_metadata
+from app.domain.run import Metadata, Stated, Window
+from app.errors import InvalidMetadata
+
+
+def test_all_that_can_be_stated() -> None:
+    metadata = read_metadata(
+        {
+            "name": "  nightly\n qwen3 ",
+            "project": "moe",
+            "purpose": "experiment",
+            "branch": "main",
+            "commit": "067f987",
+            "ci_url": "https://ci.example/1",
+            "tags": ["overlap", "h100", "overlap"],
+            "window": {"first": 41, "last": 50},
+            "gpus": 16,
+            "precision": "BF16",
+            "container": "nemo:26.06",
+            "env": {"NCCL_NVLS_ENABLE": 0, "MY_OWN": "x"},
+        }
+    )
+    assert metadata.name == "nightly qwen3"
+    assert metadata.tags == ("overlap", "h100")
+    assert metadata.window == Window(41, 50)
+    assert metadata.fields["gpus"] == Stated(16, "metadata", "meta.gpus")
+    assert metadata.fields["precision"].value == "bf16"
+    assert metadata.fields["env.NCCL_NVLS_ENABLE"].value == "0"
+    assert metadata.fields["env.NVTE_FUSED_ATTN"] == Stated(None, "metadata", "left out of meta.env")
+    assert metadata.extra == {"env": {"MY_OWN": "x"}}
+    assert metadata.warnings == ()
+
+
+@pytest.mark.parametrize("document", [None, "", b" ", {}, "{}", b"{}"])
+def test_nothing_stated_is_fine(document: object) -> None:
+    assert read_metadata(document) == Metadata()
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ("{", "`meta` is not JSON"),
+        (b"\xff\xfe{}", "`meta` is not JSON"),
+        ("[1]", "`meta` must be a JSON object"),
+        ([1], "`meta` must be a JSON object"),
+        (3, "`meta` must be a JSON object"),
+        ("[" * 100_000, "`meta` is not JSON"),
+    ],
+)
+def test_what_is_no_object_is_refused(document: object, words: str) -> None:
+    with pytest.raises(InvalidMetadata) as caught:
+        read_metadata(document)
+    assert words in caught.value.detail
+    assert caught.value.errors == ()
+
+
+@pytest.mark.parametrize(
+    ("document", "field", "words"),
+    [
+        ({"gpus": -8}, "meta.gpus", "gpus must be a whole number of at least 1."),
+        ({"gpus": 8.5}, "meta.gpus", "whole number"),
+        ({"gpus": True}, "meta.gpus", "whole number"),
+        ({"gpus": 10**15}, "meta.gpus", "whole number"),
+        ({"gpus": float("nan")}, "meta.gpus", "whole number"),
+        ({"gpus": [8]}, "meta.gpus", "whole number"),
+        ({"sp": "maybe"}, "meta.sp", "sp must be true or false."),
+        ({"precision": "fp9"}, "meta.precision", "precision must be one of bf16, fp16,"),
+        ({"precision": 8}, "meta.precision", "must be one of"),
+        ({"recompute_modules": ["magic"]}, "meta.recompute_modules", "must be one of core_attn,"),
+        ({"recompute_modules": 5}, "meta.recompute_modules", "must be a list."),
+        ({"hcp_sizes": [2, -2]}, "meta.hcp_sizes", "whole number"),
+        ({"container": {"image": "x"}}, "meta.container", "container must be a text."),
+        ({"cluster": "x" * 301}, "meta.cluster", "at most 300 characters"),
+        ({"opt_offload_fraction": -0.5}, "meta.opt_offload_fraction", "must not be negative."),
+        ({"purpose": "fun"}, "meta.purpose", "purpose must be one of ci, experiment, release."),
+        ({"purpose": ["ci"]}, "meta.purpose", "one of ci"),
+        ({"window": [41, 50]}, "meta.window", "an object with first and last"),
+        ({"window": {"first": 50, "last": 41}}, "meta.window", "must not end (41) before it begins (50)."),
+        ({"window": {"first": 1.5, "last": 41}}, "meta.window", "whole numbers"),
+        ({"window": {"first": 1}}, "meta.window", "whole numbers"),
+        ({"window": {"first": 1, "last": 2, "step": 1}}, "meta.window", "not step"),
+        ({"tags": {"a": 1}}, "meta.tags", "a list of texts."),
+        ({"tags": ["x" * 101]}, "meta.tags", "at most 50, each of at most 100 characters."),
+        ({"name": "x" * 301}, "meta.name", "at most 300 characters long; it has 301."),
+        ({"name": ["x"]}, "meta.name", "name must be a text."),
+        ({"project": "a/b"}, "meta.project", "must not contain a slash."),
+        ({"ci_url": "javascript:alert(1)"}, "meta.ci_url", "https:// or http://."),
+        ({"env": "A=1"}, "meta.env", "env must be an object"),
+        ({"env": {"NCCL_NVLS_ENABLE": {}}}, "meta.env.NCCL_NVLS_ENABLE", "must be a text"),
+        ({"launch_args": 5}, "meta.launch_args", "launch_args must be an object, or the text of a command line."),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(document: dict[str, object], field: str, words: str) -> None:
+    with pytest.raises(InvalidMetadata) as caught:
+        read_metadata(document)
+    assert [error.field for error in caught.value.errors] == [field]
+    assert words in caught.value.errors[0].message
+    assert field in caught.value.detail
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    with pytest.raises(InvalidMetadata) as caught:
+        read_metadata({"gpus": -1, "tp": 0, "purpose": "fun", "window": 3})
+    assert {error.field for error in caught.value.errors} == {"meta.gpus", "meta.tp", "meta.purpose", "meta.window"}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("sku", "`gpu`"),
+        ("world_size", "`gpus`"),
+        ("tensor_model_parallel_size", "`tp`"),
+        ("Seq-Length", "`seq_len`"),
+        ("dispatchr", "`dispatcher`"),
+        ("brunch", "`branch`"),
+        ("git_commit", "`commit`"),
+    ],
+)
+def test_an_unknown_field_is_kept_and_the_nearest_known_one_named(name: str, hint: str) -> None:
+    metadata = read_metadata({name: {"kept": [1, "as it is"]}})
+    assert metadata.extra == {name: {"kept": [1, "as it is"]}}
+    assert metadata.warnings == (
+        f"The metadata field `{name}` is not known; it was kept and is not used. Did you mean {hint}?",
+    )
+
+
+def test_an_unknown_field_like_no_other_gets_no_hint() -> None:
+    assert read_metadata({"zzz": 1}).warnings == (
+        "The metadata field `zzz` is not known; it was kept and is not used.",
+    )
+
+
+def test_control_characters_are_taken_out() -> None:
+    metadata = read_metadata({"name": "a\x00b\x1b[31mc", "note\x00": ["x\x00y", "\ud800"]})
+    assert metadata.name == "ab[31mc"
+    assert metadata.extra == {"note": ["xy", ""]}
+    assert "Control characters were removed from `name`." in metadata.warnings
+
+
+def test_markup_in_a_name_is_only_text() -> None:
+    assert read_metadata({"name": "<script>alert(1)</script>"}).name == "<script>alert(1)</script>"
+
+
+def test_numbers_that_json_does_not_know_are_kept_as_text() -> None:
+    assert read_metadata('{"x": NaN, "y": [Infinity]}').extra == {"x": "nan", "y": ["inf"]}
+
+
+def test_deep_nesting_is_refused() -> None:
+    deep: object = 1
+    for _ in range(50):
+        deep = [deep]
+    with pytest.raises(InvalidMetadata) as caught:
+        read_metadata({"deep": deep})
+    assert caught.value.errors[0].field == "meta.deep"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+known_names = st.sampled_from(
+    ["name", "project", "purpose", "tags", "window", "env", "gpus", "precision", "graph_modules", "model", "capacity"]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(known_names | st.text(), json_values, max_size=5))
+def test_any_json_is_read_or_refused_by_name(document: dict[str, object]) -> None:
+    outcome = read_or_refusal(document)
+    if isinstance(outcome, Metadata):
+        assert "\x00" not in outcome.name + json.dumps(outcome.extra, ensure_ascii=False)
+    else:
+        assert outcome.errors
+        assert all(error.field.startswith("meta.") for error in outcome.errors)
+
+
+def read_or_refusal(document: dict[str, object]) -> Metadata | InvalidMetadata:
+    try:
+        return read_metadata(document)
+    except InvalidMetadata as refusal:
+        return refusal

@@ -1,0 +1,191 @@
+"""Small readings: contract values, GPU names, peaks, throughput, pipeline layouts, the registry itself."""
+
+import pytest
+
+from app.domain.contract_fields import CONFIG_FIELDS, FIELDS, METRICS, STACK_FIELDS
+from app.domain.field_values import comparable, read_value, shown
+from app.domain.hardware import gpu_sku
+from app.domain.peak_flops import SOURCE, peak_flops
+from app.domain.pp_layout import layout_problem, stages
+from app.domain.run import Value
+from app.domain.throughput import mfu_pct, tflops_per_gpu, tokens_per_s_per_gpu
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("gpus", 8.0, 8),
+        ("gpus", "8", 8),
+        ("mtp", 0, 0),
+        ("vpp", None, None),
+        ("vpp", "None", None),
+        ("capacity", 1.0, 1),
+        ("capacity", "1.25", 1.25),
+        ("capacity", -1, None),
+        ("sp", "True", True),
+        ("sp", 0, False),
+        ("precision", "bf16_with_mxfp8_mixed", "fp8_mx"),
+        ("attention", "AttnBackend.flash", "flash"),
+        ("attention", "<AttnBackend.auto: 5>", "auto"),
+        ("graph_impl", None, "none"),
+        ("graph_impl", "None", "none"),
+        ("router_dtype", None, None),
+        ("graph_modules", "moe_router,attn", ("attn", "moe_router")),
+        ("graph_modules", ["attn", "attn"], ("attn",)),
+        ("graph_modules", "[<CudaGraphModule.attn: 1>, <CudaGraphModule.moe: 2>]", ("attn", "moe")),
+        ("graph_modules", [], ()),
+        ("graph_modules", None, ()),
+        ("recompute_modules", None, None),
+        ("recompute_modules", [], ()),
+        ("recompute_modules", ["up_proj", "norm", "act"], ("layernorm", "mla_up_proj", "moe_act")),
+        ("pp_account", {"embedding": True, "loss": False}, ("embedding",)),
+        ("hcp_sizes", [4, 2], (4, 2)),
+        ("moe_layer_freq", 1, 1),
+        ("moe_layer_freq", "[0, 1, 1]", (0, 1, 1)),
+        ("pp_layout", "Et*3 | (tt|)*29 m|L", "Et*3|(tt|)*29m|L"),
+        ("cp_comm", ["p2p", "a2a"], "p2p,a2a"),
+        ("gpu", "NVIDIA H100 80GB HBM3", "H100"),
+        ("gpu", "Some Card", "Some Card"),
+        ("model", "qwen3_30b_a3b", "Qwen3-30B-A3B"),
+        ("env.NCCL_NVLS_ENABLE", 0, "0"),
+    ],
+)  # fmt: skip
+def test_canonical_values(name: str, raw: object, value: Value) -> None:
+    found = read_value(name, raw)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("gpus", 0),
+        ("gpus", "eight"),
+        ("gpus", float("inf")),
+        ("mtp", -1),
+        ("capacity", "a lot"),
+        ("sp", 2),
+        ("precision", "bf17"),
+        ("graph_modules", [1]),
+        ("graph_modules", ["x"] * 2000),
+        ("moe_layer_freq", [0, 2]),
+        ("moe_layer_freq", []),
+        ("container", True),
+    ],
+)
+def test_values_that_a_field_does_not_take(name: str, raw: object) -> None:
+    with pytest.raises(ValueError, match=r"^must"):
+        read_value(name, raw)
+
+
+def test_canonical_values_stay_as_they_are() -> None:
+    for name, raw in (("graph_modules", ["moe", "attn"]), ("precision", "mxfp8"), ("model", "dsv3"), ("gpu", "h100")):
+        once = read_value(name, raw)
+        assert read_value(name, once) == once
+
+
+def test_comparison_ignores_the_case_of_names_only() -> None:
+    assert comparable("cluster", "EOS") == comparable("cluster", "eos")
+    assert comparable("container", "A") != comparable("container", "a")
+    assert comparable("vpp", None) == "(unset)"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "unset"), (True, "true"), ((), "empty"), (("a", "b"), "a, b"), (1.5, "1.5")]
+)
+def test_values_are_shown_as_people_write_them(value: Value, text: str) -> None:
+    assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "sku"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA GB200", "GB200"),
+        ("dgx_gb200", "GB200"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("h100", "H100"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("RTX 6000", None),
+    ],
+)
+def test_gpu_names(name: str, sku: str | None) -> None:
+    assert gpu_sku(name) == sku
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "tflops"),
+    [
+        ("H100", "bf16", 989),
+        ("H100", "fp16", 989),
+        ("H100", "fp8_sc", 1979),
+        ("H100", "nvfp4", None),
+        ("B200", "fp8_mx", 4500),
+        ("B300", "nvfp4", 13500),
+        ("GB200", "bf16", 2450),
+        ("GB300", "fp8_mx", 4900),
+        ("GB300", "nvfp4", 14700),
+        ("H200", "bf16", None),
+        ("A100", "bf16", None),
+        ("H100", "int8", None),
+    ],
+)
+def test_peaks(gpu: str, precision: str, tflops: float | None) -> None:
+    peak = peak_flops(gpu, precision)
+    assert (peak.tflops if peak else None) == tflops
+    assert peak is None or peak.source == SOURCE
+
+
+def test_throughput_by_hand() -> None:
+    # 8 sequences of 1000 tokens in half a second on 4 GPUs: 4000 tokens/s/GPU; 2e15 FLOPs: 1000 TFLOP/s/GPU
+    assert tokens_per_s_per_gpu(500.0, 8000, 4) == 4000
+    assert tflops_per_gpu(500.0, 2e15, 4) == 1000
+    assert mfu_pct(494.5, 989.0) == 50
+
+
+@pytest.mark.parametrize(("time", "gpus"), [(0.0, 8), (-1.0, 8), (100.0, 0)])
+def test_throughput_needs_time_and_gpus(time: float, gpus: int) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        tflops_per_gpu(time, 1e12, gpus)
+    with pytest.raises(ValueError, match="positive"):
+        tokens_per_s_per_gpu(time, 1, gpus)
+
+
+def test_mfu_needs_a_peak() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        mfu_pct(100, 0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "count", "layers", "mtp"),
+    [
+        ("Et*3|(tt|)*29m|L", 32, 61, 1),
+        ("Et|(tt|)*30mL", 32, 61, 1),
+        ("Et*4|(tttt|)*14tmL", 16, 61, 1),
+        ("Et|(tt|)*30L", 32, 61, 0),
+        ("Et*4|(t*7|)*5t*8|tmL", 8, 48, 1),
+        ("E||tL", 3, 1, 0),
+    ],
+)
+def test_layouts(layout: str, count: int, layers: int, mtp: int) -> None:
+    found = stages(layout)
+    assert found is not None
+    text = "".join(found)
+    assert (len(found), text.count("t"), text.count("m")) == (count, layers, mtp)
+    assert layout_problem(layout, count, layers, mtp) is None
+
+
+@pytest.mark.parametrize("layout", ["", "Et(t|", "Ex", "E(t(t)*2)*2L", "Et*99999L", "E(" + "t" * 99 + ")*9999L"])
+def test_layouts_that_cannot_be_read(layout: str) -> None:
+    assert stages(layout) is None
+    assert layout_problem(layout, None, None, None) == "cannot be read"
+
+
+def test_the_registry_holds_each_field_once_and_each_role() -> None:
+    assert set(STACK_FIELDS) | set(CONFIG_FIELDS) <= set(FIELDS)
+    assert not set(STACK_FIELDS) & set(CONFIG_FIELDS)
+    assert {"model", "task", "data_mode", "seq_len", "gbs", "mbs", "precision", "gpu", "gpus", "cluster", "container",
+            "routing_mode", "pp", "vpp", "pp_layout", "graph_impl", "graph_modules"} <= set(STACK_FIELDS)  # fmt: skip
+    assert {"dispatcher", "dispatch_sms", "tp", "cp", "ep", "etp", "ep_overlap"} <= set(CONFIG_FIELDS)
+    assert [metric.less_is_better for metric in METRICS.values()] == [True, False, False, False, True]
