@@ -7,21 +7,12 @@ Format = Literal["BF16", "FP8", "NVFP4"]
 
 SOURCE = 'NVIDIA/dgxc-benchmarking README.md, "Peak Theoretical Throughput" (841f546, 2026-07-30)'
 
-_PEAKS: dict[tuple[str, Format], float] = {
-    ("H100", "BF16"): 989,
-    ("H100", "FP8"): 1979,
-    ("B200", "BF16"): 2250,
-    ("B200", "FP8"): 4500,
-    ("B200", "NVFP4"): 9000,
-    ("B300", "BF16"): 2250,
-    ("B300", "FP8"): 4500,
-    ("B300", "NVFP4"): 13500,
-    ("GB200", "BF16"): 2450,
-    ("GB200", "FP8"): 4900,
-    ("GB200", "NVFP4"): 9800,
-    ("GB300", "BF16"): 2450,
-    ("GB300", "FP8"): 4900,
-    ("GB300", "NVFP4"): 14700,
+PEAKS: dict[str, dict[Format, float]] = {
+    "H100": {"BF16": 989, "FP8": 1979},
+    "B200": {"BF16": 2250, "FP8": 4500, "NVFP4": 9000},
+    "B300": {"BF16": 2250, "FP8": 4500, "NVFP4": 13500},
+    "GB200": {"BF16": 2450, "FP8": 4900, "NVFP4": 9800},
+    "GB300": {"BF16": 2450, "FP8": 4900, "NVFP4": 14700},
 }
 
 _FORMATS: dict[str, Format] = {
@@ -50,5 +41,5 @@ def peak_flops(gpu: str, precision: str) -> Peak | None:
     number_format = _FORMATS.get(precision)
     if number_format is None:
         return None
-    peak = _PEAKS.get((gpu, number_format))
+    peak = PEAKS.get(gpu, {}).get(number_format)
     return None if peak is None else Peak(peak, gpu, number_format)

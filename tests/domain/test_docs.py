@@ -1,0 +1,52 @@
+"""The documents name everything that the code decides."""
+
+from pathlib import Path
+
+import pytest
+
+from app.domain.contract_fields import FIELDS, METRICS
+from app.domain.evidence import EvidenceLevel, SemanticClass
+from app.domain.model_names import KNOWN_MODELS
+from app.domain.peak_flops import PEAKS
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GLOSSARY = (DOCS / "glossary.md").read_text()
+DEFINITIONS = (DOCS / "metrics.md").read_text()
+TERMS = (
+    *("Run", "Series", "Contract", "Source", "Unknown", "Unset", "Stack key", "Config key", "Provisional", "Warm-up"),
+    *("Steady state", "Short", "Spike", "Baseline", "Verdict", "Regression", "Matched A/B", "Evidence level"),
+    *("Semantic class", "Outcome", "Availability", "Dispatcher", "Rule", "suggestion", "Experiment", "Reference point"),
+)
+
+
+@pytest.mark.parametrize("name", [*FIELDS, *METRICS])
+def test_each_field_and_figure_has_a_line_in_the_glossary(name: str) -> None:
+    assert f"| `{name}` |" in GLOSSARY
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_glossary_tells_the_role_and_choices_of_a_field(name: str) -> None:
+    line = next(line for line in GLOSSARY.splitlines() if line.startswith(f"| `{name}` |"))
+    assert line.split("|")[2].strip() == FIELDS[name].role
+    assert all(f"`{choice}`" in line for choice in FIELDS[name].choices)
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_each_term_is_defined(term: str) -> None:
+    assert f"**{term}**" in GLOSSARY
+
+
+@pytest.mark.parametrize("word", [*METRICS, *EvidenceLevel.__args__, *SemanticClass.__args__[:2]])
+def test_each_figure_and_badge_is_explained(word: str) -> None:
+    assert f"`{word}`" in DEFINITIONS
+
+
+def test_the_table_of_peaks_is_that_of_the_code() -> None:
+    for gpu, peaks in PEAKS.items():
+        cells = [f"{peaks[name]:g}" if name in peaks else "" for name in ("BF16", "FP8", "NVFP4")]
+        assert f"| {gpu} | {' | '.join(cells)} |".replace("|  |", "| |") in DEFINITIONS
+
+
+def test_known_models_have_different_outlines() -> None:
+    outlines = {(m.layers, m.hidden, m.heads, m.experts, m.topk) for m in KNOWN_MODELS}
+    assert len(outlines) == len(KNOWN_MODELS)
