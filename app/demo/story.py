@@ -72,7 +72,8 @@ def _dispatcher_case() -> Iterator[Job]:
     times = smoke_step_times_with_rate(random, FALLBACK_MEAN_MS, FALLBACK_TFLOPS, work=tflops_per_gpu(1.0))
     fallback = record(random, times, FALLBACK_MAX_ALLOCATED, last_loss=FALLBACK_FINAL_LOSS)
     day, tags = datetime(2026, 5, 17, 9, 0, tzinfo=UTC), ("dispatcher case",)
-    yield _smoke("dispatcher smoke, alltoall fallback", workload, fallback, day, tags)
+    smoke = _smoke("dispatcher smoke, alltoall fallback", workload, fallback, day, tags)
+    yield replace(smoke, window=(2, 5))
     for hours, backend in ((1, "DeepEP"), (2, "HybridEP")):
         missing = never_started("deepep missing" if backend == "DeepEP" else "hybridep missing")
         asked = replace(workload, dispatcher="deepep" if backend == "DeepEP" else "hybridep")

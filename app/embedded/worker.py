@@ -4,14 +4,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Self
 
 import structlog
 
-log = structlog.get_logger(__name__)
+from app.embedded.worker_main import FINISH_SECONDS
 
-STOP_SECONDS = 4.0
-"""A worker that is busy for longer is killed: its row stays claimed and the next start processes it again."""
+log = structlog.get_logger(__name__)
 
 RESTART_SECONDS = 1.0
 """Pause before a restart, so that a worker that cannot start does not fill the log."""
@@ -45,8 +45,8 @@ class Worker:
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._threads = [
-            threading.Thread(target=self._keep_alive, name="worker-watch"),
-            threading.Thread(target=self._ring_regularly, name="worker-clock"),
+            threading.Thread(target=self._keep_alive, name="worker-watch", daemon=True),
+            threading.Thread(target=self._ring_regularly, name="worker-clock", daemon=True),
         ]
 
     def __enter__(self) -> Self:
@@ -57,29 +57,36 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         process = self._process
-        if process is not None:
-            process.terminate()
+        if process is not None and process.stdin is not None:
+            with suppress(BrokenPipeError, ValueError):  # it is gone already
+                process.stdin.write(b".")
+                process.stdin.flush()
             try:
-                process.wait(STOP_SECONDS)
+                process.wait(FINISH_SECONDS + 1)
             except subprocess.TimeoutExpired:
-                log.warning("worker_killed", pid=process.pid, reason="busy; its run continues at the next start")
                 process.kill()
         for thread in self._threads:
             thread.join()
 
     def _keep_alive(self) -> None:
         while not self._stopping.is_set():
-            self._before_start()
+            try:
+                self._before_start()
+            except Exception:  # whatever it was, a service without a worker would be worse
+                log.exception("worker_start_unprepared")
             self._ring()
-            # A session of its own: Ctrl-C in a terminal reaches the server only, which then stops the worker in order.
-            with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, start_new_session=True) as process:
-                self._process = process
-                if self._stopping.is_set():
-                    process.kill()
-                status = process.wait()
+            status = self._run_one()
             if not self._stopping.is_set():
-                log.error("worker_died", pid=process.pid, status=status, restart_in_seconds=RESTART_SECONDS)
+                log.error("worker_died", status=status, restart_in_seconds=RESTART_SECONDS)
                 self._stopping.wait(RESTART_SECONDS)
+
+    def _run_one(self) -> int:
+        # A session of its own: Ctrl-C in a terminal reaches the server only, which then stops the worker in order.
+        with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, start_new_session=True) as process:
+            self._process = process
+            if self._stopping.is_set():
+                process.kill()
+            return process.wait()
 
     def _ring_regularly(self) -> None:
         while not self._stopping.wait(self._ring_seconds):

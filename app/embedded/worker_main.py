@@ -1,24 +1,33 @@
-"""The worker child: Celery's own worker, which ends when the process that started it is gone.
+"""The worker child: Celery's own worker, which ends when the process that started it says so or is gone.
 
-The parent holds the other end of standard input and never writes to it. When the parent ends in whatever way, also
-by kill -9, the kernel closes that end and the read below returns. That holds on every system, where Linux's
-PR_SET_PDEATHSIG would not. Celery's pool processes end with the worker: by that signal on Linux, elsewhere because
-their own pipe closes. What was under way is left as a claimed row, and the next start takes it up again.
+Both come by standard input, whose other end the parent holds. One byte asks it to stop: the run at hand may finish,
+which Celery's warm shutdown would also allow, but an idle one takes five seconds. When the parent ends in whatever way,
+also by kill -9, the kernel closes its end; that holds on every system, where Linux's PR_SET_PDEATHSIG would not.
+Celery's pool processes end with the worker: by that signal on Linux, elsewhere because their own pipe closes. What was
+under way is left as a claimed row, and the next start takes it up again.
 """
 
 import os
 import signal
 import sys
 import threading
+import time
 import warnings
 
 from celery.__main__ import main
+from celery.worker import state
+
+FINISH_SECONDS = 8.0
+"""How long the run at hand may take to finish at a stop. Most take milliseconds."""
 
 
 def _end_with_parent() -> None:
     # os.read and not sys.stdin: a lock held here at a fork would hang the pool process that closes its standard input.
-    while os.read(0, 1):
-        pass
+    if os.read(0, 1):
+        state.should_stop = os.EX_OK  # takes no more runs
+        end = time.monotonic() + FINISH_SECONDS
+        while state.active_requests and time.monotonic() < end:
+            time.sleep(0.02)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -35,7 +35,7 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         ids = {run["id"] for run in runs.values()}
         assert Counter(run["status"] for run in runs.values()) == {"ready": 35, "failed": 3}
         detail = get(house.address, f"runs/{runs['dispatcher smoke, alltoall fallback (generated)']['id']}")
-        assert detail["metrics"]["step_time_ms"]["value"] == pytest.approx(45_650, rel=0.02)
+        assert detail["metrics"]["step_time_ms"]["value"] == pytest.approx(45_650, rel=0.005)
         assert house.stop() == 0
 
     with running("demo", tmp_path / "data") as again:
