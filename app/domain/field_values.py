@@ -161,7 +161,8 @@ def _text(raw: object) -> str:
 
 def _read_text(field: ContractField, raw: object) -> Value:
     text = _text(raw)
-    return text.replace(" ", "") if field.name == "pp_layout" else text
+    # Blanks mean nothing in a layout, and backslashes are what a shell needed
+    return re.sub(r"[\\ ]", "", text) if field.name == "pp_layout" else text
 
 
 def _read_name(field: ContractField, raw: object) -> Value:

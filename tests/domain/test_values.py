@@ -43,6 +43,7 @@ from app.domain.throughput import mfu_pct, tflops_per_gpu, tokens_per_s_per_gpu
         ("moe_layer_freq", 1, 1),
         ("moe_layer_freq", "[0, 1, 1]", (0, 1, 1)),
         ("pp_layout", "Et*3 | (tt|)*29 m|L", "Et*3|(tt|)*29m|L"),
+        ("pp_layout", "Et*3\\|\\(tt\\|\\)*6L", "Et*3|(tt|)*6L"),
         ("cp_comm", ["p2p", "a2a"], "p2p,a2a"),
         ("gpu", "NVIDIA H100 80GB HBM3", "H100"),
         ("gpu", "Some Card", "Some Card"),
