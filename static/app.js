@@ -75,7 +75,7 @@ async function drawChart(area) {
     drawn.set(area, result);
     area.replaceChildren(source, target);
     listen(area, result.view);
-    area.dataset.ready = "true";
+    area.dataset.ready = theme();
   } catch (error) {
     console.warn("chart", error);
     target.remove();
@@ -110,8 +110,7 @@ function redrawCharts() {
 /* ---------- chart <-> log ---------- */
 
 async function showLine(run, line) {
-  history.replaceState(history.state, "", `/runs/${run}?${withParameter("line", line)}#L${line}`);
-  await htmx.ajax("GET", `/runs/${run}/log?line=${line}`, { target: "#run-log", swap: "outerHTML" });
+  await htmx.ajax("GET", `/runs/${run}/log?${withParameter("line", line)}`, { target: "#run-log", swap: "outerHTML" });
   goTo(`L${line}`);
 }
 

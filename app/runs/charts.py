@@ -214,5 +214,5 @@ def _description(data: Points, steady: SteadyState | None) -> str:
     """For those who hear the page: the table below holds the same values."""
     text = f"{data.title} by iteration, {len(data.iterations)} points."
     if steady is not None:
-        text += f" Steady from iteration {steady.first_iteration} to {steady.last_iteration}."
+        text += f" The steady window is {steady.first_iteration} to {steady.last_iteration}."
     return text

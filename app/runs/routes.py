@@ -60,12 +60,13 @@ def show_run(request: Request, page: Page, settings: AppSettings) -> HTMLRespons
 
 @router.get("/runs/{run_id}/chart")
 def show_chart(request: Request, page: Page, settings: AppSettings) -> HTMLResponse:
-    return _render_run(request, page, settings, block="run_chart")
+    return _render_run(request, page, settings, block="run_chart", anchor="chart")
 
 
 @router.get("/runs/{run_id}/log")
 def show_log(request: Request, page: Page, settings: AppSettings) -> HTMLResponse:
-    return _render_run(request, page, settings, block="run_log")
+    anchor = f"L{page.view.line}" if page.view.line else "log"
+    return _render_run(request, page, settings, block="run_log", anchor=anchor)
 
 
 @router.get("/runs/{run_id}/state")
@@ -114,12 +115,16 @@ def _render_upload(request: Request, settings: Settings, form: UploadForm, statu
     )
 
 
-def _render_run(request: Request, page: RunPage, settings: Settings, block: str | None) -> HTMLResponse:
+def _render_run(
+    request: Request, page: RunPage, settings: Settings, *, block: str | None, anchor: str = ""
+) -> HTMLResponse:
+    query = page.view.query()
     # Writing the bundle takes a second the first time, so only a page that draws asks for it.
     return render(
         request,
         "runs/run.html",
         block=block,
+        address=f"/runs/{page.run.id}{'?' + query if query else ''}#{anchor}" if anchor else None,
         p=page,
         run=page.run,
         view=page.view,

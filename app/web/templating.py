@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+from urllib.parse import urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2_fragments import render_block
@@ -66,7 +67,7 @@ def render(
     context = common | {"fragment": fragment} | context
     headers = {"Vary": "HX-Request", "Cache-Control": "no-cache"}
     if fragment:
-        if address is not None:
+        if address is not None and not _is_at(request, address):
             headers["HX-Push-Url"] = address
         html = render_block(environment(), template, fragment, context)
     else:
@@ -88,6 +89,12 @@ def public_address(request: Request) -> str:
 def _wants_fragment(request: Request) -> bool:
     # A history restore replaces the whole body: a block would leave a page without a frame.
     return request.headers.get("HX-Request") == "true" and request.headers.get("HX-History-Restore-Request") != "true"
+
+
+def _is_at(request: Request, address: str) -> bool:
+    """True when the browser shows `address` already: a part that loads late is no step to go back to."""
+    current, wanted = urlsplit(request.headers.get("HX-Current-URL", "")), urlsplit(address)
+    return (current.path, current.query) == (wanted.path, wanted.query)
 
 
 def _app_version() -> str:

@@ -1,0 +1,93 @@
+"""One Chromium a test process, and a real server beside it. No page of any test may complain in its console."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from sqlalchemy import Engine
+
+from app.settings import Settings
+from app.storage.database import make_engine, transaction
+from app.storage.log_files import LogFiles
+from tests.builders import make_run
+from tests.embedded.processes import Running
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+OpenPage = Callable[..., Page]
+
+
+@dataclass(frozen=True)
+class House:
+    """The server's address, and a back door to its database: pages can show what no quick run would produce."""
+
+    address: str
+    settings: Settings
+    engine: Engine
+    log_files: LogFiles
+
+    def make_run(self, **columns: object) -> int:
+        with transaction(self.engine) as session:
+            return make_run(session, log_files=self.log_files, **columns)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def house(server: Running) -> Iterator[House]:
+    arguments = [str(argument) for argument in server.process.args]  # type: ignore[union-attr]
+    settings = Settings(data_dir=Path(arguments[arguments.index("--data") + 1]))
+    engine = make_engine(settings)
+    yield House(server.address, settings, engine, LogFiles.from_settings(settings))
+    engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert path, "Chromium is needed for these tests: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Browser, house: House) -> Iterator[OpenPage]:
+    """Opens an address of the house in a browser of its own; at the end its console must be silent."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        # A page that shows an error was answered with its status, which Chromium writes to the console.
+        if message.type in ("error", "warning") and "the server responded with a status of" not in message.text:
+            complaints.append(f"{message.type}: {message.text}")
+
+    def open_page(path: str, *, width: int = 1440, dark: bool = False, script: bool = True) -> Page:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900 if width > 600 else 844},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+            java_script_enabled=script,
+            base_url=house.address,
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", note)
+        page.on("pageerror", lambda error: complaints.append(f"exception: {error}"))
+        page.goto(path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints, "\n".join(complaints)

@@ -1,0 +1,99 @@
+"""What holds on every page: no accessibility violation, no sideways scrolling, themes, the keyboard."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import House, OpenPage
+
+ADDRESSES = (
+    "/",
+    "/runs",
+    "/runs?q=nothing-has-this-name",
+    "/upload",
+    "/runs/{ready}",
+    "/runs/{ready}?view=table&line=60",
+    "/runs/{failed}",
+    "/runs/{waiting}",
+    "/docs",
+    "/nowhere",
+    "/runs?status=no",
+)
+
+
+@pytest.fixture(scope="module")
+def ids(house: House) -> dict[str, int]:
+    long = "a-name-that-is-much-longer-than-any-screen-of-a-phone-could-ever-show-in-one-line-without-help" * 2
+    return {
+        "ready": house.make_run(project="every", name=long, generated=True, branch=long),
+        "failed": house.make_run(project="every", name="failed", status="failed"),
+        "waiting": house.make_run(project="every", name="waiting", status="processing"),
+    }
+
+
+def settled(page: Page) -> Page:
+    expect(page.locator("#run-chart[hx-trigger]")).to_have_count(0)
+    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0)
+    return page
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_axe_finds_nothing(open_page: OpenPage, ids: dict[str, int], address: str, dark: bool) -> None:
+    page = settled(open_page(address.format(**ids), dark=dark))
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, ids: dict[str, int], address: str) -> None:
+    page = settled(open_page(address.format(**ids), width=390))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    expect(page.get_by_text("Menu", exact=True)).to_be_visible()
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(open_page: OpenPage) -> None:
+    page = open_page("/runs", dark=True)
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(background) == "rgb(14, 17, 22)"
+    switch = page.get_by_role("button", name="Theme: system")
+    switch.click()
+    assert page.evaluate(background) == "rgb(255, 255, 255)"
+    # Remembered, and there before the first paint: the attribute is set while the head is read.
+    page.add_init_script(
+        "new MutationObserver(() => { if (document.body && !window.first) window.first = "
+        "document.documentElement.dataset.theme }).observe(document, { childList: true, subtree: true })"
+    )
+    page.goto("/upload")
+    assert page.evaluate("window.first") == "light"
+    expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+
+
+def test_the_chart_follows_the_theme(open_page: OpenPage, ids: dict[str, int]) -> None:
+    page = settled(open_page(f"/runs/{ids['ready']}"))
+    canvas = page.locator("[data-chart] canvas")
+    light = canvas.evaluate("canvas => canvas.toDataURL()")
+    page.get_by_role("button", name="Theme: system").click()
+    page.get_by_role("button", name="Theme: light").click()
+    expect(page.locator("[data-chart][data-ready=dark]")).to_be_visible()
+    assert canvas.evaluate("canvas => canvas.toDataURL()") != light
+
+
+def test_the_keyboard_is_enough(open_page: OpenPage) -> None:
+    page = open_page("/runs")
+    page.keyboard.press("Tab")
+    skip = page.get_by_role("link", name="Skip to content")
+    expect(skip).to_be_focused()
+    expect(skip).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    page.keyboard.press("/")
+    search = page.get_by_role("searchbox", name="Search runs")
+    expect(search).to_be_focused()
+    assert search.evaluate("node => getComputedStyle(node).outlineStyle") == "solid"
+    page.keyboard.type("a/b")
+    expect(search).to_have_value("a/b")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"/runs\?q=a%2Fb$"))
