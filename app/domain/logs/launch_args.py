@@ -1,0 +1,167 @@
+"""Reads command-line flags: of Megatron-LM, of Megatron-Bridge's harness, and Bridge's overrides `model.name=value`.
+
+A flag that is not there says nothing, since its default depends on the version; only what is stated is stated.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from app.domain.logs.arguments import contract_fields
+from app.domain.logs.literals import read_literal
+from app.domain.logs.setting import Setting
+from app.domain.run import Stated, Value
+
+MAX_TEXT = 100_000
+"""Characters of a command line that are read."""
+
+RENAMED = {
+    "fp8_format": "fp8",
+    "fp4_format": "fp4",
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+    "no_overlap_p2p_communication": "no_overlap_p2p_comm",
+    "ng": "world_size",
+    "num_gpus": "world_size",
+}
+"""Flags that are stored under another name than their own."""
+
+A2A_OVERLAP = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
+"""Both are set by the one flag `--moe_a2a_overlap` of Megatron-Bridge's harness."""
+
+LISTS = frozenset(
+    {
+        "cp_comm_type",
+        "cuda_graph_modules",
+        "cuda_graph_scope",
+        "hierarchical_context_parallel_sizes",
+        "moe_router_load_balancing_type",
+        "offload_modules",
+        "recompute_modules",
+    }
+)
+"""Flags that take several values, which a mapping may hold as one text."""
+
+_FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
+_OVERRIDE = re.compile(r"\+{0,2}(?:[a-z]\w*\.)+([a-z]\w*)=(.*)\Z", re.DOTALL)
+_PATTERN_PART = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?\Z")
+_NODE_FLAGS = ("nproc_per_node", "gpus_per_node", "gn")
+
+
+def stated_by_launch_args(args: Mapping[str, object] | str) -> tuple[dict[str, Stated], list[str]]:
+    """Contract fields that flags state, all with the source `metadata`, and warnings about what could not be used.
+
+    `args` is a command line, or maps flags (with or without dashes) to values; a value of True, None or "" is a flag
+    without one. Flags that no contract field comes from are passed over.
+    """
+    pairs = list(_from_text(args) if isinstance(args, str) else _from_mapping(args))
+    warnings: list[str] = []
+    if not pairs and args:
+        warnings.append("launch_args holds no flags: write them as --name value, or as an object.")
+    settings: dict[str, Setting] = {}
+    for name, value in pairs:
+        for setting in _settings(name, value):
+            known = settings.get(setting.name)
+            if known and known.value != setting.value:
+                warnings.append(f"launch_args states {setting.name} twice; {setting.value} was taken.")
+            settings[setting.name] = setting
+    _add_derived(settings)
+    found, refused = contract_fields(settings)
+    warnings.extend(f"launch_args: {sentence}" for sentence in refused)
+    gpus_per_node = next((settings[name] for name in _NODE_FLAGS if name in settings), None)
+    if gpus_per_node and isinstance(gpus_per_node.value, int) and gpus_per_node.value > 0:
+        found["gpus_per_node"] = Stated(gpus_per_node.value, "metadata", gpus_per_node.detail)
+    return {
+        name: replace(stated, source="metadata", detail=f"launch_args: {stated.detail}")
+        for name, stated in found.items()
+    }, warnings
+
+
+def _from_text(text: str) -> Iterator[tuple[str, object]]:
+    """Flags of a command line with their values; what stands before the first flag is the program."""
+    text = text[:MAX_TEXT].replace("\\\n", " ")
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote without its partner
+        words = text.split()
+    name: str | None = None
+    values: list[str] = []
+    for word in words:
+        flag = _FLAG.match(word)
+        override = _OVERRIDE.match(word)
+        if not flag and not override:
+            values.append(word)
+            continue
+        if name is not None:
+            yield name, _joined(values)
+        name, values = None, []
+        if override:
+            yield override[1], override[2]
+        elif flag:
+            name = flag[1]
+            values = [flag[2]] if flag[2] is not None else []
+    if name is not None:
+        yield name, _joined(values)
+
+
+def _joined(values: list[str]) -> object:
+    return True if not values else values[0] if len(values) == 1 else values
+
+
+def _from_mapping(args: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in args.items():
+        yield str(name), True if value is None or value == "" else value
+
+
+def _settings(name: str, raw: object) -> Iterator[Setting]:
+    """The settings that one flag makes; `--no-x` switches x off."""
+    name = name.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
+    name = RENAMED.get(name, name)
+    value = _value(name, raw)
+    if name.startswith("no_") and value is True:
+        name, value = name.removeprefix("no_"), False
+    for stored in A2A_OVERLAP if name == "moe_a2a_overlap" else (name,):
+        yield Setting(stored, value, "metadata")
+
+
+def _value(name: str, raw: object) -> Value:
+    if isinstance(raw, str):
+        if name == "moe_layer_freq" and (pattern := _layer_pattern(raw)):
+            return pattern
+        words = raw.replace(",", " ").split()
+        if name in LISTS and len(words) > 1 and not raw.startswith(("[", "(")):
+            return tuple(words)
+        return read_literal(raw)
+    if isinstance(raw, Iterable):
+        items = [read_literal(item) if isinstance(item, str) else item for item in raw]
+        return tuple(item for item in items if isinstance(item, str | int | float))
+    return raw if isinstance(raw, bool | int | float) else None
+
+
+def _layer_pattern(text: str) -> tuple[int, ...] | None:
+    """`([0]*3+[1]*58)`, which Megatron-LM evaluates: which layers are MoE layers."""
+    layers: list[int] = []
+    for part in text.replace(" ", "").strip("()").split("+"):
+        match = _PATTERN_PART.match(part)
+        if not match or len(layers) > 2000:
+            return None
+        layers.extend([int(layer) for layer in match[1].split(",")] * int(match[2] or 1))
+    return tuple(layers[:2000])
+
+
+def _add_derived(settings: dict[str, Setting]) -> None:
+    """Settings that follow from other flags: torchrun's world size, chunks from layers per chunk, a backend's type."""
+    backend = settings.get("moe_flex_dispatcher_backend")
+    if backend:  # Megatron-Bridge's harness names the backend only, and None for alltoall
+        kind = "alltoall" if backend.value is None else "flex"
+        settings.setdefault("moe_token_dispatcher_type", Setting("moe_token_dispatcher_type", kind, "metadata"))
+    numbers = {name: one.value for name, one in settings.items() if type(one.value) is int and one.value > 0}
+    nodes, per_node = numbers.get("nnodes"), next((numbers[name] for name in _NODE_FLAGS if name in numbers), None)
+    if "world_size" not in settings and nodes and per_node:
+        settings["world_size"] = Setting("world_size", nodes * per_node, "metadata")
+    layers, stages = numbers.get("num_layers"), numbers.get("pipeline_model_parallel_size")
+    per_chunk = numbers.get("num_layers_per_virtual_pipeline_stage")
+    if layers and stages and per_chunk and layers % (stages * per_chunk) == 0:
+        chunks = layers // (stages * per_chunk)
+        name = "virtual_pipeline_model_parallel_size"
+        settings.setdefault(name, Setting(name, chunks, "metadata"))

@@ -1,0 +1,125 @@
+"""Puts the readers of all kinds of lines together, and what they found into one `ParsedLog`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.domain.logs.arguments import contract_fields
+from app.domain.logs.dumps import DumpReader
+from app.domain.logs.events import ENDS, FAILURES, EventReader
+from app.domain.logs.megatron_bridge import StepReader
+from app.domain.logs.megatron_lm import IterationReader
+from app.domain.logs.memory import MemoryReader
+from app.domain.logs.notes import Notes
+from app.domain.logs.prefixes import unwrap
+from app.domain.logs.scanner import LineReader, Scanner
+from app.domain.logs.series import Series, build
+from app.domain.logs.settings import merge
+from app.domain.logs.world_size import WorldSizeReader
+from app.domain.run import ParsedLog, Stated
+
+MEGATRON_LM = "Megatron-LM"
+MEGATRON_BRIDGE = "Megatron-Bridge"
+
+SHOWN_LINES = 5
+"""Lines kept from the start and from the end of a log, for people who ask why nothing was read."""
+
+_EDGE = 16_384
+"""Bytes looked at for them."""
+_SHOWN_LENGTH = 300
+
+
+class Reading:
+    """The state of reading one log."""
+
+    def __init__(self) -> None:
+        self._notes = Notes()
+        self._iterations = IterationReader(self._notes)
+        self._steps = StepReader(self._notes)
+        self._memory = MemoryReader(self._notes)
+        self._dumps = DumpReader(self._notes, self._iterations.process_started)
+        self._events = EventReader(self._notes, self._iterations.process_started)
+        self._world = WorldSizeReader()
+        self._scanner = Scanner(self._readers())
+        self._head = b""
+        self._tail = b""
+        self._last = b""
+
+    def _readers(self) -> Sequence[LineReader]:
+        """All readers; those of further trainer families come here."""
+        return (self._iterations, self._steps, self._memory, self._dumps, self._events, self._world)
+
+    def read(self, block: bytes) -> None:
+        """Read one block of `scanner.blocks()`."""
+        if len(self._head) < _EDGE:
+            self._head += block[:_EDGE]
+        self._tail = (self._tail + self._last)[-_EDGE:] if len(block) < _EDGE else b""
+        self._last = block
+        self._scanner.scan(block)
+
+    def result(self) -> ParsedLog:
+        end = (self._tail + self._last)[-_EDGE:]
+        line_count = self._scanner.line_breaks
+        if end and not end.endswith(b"\n"):
+            line_count += 1
+            self._iterations.ended_in(end.rpartition(b"\n")[2], line_count)
+        series = build(self._iterations.rows, self._steps.steps, self._notes)
+        dumps = self._dumps.dumps()
+        settings, arguments = merge(dumps, self._notes)
+        stated, refused = contract_fields(settings)
+        for sentence in refused:
+            self._notes.problem("value that no field takes", sentence)
+        stated = self._world.stated | stated
+        if batch := _batch_size(series):
+            stated.setdefault("gbs", batch)
+        is_bridge = bool(self._steps.steps.lines) or self._memory.is_bridge or any(dump.is_summary for dump in dumps)
+        is_megatron = bool(len(series.line_numbers) or dumps or self._memory.reports)
+        return ParsedLog(
+            trainer=MEGATRON_BRIDGE if is_bridge else MEGATRON_LM if is_megatron else "",
+            columns=series.columns,
+            line_numbers=series.line_numbers,
+            segment_starts=series.segment_starts,
+            total_iterations=series.total_iterations,
+            log_interval=series.log_interval or _whole(arguments.get("log_interval")),
+            stated=stated,
+            arguments=arguments,
+            memory=self._memory.reports,
+            events=tuple(self._events.events),
+            problems=self._notes.problems(),
+            line_count=line_count,
+            unrecognised_lines=self._notes.unread,
+            first_lines=_shown(self._head, first=True),
+            last_lines=_shown(end, first=False),
+            truncated=self._notes.cut or self._stops_early(series),
+        )
+
+    def _stops_early(self, series: Series) -> bool:
+        """True when iterations stop before the last planned one, and no line says why."""
+        if series.total_iterations is None or not len(series.line_numbers):
+            return False
+        last = series.columns["iteration"][-1]
+        told = any(
+            event.kind in ENDS | FAILURES for event in self._events.events if event.line > series.line_numbers[-1]
+        )
+        return bool(last < series.total_iterations and not told)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _batch_size(series: Series) -> Stated | None:
+    """The global batch size that the iteration lines print, when it is one and the same."""
+    column = series.columns.get("global_batch_size")
+    values = np.unique(column[np.isfinite(column)]) if column is not None else np.empty(0)
+    if len(values) != 1 or not 1 <= values[0] <= 10**9:
+        return None
+    line = int(series.line_numbers[0])
+    return Stated(int(values[0]), "log line", f"line {line}: global batch size: {values[0]:.0f}")
+
+
+def _shown(data: bytes, *, first: bool) -> tuple[str, ...]:
+    """The first or last lines of `data` that are not blank, without colours and control characters."""
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    chosen = lines[:SHOWN_LINES] if first else lines[-SHOWN_LINES:]
+    return tuple(unwrap(line[-_EDGE:]).text.strip()[:_SHOWN_LENGTH] for line in chosen)

@@ -1,0 +1,142 @@
+"""Finds the few lines of a log that matter: one Hyperscan pass over its bytes for all keys of all readers.
+
+A log of hundreds of ranks is mostly NCCL notes and warnings. Lines are therefore neither split nor decoded; a reader
+is called for those that hold one of its literal keys and gets the bytes around them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import hyperscan
+import numpy as np
+import numpy.typing as npt
+
+BoolArray = npt.NDArray[np.bool_]
+
+MAX_LINE = 1 << 20
+"""Bytes. A longer line is read in pieces of this size, so that a file without a line break needs no more memory.
+The pieces are counted from the start of the line: the result does not depend on how the bytes arrived."""
+
+BLOCK = 1 << 18
+"""Bytes scanned at a time: small enough to stay in the processor's cache between the passes over them."""
+
+
+class LineReader(Protocol):
+    """What reads one kind of line. `keys` are literals; the rarer their last bytes in ordinary logs, the faster."""
+
+    @property
+    def keys(self) -> Sequence[bytes]: ...
+
+    def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
+        """Read what the key before `hit` announced in `data[start:end]`, a line without its break.
+
+        Returns the offset up to which keys of this reader are dealt with. `end == len(data)` means that no line break
+        was seen: the log ends here, or a very long line goes on.
+        """
+        ...
+
+    def block(self, data: bytes) -> None:
+        """Called for every block after its keys; readers of several lines take up here what follows their key."""
+        ...
+
+
+def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in blocks that end at a line break, except for the last block and pieces of very long lines."""
+    carry = b""
+    for data in _joined(chunks):
+        # Only the line that is carried over can be too long: all others arrived within one or two blocks
+        first = data.find(b"\n")
+        head = data if first < 0 else data[:first]
+        if first >= 0 and len(carry) + first < MAX_LINE:
+            cut = data.rfind(b"\n") + 1
+            yield b"".join((carry, memoryview(data)[:cut]))
+            carry = data[cut:]
+            continue
+        carry += head
+        while len(carry) >= MAX_LINE:
+            yield carry[:MAX_LINE]
+            carry = carry[MAX_LINE:]
+        if first >= 0:
+            cut = data.rfind(b"\n") + 1
+            yield carry + data[first:cut]
+            carry = data[cut:]
+    if carry:
+        yield carry
+
+
+def _joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of one to two blocks, however small or large the chunks are."""
+    parts: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        for at in range(0, len(chunk), BLOCK):
+            part = chunk[at : at + BLOCK]
+            parts.append(part)
+            size += len(part)
+            if size >= BLOCK:
+                yield b"".join(parts)
+                parts, size = [], 0
+    yield b"".join(parts)
+
+
+@lru_cache(maxsize=8)
+def _database(keys: tuple[bytes, ...]) -> hyperscan.Database:
+    """Compiled once a process and set of keys; literal patterns need neither time nor memory beyond their length."""
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    database.compile(expressions=list(keys), ids=list(range(len(keys))), elements=len(keys), literal=True)
+    return database
+
+
+class Scanner:
+    """Carries the blocks of one log to the readers, and counts lines on the way."""
+
+    def __init__(self, readers: Sequence[LineReader]) -> None:
+        self._readers = readers
+        self._owners = [owner for owner, reader in enumerate(readers) for _ in reader.keys]
+        self._database = _database(tuple(key for reader in readers for key in reader.keys))
+        self._scratch = hyperscan.Scratch(self._database)
+        self._hits: list[tuple[int, int]] = []
+        self._line = 1
+        """Number of the line in which the next block starts."""
+
+    def scan(self, data: bytes) -> None:
+        """Read one block of `blocks()`."""
+        hits = self._hits
+        hits.clear()
+        self._database.scan(data, match_event_handler=self._on_match, scratch=self._scratch)
+        is_break = np.frombuffer(data, np.uint8) == 10
+        counted = 0
+        if hits:
+            hits.sort()
+            counted = self._read_hits(data, hits, is_break)
+        for reader in self._readers:
+            reader.block(data)
+        self._line += int(np.count_nonzero(is_break[counted:]))
+
+    def _on_match(self, key: int, _start: int, end: int, _flags: int, _context: object) -> None:
+        self._hits.append((end, key))
+
+    def _read_hits(self, data: bytes, hits: list[tuple[int, int]], is_break: BoolArray) -> int:
+        """Call the readers; returns the offset up to which line breaks were added to `_line`."""
+        done = [0] * len(self._readers)
+        start, end = 0, -1
+        for hit, key in hits:
+            owner = self._owners[key]
+            if hit <= done[owner]:
+                continue
+            if hit > end:
+                line_start = data.rfind(b"\n", start, hit) + 1
+                if line_start > start:
+                    self._line += int(np.count_nonzero(is_break[start:line_start]))
+                    start = line_start
+                end = data.find(b"\n", hit)
+                if end < 0:
+                    end = len(data)
+            done[owner] = self._readers[owner].read(data, start, end, hit, self._line)
+        return start
+
+    @property
+    def line_breaks(self) -> int:
+        """Line breaks seen."""
+        return self._line - 1

@@ -1,0 +1,149 @@
+"""Turns the iteration lines of a log into columns: without doubled lines, with overlaps of restarts resolved."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from app.domain.logs.megatron_bridge import Steps
+from app.domain.logs.megatron_lm import Rows
+from app.domain.logs.notes import Notes
+from app.domain.logs.true_step_time import true_step_times
+from app.domain.run import FloatArray, IntArray
+
+BoolArray = npt.NDArray[np.bool_]
+
+MAX_COLUMNS = 64
+"""Columns kept, in the order in which they first appear. Trainers with every option on print about 30."""
+
+ROUNDING_MS = 6.0
+CLOCKS = 0.01
+"""How far a step line may be from its iteration line: its seconds have two decimals, and rank 0 has its own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The columns of `ParsedLog`, see there."""
+
+    columns: dict[str, FloatArray]
+    line_numbers: IntArray
+    segment_starts: tuple[int, ...]
+    total_iterations: int | None
+    log_interval: int | None
+
+
+def build(rows: Rows, steps: Steps, notes: Notes) -> Series:
+    """All columns of a log. Without iteration lines the step lines are counted from 1."""
+    if not rows.lines:
+        return _from_steps(steps, notes)
+    columns = _scatter(rows, notes)
+    total = int(columns.pop("total_iterations")[-1])
+    lines = np.frombuffer(rows.lines, np.int64)
+    if steps.lines:
+        columns["tflops_per_gpu"] = _with_step_lines(columns, lines, steps)
+    fresh = ~_doubled(columns, rows)
+    first = _first_of_process(columns["iteration"], rows, fresh)
+    kept = fresh & ~_superseded(columns["iteration"], first)
+    columns["step_time_true_ms"] = true_step_times(
+        columns["iteration"], columns["step_time_ms"], fresh=fresh, first=first, rows=rows, notes=notes
+    )
+    # A process whose first line was superseded begins with its first line that was kept
+    starts: IntArray = np.unique(np.cumsum(kept)[first] - kept[first])
+    n = int(kept.sum())
+    return Series(
+        columns={name: column[kept] for name, column in columns.items()},
+        line_numbers=lines[kept],
+        segment_starts=tuple(int(start) for start in starts if start < n),
+        total_iterations=total,
+        log_interval=log_interval(columns["iteration"][kept]),
+    )
+
+
+def log_interval(iteration: FloatArray) -> int | None:
+    """Iterations between two lines: what occurs most often, None when there is no pair of lines."""
+    steps = np.diff(iteration)
+    values, counts = np.unique(steps[steps > 0], return_counts=True)
+    return int(values[counts.argmax()]) if len(values) else None
+
+
+def _scatter(rows: Rows, notes: Notes) -> dict[str, FloatArray]:
+    """The numbers of all templates as columns, in the units of the columns, NaN where nothing was printed."""
+    n = len(rows.lines)
+    columns: dict[str, FloatArray] = {}
+    for template in rows.templates:
+        if not template.rows:
+            continue
+        table = np.frombuffer(template.values).reshape(-1, len(template.columns))
+        at = np.frombuffer(template.rows, np.int64)
+        for place, (name, scale) in enumerate(zip(template.columns, template.scales, strict=True)):
+            if name not in columns:
+                if len(columns) >= MAX_COLUMNS:
+                    notes.problem("many columns", f"Only the first {MAX_COLUMNS} kinds of values were kept.")
+                    continue
+                columns[name] = np.full(n, np.nan)
+            columns[name][at] = table[:, place] * scale
+    return columns
+
+
+def _with_step_lines(columns: dict[str, FloatArray], lines: IntArray, steps: Steps) -> FloatArray:
+    """TFLOP/s with those that only Megatron-Bridge's step lines tell, each paired with the iteration line of its time.
+
+    Either may come first and either may be missing, but both come in order, so one pass over both finds the pairs.
+    """
+    tflops = columns.get("tflops_per_gpu", np.full(len(lines), np.nan))
+    times = columns["step_time_ms"]
+    row = step = 0
+    while row < len(lines) and step < len(steps.lines):
+        if abs(steps.seconds[step] * 1000 - times[row]) <= ROUNDING_MS + CLOCKS * times[row]:
+            if np.isnan(tflops[row]):
+                tflops[row] = steps.tflops[step]
+            row, step = row + 1, step + 1
+        elif steps.lines[step] < lines[row]:
+            step += 1
+        else:
+            row += 1
+    return tflops
+
+
+def _doubled(columns: dict[str, FloatArray], rows: Rows) -> BoolArray:
+    """Lines that repeat the line before them in every value: two sinks of one logger wrote them."""
+    same = np.ones(len(rows.lines), bool)
+    same[0] = False
+    for column in columns.values():
+        before, after = column[:-1], column[1:]
+        same[1:] &= (before == after) | (np.isnan(before) & np.isnan(after))
+    same[list(rows.starts)] = False
+    return same
+
+
+def _first_of_process(iteration: FloatArray, rows: Rows, fresh: BoolArray) -> BoolArray:
+    """Lines that are the first of a process: the log says so, or the iteration does not go on."""
+    first = np.zeros(len(iteration), bool)
+    first[1:] = (np.diff(iteration) <= 0) & fresh[1:]
+    first[[0, *rows.starts]] = True
+    return first
+
+
+def _superseded(iteration: FloatArray, first: BoolArray) -> BoolArray:
+    """Lines whose iteration a later process repeats: training went back to a checkpoint before them."""
+    restart = np.where(first, iteration, np.inf)
+    lowest_from_here = np.minimum.accumulate(restart[::-1])[::-1]
+    return np.append(iteration[:-1] >= lowest_from_here[1:], False)
+
+
+def _from_steps(steps: Steps, notes: Notes) -> Series:
+    """What a log without iteration lines tells: times of 10 ms precision, in order."""
+    n = len(steps.lines)
+    if n:
+        notes.problem(
+            "no iteration lines",
+            "The log has only step lines, which have no iteration number: they were counted from 1. "
+            "Their times are rounded to 10 ms.",
+            int(steps.lines[0]),
+        )
+    times = np.round(np.frombuffer(steps.seconds) * 1000, 3) if n else np.empty(0)
+    columns = {"iteration": np.arange(1.0, n + 1), "step_time_ms": times, "step_time_true_ms": times.copy()}
+    if n:
+        columns["tflops_per_gpu"] = np.frombuffer(steps.tflops)
+    lines = np.frombuffer(steps.lines, np.int64) if n else np.empty(0, np.int64)
+    return Series(columns, lines, (0,) if n else (), None, None)
