@@ -18,6 +18,7 @@ START_SECONDS = 60
 @dataclass
 class Running:
     process: subprocess.Popen[str]
+    data: Path
     address: str = ""
     lines: list[str] = field(default_factory=list)
 
@@ -39,7 +40,7 @@ class Running:
 def running(command: str, data: Path, *arguments: str) -> Iterator[Running]:
     """`threewalls COMMAND --data DATA --port 0`, once it answers; killed at the end if it is still there."""
     process = start(command, data, "--port", "0", *arguments)
-    house = Running(process)
+    house = Running(process, data)
     reader = threading.Thread(target=_read, args=(house,), daemon=True)
     reader.start()
     try:

@@ -4,18 +4,11 @@ import os
 import signal
 import socket
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.embedded.processes import Running, is_alive, running, start, wait_for
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[Running]:
-    with running("serve", tmp_path / "data") as house:
-        yield house
 
 
 def worker_of(house: Running) -> int:
@@ -38,45 +31,48 @@ def processes_of_session(leader: int) -> list[int]:
     return found
 
 
-def test_it_answers_at_the_address_that_it_prints(house: Running) -> None:
-    with urllib.request.urlopen(f"{house.address}/healthz", timeout=30) as answer:
+def test_it_answers_at_the_address_that_it_prints(server: Running) -> None:
+    with urllib.request.urlopen(f"{server.address}/healthz", timeout=30) as answer:
         assert answer.status == 200
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_server_and_worker(house: Running, number: int) -> None:
-    worker = worker_of(house)
-    assert house.stop(number) == 0
-    assert processes_of_session(worker) == []
-    assert "Traceback" not in house.output
-
-
-def test_a_killed_server_takes_its_worker_along(house: Running) -> None:
-    worker = worker_of(house)
-    wait_for(lambda: len(processes_of_session(worker)) > 1, "the worker's pool")
-    house.process.kill()
-    wait_for(lambda: processes_of_session(worker) == [], "the end of the worker")
-
-
-def test_a_worker_that_dies_is_started_again(house: Running) -> None:
-    worker = worker_of(house)
-    os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: house.worker_pid() not in (None, worker), "another worker")
-
-
-def test_a_second_service_on_one_folder_is_refused_by_name(house: Running, tmp_path: Path) -> None:
-    second = start("serve", tmp_path / "data", "--port", "0")
+def test_a_second_service_on_one_folder_is_refused_by_name(server: Running) -> None:
+    second = start("serve", server.data, "--port", "0")
     output, _ = second.communicate(timeout=60)
     assert second.returncode == 3
-    assert f"process {house.process.pid} at {house.address}" in output
+    assert f"process {server.process.pid} at {server.address}" in output
     assert "Traceback" not in output
 
 
-def test_a_folder_is_free_again_after_a_kill(house: Running, tmp_path: Path) -> None:
-    house.process.kill()
-    house.process.wait()
-    with running("serve", tmp_path / "data") as second:
-        assert second.stop() == 0
+def test_ctrl_c_stops_server_and_worker(tmp_path: Path) -> None:
+    with running("serve", tmp_path / "data") as house:
+        worker = worker_of(house)
+        wait_for(lambda: len(processes_of_session(worker)) > 1, "the worker's pool")
+        assert house.stop(signal.SIGINT) == 0
+        assert processes_of_session(worker) == []
+        assert "Traceback" not in house.output
+
+
+def test_an_address_that_others_reach_is_warned_about_and_sigterm_stops_it(tmp_path: Path) -> None:
+    with running("serve", tmp_path / "data", "--host", "0.0.0.0") as house:
+        assert "no log-ins yet" in house.output
+        worker = worker_of(house)
+        assert house.stop(signal.SIGTERM) == 0
+        assert processes_of_session(worker) == []
+        assert "Traceback" not in house.output
+
+
+def test_a_worker_that_dies_is_started_again_and_a_killed_server_takes_it_along(tmp_path: Path) -> None:
+    with running("serve", tmp_path / "data") as house:
+        first = worker_of(house)
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: house.worker_pid() not in (None, first), "another worker")
+        second = worker_of(house)
+        wait_for(lambda: len(processes_of_session(second)) > 1, "the worker's pool")
+        house.process.kill()
+        wait_for(lambda: processes_of_session(second) == [], "the end of the worker")
+    with running("serve", tmp_path / "data") as again:  # the folder is free
+        assert again.stop() == 0
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
@@ -87,11 +83,6 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
     assert process.returncode == 3
     assert f"Port {port} on 127.0.0.1 is taken" in output
     assert "Traceback" not in output
-
-
-def test_an_address_that_others_reach_is_warned_about(tmp_path: Path) -> None:
-    with running("serve", tmp_path / "data", "--host", "0.0.0.0") as house:
-        assert "no log-ins yet" in house.output
 
 
 def test_a_setting_that_is_not_valid_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
