@@ -15,7 +15,7 @@ import pytest
 from tests.embedded.processes import Running, running, wait_for
 
 QUICK = {"THREEWALLS_LEASE_SECONDS": "2", "THREEWALLS_SWEEP_SECONDS": "0.5", "THREEWALLS_LOG_LEVEL": "warning"}
-CELERY = ("celery", "-A", "workers.celery_app")
+CELERY = ("celery", "--quiet", "-A", "workers.celery_app")
 WORKER = (*CELERY, "worker", "--loglevel=warning", "--without-mingle", "--without-gossip")
 BEAT = (*CELERY, "beat", "--loglevel=warning", "--pidfile=")
 BLOCKED_WORKER = ("tests.services.blocked_worker", *WORKER[1:])
