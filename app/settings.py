@@ -1,4 +1,4 @@
-"""Every setting of the service, read from `THREEWALLS_*` environment variables once, and refused at start when wrong."""
+"""Every setting of the service, read once from `THREEWALLS_*` variables, and refused at start when it is wrong."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,8 @@ class Settings(BaseSettings):
         "", description="SQLAlchemy URL, sqlite or postgresql+psycopg. Empty: SQLite in the data folder."
     )
     artifact_url: str = Field(
-        "", description="Where raw logs are kept: a folder, or s3://bucket/prefix. Empty: `artifacts` in the data folder."
+        "",
+        description="Where raw logs are kept: a folder, or s3://bucket/prefix. Empty: `artifacts` in the data folder.",
     )
     s3_endpoint: str = Field("", description="Endpoint of an S3-compatible store; empty means AWS's own.")
     s3_region: str = Field("us-east-1", description="Region of the S3 store.")

@@ -33,7 +33,7 @@ COMMAND = (
 
 
 class Worker:
-    """Keeps one worker process alive, and calls `ring` at each start of it and every `ring_seconds`.
+    """Keeps one worker process alive, and calls `ring` every `ring_seconds`; the worker looks for work as it starts.
 
     `before_start` runs before each start, when no worker is alive.
     """
@@ -74,7 +74,6 @@ class Worker:
                 self._before_start()
             except Exception:  # whatever it was, a service without a worker would be worse
                 log.exception("worker_start_unprepared")
-            self._ring()
             status = self._run_one()
             if not self._stopping.is_set():
                 log.error("worker_died", status=status, restart_in_seconds=RESTART_SECONDS)

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from app.cli import make_parser
+from app.queue import PROCESS_RUN, SWEEP
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,7 +109,7 @@ def test_every_command_is_one_that_the_package_has(service: str) -> None:
         assert arguments[0] == "-A"
         application = importlib.import_module(arguments[1])
         assert arguments[2] in {"worker", "beat"}
-        assert application.celery_app.tasks
+        assert {PROCESS_RUN, SWEEP} <= application.app.tasks.keys()
 
 
 def test_the_image_starts_a_command_that_the_package_has() -> None:
