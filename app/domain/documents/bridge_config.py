@@ -1,0 +1,155 @@
+"""Reads a Megatron-Bridge ConfigContainer, written as YAML to `logger.save_config_filepath`.
+
+Its values are the resolved ones: silent fallbacks (flex without a backend becomes alltoall) are already in them.
+They are still what was asked for, not proof of what ran.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from app.domain.contract_fields.environment import VARIABLES
+from app.domain.documents.bridge_paths import Paths, settings_at
+from app.domain.documents.document import Document
+from app.domain.documents.job_environment import stated_by_variables
+from app.domain.documents.safe_yaml import read_yaml
+from app.domain.field_values import read_value
+from app.domain.logs.arguments import contract_fields
+from app.domain.run import Source, Stated
+
+CONTAINER = "ConfigContainer"
+MAX_LEAVES = 20_000
+"""A container has some 700."""
+
+_SECTIONS = (
+    "model",
+    "train",
+    "dataset",
+    "ddp",
+    "optimizer",
+    "comm_overlap",
+    "mixed_precision",
+    "dist",
+    "rng",
+    "logger",
+)
+_ENOUGH_SECTIONS = 3
+
+
+def read_bridge_config(text: str | bytes) -> Document:
+    """The contract fields of one container. Raises ValueError with a sentence when it is none."""
+    document = read_yaml(text)
+    if not isinstance(document, Mapping) or not is_container(document):
+        raise ValueError("This YAML is no Megatron-Bridge ConfigContainer: it has no model, train and ddp sections.")
+    paths = flatten(document)
+    stated, problems = stated_by_paths(paths, "arguments", CONTAINER)
+    stated |= {name: field for name, field in _stated_by_dataset(paths).items() if name not in stated}
+    if _is_config(document.get("peft")):
+        stated["task"] = Stated("peft", "arguments", f"{CONTAINER}: peft is set")
+    facts = {"train_iters": str(paths["train.train_iters"])} if "train.train_iters" in paths else {}
+    return Document("bridge configuration", stated, facts=facts, problems=(*problems, *_contradictions(paths)))
+
+
+def is_container(document: Mapping[object, object]) -> bool:
+    """True when the top level names the container, or has several of its sections."""
+    if str(document.get("_target_", "")).endswith(CONTAINER):
+        return True
+    return "model" in document and sum(_is_config(document.get(name)) for name in _SECTIONS) >= _ENOUGH_SECTIONS
+
+
+def _is_config(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(value)
+
+
+def flatten(document: Mapping[object, object]) -> dict[str, object]:
+    """Leaves of sections by `section.name`; deeper mappings (dtypes and functions as `_target_`) stay as they are."""
+    paths: dict[str, object] = {}
+    for section, values in document.items():
+        if isinstance(values, Mapping):
+            paths |= {f"{section}.{name}": value for name, value in values.items() if len(paths) < MAX_LEAVES}
+        elif section == "mixed_precision":
+            paths["mixed_precision"] = values
+    return paths
+
+
+def stated_by_paths(paths: Paths, source: Source, where: str) -> tuple[dict[str, Stated], list[str]]:
+    """Contract fields of configuration leaves, of a whole container or of single overrides."""
+    found, problems = contract_fields(settings_at(paths, source))
+    stated = {name: replace(field, detail=f"{where}: {field.detail}") for name, field in found.items()}
+    model = paths.get("model.hf_model_id")
+    if isinstance(model, str) and model.strip("/ "):
+        name = model.strip("/ ").rpartition("/")[2]
+        stated["model"] = Stated(read_value("model", name[:200]), source, f"{where}: model.hf_model_id = {model[:200]}")
+    variables = {
+        name: str(paths[f"env_vars.{name}"]) for name in VARIABLES if paths.get(f"env_vars.{name}") is not None
+    }
+    return stated | stated_by_variables(variables, f"{where}: env_vars"), problems
+
+
+def stated_by_overrides(paths: Paths, source: Source, where: str) -> tuple[dict[str, Stated], list[str]]:
+    """Contract fields of single overrides; one that also depends on what the recipe sets is left out."""
+    stated, problems = stated_by_paths(paths, source, where)
+    names = {path.rpartition(".")[2] for path in paths}
+    return {name: field for name, field in stated.items() if _is_decided(name, field, names)}, problems
+
+
+_NEEDS = {
+    "routing_mode": ("moe_router_force_load_balancing", "moe_expert_capacity_factor"),
+    "dp_overlap": ("overlap_grad_reduce", "overlap_param_gather"),
+    "pp_account": ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"),
+    "nan_checks": ("check_for_nan_in_loss", "check_for_nan_in_grad"),
+    "recompute_modules": ("recompute_modules",),
+    "flex_backend": ("moe_flex_dispatcher_backend",),
+    "precision": ("fp8", "fp4"),
+}
+"""Settings that decide a field together."""
+
+
+def _is_decided(name: str, field: Stated, names: set[str]) -> bool:
+    if name == "routing_mode" and field.value == "forced-balance":
+        return True  # it wins over all others
+    if name == "precision" and "mixed_precision" in names:
+        return True
+    if name == "dispatcher" and field.source == "derived":
+        return "moe_flex_dispatcher_backend" in names
+    return all(needed in names for needed in _NEEDS.get(name, ()))
+
+
+def _stated_by_dataset(paths: Paths) -> dict[str, Stated]:
+    """Data and task from the dataset's class. A GPT dataset without a blend makes up its data."""
+    target = str(paths.get("dataset._target_", "")).rpartition(".")[2]
+    if not target:
+        return {}
+    stated: dict[str, Stated] = {}
+    made_up = "Mock" in target or paths.get("dataset.mock") is True
+    blends = [
+        paths[name] for name in ("dataset.blend", "dataset.blend_per_split", "dataset.data_path") if name in paths
+    ]
+    if not made_up and target == "GPTDatasetConfig":
+        made_up = bool(blends) and not any(blends)
+        if not made_up and not blends:
+            return {}
+    detail = f"{CONTAINER}: dataset is a {target[:100]}" + (" without data" if made_up and "Mock" not in target else "")
+    stated["data_mode"] = Stated("mock" if made_up else "real", "arguments", detail)
+    if "Finetuning" in target or "SFT" in target:
+        stated["task"] = Stated("sft", "arguments", detail)
+    elif "GPT" in target:
+        stated["task"] = Stated("pretrain", "arguments", detail)
+    return stated
+
+
+def _contradictions(paths: Paths) -> list[str]:
+    """Values of one container that disagree, in sentences."""
+    problems = []
+    lengths = {
+        name: paths[name]
+        for name in ("model.seq_length", "dataset.seq_length", "dataset.sequence_length")
+        if isinstance(paths.get(name), int)
+    }
+    if len(set(lengths.values())) > 1:
+        said = " and ".join(f"{name} = {length}" for name, length in lengths.items())
+        problems.append(f"The sequence lengths differ: {said}. The model's was taken.")
+    if paths.get("model.moe_token_dispatcher_type") == "flex" and (
+        "model.moe_flex_dispatcher_backend" in paths and paths["model.moe_flex_dispatcher_backend"] is None
+    ):
+        problems.append("The dispatcher is flex without a backend: Megatron-Bridge resets it to alltoall.")
+    return problems

@@ -1,0 +1,200 @@
+"""Flags of Megatron-Bridge's launch scripts, which set more, or other, than their names say.
+
+`scripts/performance/argument_parser.py` and `utils/overrides.py` (run_script.py, setup_experiment.py);
+`scripts/training/setup_experiment.py` and `run_recipe.py` (train.sh). Both accept dashes for underscores.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Set = list[tuple[str, object]]
+"""Contract fields with raw values."""
+
+SHORT = {
+    "ng": "num_gpus",
+    "gn": "gpus_per_node",
+    "g": "gpu",
+    "c": "compute_dtype",
+    "m": "model_family_name",
+    "mr": "model_recipe_name",
+    "gb": "global_batch_size",
+    "mb": "micro_batch_size",
+    "sl": "seq_length",
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "vp": "virtual_pipeline_model_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "et": "expert_tensor_parallel_size",
+    "ms": "max_steps",
+    "rl": "recompute_num_layers",
+    "ol": "activation_offload_layers",
+    "i": "container_image",
+    "ce": "custom_env_vars",
+    "E": "env",
+    "cv": "config_variant",
+}
+
+SCRIPTS = frozenset(
+    {
+        "run_script.py",
+        "setup_experiment.py",
+        "run_recipe.py",
+        "run_recipe.sh",
+        "train.sh",
+        "launch_with_sbatch.sh",
+        "launch_with_nemo_run.py",
+        "run_performance_workload.py",
+    }
+)
+OWN_FLAGS = frozenset(
+    {"--recipe", "-mr", "--model_recipe_name", "--moe_a2a_overlap", "--moe_flex_dispatcher_backend", "--compute_dtype"}
+)
+"""Flags that only these scripts have, as they are written: Megatron-LM's are dashed."""
+
+CHOOSES_RECIPE = frozenset({"compute_dtype", "precision", "task", "mode", "model_recipe_name", "model", "gpu"})
+"""Flags of the performance scripts that pick the recipe; overrides change it, and all other flags change it again."""
+
+_FIELDS = {
+    "num_gpus": "gpus",
+    "gpus": "gpus",
+    "gpus_per_node": "gpus_per_node",
+    "devices": "gpus_per_node",
+    "gpu": "gpu",
+    "gpu_type": "gpu",
+    "compute_dtype": "precision",
+    "precision": "precision",
+    "model_recipe_name": "model",
+    "model": "model",
+    "task": "task",
+    "mode": "task",
+    "global_batch_size": "gbs",
+    "micro_batch_size": "mbs",
+    "seq_length": "seq_len",
+    "pipeline_model_parallel_size": "pp",
+    "virtual_pipeline_model_parallel_size": "vpp",
+    "pipeline_model_parallel_layout": "pp_layout",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_layers",
+}
+_ON = frozenset({"true", "1", "t", "yes", "y"})
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What one flag sets. `note` is a sentence where the flag does not do what it seems to."""
+
+    fields: tuple[tuple[str, object], ...] = ()
+    note: str = ""
+
+
+def meaning_of(name: str, values: list[str]) -> Meaning:
+    """What flag `name` (long, with underscores) sets with `values`; nothing for a flag without a contract field."""
+    value = values[0] if values else ""
+    if name in _TRAPS:
+        return _TRAPS[name](value)
+    field = _FIELDS.get(name)
+    if field is None or (not value and field != "etp"):
+        return Meaning()
+    return Meaning(((field, None if value in ("None", "") else value),))
+
+
+def _tensor_parallel(value: str) -> Meaning:
+    return Meaning((("tp", value), ("sp", value.isdigit() and int(value[:9]) > 1)))
+
+
+def _a2a_overlap(value: str) -> Meaning:
+    if value.lower() not in _ON:
+        return Meaning(note="--moe_a2a_overlap false changes nothing: the recipe keeps its own overlap.")
+    return Meaning(
+        (("ep_overlap", True), ("delay_wgrad", True), ("shared_overlap", False)),
+        "--moe_a2a_overlap sets two knobs, expert overlap and delayed weight gradients, and clears shared overlap.",
+    )
+
+
+def _flex_backend(value: str) -> Meaning:
+    if value == "None":
+        return Meaning((("dispatcher_type", "alltoall"), ("flex_backend", None), ("dispatcher", "alltoall")))
+    return Meaning((("dispatcher_type", "flex"), ("flex_backend", value), ("dispatcher", value)))
+
+
+def _graph_impl(value: str) -> Meaning:
+    return Meaning((("graph_impl", value), ("te_rng", value != "none")))
+
+
+def _graph_scope(value: str) -> Meaning:
+    modules = [module for module in value.split(",") if module]
+    if "full_iteration" in modules:
+        return Meaning((("graph_impl", "full_iteration"), ("graph_modules", [])))
+    return Meaning((("graph_modules", modules),))
+
+
+def _recompute_layers(value: str) -> Meaning:
+    return Meaning((("recompute_granularity", "full"), ("recompute_method", "block"), ("recompute_layers", value)))
+
+
+def _recompute_modules(value: str) -> Meaning:
+    return Meaning((("recompute_granularity", "selective"), ("recompute_modules", value.split(","))))
+
+
+def _offload_layers(value: str) -> Meaning:
+    return Meaning((("act_offload", True), ("act_offload_layers", value)))
+
+
+def _token_drop(value: str) -> Meaning:
+    if value.lower() in _ON:
+        return Meaning(
+            (("capacity", 1.0), ("pad_to_capacity", True), ("force_balance", False), ("routing_mode", "drop-and-pad"))
+        )
+    return Meaning(
+        (("capacity", None), ("pad_to_capacity", False), ("force_balance", True), ("routing_mode", "forced-balance")),
+        "--use_tokendrop false forces even routing.",
+    )
+
+
+def _megatron_fsdp(value: str) -> Meaning:
+    return Meaning((("fsdp", "megatron_fsdp"),) if value.lower() in _ON else ())
+
+
+def _data(value: str) -> Meaning:
+    return Meaning((("data_mode", "mock" if "mock" in value.lower() else "real"),) if value else ())
+
+
+_TRAPS: dict[str, Callable[[str], Meaning]] = {
+    "tensor_model_parallel_size": _tensor_parallel,
+    "moe_a2a_overlap": _a2a_overlap,
+    "moe_flex_dispatcher_backend": _flex_backend,
+    "cuda_graph_impl": _graph_impl,
+    "cuda_graph_scope": _graph_scope,
+    "recompute_num_layers": _recompute_layers,
+    "recompute_modules": _recompute_modules,
+    "activation_offload_layers": _offload_layers,
+    "use_tokendrop": _token_drop,
+    "use_megatron_fsdp": _megatron_fsdp,
+    "data": _data,
+    "dataset": _data,
+}
+
+_RECIPE_PRECISION = re.compile(r"_(bf16|fp8cs|fp8mx|fp8sc|nvfp4)(?=_|$)")
+_RECIPE_TASK = re.compile(r"_(pretrain|sft|peft)(?=_|$)")
+_PRECISIONS = {"bf16": "bf16", "fp8cs": "fp8_cs", "fp8mx": "fp8_mx", "fp8sc": "fp8_sc", "nvfp4": "nvfp4"}
+
+
+def fields_of_recipe(recipe: str) -> Set:
+    """What a recipe's name says, `deepseek_v3_pretrain_256gpu_gb200_fp8mx_config`: task, precision, made-up data.
+
+    Its GPU and its size are those it was tuned for, which a command may run elsewhere.
+    """
+    fields: Set = []
+    task, precision = _RECIPE_TASK.search(recipe), _RECIPE_PRECISION.search(recipe)
+    if task:
+        fields.append(("task", task[1]))
+    if precision:
+        fields.append(("precision", _PRECISIONS[precision[1]]))
+    if "_mock" in recipe:
+        fields.append(("data_mode", "mock"))
+    return fields

@@ -1,0 +1,153 @@
+import json
+
+import pytest
+
+from app.domain.documents.job_environment import read_job_environment
+from app.domain.documents.nodelist import count_nodes
+from app.domain.documents.secrets import is_secret
+
+ENVIRONMENT = """\
+PATH=/usr/bin:/bin
+PWD=/workspace
+SLURM_JOB_ID=1234567
+SLURM_JOB_NODELIST=pool0-[0001-0003,0007]
+SLURM_JOB_NUM_NODES=4
+SLURM_GPUS_ON_NODE=8
+SLURM_CLUSTER_NAME=eos
+SLURM_RESTART_COUNT=1
+CUDA_DEVICE_MAX_CONNECTIONS=1
+PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+NVTE_FWD_LAYERNORM_SM_MARGIN=16
+NUM_OF_TOKENS_PER_CHUNK_COMBINE_API=128
+CUDA_VERSION=13.0.1.012
+NCCL_VERSION=2.28.3
+HF_TOKEN=hf_abcdefghijklmnopqrstuv
+WANDB_API_KEY=0123456789abcdef
+BASH_FUNC_module%%=() {  eval `modulecmd bash $*`
+}
+LESSOPEN=|lesspipe %s
+"""
+
+
+def values(text: str | bytes) -> dict[str, object]:
+    return {name: stated.value for name, stated in read_job_environment(text).stated.items()}
+
+
+def test_an_env_dump():
+    found = values(ENVIRONMENT)
+    assert found["gpus"] == 32
+    assert found["gpus_per_node"] == 8
+    assert found["cluster"] == "eos"
+    assert found["cuda_version"] == "13.0.1.012"
+    assert found["nccl_version"] == "2.28.3"
+    assert found["env.CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert found["env.PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert found["env.NUM_OF_TOKENS_PER_CHUNK_COMBINE_API"] == "128"
+
+
+def test_a_whole_environment_says_what_is_not_set():
+    assert values(ENVIRONMENT)["env.NCCL_NVLS_ENABLE"] is None
+    assert "env.NCCL_NVLS_ENABLE" not in values(ENVIRONMENT.replace("PATH=/usr/bin:/bin\n", ""))
+
+
+def test_details_and_facts():
+    document = read_job_environment(ENVIRONMENT)
+    assert document.stated["gpus"].detail == "environment: 4 nodes x 8 GPUs of a node"
+    assert document.stated["env.CUDA_DEVICE_MAX_CONNECTIONS"].detail == "environment: CUDA_DEVICE_MAX_CONNECTIONS = 1"
+    assert document.facts == {
+        "slurm_job_id": "1234567",
+        "slurm_nodelist": "pool0-[0001-0003,0007]",
+        "slurm_restart_count": "1",
+    }
+
+
+def test_secrets_are_never_kept():
+    shown = str(read_job_environment(ENVIRONMENT))
+    assert "hf_abc" not in shown
+    assert "0123456789abcdef" not in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export SLURM_GPUS_PER_NODE='h100:8'\nexport SLURM_NNODES=2\n",
+        'declare -x SLURM_GPUS_PER_NODE="h100:8"\ndeclare -x SLURM_NNODES="2"\n',
+        "SLURM_GPUS_PER_NODE=h100:8\0SLURM_NNODES=2\0",
+        json.dumps({"SLURM_GPUS_PER_NODE": "h100:8", "SLURM_NNODES": 2}),
+        "SLURM_GPUS_PER_NODE=h100:8\nSLURM_JOB_NODELIST=n[1-2]\n",
+    ],
+)
+def test_every_way_to_write_it(text):
+    found = values(text)
+    assert (found["gpus"], found["gpus_per_node"], found["gpu"]) == (16, 8, "H100")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("WORLD_SIZE=64\nSLURM_NNODES=2\nSLURM_GPUS_ON_NODE=8\n", "gpus", 64),
+        ("SLURM_GPUS_PER_NODE=gpu:4\nX=1\n", "gpus_per_node", 4),
+        ("MB_CONTAINER_IMAGE=/images/nvidia+nemo+26.06.sqsh\nX=1\n", "container", "nvidia/nemo:26.06"),
+        ("NCCL_NVLS_ENABLE=0\nX=1\n", "env.NCCL_NVLS_ENABLE", "0"),
+        ("NCCL_NVLS_ENABLE=${NVLS:-0}\nX=1\n", "env.NCCL_NVLS_ENABLE", "not stated"),
+        ("NCCL_NVLS_ENABLE=[REDACTED]\nX=1\n", "env.NCCL_NVLS_ENABLE", "not stated"),
+        ("WORLD_SIZE=many\nX=1\n", "gpus", "not stated"),
+        ("WORLD_SIZE=0\nX=1\n", "gpus", "not stated"),
+    ],
+)
+def test_single_variables(text, name, value):
+    assert values(text).get(name, "not stated") == value
+
+
+def test_a_node_list_that_does_not_fit_is_told():
+    problems = read_job_environment("SLURM_NNODES=4\nSLURM_JOB_NODELIST=n[1-2]\n").problems
+    assert problems == ("Slurm says 4 nodes, its node list names 2.",)
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "count"),
+    [
+        ("login1", 1),
+        ("n[1-2]", 2),
+        ("gb-nvl-[001-004,007],login1", 6),
+        ("r[1-2]n[01-16]", 32),
+        ("a,b,c", 3),
+        ("n[0001-1024]", 1024),
+        ("", None),
+        ("(null)", None),
+        ("n[2-1]", None),
+        ("n[a-b]", None),
+        ("n[1-999999999]", None),
+        ("a,,b", None),
+    ],
+)
+def test_node_lists(nodelist, count):
+    assert count_nodes(nodelist) == count
+
+
+@pytest.mark.parametrize("text", ["", "no variables here", "{}", "[1]", "x" * 5_000_000])
+def test_what_is_no_environment_is_refused(text):
+    with pytest.raises(ValueError, match=r"\w+ .*\."):
+        read_job_environment(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("HF_TOKEN", "x", True),
+        ("NGC_API_KEY", "x", True),
+        ("AWS_SECRET_ACCESS_KEY", "x", True),
+        ("DB_PASSWORD", "x", True),
+        ("--hf_token", "x", True),
+        ("--wandb-key", "x", True),
+        ("SSH_AUTH_SOCK", "x", True),
+        ("ANYTHING", "hf_abcdefghijklmnop", True),
+        ("PROXY", "http://me:word@proxy:80", True),
+        ("NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", "128", False),
+        ("TOKENIZERS_PARALLELISM", "false", False),
+        ("MONKEY", "x", False),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "1", False),
+    ],
+)
+def test_secret_names(name, value, secret):
+    assert is_secret(name, value) is secret

@@ -1,0 +1,163 @@
+import math
+import struct
+
+import numpy as np
+import pytest
+
+from app.domain.documents.event_proto import read_event
+from app.domain.documents.tensorboard import read_tensorboard
+from app.domain.documents.tfrecord import BATCH_BYTES, masked_crc32c, masked_crc32c_rows
+from tests.domain.documents.event_files import crc32c, event, event_file, frame, header, masked, simple, tensor, text
+
+# Megatron-LM golden run gpt3_moe_mcore_te_tp4_ep2_etp2_pp2_scoped_cudagraph, 2026-07-25, dgx_h100: iterations 2 to 6
+STEP_TIMES_S = [29.93393, 1.98973, 5.35658, 1.20635, 1.19444]
+LOSSES = [10.95659, 10.95273, 10.97295, 10.95542]
+
+
+def run_file(*more: bytes) -> bytes:
+    times = [event(step, simple("iteration-time", time)) for step, time in enumerate(STEP_TIMES_S, start=2)]
+    losses = [event(step, simple("lm loss", loss)) for step, loss in enumerate(LOSSES, start=1)]
+    return event_file(*losses, *times, *more)
+
+
+def column(data: bytes, name: str) -> list[float]:
+    return [round(float(value), 3) for value in read_tensorboard([data]).columns[name]]
+
+
+def test_checksum_is_that_of_the_standard():
+    assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
+    assert struct.pack("<I", masked_crc32c(b"123456789")) == masked(b"123456789")
+    assert masked_crc32c_rows(np.frombuffer(b"123456789", np.uint8)[None])[0] == masked_crc32c(b"123456789")
+
+
+def test_step_times_are_milliseconds_by_iteration():
+    document = read_tensorboard([run_file()])
+    assert document.columns["iteration"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert column(run_file(), "step_time_ms")[1:] == [29933.929, 1989.73, 5356.58, 1206.35, 1194.44]
+    assert math.isnan(document.columns["step_time_ms"][0])
+    assert document.problems == ()
+
+
+def test_first_recorded_time_holds_two_iterations_and_has_no_true_value():
+    true = read_tensorboard([run_file()]).columns["step_time_true_ms"]
+    assert np.flatnonzero(np.isnan(true)).tolist() == [0, 1]
+
+
+def test_a_run_that_records_its_first_iteration_keeps_it():
+    data = event_file(*(event(step, simple("iteration-time", 2.0 / step)) for step in (1, 2, 3)))
+    assert column(data, "step_time_true_ms") == [2000.0, 1000.0, 666.667]
+
+
+def test_an_interval_of_several_iterations_is_no_artefact():
+    losses = [event(step, simple("lm loss", 10.0)) for step in range(1, 11)]
+    data = event_file(*losses, event(5, simple("iteration-time", 4.0)), event(10, simple("iteration-time", 1.0)))
+    true = read_tensorboard([data]).columns["step_time_true_ms"]
+    assert true[[4, 9]].tolist() == [4000.0, 1000.0]
+
+
+@pytest.mark.parametrize(
+    ("tag", "name", "factor"),
+    [
+        ("iteration-time", "step_time_ms", 1000),
+        ("throughput", "tflops_per_gpu", 1),
+        ("throughput/tflops/device", "tflops_per_gpu", 1),
+        ("learning-rate", "learning_rate", 1),
+        ("batch-size", "global_batch_size", 1),
+        ("loss-scale", "loss_scale", 1),
+        ("grad-norm", "grad_norm", 1),
+        ("num-zeros", "num_zeros", 1),
+        ("params-norm", "params_norm", 1),
+        ("mem-max-allocated-bytes", "peak_memory_bytes", 1),
+        ("mem-max-allocated-gigabytes", "peak_memory_bytes", 1e9),
+        ("mem-reserved-bytes", "reserved_memory_bytes", 1),
+        ("iter-energy/gpu", "energy_j_per_gpu", 1),
+        ("power/gpu", "power_w_per_gpu", 1),
+        ("load_balancing_loss", "load_balancing_loss", 1),
+        ("mtp_1 loss", "mtp_1_loss", 1),
+        ("forward-backward-time", "forward_backward_time_ms", 1000),
+        ("max_attention_logit", "max_attention_logit", 1),
+    ],
+)
+@pytest.mark.parametrize("written", [simple, tensor])
+def test_scalar_names(tag, name, factor, written):
+    data = event_file(event(1, written(tag, 0.5)))
+    assert read_tensorboard([data]).columns[name].tolist() == [0.5 * factor]
+
+
+def test_copies_over_samples_are_dropped():
+    data = run_file(event(1024, simple("lm loss vs samples", 10.9)), event(512, simple("grad-norm vs samples", 1.0)))
+    assert read_tensorboard([data]).columns["iteration"].max() == 6
+
+
+def test_a_restart_keeps_the_later_value():
+    data = event_file(
+        *(event(step, simple("lm loss", value)) for step, value in [(1, 9.0), (2, 8.0), (2, 7.5), (3, 7.0)])
+    )
+    assert column(data, "lm_loss") == [9.0, 7.5, 7.0]
+
+
+def test_arguments_written_as_text_become_fields():
+    arguments = {
+        "tensor_model_parallel_size": "2",
+        "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": "hybridep",
+        "recompute_granularity": "selective",
+        "recompute_modules": "['moe_act', 'layernorm']",
+        "num_experts": "64",
+    }
+    texts = [event(0, text(name, value)) for name, value in arguments.items()]
+    stated = read_tensorboard([event_file(*texts, event(8, simple("world-size", 16.0)))]).stated
+    assert stated["tp"].value == 2
+    assert stated["dispatcher"].value == "hybridep"
+    assert stated["recompute_modules"].value == ("layernorm", "moe_act")
+    assert stated["gpus"].value == 16
+    assert stated["tp"].detail == "TensorBoard text: tensor_model_parallel_size = 2"
+
+
+@pytest.mark.parametrize("cut", [1, 5, 11, 12, 30])
+def test_a_cut_last_record_is_normal(cut):
+    whole = run_file()
+    document = read_tensorboard([whole[:-cut]])
+    assert document.problems == ()
+    assert np.isfinite(document.columns["step_time_ms"]).sum() == len(STEP_TIMES_S) - 1
+
+
+def test_a_corrupt_record_is_skipped_and_told():
+    good = run_file()
+    broken = bytearray(event(7, simple("iteration-time", 1.0)))
+    broken[-6] ^= 0xFF
+    document = read_tensorboard([good + bytes(broken) + event(8, simple("iteration-time", 1.25))])
+    assert document.columns["iteration"].tolist() == [1, 2, 3, 4, 5, 6, 8]
+    assert document.problems == ("1 records were skipped: their checksum does not fit.",)
+
+
+def test_a_broken_length_is_searched_past():
+    broken = bytearray(event(7, simple("iteration-time", 1.0)))
+    broken[3] ^= 0x10
+    document = read_tensorboard([run_file() + bytes(broken) + event(8, simple("iteration-time", 1.25))])
+    assert document.columns["iteration"].tolist()[-1] == 8
+    assert document.problems == ("The file is damaged in 1 places; reading went on behind them.",)
+
+
+def test_long_records_are_stepped_over_in_any_chunking():
+    image = frame(b"\x00" * (3 * BATCH_BYTES))
+    data = header() + event(1, simple("lm loss", 2.0)) + image + event(2, simple("lm loss", 1.0))
+    chunks = [data[start : start + 1000] for start in range(0, len(data), 1000)]
+    assert read_tensorboard(chunks).columns["lm_loss"].tolist() == [2.0, 1.0]
+
+
+def test_a_file_full_of_damage_ends_early():
+    damaged = b"".join(b"\x01" * 13 + event(step, simple("lm loss", 1.0)) for step in range(300))
+    problems = read_tensorboard([header() + damaged]).problems
+    assert "Reading stopped early: the file is damaged in too many places." in problems
+
+
+def test_steps_can_be_negative():
+    record = event(-3, simple("lm loss", 1.0))[12:-4]
+    assert read_event(record)[0].step == -3
+
+
+def test_a_file_without_scalars_says_so():
+    document = read_tensorboard([header()])
+    assert document.columns == {}
+    assert document.problems == ("The event file holds no scalars.",)
