@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +22,16 @@ _STATED_AT = re.compile(r"^line (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """`iteration` when the line was read as one, else None; `fields` are the contract fields that it states."""
+    """`iteration` when the line was read as one, else None; `fields` are the contract fields that it states.
+
+    `ending`: it says how the job ended.
+    """
 
     number: int
     text: str
     iteration: int | None
     fields: tuple[str, ...]
+    ending: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +73,15 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True)
 class LogMarks:
-    """Which line is which iteration (both sorted by line), and which line states which fields."""
+    """Which line is which iteration (both sorted by line), which states which fields, which tells how the job ended."""
 
     lines: FloatArray
     iterations: FloatArray
     fields: Mapping[int, tuple[str, ...]]
+    ending: int | None
 
 
-def marks(columns: Mapping[str, FloatArray], contract: Mapping[str, Stated]) -> LogMarks:
+def marks(columns: Mapping[str, FloatArray], contract: Mapping[str, Stated], health: Mapping[str, Any]) -> LogMarks:
     lines = columns.get("log_line", np.empty(0))
     iterations = columns.get("iteration", np.empty(0))
     known = np.isfinite(lines) & (lines > 0)
@@ -84,7 +90,7 @@ def marks(columns: Mapping[str, FloatArray], contract: Mapping[str, Stated]) -> 
     for name, entry in contract.items():
         if line := stated_line(entry):
             stated[line] = (*stated.get(line, ()), name)
-    return LogMarks(lines[known][order], iterations[known][order], stated)
+    return LogMarks(lines[known][order], iterations[known][order], stated, health.get("evidence_line"))
 
 
 def stated_line(entry: Stated) -> int | None:
@@ -140,4 +146,10 @@ def visible(text: str) -> str:
 def _line(number: int, text: str, marked: LogMarks) -> LogLine:
     at = int(np.searchsorted(marked.lines, number))
     found = at < len(marked.lines) and marked.lines[at] == number
-    return LogLine(number, visible(text), int(marked.iterations[at]) if found else None, marked.fields.get(number, ()))
+    return LogLine(
+        number=number,
+        text=visible(text),
+        iteration=int(marked.iterations[at]) if found else None,
+        fields=marked.fields.get(number, ()),
+        ending=number == marked.ending,
+    )

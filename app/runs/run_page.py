@@ -13,6 +13,7 @@ from app.domain.run import Metric
 from app.errors import FieldError, InvalidQuery
 from app.runs import chart_data, contract_view, log_view, sentences
 from app.runs.charts import series_chart
+from app.runs.health_view import HealthRow, health_rows
 from app.runs.queries import get_run, get_series
 from app.runs.run_view import RunView
 from app.storage.log_files import LogFiles
@@ -73,6 +74,10 @@ class RunPage:
             Headline(name, _HEADLINE_LABELS.get(name, field.label), field.meaning, self.run.metrics.get(name))
             for name, field in METRICS.items()
         ]
+
+    @property
+    def health(self) -> tuple[HealthRow, ...]:
+        return health_rows(self.run.health)
 
     @property
     def contract(self) -> tuple[contract_view.ContractGroup, ...]:
@@ -160,6 +165,8 @@ class RunPage:
         parts = log_view.log_parts(self._log_files, self.run.log_files)
         if not parts:
             return None
-        marked = log_view.marks(self.series.columns if self.run.status == "ready" else {}, self.run.contract)
+        marked = log_view.marks(
+            self.series.columns if self.run.status == "ready" else {}, self.run.contract, self.run.health
+        )
         ended_badly = self.run.status == "failed" or self.run.health.get("outcome") in ENDED_BADLY
         return log_view.log_page(self._log_files, parts, marked, self.view.line, from_end=ended_badly)

@@ -11,14 +11,15 @@ from sqlmodel import Session, col
 from app.domain.run import FloatArray, Metric, Stated, SteadyState
 from app.storage.tables import ProjectRow, RunFileRow, RunRow
 
-
 ENDED_BADLY = ("failed", "out_of_memory", "not_finite")
 """Outcomes of a job that ended in an error, also when it printed iterations before and its run is `ready`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunListItem:
-    """One row of the list. `outcome` is how the job itself ended (`health.outcome`), empty until it is known."""
+    """One row of the list. `outcome` is how the job itself ended (`health.outcome`), empty until it is known;
+    `evidence` is what that was seen in.
+    """
 
     id: int
     name: str
@@ -31,6 +32,7 @@ class RunListItem:
     status: str
     error: str | None
     outcome: str
+    evidence: str
     model: str | None
     gpu: str | None
     gpus: int | None
@@ -181,7 +183,8 @@ def list_item(row: Row[Any]) -> RunListItem:
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
         commit=row.commit, created_at=aware(row.created_at), status=row.status, error=row.error,
-        outcome=str((row.health or {}).get("outcome") or ""), model=row.model, gpu=row.gpu, gpus=row.gpus,
+        outcome=str((row.health or {}).get("outcome") or ""),
+        evidence=str((row.health or {}).get("evidence") or ""), model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=_metrics(row.metrics),
     )  # fmt: skip
