@@ -8,7 +8,7 @@ from app.domain.documents.secrets import is_secret
 
 ENVIRONMENT = """\
 PATH=/usr/bin:/bin
-PWD=/workspace
+PWD=/opt/training
 SLURM_JOB_ID=1234567
 SLURM_JOB_NODELIST=pool0-[0001-0003,0007]
 SLURM_JOB_NUM_NODES=4
