@@ -30,7 +30,8 @@ RULE = b"=" * 70
 
 _ARGUMENT = re.compile(r"  ([A-Za-z_]\w{0,100}) (?:\.{1,48} |(?<=\w{47} ) )([^\r\n]*)", re.ASCII)
 _SECTION = re.compile(r"\[(\w{1,40})\](?: Non-default values \(vs Mcore \w{1,60}\))?: {0,4}\Z")
-_ITEM = re.compile(r" {2}([A-Za-z_]\w{0,100}): ")
+# Two spaces; one of them may have been taken for part of a prefix, some of which end in one
+_ITEM = re.compile(r" {1,2}([A-Za-z_]\w{0,100}): ")
 _DEFAULT = "  (Mcore default: "
 
 
