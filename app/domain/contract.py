@@ -16,7 +16,7 @@ from app.domain.contract_fields.environment import PREFIX
 from app.domain.contract_keys import config_key, is_provisional, stack_key
 from app.domain.derived_fields import derive
 from app.domain.dump_defaults import defaults_of_dump
-from app.domain.field_values import read_value, shown
+from app.domain.field_values import is_stated, read_value, shown
 from app.domain.model_shape import pad_vocabulary
 from app.domain.run import Metadata, ParsedLog, Stated
 
@@ -46,10 +46,10 @@ def resolve(log: ParsedLog, metadata: Metadata) -> Contract:
     warnings: list[str] = []
     seen = _stated_by_log(log, warnings)
     active = _active_dispatcher(log)
-    # What a dump leaves out is too weak a statement to contradict anybody, so it joins last
-    warnings += contradictions(metadata.fields, derive(seen | active))
     requested = _merge(defaults_of_dump(log) | seen, metadata.fields)
     merged = derive(requested | active)
+    # What a dump leaves out is too weak a statement to contradict anybody, so it is not in `seen`
+    warnings += contradictions(metadata.fields, seen | active, derive(seen | active), merged)
     warnings += _fallback_warning(active, derive(requested))
     fields = {name: merged[name] for name in FIELDS if name in merged}
     warnings += impossibilities(fields)
@@ -77,7 +77,9 @@ def _stated_by_log(log: ParsedLog, warnings: list[str]) -> dict[str, Stated]:
         if name not in FIELDS:
             continue
         try:
-            found[name] = replace(stated, value=read_value(name, stated.value))
+            value = read_value(name, stated.value)
+            if is_stated(name, value) or stated.source == "derived":
+                found[name] = replace(stated, value=value)
         except ValueError as problem:
             warnings.append(
                 f"The log states `{name}` as {shown(stated.value)} ({stated.detail}), which was left out: {name} "

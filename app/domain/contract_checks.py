@@ -10,14 +10,24 @@ from app.domain.run import Stated
 Facts = Mapping[str, Stated]
 
 
-def contradictions(stated: Facts, seen: Facts) -> list[str]:
-    """Fields that the metadata state one way and the log another; both are named, the metadata win."""
-    return [
-        f"`{name}` is {shown(claim.value)} in the metadata but {shown(seen[name].value)} in the log "
-        f"({_origin(seen[name])}). The metadata are used; correct them if the log is right."
-        for name, claim in stated.items()
-        if name in seen and not same_value(name, claim.value, seen[name].value)
-    ]
+def contradictions(stated: Facts, seen: Facts, log_alone: Facts, merged: Facts) -> list[str]:
+    """Fields that the metadata state one way and the log another; both are named, the metadata win.
+
+    `seen`: what the log states; `log_alone` and `merged`: what follows from it alone, and with the metadata. A field
+    counts when it differs as it was stated and in effect: a knob that is not in use contradicts nothing.
+    """
+    found = []
+    for name, claim in stated.items():
+        other = seen.get(name) or log_alone.get(name)
+        if other is None or same_value(name, claim.value, other.value):
+            continue
+        if name in log_alone and name in merged and same_value(name, merged[name].value, log_alone[name].value):
+            continue
+        found.append(
+            f"`{name}` is {shown(claim.value)} in the metadata but {shown(other.value)} in the log "
+            f"({_origin(other)}). The metadata are used; correct them if the log is right."
+        )
+    return found
 
 
 def _origin(stated: Stated) -> str:

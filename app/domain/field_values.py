@@ -22,6 +22,14 @@ UNSET = frozenset({"", "none", "null", "unset", "n/a"})
 """Texts that mean "stated as unset". `none` is a choice of its own where the field lists it."""
 _UNSET_IS_NOT_EMPTY = frozenset({"recompute_modules"})
 """Sets for which "unset" is a choice of the trainer's, other than nothing; for all others both are the empty set."""
+_NEVER_UNSET = frozenset(
+    {
+        *("model", "task", "data_mode", "seq_len", "mbs", "gpu", "gpus", "gpus_per_node", "cluster", "container"),
+        *("tp", "pp", "cp", "ep", "dp", "edp", "ga", "precision", "routing_mode", "attention"),
+        *("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "topk"),
+        *(name for name, field in FIELDS.items() if field.group == "Software"),
+    }
+)
 _ENUM = re.compile(r"<?[a-z]\w*\.(?P<name>\w+)(?:: [^>]*)?>?")
 """How Python prints a member of an enumeration: `AttnBackend.flash` or `<AttnBackend.flash: 1>`."""
 TRUE = frozenset({"true", "yes", "on", "1"})
@@ -186,6 +194,14 @@ _READERS = {
     "text": _read_text,
     "name": _read_name,
 }
+
+
+def is_stated(name: str, value: Value) -> bool:
+    """False for a null that says nothing: no job has an unset GPU count, and an unset switch is not known to be off.
+
+    For other fields unset is a value, for instance for `vpp` or `capacity`.
+    """
+    return value is not None or not (name in _NEVER_UNSET or FIELDS[name].kind == "flag")
 
 
 def same_value(name: str, a: Value, b: Value) -> bool:

@@ -82,10 +82,13 @@ def outcome_of(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
 
 def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
     """The end of a run whose iterations were fine: the trainer's word, the plan, the scheduler's word, or none."""
-    end = next((event for event in reversed(log.events) if event.kind in _ENDS), None)
-    if end is not None:
-        return _ENDS[end.kind], end
     last = int(log.columns["iteration"][-1])
+    ends = [event for event in log.events if event.kind in _ENDS and event.line > _last_start(log)]
+    stops = [event for event in ends if _ENDS[event.kind] == "stopped"]
+    if stops and not _reached_the_end(log):  # a trainer that stops at its time limit also says that training is done
+        return "stopped", stops[0]
+    if ends:
+        return "completed", ends[-1]
     if _reached_the_end(log):
         return "completed", f"The last planned iteration, {last}, was printed."
     scheduler = next((event for event in reversed(log.events) if event.kind == "scheduler"), None)
@@ -97,25 +100,31 @@ def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
 
 
 def fatal_event(log: ParsedLog) -> LogEvent | None:
-    """The most telling failure that ended the run; None when training went on, or ended well, after every failure."""
-    recovered = _last_good_line(log)
-    events = [event for event in log.events if event.kind in _FATAL and event.line > recovered]
-    if not any(event.kind not in ("error", "exit_code") for event in events) and _reached_the_end(log):
-        return None  # an exception on the way out, after the last iteration
-    events = [event for event in events if not _only_followed(event)]
+    """The most telling failure that ended the run; None when training went on, or had ended well, all the same."""
+    start = _last_start(log)
+    if any(event.kind == "training_done" and event.line > start for event in log.events):
+        return None
+    events = [event for event in log.events if event.line > start and _ends_a_run(event, log)]
     return min(events, key=lambda event: (list(_FATAL).index(event.kind), event.line), default=None)
 
 
-def _only_followed(event: LogEvent) -> bool:
-    code = _EXIT_CODE.search(event.text)
-    return event.kind == "exit_code" and (code is None or code[1] in _FOLLOWERS)
+def _ends_a_run(event: LogEvent, log: ParsedLog) -> bool:
+    """Exceptions that iterations follow were caught; one after the last planned iteration came on the way out."""
+    if event.kind not in _FATAL:
+        return False
+    if event.kind == "exit_code":
+        code = _EXIT_CODE.search(event.text)
+        return code is not None and code[1] not in _FOLLOWERS and not _reached_the_end(log)
+    if event.kind == "error" and log.n:
+        return event.line > int(log.line_numbers[-1]) and not _reached_the_end(log)
+    return True
 
 
-def _last_good_line(log: ParsedLog) -> int:
-    """The line up to which failures did not matter: a later start, or the trainer's own normal end."""
-    good = [event.line for event in log.events if event.kind in ("training_started", "training_done")]
-    good += [int(log.line_numbers[start]) for start in log.segment_starts[1:]]
-    return max(good, default=0)
+def _last_start(log: ParsedLog) -> int:
+    """The line from which on failures count: the last start of a process, or the first iteration it printed."""
+    starts = [event.line for event in log.events if event.kind == "training_started"]
+    starts += [int(log.line_numbers[start]) for start in (log.segment_starts or (0,)) if log.n]
+    return max(starts, default=0)
 
 
 def _reached_the_end(log: ParsedLog) -> bool:

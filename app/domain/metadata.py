@@ -13,7 +13,8 @@ from typing import Literal, TypeVar, cast
 
 from app.domain.contract_fields import FIELDS
 from app.domain.contract_fields.environment import PREFIX, VARIABLES
-from app.domain.field_values import read_value, same_value, shown
+from app.domain.field_values import is_stated, read_value, same_value, shown
+from app.domain.logs.launch_args import stated_by_launch_args
 from app.domain.run import Metadata, Stated, Window
 from app.domain.text import clean, one_line
 from app.errors import FieldError, InvalidMetadata
@@ -173,6 +174,7 @@ def _contract_fields(reading: _Reading, stated: Mapping[str, object]) -> dict[st
         for name in FIELDS
         if name in stated
         for value in [reading.attempt(name, partial(read_value, name, stated[name]), None)]
+        if is_stated(name, value)
     }
     for name, found in _environment(reading, stated.get("env")).items():
         fields.setdefault(name, found)
@@ -208,8 +210,6 @@ def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
     if not isinstance(raw, str | Mapping):
         reading.refuse("launch_args", "launch_args must be an object, or the text of a command line.")
         return {}
-    from app.domain.logs.launch_args import stated_by_launch_args  # noqa: PLC0415
-
     found, warnings = stated_by_launch_args(raw)
     reading.warnings.extend(warnings)
     fields = {}

@@ -86,6 +86,18 @@ def test_the_metadata_win_and_the_contradiction_names_both() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("stated", "fields"),
+    [
+        ({"sp": True}, {"sp": True}),  # without effect at tp = 1, but said alike
+        ({"pp": 2, "ep": 8, "vpp": None}, {"vpp": 1}),  # the same thing
+        ({"cp_comm": "p2p"}, {"cp_comm": "a2a"}),  # without effect at cp = 1
+    ],
+)
+def test_what_has_no_effect_contradicts_nothing(stated: dict[str, Value], fields: dict[str, Value]) -> None:
+    assert resolved(OVERLAP_CASE | stated, fields).warnings == ()
+
+
 def test_what_the_metadata_state_changes_what_follows_from_it() -> None:
     log = make_log([100.0] * 10, stated=OVERLAP_CASE | {"dispatcher": "alltoall", "dp": 16})
     contract = resolve(log, make_metadata({"dispatcher_type": "flex", "flex_backend": "hybridep", "gpus": 32}))

@@ -41,6 +41,12 @@ def sidecar_of(path: Path) -> dict[str, Any]:
     return json.loads(path.with_suffix(".json").read_text())  # type: ignore[no-any-return]
 
 
+@lru_cache
+def golden_runs() -> dict[str, dict[str, Any]]:
+    lines = (shared_folder("corpus") / "golden" / "index.jsonl").read_text().splitlines()
+    return {run["run_id"]: run for run in map(json.loads, lines)}
+
+
 def rendered() -> list[Path]:
     paths = sorted((shared_folder("corpus") / "logs" / "rendered").glob("*.log"))
     assert len(paths) == RENDERED
@@ -72,13 +78,8 @@ def test_the_peak_memory_of_every_rendered_log_is_that_of_its_memory_lines() -> 
 
 
 def test_the_contract_of_every_rendered_megatron_log_is_that_of_its_run() -> None:
-    golden = {
-        run["run_id"]: run
-        for line in (shared_folder("corpus") / "golden" / "index.jsonl").read_text().splitlines()
-        for run in [json.loads(line)]
-    }
     for path in (path for path in rendered() if path.name.endswith(".mlm.log")):
-        run = golden[sidecar_of(path)["source_run"]]
+        run = golden_runs()[sidecar_of(path)["source_run"]]
         stated = json.loads((shared_folder("corpus") / run["file"]).read_text())["launch_args"]
         summary = summary_of(path, {"gpu": run["gpu"] or "H100", "cluster": "ci", "container": "x:1"})
         for flag, field in FLAGS.items():
@@ -87,6 +88,13 @@ def test_the_contract_of_every_rendered_megatron_log_is_that_of_its_run() -> Non
         if run["world_size"]:
             assert summary.contract["gpus"].value == run["world_size"], path.name
         assert not summary.provisional, (path.name, summary.warnings)
+
+
+def test_the_launch_arguments_of_a_run_contradict_nothing_in_its_log() -> None:
+    for path in (path for path in rendered() if path.name.endswith(".mlm.log")):
+        run = json.loads((shared_folder("corpus") / golden_runs()[sidecar_of(path)["source_run"]]["file"]).read_text())
+        summary = summary_of(path, {"launch_args": run["launch_args"]})
+        assert not [warning for warning in summary.warnings if "in the metadata but" in warning], path.name
 
 
 def test_the_two_renderings_of_a_run_have_the_same_steps_and_the_same_sentences_about_them() -> None:

@@ -37,8 +37,14 @@ def event(kind: str, line: int, text: str = "") -> LogEvent:
         ([event("error", 120, "BrokenPipeError: x")], 10, "completed"),
         ([event("error", 50), event("training_started", 90)], 10, "completed"),
         ([event("nccl_error", 104), event("training_started", 105), event("training_done", 120)], 20, "completed"),
-        ([event("exit_code", 120, "exitcode  : 1 (pid: 7)"), event("process_failed", 110)], 20, "failed"),
+        ([event("exit_code", 120, "exitcode  : 1 (pid: 7)"), event("process_failed", 111)], 20, "failed"),
         ([event("exit_code", 120, "exitcode  : -15 (pid: 7)")], 20, "truncated"),
+        ([event("exit_duration", 120), event("training_done", 121)], 20, "stopped"),
+        ([event("exit_duration", 120), event("training_done", 121)], 10, "completed"),
+        ([event("error", 50, "ImportError: an optional package")], 20, "truncated"),
+        ([event("error", 105, "ConnectionError: tried again")], 20, "truncated"),
+        ([event("training_done", 120), event("nccl_error", 125)], 20, "completed"),
+        ([event("training_done", 50), event("training_started", 60), event("out_of_memory", 120)], 20, "out_of_memory"),
     ],
 )  # fmt: skip
 def test_outcomes(events: list[LogEvent], total: int | None, outcome: str) -> None:

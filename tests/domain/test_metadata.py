@@ -39,6 +39,17 @@ def test_all_that_can_be_stated() -> None:
     assert metadata.warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("document", "stated"),
+    [
+        ({"gpu": None, "cluster": "", "sp": None, "container": "none"}, []),
+        ({"vpp": None, "pp_layout": "", "capacity": None, "etp": None}, ["etp", "capacity", "vpp", "pp_layout"]),
+    ],
+)
+def test_a_null_is_a_statement_only_where_unset_means_something(document: dict[str, object], stated: list[str]) -> None:
+    assert set(read_metadata(document).fields) == set(stated)
+
+
 @pytest.mark.parametrize("document", [None, "", b" ", {}, "{}", b"{}"])
 def test_nothing_stated_is_fine(document: object) -> None:
     assert read_metadata(document) == Metadata()
@@ -143,6 +154,27 @@ def test_control_characters_are_taken_out() -> None:
     assert metadata.name == "ab[31mc"
     assert metadata.extra == {"note": ["xy", ""]}
     assert "Control characters were removed from `name`." in metadata.warnings
+
+
+@pytest.mark.parametrize(
+    "launch_args",
+    [
+        "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --moe-token-dispatcher-type flex --bf16",
+        {"--tensor-model-parallel-size": 2, "--moe-token-dispatcher-type": "flex", "--bf16": True},
+    ],
+)
+def test_launch_arguments_state_contract_fields(launch_args: object) -> None:
+    metadata = read_metadata({"launch_args": launch_args})
+    values = {name: metadata.fields[name].value for name in ("tp", "dispatcher", "precision")}
+    assert values == {"tp": 2, "dispatcher": "deepep", "precision": "bf16"}
+    assert {stated.source for stated in metadata.fields.values()} == {"metadata"}
+    assert metadata.extra == {"launch_args": launch_args}
+
+
+def test_a_field_wins_over_the_launch_arguments_and_both_are_named() -> None:
+    metadata = read_metadata({"tp": 4, "launch_args": "--tensor-model-parallel-size 2"})
+    assert metadata.fields["tp"].value == 4
+    assert metadata.warnings == ("`tp` is 4 in `meta.tp` but 2 in `meta.launch_args`; the former is used.",)
 
 
 def test_markup_in_a_name_is_only_text() -> None:
