@@ -28,7 +28,7 @@ def reasons_not_steady(window: FloatArray, from_warm_up: FloatArray) -> tuple[st
     """
     k = len(window)
     if k < MIN_WINDOW:
-        return (f"the window holds {k} step times; {MIN_WINDOW} are the least that can show whether it is steady",)
+        return (f"it holds {k} step times; {MIN_WINDOW} are the least that can show whether it is steady",)
     reasons = []
     if mad(window) > MAX_SPREAD:
         reasons.append(f"step times scatter by {100 * math.expm1(mad(window)):.0f} %, as if the run had two speeds")

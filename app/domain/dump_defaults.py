@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Value] = {
     "dispatcher_type": "allgather",
     "flex_backend": None,
     "dispatch_sms": None,
+    "hybridep_preproc_sms": 108,
     "hybridep_permute_fused": False,
     "force_balance": False,
     "lb_type": ("aux_loss",),
