@@ -102,7 +102,9 @@ def _embedded(settings: Settings) -> dict[str, Any]:
             "processed_folder": str(folder / "processed"),
             "control_folder": str(folder / "control"),
             "store_processed": False,
-            "polling_interval": 0.05,
+            # A worker that takes one message at a time sleeps this long after each: 0.05 s made 19 runs a second, 0.02
+            # makes 42, and an idle worker takes 1 % of a core.
+            "polling_interval": 0.02,
         },
         "worker_enable_remote_control": False,
     }
