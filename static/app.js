@@ -120,6 +120,12 @@ function withParameter(name, value) {
   return parameters;
 }
 
+// The box scrolls to the line that matters, the page stays where it is.
+function showInside(log) {
+  const line = $("li.chosen", log) ?? $("li.event", log);
+  if (line) log.scrollTop += line.getBoundingClientRect().top - log.getBoundingClientRect().top - log.clientHeight / 2;
+}
+
 function goTo(id) {
   const element = document.getElementById(id);
   if (!element) return;
@@ -169,6 +175,7 @@ function start(root) {
   if (root.matches?.("[data-chart]")) drawChart(root);
   for (const button of $$("[data-copy]", root)) button.hidden = !navigator.clipboard;
   for (const form of $$("form[data-upload]", root)) uploads(form);
+  for (const log of $$(".log", root)) showInside(log);
 }
 
 document.addEventListener("click", (event) => {

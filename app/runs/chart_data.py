@@ -12,8 +12,8 @@ from app.domain.steady_state import iteration_roles
 MAX_POINTS = 3000
 """More marks than a screen has columns only cost time; the slow iterations are never thinned out."""
 
-_OFF_SCALE_RATIO = 3.0
-"""When warm-up would stretch the axis beyond this many times the window's range, it is shown at the edge instead."""
+_BESIDE_WINDOW = 0.5
+"""The axis reaches this many times the window's range beyond it; warm-up that lies farther off is drawn at its edge."""
 
 _SECONDS_FROM_MS = 10_000
 _HIDDEN = ("iteration", "log_line", "step_time_true_ms")
@@ -33,7 +33,7 @@ class Points:
 
     @property
     def title(self) -> str:
-        return f"{self.label} ({self.unit})" if self.unit else self.label
+        return f"{self.label} ({self.unit})" if self.unit and self.unit != self.label else self.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,11 @@ def step_times(columns: Mapping[str, FloatArray]) -> FloatArray:
 
 
 def series_label(name: str) -> str:
-    return METRICS[name].label if name in METRICS else name.replace("_", " ")
+    """Throughput is known by its unit; what is no headline figure by its column."""
+    if name not in METRICS:
+        return name.replace("_", " ")
+    metric = METRICS[name]
+    return metric.unit if "/" in metric.unit else metric.label
 
 
 def points(
@@ -118,13 +122,13 @@ def fitting_scale(data: Points, log: bool) -> Scale:
         low, high = float(values.min()), float(values.max())
         margin = max((high / low) ** 0.05, 1.01)
         return Scale(low / margin, high * margin, True, 0)
-    if len(inside) > 1 and np.ptp(values) > _OFF_SCALE_RATIO * np.ptp(inside) > 0:
-        values = inside
     low, high = float(values.min()), float(values.max())
+    if len(inside) > 1 and (span := float(np.ptp(inside))) > 0:
+        low = max(low, float(inside.min()) - _BESIDE_WINDOW * span)
+        high = min(high, float(inside.max()) + _BESIDE_WINDOW * span)
     margin = (high - low) * 0.08 or abs(high) * 0.05 or 1.0
-    finite = data.values[np.isfinite(data.values)]
-    outside = int(((finite < low - margin) | (finite > high + margin)).sum())
-    return Scale(low - margin, high + margin, False, outside)
+    low, high = low - margin, high + margin
+    return Scale(low, high, False, int(((values < low) | (values > high)).sum()))
 
 
 def _chosen(data: Points, index: IntArray) -> Points:

@@ -40,7 +40,7 @@ def _datasets(data: Points, scale: Scale, steady: SteadyState | None, low: int, 
         "points": _rows(data, scale),
         "window": [{"first": first, "last": last, "label": _window_label(steady)}] if first < last else [],
         "hatch": _hatch(low, min(first, high), high) if steady else [],
-        "figure": _figure_rows(data, steady, first, last),
+        "figure": _figure_rows(data, scale, steady, first, last),
         "frame": [{"iteration": low, "shown": scale.low}, {"iteration": max(high, low + 1), "shown": scale.high}],
     }
 
@@ -174,12 +174,15 @@ def _rows(data: Points, scale: Scale) -> list[dict[str, Any]]:
     ]
 
 
-def _figure_rows(data: Points, steady: SteadyState | None, first: int, last: int) -> list[dict[str, float]]:
+def _figure_rows(
+    data: Points, scale: Scale, steady: SteadyState | None, first: int, last: int
+) -> list[dict[str, float]]:
+    """The figure and its interval, cut to the axis: it must not stretch what the points fit."""
     if data.name != "step_time_ms" or steady is None or first >= last:
         return []
-    scale = 1e-3 if data.unit == "s" else 1.0
-    low, high, value = (scale * ms for ms in (steady.ci_low_ms, steady.ci_high_ms, steady.step_time_ms))
-    return [{"first": first, "last": last, "low": low, "high": high, "value": value}]
+    per_ms = 1e-3 if data.unit == "s" else 1.0
+    low, value, high = (per_ms * ms for ms in (steady.ci_low_ms, steady.step_time_ms, steady.ci_high_ms))
+    return [{"first": first, "last": last, "value": value, "low": max(low, scale.low), "high": min(high, scale.high)}]
 
 
 def _shown_window(steady: SteadyState | None, low: int, high: int) -> tuple[int, int]:

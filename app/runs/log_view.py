@@ -56,7 +56,6 @@ class LogPage:
     total: int
     chosen: int
     read: int
-    next_read: int | None
 
     @property
     def previous_start(self) -> int | None:
@@ -110,21 +109,20 @@ def log_parts(log_files: LogFiles, files: Sequence[RunFile]) -> tuple[LogPart, .
 
 
 def log_page(
-    log_files: LogFiles, parts: tuple[LogPart, ...], marked: LogMarks, line: int, *, from_end: bool = False
+    log_files: LogFiles, parts: tuple[LogPart, ...], marked: LogMarks, line: int, *, seek_ending: bool = False
 ) -> LogPage:
     """The lines around `line` (from 1) in the file that holds it. Raises Unavailable.
 
-    When `line` is 0: the first lines, or with `from_end` the last ones, which is where a failure says its reason.
+    When `line` is 0: the first lines, or with `seek_ending` those that say how the job ended, else the last ones.
     """
     total = parts[-1].last
     chosen = min(line, total)
-    part = next((part for part in parts if chosen <= part.last), parts[-1])
-    if from_end and not chosen:
-        part = parts[-1]
-    first = max(part.first, part.last - LINES + 1 if from_end and not chosen else chosen - LEAD)
+    sought = chosen or (marked.ending or total if seek_ending else 1)
+    part = next((part for part in parts if sought <= part.last), parts[-1])
+    lead = LEAD if chosen else LINES - LEAD
+    first = max(part.first, sought - lead)
     offset = part.first - 1
     texts = log_files.lines(part.object_key, first - offset, min(first + LINES - 1, part.last) - offset)
-    after = np.searchsorted(marked.lines, first + len(texts))
     return LogPage(
         parts=parts,
         part=part,
@@ -134,7 +132,6 @@ def log_page(
         total=total,
         chosen=chosen,
         read=len(marked.lines),
-        next_read=int(marked.lines[after]) if after < len(marked.lines) else None,
     )
 
 

@@ -21,7 +21,6 @@ from app.storage.run_records import ENDED_BADLY, RunDetail, Series
 from app.web.numbers import counted, significant
 
 TABLE_ROWS = 100
-_HEADLINE_LABELS = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class RunPage:
     @property
     def headlines(self) -> list[Headline]:
         return [
-            Headline(name, _HEADLINE_LABELS.get(name, field.label), field.meaning, self.run.metrics.get(name))
+            Headline(name, chart_data.series_label(name), field.meaning, self.run.metrics.get(name))
             for name, field in METRICS.items()
         ]
 
@@ -93,19 +92,26 @@ class RunPage:
 
     @property
     def has_series(self) -> bool:
-        return bool(len(self.series.columns.get("iteration", ())))
+        return bool(self.series_choices)
 
     @property
     def series_choices(self) -> list[tuple[str, str]]:
         return [(name, chart_data.series_label(name)) for name in chart_data.series_names(self.series.columns)]
 
+    @property
+    def shown_series(self) -> str:
+        """What was asked for; where nothing was, step time, or the first series that the run has."""
+        names = [name for name, _ in self.series_choices]
+        asked = self.view.series
+        return names[0] if asked == RunView().series and asked not in names and names else asked
+
     @cached_property
     def points(self) -> chart_data.Points:
         """The series that is shown, zoomed. Raises InvalidQuery when the run has none of that name."""
-        if self.view.series not in dict(self.series_choices):
+        if self.shown_series not in dict(self.series_choices):
             error = FieldError("series", f"this run has no {self.view.series[:60]!r}")
             raise InvalidQuery("The address of this run asks for what there is not.", (error,))
-        whole = chart_data.points(self.series.columns, self.series.units, self.view.series, self.run.steady_state)
+        whole = chart_data.points(self.series.columns, self.series.units, self.shown_series, self.run.steady_state)
         return chart_data.between(whole, self.view.first, self.view.last)
 
     @cached_property
@@ -169,4 +175,4 @@ class RunPage:
             self.series.columns if self.run.status == "ready" else {}, self.run.contract, self.run.health
         )
         ended_badly = self.run.status == "failed" or self.run.health.get("outcome") in ENDED_BADLY
-        return log_view.log_page(self._log_files, parts, marked, self.view.line, from_end=ended_badly)
+        return log_view.log_page(self._log_files, parts, marked, self.view.line, seek_ending=ended_badly)

@@ -155,6 +155,14 @@ def test_log_lines_and_chart_points_know_each_other(client: TestClient, make: Ma
     assert "expert_model_parallel_size" in stated
 
 
+def test_a_zoom_on_nothing_says_so(client: TestClient, make: Make) -> None:
+    run = make()
+    for query in ("first=9000&last=9001", "series=skipped_iterations&scale=log", "first=9000&view=table"):
+        answer = client.get(f"/runs/{run}/chart?{query}", headers=HTMX)
+        assert answer.status_code == 200, query
+        assert "data-vega" not in answer.text, query
+
+
 def test_a_long_log_is_paged_by_line(client: TestClient, make: Make) -> None:
     run = make(iterations=1000)
     first = client.get(f"/runs/{run}/log", headers=HTMX).text
