@@ -35,6 +35,36 @@ class Problem:
     message: str
     line: int = 0
     example: str = ""
+    file: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LineExample:
+    """Lines of one kind that were seen but not (fully) understood: how many, and the first one to report."""
+
+    kind: str
+    count: int
+    example: str
+    line: int = 0
+    file: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One process start in a run: iterations as printed, inclusive; `first_row` indexes the merged columns.
+
+    `file` is the name of the log file. `iterations_kept` is what a later slice did not repeat. A `retry` begins where
+    an earlier slice began, a `resume` at a checkpoint; `crash_loop` when it is one of several starts that all reach no
+    further than the one before.
+    """
+
+    file: str
+    kind: Literal["start", "resume", "retry"]
+    first_iteration: int
+    last_iteration: int
+    first_row: int
+    crash_loop: bool = False
+    iterations_kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +76,7 @@ class LogEvent:
     text: str
     rank: int | None = None
     iteration: int | None = None
+    file: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +91,7 @@ class MemoryReport:
     allocated_bytes: float | None = None
     reserved_bytes: float | None = None
     alloc_retries: int | None = None
+    file: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +105,8 @@ class ParsedLog:
     `segment_starts`: indexes into the columns at which a process (re)started; the first is 0 when n > 0.
     `stated`: contract fields by canonical name, from arguments, configuration summary or single lines.
     `arguments`: every name of the dumps with its value, for the record and for the FLOPs shape.
+    Of a run of several files (`merge.py`): `files` are their names in the order of the run; a column `log_file`, and
+    `file` of events, reports and problems, are indexes into it.
     """
 
     trainer: str
@@ -91,11 +125,22 @@ class ParsedLog:
     first_lines: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
     truncated: bool = False
+    files: tuple[str, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    not_understood: tuple[LineExample, ...] = ()
 
     @property
     def n(self) -> int:
         """Iteration lines read."""
         return len(self.line_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """One file of a run: its name as uploaded, and what it says."""
+
+    name: str
+    log: ParsedLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +206,64 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """A line of the log that shows something. `file` indexes the run's files, `line` counts from 1."""
+
+    file: int
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong, for a person: `kind` is one of `docs/failures.md`; the root cause of a chain comes first."""
+
+    kind: str
+    title: str
+    explanation: str
+    advice: str
+    iteration: int | None = None
+    rank: int | None = None
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A field as it was asked for and as it ran. None: nobody says. `agrees` is None when one of the two is unknown."""
+
+    requested: Stated | None
+    active: Stated | None
+    agrees: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherAvailability:
+    """Whether a dispatcher works in the run's container, as its log proves; `container` None when nobody states it."""
+
+    dispatcher: str
+    available: bool
+    container: str | None
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A timer over the steady window: its median, its share (0-1) of the step, and slowest over fastest rank."""
+
+    name: str
+    share_of_step: float
+    median_ms: float
+    max_over_min: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a processed run shows. `error` is set when no figure can be computed at all (the run is `failed`)."""
+    """What a processed run shows. `error` is set when no figure can be computed at all (the run is `failed`).
+
+    `definitions`: version of each rule behind the figures (`docs/metrics.md`); `definition_version` is their sum.
+    `activity`: fields that can run otherwise than asked for, by name. `fair_for_timing` is false when timers' barriers
+    or the like slowed the steps down; a warning says why.
+    """
 
     error: str | None
     trainer: str
@@ -181,3 +282,12 @@ class RunSummary:
     units: Mapping[str, str]
     line_numbers: IntArray
     definition_version: int
+    definitions: Mapping[str, int] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    activity: Mapping[str, Activity] = field(default_factory=dict)
+    availability: tuple[DispatcherAvailability, ...] = ()
+    timers: tuple[Timer, ...] = ()
+    fair_for_timing: bool = True
+    not_understood: tuple[LineExample, ...] = ()
+    files: tuple[str, ...] = ()
+    slices: tuple[Slice, ...] = ()
