@@ -27,7 +27,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or get_settings()
     configure_logging(settings)
     # FastAPI's own documentation pages load their script from a CDN; `/docs` is ours.
-    app = FastAPI(title="Threewalls", version=version("threewalls"), lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Threewalls",
+        version=version("threewalls"),
+        lifespan=_lifespan,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,  # names of calls, and anchors in the reference
+    )
     app.state.settings = settings
     app.state.engine = make_engine(settings)
     app.state.log_files = LogFiles.from_settings(settings)
