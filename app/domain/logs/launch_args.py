@@ -45,6 +45,7 @@ LISTS = frozenset(
 _FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
 _OVERRIDE = re.compile(r"\+{0,2}(?:[a-z]\w*\.)+([a-z]\w*)=(.*)\Z", re.DOTALL)
 _PATTERN_PART = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?\Z")
+_WORD = re.compile(r"[^\s,\[\]()'\"]+")
 _NODE_FLAGS = ("nproc_per_node", "gpus_per_node", "gn")
 
 
@@ -93,7 +94,7 @@ def _from_text(text: str) -> Iterator[tuple[str, object]]:
             values.append(word)
             continue
         if name is not None:
-            yield name, _joined(values)
+            yield name, _values_of(name, values)
         name, values = None, []
         if override:
             yield override[1], override[2]
@@ -101,11 +102,14 @@ def _from_text(text: str) -> Iterator[tuple[str, object]]:
             name = flag[1]
             values = [flag[2]] if flag[2] is not None else []
     if name is not None:
-        yield name, _joined(values)
+        yield name, _values_of(name, values)
 
 
-def _joined(values: list[str]) -> object:
-    return True if not values else values[0] if len(values) == 1 else values
+def _values_of(name: str, values: list[str]) -> object:
+    """What a flag of a command line is set to; behind the last flag of a launcher stands a program's name."""
+    if len(values) > 1 and name.replace("-", "_") in LISTS:
+        return values
+    return values[0] if values else True
 
 
 def _from_mapping(args: Mapping[str, object]) -> Iterator[tuple[str, object]]:
@@ -128,10 +132,9 @@ def _value(name: str, raw: object) -> Value:
     if isinstance(raw, str):
         if name == "moe_layer_freq" and (pattern := _layer_pattern(raw)):
             return pattern
-        words = raw.replace(",", " ").split()
-        if name in LISTS and len(words) > 1 and not raw.startswith(("[", "(")):
-            return tuple(words)
-        return read_literal(raw)
+        # Job files write lists in every way: `attn mlp`, `attn,mlp`, `[attn mlp]`, `['attn', 'mlp']`
+        words = _WORD.findall(raw) if name in LISTS else []
+        return tuple(words) if len(words) > 1 else read_literal(raw)
     if isinstance(raw, Iterable):
         items = [read_literal(item) if isinstance(item, str) else item for item in raw]
         return tuple(item for item in items if isinstance(item, str | int | float))

@@ -15,9 +15,9 @@ MAX_ITEMS = 2000
 
 _CONSTANTS = {"None": None, "True": True, "False": False}
 _WHOLE = re.compile(r"[-+]?\d{1,18}\Z")
-_FLOAT = re.compile(r"[-+]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30})(?:[eE][-+]?\d{1,3})?\Z")
+_FLOAT = re.compile(r"[-+]?(?:\d{1,30}\.\d{0,30}|\.\d{1,30}|\d{1,30}(?=[eE]))(?:[eE][-+]?\d{1,3})?\Z")
 _ENUM = re.compile(r"<\w{1,60}\.(\w{1,60})(?:: [^<>]{0,60})?>\Z")
-_NAMES = re.compile(r"(?:\w{1,60}\.)?(\w{1,60})\Z")
+_MEMBER = re.compile(r"\w{1,60}\.(\w{1,60})\Z")
 
 
 def read_literal(text: str) -> Value:
@@ -30,7 +30,7 @@ def read_literal(text: str) -> Value:
     if text[:1] in ("[", "(", "{"):
         return _read_items(text)
     if text[:1] in ("'", '"'):
-        return _evaluated(text)
+        return _read_quoted(text)
     enum = _ENUM.match(text)
     return enum[1] if enum else clean(text)
 
@@ -45,28 +45,29 @@ def _read_number(text: str) -> Value:
 
 
 def _read_items(text: str) -> Value:
-    value = _evaluated(text)
-    if value != text or text in ("[]", "()"):
-        return value
-    # A list of enum members: [<CudaGraphModule.attn: 1>] or [CudaGraphModule.attn]
-    items = [item.strip() for item in text[1:-1].split(",")]
-    members = [_ENUM.match(item) or _NAMES.match(item) for item in items]
-    return tuple(member[1] for member in members if member) if all(members) else clean(text)
-
-
-def _evaluated(text: str) -> Value:
-    """The value of a Python literal; `text` itself when it is none, or one that no contract value can hold."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return clean(text)
-    if isinstance(value, str):
-        return clean(value)
+        return _enum_members(text)
     if isinstance(value, list | tuple | set) and len(value) <= MAX_ITEMS:
-        items = tuple(_scalar(item) for item in value)
+        items = [_scalar(item) for item in value]
         if None not in items:
             return tuple(item for item in items if item is not None)
     return clean(text)
+
+
+def _enum_members(text: str) -> Value:
+    """A list of members of an enumeration: `[<CudaGraphModule.attn: 1>]` or `[CudaGraphModule.attn]`."""
+    members = [_ENUM.match(item.strip()) or _MEMBER.match(item.strip()) for item in text[1:-1].split(",")]
+    return tuple(member[1] for member in members if member) if all(members) else clean(text)
+
+
+def _read_quoted(text: str) -> Value:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError):
+        value = text
+    return clean(value if isinstance(value, str) else text)
 
 
 def _scalar(value: object) -> Scalar | None:

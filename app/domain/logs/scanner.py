@@ -44,23 +44,21 @@ class LineReader(Protocol):
 def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in blocks that end at a line break, except for the last block and pieces of very long lines."""
     carry = b""
-    for data in _joined(chunks):
-        # Only the line that is carried over can be too long: all others arrived within one or two blocks
+    for joined in _joined(chunks):
+        data = joined
         first = data.find(b"\n")
-        head = data if first < 0 else data[:first]
-        if first >= 0 and len(carry) + first < MAX_LINE:
-            cut = data.rfind(b"\n") + 1
+        # Only the line that was carried over can be too long: all others arrived within one or two blocks
+        pieces = (len(carry) + (first if first >= 0 else len(data))) // MAX_LINE
+        if pieces:
+            carry, data = b"", carry + data
+            yield from (data[at * MAX_LINE : (at + 1) * MAX_LINE] for at in range(pieces))
+            data = data[pieces * MAX_LINE :]
+        cut = data.rfind(b"\n") + 1
+        if cut:
             yield b"".join((carry, memoryview(data)[:cut]))
             carry = data[cut:]
-            continue
-        carry += head
-        while len(carry) >= MAX_LINE:
-            yield carry[:MAX_LINE]
-            carry = carry[MAX_LINE:]
-        if first >= 0:
-            cut = data.rfind(b"\n") + 1
-            yield carry + data[first:cut]
-            carry = data[cut:]
+        else:
+            carry += data
     if carry:
         yield carry
 
