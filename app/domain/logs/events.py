@@ -30,6 +30,8 @@ KINDS = {
     "ncclep_missing": "Transformer Engine has no NCCL EP.",
     "dispatcher_refused": "The trainer refused the dispatcher's settings.",
     "dispatcher_fallback": "The trainer went on with another dispatcher than it was asked for.",
+    "permute_fallback": "HybridEP went on without the fused permutation that it was asked for.",
+    "graph_captured": "CUDA graphs were captured; the text tells which implementation did it.",
     "out_of_memory": "A GPU ran out of memory.",
     "deepep_timeout": "DeepEP waited too long for tokens.",
     "nccl_timeout": "A collective operation took too long.",
@@ -80,6 +82,10 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ("NCCL EP is unavailable", "ncclep_missing"),
     ("transformer_engine.pytorch.ep is unavailable", "ncclep_missing"),
     ("Falling back to alltoall", "dispatcher_fallback"),
+    ("Falling back to unfused HybridEP", "permute_fallback"),
+    ("CUDA graph capture done for training", "graph_captured"),
+    ("Time spent in CUDA Graphs capture", "graph_captured"),
+    ("cuda graph(s) in ", "graph_captured"),
     ("DeepEP error: timeout", "deepep_timeout"),
     ("DeepEP error: CPU recv timeout", "deepep_timeout"),
     ("DeepEP timeout", "deepep_timeout"),
@@ -119,6 +125,9 @@ class EventReader:
         b"Watchdog caught",
         b"Unexpected result ",
         b"exitco",
+        b"graph capture done for t",
+        b"in CUDA Graphs capture",
+        b"cuda graph(s) in ",
     )
 
     def __init__(self, notes: Notes, on_start: Callable[[int | None], None]) -> None:
