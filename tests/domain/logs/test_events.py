@@ -38,6 +38,22 @@ LINES = [
         None,
     ),
     (
+        "UserWarning: Current DeepEP version does not support fused permute dispatch or num_blocks_permute/"
+        "num_blocks_unpermute. Falling back to unfused HybridEP dispatch.",
+        "permute_fallback",
+        None,
+        None,
+    ),
+    ("CUDA graph capture done for training!!!", "graph_captured", None, None),
+    ("Time spent in CUDA Graphs capture on rank 0: 1.25s", "graph_captured", 0, None),
+    (
+        "INFO:megatron.core.transformer.cuda_graphs:> built 4 cuda graph(s) in 0.25 sec, with total memory usage: "
+        "allocated 1.0 mb, reserved 2.0 mb.",
+        "graph_captured",
+        None,
+        None,
+    ),
+    (
         "[rank12]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 4 has a total "
         "capacity of 79.11 GiB of which 1.02 GiB is free.",
         "out_of_memory",
