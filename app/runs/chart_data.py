@@ -10,7 +10,7 @@ from app.domain.run import FloatArray, IntArray, SteadyState
 from app.domain.steady_state import iteration_roles
 
 MAX_POINTS = 3000
-"""More marks than a screen has columns only cost time; the slow iterations are never thinned out."""
+"""More marks than a screen has columns only cost time; the slowest of a stretch is never thinned out."""
 
 _BESIDE_WINDOW = 0.5
 """The axis reaches this many times the window's range beyond it; warm-up that lies farther off is drawn at its edge."""
@@ -38,12 +38,11 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`low` and `high` of the value axis; `outside` points lie beyond and are drawn at its edge."""
+    """`low` and `high` of the value axis; what lies beyond is drawn at its edge."""
 
     low: float
     high: float
     log: bool
-    outside: int
 
 
 def series_names(columns: Mapping[str, FloatArray]) -> tuple[str, ...]:
@@ -95,17 +94,13 @@ def between(data: Points, first: int, last: int) -> Points:
 
 
 def drawable(data: Points, log: bool) -> Points:
-    """The points that the value axis can hold, thinned so that every bucket keeps its lowest and highest one."""
+    """The points that the value axis can hold; of very many, the lowest, middle and highest of every stretch."""
     keep = np.flatnonzero(np.isfinite(data.values) & ((data.values > 0) | (not log)))
     if len(keep) > MAX_POINTS:
-        marked = [index for index in keep if data.roles[int(index)] in ("warm-up", "spike")][: MAX_POINTS // 3]
-        buckets = np.array_split(keep, MAX_POINTS // 3)
-        extremes = [
-            bucket[position]
-            for bucket in buckets
-            for position in (data.values[bucket].argmin(), data.values[bucket].argmax())
-        ]
-        keep = np.unique(np.array([*marked, *extremes, keep[0], keep[-1]]))
+        stretches = np.array_split(keep, MAX_POINTS // 3)
+        ordered = (stretch[np.argsort(data.values[stretch])] for stretch in stretches)
+        chosen = [index for stretch in ordered for index in (stretch[0], stretch[len(stretch) // 2], stretch[-1])]
+        keep = np.unique(np.array([*chosen, keep[0], keep[-1]]))
     return _chosen(data, keep.astype(np.int64))
 
 
@@ -113,7 +108,7 @@ def fitting_scale(data: Points, log: bool) -> Scale:
     """An axis on which the steady window can be read. It does not start at zero."""
     values = data.values[np.isfinite(data.values)]
     if len(values) == 0:
-        return Scale(0, 1, False, 0)
+        return Scale(0, 1, False)
     inside = np.array(
         [value for value, role in zip(data.values, data.roles, strict=True) if role in ("window", "spike")]
     )
@@ -121,14 +116,18 @@ def fitting_scale(data: Points, log: bool) -> Scale:
     if log:
         low, high = float(values.min()), float(values.max())
         margin = max((high / low) ** 0.05, 1.01)
-        return Scale(low / margin, high * margin, True, 0)
+        return Scale(low / margin, high * margin, True)
     low, high = float(values.min()), float(values.max())
     if len(inside) > 1 and (span := float(np.ptp(inside))) > 0:
         low = max(low, float(inside.min()) - _BESIDE_WINDOW * span)
         high = min(high, float(inside.max()) + _BESIDE_WINDOW * span)
     margin = (high - low) * 0.08 or abs(high) * 0.05 or 1.0
-    low, high = low - margin, high + margin
-    return Scale(low, high, False, int(((values < low) | (values > high)).sum()))
+    return Scale(low - margin, high + margin, False)
+
+
+def outside(data: Points, scale: Scale) -> int:
+    """How many values lie beyond the axis."""
+    return 0 if scale.log else int(((data.values < scale.low) | (data.values > scale.high)).sum())
 
 
 def _chosen(data: Points, index: IntArray) -> Points:

@@ -4,6 +4,7 @@ Altair takes half a second to import and some 50 ms to check a chart, so it is i
 makes is kept: specifications differ in data and titles only. Data travels beside them, under `datasets`.
 """
 
+import json
 import math
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,8 @@ from app.runs.chart_data import Points, Scale
 from app.web import chart_theme as theme
 from app.web.numbers import significant, step_time
 
+_JOINED_POINTS = 1000
+"""More points than this are not joined by a line: it would cover what it joins."""
 _HATCH_LINES = 110
 """Lines of a hatch over the whole width; a warm-up of a tenth of it gets a tenth of them."""
 _HATCH_SLANT = 10
@@ -27,8 +30,10 @@ def series_chart(data: Points, scale: Scale, steady: SteadyState | None, pointed
     datasets = _datasets(data, scale, steady, low, high)
     datasets["pointed"] = [{"iteration": pointed_at}] if low <= pointed_at <= high else []
     # A layer without data would have no extent, which Vega warns of.
-    drawn = frozenset(name for name, rows in datasets.items() if rows)
-    spec = dict(_specification(data.title, scale.log, drawn))
+    drawn = {name for name, rows in datasets.items() if rows}
+    if len(data.iterations) <= _JOINED_POINTS:
+        drawn.add("line")
+    spec = dict(_specification(data.title, scale.log, frozenset(drawn)))
     spec["datasets"] = datasets
     spec["description"] = _description(data, steady)
     return spec
@@ -55,7 +60,8 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
     y = alt.Y("shown:Q", title=title, scale=scale)
     layers = [_frame(alt, x, y)]
     layers += [layer for name, parts in _behind(alt) if name in drawn for layer in parts]
-    layers += [_line(alt, x, y), _marks(alt, x, y), _hit_area(alt, x, y, title)]
+    layers += [_line(alt, x, y)] if "line" in drawn else []
+    layers += [_marks(alt, x, y), _hit_area(alt, x, y, title)]
     chart = alt.layer(*layers).properties(width="container", height=theme.HEIGHT, config=theme.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     spec: dict[str, Any] = chart.to_dict()
@@ -146,15 +152,24 @@ def _hit_area(alt: Any, x: Any, y: Any, title: str) -> Any:
         name="nearest", fields=["iteration"], nearest=True, on="pointerover", clear="pointerout", empty=False
     )
     zoom = alt.selection_interval(name="zoom", encodings=["x"])
-    tips = [
-        alt.Tooltip("iteration:Q", title="iteration", format=",d"),
-        alt.Tooltip("text:N", title=title),
-        alt.Tooltip("role:N", title="counts as"),
-        alt.Tooltip("line:Q", title="log line", format=",d"),
-    ]
     area = alt.Chart(alt.NamedData("points")).mark_point(size=140, strokeWidth=2, filled=False, color=theme.TEXT)
     shown = alt.when(nearest).then(alt.value(1)).otherwise(alt.value(0))
-    return area.encode(x, y, opacity=shown, tooltip=tips).add_params(nearest, zoom)
+    return area.encode(x, y, opacity=shown, tooltip=alt.value(alt.expr(_tip(title)))).add_params(nearest, zoom)
+
+
+def _tip(title: str) -> str:
+    """The row of the nearest point, as an expression.
+
+    Vega-Lite's own tooltip fields read text fields of such marks wrongly ("undefined"): the row is one level deeper.
+    """
+    row = "(datum.datum || datum)"
+    parts = {
+        "iteration": f"{row}.iteration",
+        title: f"{row}.text",
+        "counts as": f"{row}.role",
+        "log line": f"{row}.line",
+    }
+    return "{" + ", ".join(f"{json.dumps(name)}: {value}" for name, value in parts.items()) + "}"
 
 
 def _rows(data: Points, scale: Scale) -> list[dict[str, Any]]:

@@ -123,6 +123,10 @@ class RunPage:
         return chart_data.fitting_scale(self.drawn, self.view.scale == "log")
 
     @property
+    def lies_outside(self) -> bool:
+        return chart_data.outside(self.points, self.scale) > 0
+
+    @property
     def chart(self) -> Mapping[str, Any]:
         return series_chart(self.drawn, self.scale, self.run.steady_state, self.view.iteration)
 
@@ -130,9 +134,9 @@ class RunPage:
     def chart_notes(self) -> list[str]:
         """What a reader of the chart must know and cannot see."""
         notes = []
-        if self.scale.outside:
-            verb = "lies" if self.scale.outside == 1 else "lie"
-            notes.append(f"{counted(self.scale.outside, 'iteration')} {verb} off this scale, drawn at its edge.")
+        if outside := chart_data.outside(self.points, self.scale):
+            verb = "lies" if outside == 1 else "lie"
+            notes.append(f"{counted(outside, 'iteration')} {verb} off this scale, drawn at its edge.")
         if not self.scale.log and self.scale.low > 0:
             notes.append("The axis does not start at zero.")
         if len(self.drawn.iterations) < np.isfinite(self.points.values).sum():

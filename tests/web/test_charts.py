@@ -27,9 +27,9 @@ def test_warm_up_does_not_squeeze_the_window() -> None:
     window = [value for value, role in zip(data.values, data.roles, strict=True) if role == "window"]
     assert linear.low < min(window)
     assert linear.high < 2 * max(window)
-    assert linear.outside > 0
+    assert chart_data.outside(data, linear) == 2
     assert log.high > max(data.values)
-    assert log.outside == 0
+    assert chart_data.outside(data, log) == 0
 
 
 def test_an_artefact_is_drawn_as_it_was_and_not_as_it_was_printed() -> None:
