@@ -23,7 +23,7 @@ MAX_NAMES = 3000
 MAX_DUMPS = 8
 """Dumps kept of one log; every restart prints one. The last one always stays."""
 
-ARGUMENTS_START = b" arguments ---"
+ARGUMENTS_START = b" arguments --"
 ARGUMENTS_END = b"end of arguments"
 SUMMARY_START = b"Configuration Summary"
 RULE = b"=" * 70

@@ -43,7 +43,7 @@ LISTS = frozenset(
 """Flags that take several values, which a mapping may hold as one text."""
 
 _FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
-_OVERRIDE = re.compile(r"\+{0,2}(?:[a-z]\w*\.)+([a-z]\w*)=(.*)\Z", re.DOTALL)
+_OVERRIDE = re.compile(r"\+{0,2}[a-z][\w.]{0,200}\.([a-z]\w{0,100})=(.*)\Z", re.DOTALL)
 _PATTERN_PART = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?\Z")
 _WORD = re.compile(r"[^\s,\[\]()'\"]+")
 _NODE_FLAGS = ("nproc_per_node", "gpus_per_node", "gn")

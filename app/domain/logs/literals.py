@@ -22,6 +22,8 @@ _MEMBER = re.compile(r"\w{1,60}\.(\w{1,60})\Z")
 
 def read_literal(text: str) -> Value:
     """The value that `text` spells; lists become tuples, enums the name of their member, the rest stays text."""
+    if text in _CONSTANTS:  # most of what an arguments block has
+        return _CONSTANTS[text]
     text = text.strip()[:MAX_TEXT]
     if text in _CONSTANTS:
         return _CONSTANTS[text]

@@ -30,7 +30,7 @@ class Steps:
 
 
 class StepReader:
-    keys: Sequence[bytes] = (b" GPU utiliza",)
+    keys: Sequence[bytes] = (b"MODEL_TF",)
 
     def __init__(self, notes: Notes) -> None:
         self.steps = Steps()

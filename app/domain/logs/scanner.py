@@ -23,7 +23,11 @@ BLOCK = 1 << 18
 
 
 class LineReader(Protocol):
-    """What reads one kind of line. `keys` are literals; the rarer their last bytes in ordinary logs, the faster."""
+    """What reads one kind of line.
+
+    `keys` are literals that its lines have, as few as will do. Where there is a choice they end in bytes that are rare
+    in ordinary logs (`MODEL_TF` rather than `GPU`): Hyperscan looks at the ends first, and each look costs.
+    """
 
     @property
     def keys(self) -> Sequence[bytes]: ...
@@ -95,6 +99,7 @@ class Scanner:
         self._database = _database(tuple(key for reader in readers for key in reader.keys))
         self._scratch = hyperscan.Scratch(self._database)
         self._hits: list[tuple[int, int]] = []
+        self._is_break = np.empty(0, np.bool_)
         self._line = 1
         """Number of the line in which the next block starts."""
 
@@ -103,7 +108,9 @@ class Scanner:
         hits = self._hits
         hits.clear()
         self._database.scan(data, match_event_handler=self._on_match, scratch=self._scratch)
-        is_break = np.frombuffer(data, np.uint8) == 10
+        if len(data) > len(self._is_break):
+            self._is_break = np.empty(len(data), np.bool_)  # kept: fresh memory would cost more than the comparison
+        is_break = np.equal(np.frombuffer(data, np.uint8), 10, out=self._is_break[: len(data)])
         counted = 0
         if hits:
             hits.sort()

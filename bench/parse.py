@@ -1,0 +1,108 @@
+"""How fast logs are read: `python -m bench.parse`.
+
+Side by side on one generated log of 1 GB and 256 ranks, in turns: `grep -c` for one key, and `parse_log` for all
+fields. Then the peak memory of a fresh process that reads it, and the time for a 1 MB log. Exits 1 when a target is
+missed. The file is in the page cache.
+"""
+
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from app.domain.logs import parse_log
+from bench.generate_log import cached_log
+
+CACHE = Path(__file__).parent / ".cache"
+LARGE, LARGE_ITERATIONS = 10**9, 20_000
+SMALL, SMALL_ITERATIONS = 10**6, 100
+"""A CI job: 100 steps, as most of Megatron-LM's own MoE tests have, between the noise of its ranks."""
+CHUNK = 1 << 18
+ROUNDS = 7
+KEY = "elapsed time per iteration"
+
+LEAST_SHARE_OF_GREP = 0.25
+MOST_MEMORY_MIB = 64.0
+MOST_SMALL_MS = 3.0
+
+
+def chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def grep(path: Path) -> None:
+    found = subprocess.run(["grep", "-c", KEY, str(path)], check=True, capture_output=True, text=True).stdout
+    assert int(found) == LARGE_ITERATIONS
+
+
+def read(path: Path) -> None:
+    assert parse_log(chunks(path)).n == LARGE_ITERATIONS
+
+
+def compare(path: Path) -> tuple[float, float]:
+    """MB/s of grep and of parse_log: medians over rounds that take turns, after one round to warm up."""
+    grep(path)
+    read(path)
+    times = [(seconds(lambda: grep(path)), seconds(lambda: read(path))) for _ in range(ROUNDS)]
+    size = path.stat().st_size / 1e6
+    greps, reads = zip(*times, strict=True)
+    return size / statistics.median(greps), size / statistics.median(reads)
+
+
+def peak_memory_mib(path: Path) -> float:
+    """Of a fresh process that does nothing but read the log; Linux counts in KiB."""
+    code = f"from pathlib import Path; from bench.parse import read, peak; read(Path({str(path)!r})); peak()"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return float(output)
+
+
+def peak() -> None:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def small_ms(path: Path) -> float:
+    """Milliseconds for a log that is in memory already, in the chunks of a file that is read; median."""
+    parts = list(chunks(path))
+    assert parse_log(parts).n == SMALL_ITERATIONS
+    return statistics.median(seconds(lambda: parse_log(parts)) for _ in range(101)) * 1000
+
+
+def microseconds_a_line(path: Path) -> float:
+    """What each iteration line costs: those of the large log alone, parsed together."""
+    found = subprocess.run(["grep", "-m", "2000", KEY, str(path)], check=True, capture_output=True).stdout
+    return statistics.median(seconds(lambda: parse_log([found])) for _ in range(31)) / 2000 * 1e6
+
+
+def main() -> int:
+    large = cached_log(CACHE, LARGE, LARGE_ITERATIONS)
+    small = cached_log(CACHE, SMALL, SMALL_ITERATIONS)
+    grep_speed, read_speed = compare(large)
+    share = read_speed / grep_speed
+    memory = peak_memory_mib(large)
+    milliseconds = small_ms(small)
+    print(
+        f"{large.stat().st_size / 1e6:,.0f} MB, 256 ranks, {LARGE_ITERATIONS:,} iterations; medians of {ROUNDS} rounds"
+    )
+    print(f"  grep -c, one key        {grep_speed:8,.0f} MB/s")
+    print(f"  parse_log, all fields   {read_speed:8,.0f} MB/s")
+    print(f"  share of grep's speed   {share:8.2f}        (at least {LEAST_SHARE_OF_GREP})")
+    print(f"  peak memory             {memory:8.1f} MiB    (at most {MOST_MEMORY_MIB:.0f})")
+    print(f"{small.stat().st_size / 1e6:,.1f} MB, {SMALL_ITERATIONS} iterations, 600 arguments; median of 101")
+    print(f"  parse_log               {milliseconds:8.2f} ms     (at most {MOST_SMALL_MS:.0f})")
+    print(f"  an iteration line       {microseconds_a_line(large):8.2f} us")
+    return int(share < LEAST_SHARE_OF_GREP or memory > MOST_MEMORY_MIB or milliseconds > MOST_SMALL_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

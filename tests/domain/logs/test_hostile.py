@@ -1,0 +1,155 @@
+"""Log text that was made to hurt: nothing raises, nothing grows without bound, no work is done twice."""
+
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import app.domain.logs
+from app.domain.logs import megatron_lm, parse_text
+from app.domain.logs.megatron_lm import MAX_RECORD, MAX_TEMPLATES
+from app.domain.logs.reading import Reading
+from app.domain.logs.scanner import blocks
+from app.domain.logs.series import MAX_COLUMNS
+from app.domain.run import ParsedLog
+from tests.domain.logs.lines import column, iteration
+
+MEGABYTE = 1_000_000
+KEYS = tuple(key for reader in Reading()._readers() for key in reader.keys)
+
+
+def repeated(piece: bytes, size: int = 3 * MEGABYTE) -> bytes:
+    return piece * (size // len(piece))
+
+
+HOSTILE = {
+    "zeros": bytes(3 * MEGABYTE),
+    "one endless line": repeated(b"a"),
+    "bars": repeated(b"|"),
+    "blanks": repeated(b" "),
+    "brackets": repeated(b"["),
+    "invalid UTF-8": repeated(b"\xff\xfe\n"),
+    "carriage returns": repeated(b"\r"),
+    "line breaks": repeated(b"\n"),
+    "half records": repeated(b"iteration 1/ 2 | consumed samples: "),
+    "heads without fields": repeated(b"iteration 1/ 2 |"),
+    "step times without values": repeated(b"elapsed time per iteration ("),
+    "records on one line": repeated(b" iteration 1/ 2 | elapsed time per iteration (ms): 1.0 |"),
+    "prefixes": repeated(b"[default0]:") + b"\n" + repeated(b"[rank1]: KeyError: x "),
+    "dumps without end": repeated(b"\n arguments ---\n  a ... b\n", MEGABYTE),
+    "summaries": repeated(b"\nConfiguration Summary\n[model]:\n", MEGABYTE),
+    "JSON": repeated(b'{"log": {"log": ') + repeated(b"[" * 100),
+    "numbers": iteration(1, 1.0, tail="x: " + "9" * 5000).encode() * 50,
+    **{f"key {key!r}": repeated(key, MEGABYTE) for key in KEYS},
+    **{f"lines of {key!r}": repeated(key + b"\n", MEGABYTE) for key in KEYS},
+}  # fmt: skip
+
+
+def is_storable(log: ParsedLog) -> None:
+    """What a log says must fit a database and a page: no control characters, no infinite JSON."""
+    plain = asdict(log)
+    plain["columns"] = {name: np.isfinite(column).sum().item() for name, column in log.columns.items()}
+    plain["line_numbers"] = log.line_numbers.tolist()
+    text = json.dumps(plain, allow_nan=False)
+    assert "\\u0000" not in text
+    assert len({len(column) for column in log.columns.values()} | {log.n}) == 1
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_read_to_its_end(name: str) -> None:
+    log = parse_text(HOSTILE[name])
+    is_storable(log)
+    assert log.line_count == HOSTILE[name].count(b"\n") + (not HOSTILE[name].endswith(b"\n"))
+    assert len(log.problems) < 100
+    assert len(log.events) <= 22 * 300
+
+
+@given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(KEYS), st.sampled_from([b"\n", b"|", b": ", b"1"]))))
+def test_no_bytes_can_make_it_raise(parts: list[bytes]) -> None:
+    is_storable(parse_text(b"".join(parts)))
+
+
+def test_a_line_of_ten_megabytes_does_not_hide_the_next_one() -> None:
+    log = parse_text("x" * (10 * MEGABYTE) + "\n" + iteration(1, 10.0))
+    assert list(log.line_numbers) == [2]
+
+
+def test_an_iteration_line_behind_megabytes_of_progress_bar_is_read() -> None:
+    log = parse_text("\r".join(["Loading 10%"] * 50_000) + "\r" + iteration(1, 10.0))
+    assert (column(log, "step_time_ms"), list(log.line_numbers)) == ([10.0], [1])
+
+
+def test_text_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes that are taken apart for records stay below twice those of the log, however records are mixed up."""
+    taken = 0
+    original = megatron_lm._record
+
+    def counted(data: bytes, start: int, begin: int, stop: int, *, cut: bool) -> tuple[bytes, bool]:
+        nonlocal taken
+        taken += stop - begin
+        return original(data, start, begin, stop, cut=cut)
+
+    monkeypatch.setattr(megatron_lm, "_record", counted)
+    for name in ("half records", "records on one line", "step times without values", "bars"):
+        taken = 0
+        parse_text(HOSTILE[name])
+        assert taken <= 2 * len(HOSTILE[name]) + MAX_RECORD
+
+
+def test_blocks_stay_small_whatever_the_lines_are() -> None:
+    assert max(len(block) for block in blocks([HOSTILE["one endless line"], HOSTILE["line breaks"]])) <= 2 << 20
+
+
+def test_ever_new_fields_make_neither_columns_nor_patterns_without_end() -> None:
+    lines = "".join(iteration(n, 10.0 + n, tail=f"field {n}: {n}") for n in range(1, 500))
+    log = parse_text(lines)
+    assert len(log.columns) <= MAX_COLUMNS + 1
+    assert column(log, "step_time_ms") == [10.0 + n for n in range(1, 500)]
+    assert {problem.kind for problem in log.problems} == {"many columns", "many kinds of lines"}
+    reading = Reading()
+    reading.read(lines.encode())
+    assert len(reading._iterations.rows.templates) <= MAX_TEMPLATES + 1
+
+
+def test_more_iterations_than_can_be_kept_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(megatron_lm, "MAX_ROWS", 3)
+    log = parse_text("".join(iteration(n, 10.0) for n in range(1, 9)))
+    assert column(log, "iteration") == [1, 2, 3]
+    assert "too many iterations" in {problem.kind for problem in log.problems}
+
+
+def module_patterns() -> Iterator[tuple[str, str | bytes]]:
+    for module in pkgutil.walk_packages(app.domain.logs.__path__, "app.domain.logs."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            for pattern in value if isinstance(value, tuple) else (value,):
+                if isinstance(pattern, re.Pattern):
+                    yield f"{module.name}.{name}", pattern.pattern
+
+
+@pytest.mark.parametrize(("name", "pattern"), list(module_patterns()))
+def test_no_pattern_can_backtrack_badly(name: str, pattern: str | bytes) -> None:
+    """No repetition holds another one that can be long: that is where matching takes exponential time."""
+    from re import _parser  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    check_repeats(_parser.parse(pattern), inside_repeat=False)
+
+
+def check_repeats(items: object, *, inside_repeat: bool) -> None:
+    for kind, argument in items:  # type: ignore[attr-defined]
+        word = str(kind)
+        if "REPEAT" in word:
+            _, most, body = argument
+            assert not (inside_repeat and most > 10)
+            check_repeats(body, inside_repeat=inside_repeat or most > 1)
+        elif word == "SUBPATTERN":
+            check_repeats(argument[3], inside_repeat=inside_repeat)
+        elif word == "BRANCH":
+            for branch in argument[1]:
+                check_repeats(branch, inside_repeat=inside_repeat)
