@@ -105,8 +105,9 @@ class ParsedLog:
     `segment_starts`: indexes into the columns at which a process (re)started; the first is 0 when n > 0.
     `stated`: contract fields by canonical name, from arguments, configuration summary or single lines.
     `arguments`: every name of the dumps with its value, for the record and for the FLOPs shape.
-    Of a run of several files (`merge.py`): `files` are their names in the order of the run; a column `log_file`, and
-    `file` of events, reports and problems, are indexes into it.
+    Of a run of several files (`domain/merge`): `files` are their names in the order in which they were given; a column
+    `log_file`, and `file` of events, reports and problems, are indexes into it. `process_lines`: of each file, the line
+    behind which it tells of the last process; () when the log was not merged.
     """
 
     trainer: str
@@ -127,6 +128,7 @@ class ParsedLog:
     truncated: bool = False
     files: tuple[str, ...] = ()
     slices: tuple[Slice, ...] = ()
+    process_lines: tuple[int, ...] = ()
     not_understood: tuple[LineExample, ...] = ()
 
     @property
