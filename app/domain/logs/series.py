@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.domain.logs.megatron_bridge import Steps
-from app.domain.logs.megatron_lm import Rows
+from app.domain.logs.megatron_lm import Rows, Start
 from app.domain.logs.notes import Notes
 from app.domain.logs.true_step_time import true_step_times
 from app.domain.run import FloatArray, IntArray
@@ -36,27 +36,18 @@ def build(rows: Rows, steps: Steps, notes: Notes) -> Series:
     """All columns of a log. Without iteration lines the step lines are counted from 1."""
     if not rows.lines:
         return _from_steps(steps, notes)
-    columns = _scatter(rows, notes)
-    total = int(columns.pop("total_iterations")[-1])
+    printed = _scatter(rows, notes)
+    total = int(printed.pop("total_iterations")[-1])
     lines = np.frombuffer(rows.lines, np.int64)
     if steps.lines:
-        columns["tflops_per_gpu"] = _with_step_lines(columns, lines, steps)
-    fresh = ~_doubled(columns, rows)
-    first = _first_of_process(columns["iteration"], rows, fresh)
-    kept = fresh & ~_superseded(columns["iteration"], first)
-    columns["step_time_true_ms"] = true_step_times(
-        columns["iteration"], columns["step_time_ms"], fresh=fresh, first=first, rows=rows, notes=notes
-    )
-    # A process whose first line was superseded begins with its first line that was kept
-    starts: IntArray = np.unique(np.cumsum(kept)[first] - kept[first])
-    n = int(kept.sum())
-    return Series(
-        columns={name: column[kept] for name, column in columns.items()},
-        line_numbers=lines[kept],
-        segment_starts=tuple(int(start) for start in starts if start < n),
-        total_iterations=total,
-        log_interval=log_interval(columns["iteration"][kept]),
-    )
+        printed["tflops_per_gpu"] = _with_step_lines(printed, lines, steps)
+    fresh = ~_doubled(printed, rows)
+    first = _first_of_process(printed["iteration"], rows, fresh)
+    kept = fresh & ~_superseded(printed["iteration"], first, fresh)
+    starts = _starts(first, kept, rows)
+    columns = {name: column[kept] for name, column in printed.items()}
+    columns["step_time_true_ms"] = true_step_times(columns, starts, _stamps(rows, kept), lines[kept], notes)
+    return Series(columns, lines[kept], tuple(starts), total, log_interval(columns["iteration"]))
 
 
 def log_interval(iteration: FloatArray) -> int | None:
@@ -117,18 +108,34 @@ def _doubled(columns: dict[str, FloatArray], rows: Rows) -> BoolArray:
 
 
 def _first_of_process(iteration: FloatArray, rows: Rows, fresh: BoolArray) -> BoolArray:
-    """Lines that are the first of a process: the log says so, or the iteration does not go on."""
+    """Lines that are the first of a process: the log says so, or the iteration goes back."""
     first = np.zeros(len(iteration), bool)
-    first[1:] = (np.diff(iteration) <= 0) & fresh[1:]
+    first[1:] = (np.diff(iteration) < 0) & fresh[1:]
     first[[0, *rows.starts]] = True
     return first
 
 
-def _superseded(iteration: FloatArray, first: BoolArray) -> BoolArray:
-    """Lines whose iteration a later process repeats: training went back to a checkpoint before them."""
-    restart = np.where(first, iteration, np.inf)
-    lowest_from_here = np.minimum.accumulate(restart[::-1])[::-1]
+def _superseded(iteration: FloatArray, first: BoolArray, fresh: BoolArray) -> BoolArray:
+    """Lines whose iteration comes again: training went back to a checkpoint, or several ranks print."""
+    again = first.copy()
+    again[1:] |= (np.diff(iteration) == 0) & fresh[1:]
+    lowest_from_here = np.minimum.accumulate(np.where(again, iteration, np.inf)[::-1])[::-1]
     return np.append(iteration[:-1] >= lowest_from_here[1:], False)
+
+
+def _starts(first: BoolArray, kept: BoolArray, rows: Rows) -> dict[int, Start | None]:
+    """Kept rows at which a process starts, with what the log says about it; the next kept row for one that went."""
+    place: IntArray = np.cumsum(kept) - kept
+    n = int(kept.sum())
+    return {int(place[row]): rows.starts.get(int(row)) for row in np.flatnonzero(first) if place[row] < n}
+
+
+def _stamps(rows: Rows, kept: BoolArray) -> dict[int, float] | None:
+    """The time stamps of kept rows, None when stamps have no microseconds."""
+    if not rows.has_microseconds:
+        return None
+    place: IntArray = np.cumsum(kept) - kept
+    return {int(place[row]): stamp for row, stamp in rows.stamps.items() if kept[row]}
 
 
 def _from_steps(steps: Steps, notes: Notes) -> Series:

@@ -5,12 +5,13 @@ the next line averages over the first iteration too: with a line for every itera
 the versions whose time stamps have microseconds. Megatron-LM `megatron/training/training.py`, `training_log()`.
 """
 
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Mapping
 
-from app.domain.logs.megatron_lm import Rows
+import numpy as np
+
+from app.domain.logs.megatron_lm import Start
 from app.domain.logs.notes import Notes
-from app.domain.run import FloatArray
+from app.domain.run import FloatArray, IntArray
 
 STAMP_SLACK = 1.005
 STAMP_SLACK_MS = 5.0
@@ -20,82 +21,73 @@ _DAY_MS = 86_400_000.0
 
 
 def true_step_times(
-    iteration: FloatArray,
-    printed: FloatArray,
-    *,
-    fresh: npt.NDArray[np.bool_],
-    first: npt.NDArray[np.bool_],
-    rows: Rows,
+    columns: Mapping[str, FloatArray],
+    starts: Mapping[int, Start | None],
+    stamps: Mapping[int, float] | None,
+    lines: IntArray,
     notes: Notes,
 ) -> FloatArray:
     """The printed times with the artefact undone, NaN where that is not possible.
 
-    `fresh`: lines that are not doubled; `first`: lines that are the first of their process.
+    `starts`: rows at which a process starts. `stamps`: seconds of the day of rows near them; None when the time stamps
+    have no microseconds, and so the trainer no artefact. `lines`: for the notes.
     """
+    iteration, printed = columns["iteration"], columns["step_time_ms"]
     true = printed.copy()
-    if not rows.has_microseconds:
+    if stamps is None:
         return true
-    order = np.flatnonzero(fresh)
-    gaps = np.diff(iteration[order])
-    interval = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
-    for place in np.flatnonzero(first[order]):
-        row = int(order[place])
-        begins = _begins_process(iteration[row], row, rows, interval)
-        if begins is None:
-            continue
-        if not begins:
+    gaps = np.diff(iteration)
+    interval = float(np.median(gaps)) if len(gaps) else 1.0
+    for row, start in starts.items():
+        begins = _begins_process(float(iteration[row]), start, interval, is_first_row=row == 0)
+        following = row + 1
+        if begins is False:
             true[row] = np.nan
             notes.problem(
                 "unknown step time",
                 f"The time printed for iteration {iteration[row]:.0f} also holds the first iteration of the process, "
                 "whose line is not in the log; its true time is unknown.",
-                rows.lines[row],
+                int(lines[row]),
             )
-        elif place + 1 < len(order) and not first[order[place + 1]]:
-            following = int(order[place + 1])
-            true[following] = _without_first(iteration, printed, (row, following), rows=rows, notes=notes)
+        elif begins and following < len(true) and following not in starts:
+            passed = _milliseconds_between(stamps, row, following)
+            count = iteration[following] - iteration[row] + 1
+            true[following] = _without_first(printed[row], printed[following], count, passed)
+            if np.isnan(true[following]):
+                notes.problem(
+                    "unknown step time",
+                    f"The time printed for iteration {iteration[following]:.0f} should also hold the first iteration "
+                    "of the process, but is shorter than that allows; its true time is unknown.",
+                    int(lines[following]),
+                )
     return true
 
 
-def _begins_process(iteration: float, row: int, rows: Rows, interval: float) -> bool | None:
-    """Whether this line is that of the first iteration of its process; None when it is a line in the middle of one."""
-    start = rows.starts.get(row)
-    if start is not None and start.after is not None:
-        return iteration == start.after + 1
+def _begins_process(iteration: float, start: Start | None, interval: float, *, is_first_row: bool) -> bool | None:
+    """Whether a line is that of its process's first iteration, or the next one; None for the middle of a run."""
     if iteration == 1:
         return True
+    if start is not None and start.after is not None:
+        return iteration == start.after + 1
     if iteration <= max(2.0, interval):
         return False  # a fresh start whose line for iteration 1 is missing
-    if row == 0 and start is None:
-        return None  # an excerpt
-    return True
+    return None if is_first_row and start is None else True
 
 
-def _without_first(
-    iteration: FloatArray, printed: FloatArray, pair: tuple[int, int], *, rows: Rows, notes: Notes
-) -> float:
-    """The mean time of the iterations after the first row of `pair` up to the second, whose printed mean has it too."""
-    row, following = pair
-    count = iteration[following] - iteration[row] + 1
-    rest = count * printed[following] - printed[row]
-    passed = _between_stamps(row, following, rows)
-    if passed is not None:
-        limit = passed * STAMP_SLACK + STAMP_SLACK_MS
-        if rest > limit >= printed[following] * (count - 1):
-            return float(printed[following])  # more time than there was: this trainer resets its timer
-    if rest <= 0:
-        notes.problem(
-            "unknown step time",
-            f"The time printed for iteration {iteration[following]:.0f} should also hold the first iteration of the "
-            "process, but is shorter than that allows; its true time is unknown.",
-            rows.lines[following],
-        )
-        return float("nan")
-    return float(rest / (count - 1))
+def _without_first(first: float, mean: float, count: float, passed: float | None) -> float:
+    """The mean time of `count` - 1 iterations, from the `mean` that holds the `first` one too; NaN if there is none.
+
+    `passed`: ms between the two lines. When the result needs more, but the printed mean does not, then this trainer
+    resets its timer and the printed mean is true.
+    """
+    rest = count * mean - first
+    if passed is not None and rest > passed * STAMP_SLACK + STAMP_SLACK_MS >= mean * (count - 1):
+        return mean
+    return rest / (count - 1) if rest > 0 else float("nan")
 
 
-def _between_stamps(row: int, following: int, rows: Rows) -> float | None:
-    """Milliseconds between the stamps of two lines, None when one of them has no microseconds."""
-    if row not in rows.stamps or following not in rows.stamps:
+def _milliseconds_between(stamps: Mapping[int, float], row: int, following: int) -> float | None:
+    """Time between two lines, past midnight too; None when one of them has no stamp."""
+    if row not in stamps or following not in stamps:
         return None
-    return (rows.stamps[following] - rows.stamps[row]) * 1000 % _DAY_MS
+    return (stamps[following] - stamps[row]) * 1000 % _DAY_MS

@@ -208,3 +208,15 @@ def test_a_restart_at_the_same_line_is_no_doubled_line() -> None:
 def test_a_log_is_truncated_when_it_stops_without_a_word(end: str, truncated: bool) -> None:
     assert parse_text(iteration(1, 10.0) + end).truncated is truncated
     assert not parse_text(iteration(100, 10.0)).truncated
+
+
+def test_a_line_that_several_ranks_print_is_one_line_and_no_restart() -> None:
+    log = parse_text("".join(f"{rank}: " + iteration(n, 10.0 * n + rank) for n in (1, 2, 3) for rank in (0, 1)))
+    assert column(log, "step_time_ms") == [11.0, 21.0, 31.0]
+    assert log.segment_starts == (0,)
+
+
+def test_a_restart_from_before_the_log_begins_leaves_one_segment() -> None:
+    log = parse_text("".join(iteration(n, 10.0 * n) for n in (5, 6, 2, 3)))
+    assert column(log, "iteration") == [2, 3]
+    assert log.segment_starts == (0,)

@@ -84,3 +84,13 @@ def test_time_stamps_may_cross_midnight() -> None:
     first = iteration(1, 5000.0, stamp="2026-05-11 23:59:59.000000")
     log = parse_text(first + iteration(2, 3000.0, stamp="2026-05-12 00:00:00.000000"))
     assert column(log, "step_time_true_ms") == [5000.0, 1000.0]
+
+
+def test_a_pretrained_checkpoint_does_not_make_iteration_1_any_other() -> None:
+    log = parse_text(LOADED.format(5000) + STARTED + fine(1, 100.0) + fine(2, 60.0))
+    assert column(log, "step_time_true_ms") == [100.0, 20.0]
+
+
+def test_lines_of_several_ranks_do_not_disturb() -> None:
+    log = parse_text(fine(1, 100.0) + fine(1, 100.2) + fine(2, 60.1) + fine(2, 60.0))
+    assert column(log, "step_time_true_ms") == pytest.approx([100.2, 19.8])
