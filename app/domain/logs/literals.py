@@ -17,6 +17,7 @@ _CONSTANTS = {"None": None, "True": True, "False": False}
 _WHOLE = re.compile(r"[-+]?\d{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(?:\d{1,30}\.\d{0,30}|\.\d{1,30}|\d{1,30}(?=[eE]))(?:[eE][-+]?\d{1,3})?\Z")
 _ENUM = re.compile(r"<\w{1,60}\.(\w{1,60})(?:: [^<>]{0,60})?>\Z")
+_WORDS = re.compile(r"\[[\w ,]+\]\Z")
 _MEMBER = re.compile(r"\w{1,60}\.(\w{1,60})\Z")
 
 
@@ -50,7 +51,7 @@ def _read_items(text: str) -> Value:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return _enum_members(text)
+        return _bare_words(text)
     if isinstance(value, list | tuple | set) and len(value) <= MAX_ITEMS:
         items = [_scalar(item) for item in value]
         if None not in items:
@@ -58,8 +59,10 @@ def _read_items(text: str) -> Value:
     return clean(text)
 
 
-def _enum_members(text: str) -> Value:
-    """A list of members of an enumeration: `[<CudaGraphModule.attn: 1>]` or `[CudaGraphModule.attn]`."""
+def _bare_words(text: str) -> Value:
+    """A list without quotes: `[<CudaGraphModule.attn: 1>]`, `[CudaGraphModule.attn]`, or a shell's `[attn moe]`."""
+    if _WORDS.match(text):
+        return tuple(text[1:-1].replace(",", " ").split())
     members = [_ENUM.match(item.strip()) or _MEMBER.match(item.strip()) for item in text[1:-1].split(",")]
     return tuple(member[1] for member in members if member) if all(members) else clean(text)
 

@@ -35,7 +35,8 @@ def block(**settings: object) -> str:
         ("(127, 0)", (127, 0)),
         ("'flex'", "flex"), ("<AttnBackend.flash: 1>", "flash"), ("1e999", "1e999"), ("nan", "nan"), ("", ""),
         ("[<CudaGraphModule.attn: 1>, <CudaGraphModule.moe: 2>]", ("attn", "moe")), ("[" * 500, "[" * 500),
-        ("[CudaGraphModule.attn]", ("attn",)), ("{'a': 1}", "{'a': 1}"), ("[None]", "[None]"), ("12abc", "12abc"),
+        ("[attn moe_router]", ("attn", "moe_router")), ("[attn]", ("attn",)), ("[CudaGraphModule.attn]", ("attn",)),
+        ("(a text)", "(a text)"), ("{'a': 1}", "{'a': 1}"), ("[None]", "[None]"), ("12abc", "12abc"),
         ("9" * 25, "9" * 25), ("__import__('os')", "__import__('os')"),
     ],
 )  # fmt: skip
