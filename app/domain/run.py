@@ -20,11 +20,15 @@ Source = Literal["metadata", "arguments", "log line", "derived", "default"]
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """A value and who said so. `detail` is for people: `line 12: moe_token_dispatcher_type = alltoall`."""
+    """A value and who said so. `detail` is for people: `line 12: moe_token_dispatcher_type = alltoall`.
+
+    `file` indexes the run's log files: that of the line, where the detail names one.
+    """
 
     value: Value
     source: Source
     detail: str = ""
+    file: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Whether the files of a run belong to one job: what they state about it must agree."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from app.domain.field_values import shown
 from app.domain.merge.order import Part
@@ -56,4 +57,4 @@ def merged_fields(files: Sequence[Part]) -> tuple[dict[str, Stated], list[Proble
                     file=part.file,
                 )
             )
-    return {name: stated for name, (_, stated) in found.items()}, problems
+    return {name: replace(stated, file=part.file) for name, (part, stated) in found.items()}, problems
