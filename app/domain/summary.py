@@ -3,9 +3,10 @@
 from app.domain.contract import Contract, resolve
 from app.domain.contract_fields import STACK_FIELDS
 from app.domain.drift import SHORT_WINDOW
+from app.domain.ending import fatal_event
 from app.domain.evidence import evidence_level, semantic_class
 from app.domain.figures import Figures
-from app.domain.health import fatal_event, read_health
+from app.domain.health import read_health
 from app.domain.run import Metadata, ParsedLog, RunSummary, SteadyState
 from app.domain.steady_state import MIN_VALUES, steady_state
 
