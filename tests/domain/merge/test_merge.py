@@ -186,7 +186,7 @@ def corpus_log(index: int) -> tuple[tuple[bytes, ...], ParsedLog]:
 
 def assert_same_series(one: ParsedLog, other: ParsedLog) -> None:
     assert one.segment_starts == other.segment_starts
-    # Megatron-Bridge's step lines have no iteration number: a cut between a pair of lines may pair the next ones wrongly
+    # Megatron-Bridge's step lines have no iteration number: a cut between a pair may pair the next ones wrongly
     unsure = {"tflops_per_gpu"} if one.trainer == "Megatron-Bridge" else set()
     for name in one.columns.keys() - {"log_file"} - unsure:
         assert np.array_equal(one.columns[name], other.columns[name], equal_nan=True), name
