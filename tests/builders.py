@@ -12,7 +12,7 @@ from sqlmodel import Session, select
 
 from app.domain.run import FloatArray, Metric, SteadyState
 from app.storage import series
-from app.storage.tables import ProjectRow, RunFileRow, RunRow, SeriesRow
+from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, SeriesRow
 
 GLOBAL_BATCH, SEQUENCE, GPUS = 1024, 4096, 16
 GFLOP_PER_TOKEN = 23.006  # Qwen3-30B-A3B at sequence 4096
@@ -97,7 +97,7 @@ def make_run(
     if status == "ready":
         session.add_all(_series_rows(row.id, times))
     if log_files is not None:
-        session.add(_store_log(log_files, row.id, step_times(step_time_ms, iterations)))
+        _store_log(session, log_files, row.id, step_times(step_time_ms, iterations))
     session.flush()
     return row.id
 
@@ -271,14 +271,16 @@ def _series_rows(run_id: int, times: FloatArray) -> list[SeriesRow]:
     ]
 
 
-def _store_log(log_files: Any, run_id: int, times: FloatArray) -> RunFileRow:
+def _store_log(session: Session, log_files: Any, run_id: int, times: FloatArray) -> None:
     text = megatron_log(times).encode()
     stored = log_files.put([text])
-    return RunFileRow(
+    row = RunFileRow(
         run_id=run_id,
         kind="log",
         name="train.log",
         size_bytes=len(text),
         sha256=hashlib.sha256(text).hexdigest(),
-        object_key=stored.key,
     )
+    session.add(row)
+    session.flush()
+    session.add(SegmentRow(file_id=row.id or 0, position=0, size_bytes=len(text), object_key=stored.key))

@@ -26,9 +26,10 @@ from app.runs.api_models import (
     UploadAnswer,
 )
 from app.runs.filters import RunFilters
-from app.runs.ingest import Accepted, Kind, UploadedFile, accept_upload
+from app.runs.ingest import Accepted, UploadedFile, accept_upload
 from app.runs.log_lines import lines_of
 from app.runs.queries import find_runs, get_run, get_series, get_state
+from app.runs.upload import Kind
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
@@ -142,7 +143,7 @@ def read_log(
     last = first + MAX_LOG_LINES - 1 if last is None else last
     if not first <= last < first + MAX_LOG_LINES:
         raise InvalidQuery(f"Ask for at most {MAX_LOG_LINES:,} lines at once, `to` not before `from`.")
-    texts, total = lines_of(log_files, [file.object_key for file in run.log_files], first, last)
+    texts, total = lines_of(log_files, run.log_files, first, last)
     headers = {"Vary": "Accept"}
     if request.headers.get("accept", "").startswith("text/plain"):
         return PlainTextResponse("".join(f"{text}\n" for text in texts), headers=headers)
@@ -161,9 +162,9 @@ def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, p
     file = next((file for file in run.files if file.position == position), None)
     if file is None:
         raise NotFound(f"Run {run_id} has no file {position}. Its files are listed in the run itself.")
-    log_files.index(file.object_key)  # a store that is down is a 503, and not an answer that breaks off
+    log_files.text(file.keys)  # a store that is down is a 503, and not an answer that breaks off
     return StreamingResponse(
-        log_files.stream(file.object_key),
+        log_files.stream(file.keys),
         media_type="application/octet-stream",
         headers={
             "Content-Length": str(file.size_bytes),
@@ -178,7 +179,7 @@ def _accept(
     files = [
         UploadedFile(kind, upload.filename or kind, upload.file) for kind in _KINDS for upload in _uploads(form, kind)
     ]
-    if not any(upload.kind == "log" for upload in files):
+    if not files:
         sent = ", ".join(sorted({name[:50] for name in form})) or "none"
         raise EmptyUpload(f"There is no log in this upload. Send it as the form field `log`; fields sent: {sent}.")
     try:

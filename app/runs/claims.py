@@ -1,6 +1,6 @@
 """Who works on a run. The row is the record: a worker claims it, renews its lease while it works, and gives it back.
 
-A claim is numbered (`run.attempts`). Whatever a worker writes, it writes only while the row still carries its number:
+A claim is numbered (`run.claims`). Whatever a worker writes, it writes only while the row still carries its number:
 one that was given up for dead can wake and finish, and changes nothing.
 """
 
@@ -12,12 +12,13 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 import structlog
-from sqlalchemy import ColumnElement, CursorResult, Engine, and_, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, Engine, and_, case, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session, col
 
 from app.settings import Settings
 from app.storage.database import transaction
+from app.storage.run_work import REST, is_claimable, is_due
 from app.storage.tables import RunRow, utc_now
 
 log = structlog.get_logger(__name__)
@@ -30,8 +31,12 @@ _RENEWALS_A_LEASE = 3
 
 @dataclass(frozen=True, slots=True)
 class Claim:
+    """`attempt` counts since the last change of the run, `wanted` is the change up to which it is read."""
+
     run_id: int
-    attempt: int
+    number: int
+    attempt: int = 1
+    wanted: int = 0
 
 
 def claim(session: Session, run_id: int, settings: Settings) -> Claim | None:
@@ -40,19 +45,22 @@ def claim(session: Session, run_id: int, settings: Settings) -> Claim | None:
     A run that was given up `max_attempts` times is parked as failed: it would take down one worker after another.
     """
     now = utc_now()
-    mine = select(RunRow.attempts).where(col(RunRow.id) == run_id)  # type: ignore[call-overload]
+    mine = select(RunRow.claims, RunRow.attempts, RunRow.wanted).where(col(RunRow.id) == run_id)  # type: ignore[call-overload]
     taken = _update(
         session,
-        and_(col(RunRow.id) == run_id, _claimable(now), col(RunRow.attempts) < settings.max_attempts),
-        status="processing",
+        and_(col(RunRow.id) == run_id, is_claimable(now), col(RunRow.attempts) < settings.max_attempts),
+        work="held",
+        status=case((col(RunRow.status) == "received", "processing"), else_=RunRow.status),
+        claims=RunRow.claims + 1,
         attempts=RunRow.attempts + 1,
         lease_until=now + timedelta(seconds=settings.lease_seconds),
     )
     if taken:
-        return Claim(run_id, session.execute(mine).scalar_one())
+        return Claim(run_id, *session.execute(mine).one())
     parked = _update(
         session,
-        and_(col(RunRow.id) == run_id, _claimable(now)),
+        and_(col(RunRow.id) == run_id, is_claimable(now)),
+        work="",
         status="failed",
         processed_at=now,
         lease_until=None,
@@ -70,34 +78,53 @@ def renew(session: Session, held: Claim, until: datetime) -> bool:
 
 
 def finish(session: Session, held: Claim, **columns: Any) -> bool:
-    """Write the result and end the claim. False, and nothing written, when the claim was lost."""
-    return _update(session, _is_held(held), lease_until=None, processed_at=utc_now(), **columns)
+    """Write the result and end the claim. False, and nothing written, when the claim was lost.
+
+    When the run changed meanwhile it waits to be read again, and the sweep rings for it after a rest.
+    """
+    now = utc_now()
+    unchanged = col(RunRow.wanted) == held.wanted
+    rest = timedelta(seconds=REST * columns.get("read_seconds", 0.0))
+    return _update(
+        session,
+        _is_held(held),
+        work=case((unchanged, ""), else_="waiting"),
+        attempts=case((unchanged, RunRow.attempts), else_=0),
+        lease_until=case((unchanged, None), else_=now + rest),
+        processed_at=now,
+        **columns,
+    )
 
 
 def give_back(session: Session, held: Claim, *, again_at: datetime, counts: bool) -> bool:
     """Let it be tried again, from `again_at` on. An attempt that was nobody's fault does not count."""
     return _update(
-        session, _is_held(held), status="received", lease_until=again_at, attempts=held.attempt - (0 if counts else 1)
+        session,
+        _is_held(held),
+        work="waiting",
+        status=case((col(RunRow.status) == "processing", "received"), else_=RunRow.status),
+        lease_until=again_at,
+        attempts=held.attempt - (0 if counts else 1),
     )
 
 
 def void_leases(session: Session) -> None:
     """Make every unfinished run due now. For the start of the embedded mode, where no other worker can be alive."""
-    _update(session, col(RunRow.status).in_(("received", "processing")), lease_until=utc_now() - timedelta(seconds=1))
+    _update(session, col(RunRow.work) != "", lease_until=utc_now() - timedelta(seconds=1))
 
 
 def due(session: Session, settings: Settings) -> Sequence[int]:
-    """The runs to ring for: received and not rung for lately, or given up by their worker; oldest first."""
+    """The runs to ring for: waiting and not rung for lately, or given up by their worker; oldest first."""
     now = utc_now()
     chosen = (
-        select(RunRow.id, RunRow.status)  # type: ignore[call-overload]
-        .where(_due(now))
+        select(RunRow.id, RunRow.work)  # type: ignore[call-overload]
+        .where(is_due(now))
         .order_by(RunRow.id)
         .limit(_SWEPT_AT_ONCE)
         .with_for_update(skip_locked=True)
     )
     rows = session.execute(chosen).all()
-    waiting = [row.id for row in rows if row.status == "received"]
+    waiting = [row.id for row in rows if row.work == "waiting"]
     # Their messages may be in the queue already, behind others: ring again for them only after a while.
     _update(session, col(RunRow.id).in_(waiting), lease_until=now + timedelta(seconds=settings.lease_seconds))
     return [row.id for row in rows]
@@ -113,7 +140,7 @@ def kept(engine: Engine, held: Claim, lease_seconds: float) -> Iterator[None]:
             try:
                 with transaction(engine) as session:
                     if not renew(session, held, utc_now() + timedelta(seconds=lease_seconds)):
-                        log.warning("claim_lost", run_id=held.run_id, attempt=held.attempt)
+                        log.warning("claim_lost", run_id=held.run_id, claim=held.number)
                         return
             except SQLAlchemyError as error:
                 # One of three renewals may fail; if all do, another worker takes over and ours writes nothing.
@@ -134,17 +161,4 @@ def _update(session: Session, condition: ColumnElement[bool], **values: Any) -> 
 
 
 def _is_held(held: Claim) -> ColumnElement[bool]:
-    return and_(col(RunRow.id) == held.run_id, col(RunRow.status) == "processing", col(RunRow.attempts) == held.attempt)
-
-
-def _claimable(now: datetime) -> ColumnElement[bool]:
-    return or_(
-        col(RunRow.status) == "received", and_(col(RunRow.status) == "processing", col(RunRow.lease_until) < now)
-    )
-
-
-def _due(now: datetime) -> ColumnElement[bool]:
-    return and_(
-        col(RunRow.status).in_(("received", "processing")),
-        or_(col(RunRow.lease_until).is_(None), col(RunRow.lease_until) < now),
-    )
+    return and_(col(RunRow.id) == held.run_id, col(RunRow.work) == "held", col(RunRow.claims) == held.number)

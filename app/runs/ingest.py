@@ -4,12 +4,13 @@ The row is committed before the bell is rung and before the uploader is answered
 """
 
 import hashlib
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import structlog
 from sqlalchemy import Engine, or_, select
@@ -20,16 +21,18 @@ from app.domain.metadata import read_metadata
 from app.domain.run import Metadata
 from app.errors import Conflict, EmptyUpload, FieldError, InvalidMetadata, InvalidUpload
 from app.queue import PROCESS_RUN, enqueue
+from app.runs.decompress import Decompressed, Limits
 from app.runs.json_text import read_json, sorted_json
-from app.runs.upload import Limits, raw_chunks, text_chunks
+from app.runs.sizes import size
+from app.runs.upload import Kind, checked, document_kind
 from app.settings import Settings
+from app.storage import object_records
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles, StagedFile
-from app.storage.tables import ProjectRow, RunFileRow, RunRow, utc_now
+from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, utc_now
 
 log = structlog.get_logger(__name__)
 
-Kind = Literal["log", "config", "events"]
 MAX_KEY_LENGTH = 255
 _MAX_FILE_NAME = 200
 _COMPRESSED_SUFFIXES = (".gz", ".zst")
@@ -46,14 +49,28 @@ class UploadedFile:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """`created` is False when the same upload was there already."""
+    """`created` is False when the same upload was there already. `warnings` are known before anything is read."""
 
     run_id: int
     status: str
     created: bool
+    warnings: tuple[str, ...] = ()
 
 
-_Staged = tuple[UploadedFile, StagedFile]
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A file that was read to its end and may be kept. `sent_as` is its form field, `kind` what it turned out to be."""
+
+    sent_as: Kind
+    kind: Kind
+    document: str
+    name: str
+    cut: str
+    file: StagedFile
+
+    @property
+    def key(self) -> str:
+        return self.file.stored.key
 
 
 def accept_upload(
@@ -64,33 +81,83 @@ def accept_upload(
     files: Sequence[UploadedFile],
     meta: bytes | None = None,
     idempotency_key: str | None = None,
+    complete: bool | None = None,
 ) -> Accepted:
     """Check, store and acknowledge one upload. Raises InvalidUpload, Conflict or Unavailable, and then nothing is kept.
 
     The same content in the same project is the same run, and so is the same `idempotency_key`; that key with another
-    content is a Conflict.
+    content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come (`append.py`): such a
+    run may begin without a file, and is told from others by its key only.
     """
     document = _read_meta(meta)
+    is_open = _is_open(document, complete)
     metadata = read_metadata(document)
     _check_key(idempotency_key)
-    if not any(upload.kind == "log" for upload in files):
-        raise EmptyUpload("There is no log in this upload. Send at least one file as the form field `log`.")
+    if not files and not is_open:
+        raise EmptyUpload("There is no file in this upload. Send at least one, as the form field `log`.")
     with ExitStack() as staging:
-        staged = [(upload, staging.enter_context(_stage(upload, settings))) for upload in files]
-        content_key = _content_key(document, staged)
+        staged = [staging.enter_context(staged_upload(upload, settings)) for upload in files]
+        _check_something_is_read(staged, is_open)
+        row = _row(metadata, document, staged, is_open)
+        row.content_key, row.idempotency_key = _content_key(document, staged, is_open, idempotency_key), idempotency_key
+        row.lease_until = utc_now() + timedelta(seconds=settings.sweep_seconds)
+        keys = [file.key for file in staged]
         with transaction(engine) as session:
-            known = _find(session, metadata.project, content_key, idempotency_key)
+            known = _find(session, metadata.project, row.content_key, idempotency_key)
+            noted = object_records.about_to_put(session, keys) if known is None else utc_now()
         if known is None:
-            for _, file in staged:
-                log_files.keep(file)
-            row = _row(metadata, document, staged)
-            row.content_key, row.idempotency_key = content_key, idempotency_key
-            row.lease_until = utc_now() + timedelta(seconds=settings.sweep_seconds)
-            known = _insert(engine, metadata.project, row, staged)
+            with forgotten_on_failure(engine, log_files, keys, noted):
+                for file in staged:
+                    log_files.keep(file.file)
+                known = _insert(engine, metadata.project, row, staged)
     if known.created:
-        log.info("run_received", run_id=known.run_id, project=metadata.project, files=len(files))
+        log.info("run_received", run_id=known.run_id, project=metadata.project, files=len(files), open=is_open)
         enqueue(PROCESS_RUN, known.run_id)
     return known
+
+
+@contextmanager
+def staged_upload(upload: UploadedFile, settings: Settings) -> Iterator[Staged]:
+    """Read a file to its end and see what it is. Raises InvalidUpload when it can be nothing of a run."""
+    name = file_name(upload.name, upload.kind)
+    chunks = Decompressed(upload.file, name, Limits.from_settings(settings))
+    with StagedFile(checked(chunks, upload.kind, name)) as file:
+        document = document_kind(upload.kind, name, file)
+        kind: Kind = upload.kind if not document else "events" if document == "tensorboard" else "config"
+        yield Staged(upload.kind, kind, document, name, chunks.cut, file)
+
+
+@contextmanager
+def forgotten_on_failure(engine: Engine, log_files: LogFiles, keys: Sequence[str], noted: datetime) -> Iterator[None]:
+    """Delete the objects that the block put when it raises; what cannot be deleted now, the sweep deletes later."""
+    try:
+        yield
+    except Exception:
+        try:
+            object_records.forget(engine, log_files, keys, noted)
+        except Exception as error:  # the error that led here is the one to tell
+            log.warning("objects_left", objects=len(keys), error=str(error))
+        raise
+
+
+def _is_open(document: dict[str, Any], complete: bool | None) -> bool:
+    stated = document.pop("complete", None)
+    if stated is not None and not isinstance(stated, bool):
+        raise InvalidMetadata(
+            "meta.complete must be true or false. Nothing was kept.",
+            (FieldError("meta.complete", "must be a boolean"),),
+        )
+    return complete is False or (complete is None and stated is False)
+
+
+def _check_something_is_read(staged: Sequence[Staged], is_open: bool) -> None:
+    if is_open or any(file.kind == "log" or file.document for file in staged):
+        return
+    names = ", ".join(file.name for file in staged)
+    raise EmptyUpload(
+        f"There is no log in this upload, and {names} is no document that can be read (docs/documents.md lists them). "
+        "Nothing was kept. Send a log as the form field `log`."
+    )
 
 
 def _read_meta(meta: bytes | None) -> dict[str, Any]:
@@ -113,21 +180,18 @@ def _check_key(key: str | None) -> None:
         )
 
 
-def _stage(upload: UploadedFile, settings: Settings) -> StagedFile:
-    name, limits = _file_name(upload), Limits.from_settings(settings)
-    read = raw_chunks if upload.kind == "events" else text_chunks
-    return StagedFile(read(upload.file, name, limits))
-
-
-def _file_name(upload: UploadedFile) -> str:
+def file_name(sent: str, kind: Kind = "log") -> str:
     """The last part of the name, without what no file system or header should see."""
-    name = PurePosixPath(upload.name.replace("\\", "/")).name
+    name = PurePosixPath(sent.replace("\\", "/")).name
     name = "".join(c for c in name if c.isprintable()).strip()
-    return name[-_MAX_FILE_NAME:] or f"{upload.kind}.txt"
+    return name[-_MAX_FILE_NAME:] or f"{kind}.txt"
 
 
-def _content_key(document: dict[str, Any], staged: Sequence[_Staged]) -> str:
-    parts = [[upload.kind, file.stored.sha256] for upload, file in staged]
+def _content_key(document: dict[str, Any], staged: Sequence[Staged], is_open: bool, key: str | None) -> str:
+    parts: list[Any] = [[file.sent_as, file.file.stored.sha256] for file in staged]
+    if is_open:
+        # Two jobs may well begin with the same lines.
+        parts.append(["open", key or uuid.uuid4().hex])
     return hashlib.sha256(sorted_json([document, parts])).hexdigest()
 
 
@@ -150,32 +214,45 @@ def _find(session: Session, project: str, content_key: str, idempotency_key: str
     return next((Accepted(row.id, row.status, created=False) for row in rows), None)
 
 
-def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[_Staged]) -> RunRow:
+def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[Staged], is_open: bool) -> RunRow:
     return RunRow(
         project_id=0,
         content_key="",
-        name=metadata.name or _name_from_files([upload for upload, _ in staged]),
+        name=metadata.name or _name_from_files(staged),
         purpose=metadata.purpose,
         branch=metadata.branch,
         commit=metadata.commit,
         ci_url=metadata.ci_url,
         tags=list(metadata.tags),
         metadata_stated=document,
-        warnings=list(metadata.warnings),
+        warnings=[*metadata.warnings, *cut_warnings(staged)],
+        reception="receiving" if is_open else "whole",
+        heard_at=utc_now(),
+        work="waiting",
     )
 
 
-def _name_from_files(files: Sequence[UploadedFile]) -> str:
-    name = next(_file_name(upload) for upload in files if upload.kind == "log")
+def cut_warnings(staged: Sequence[Staged]) -> list[str]:
+    return [
+        f"{file.name} is {file.cut}, but ends early at {size(file.file.stored.size_bytes)}. What came before the cut "
+        "was kept and is read. Upload it again to complete the run."
+        for file in staged
+        if file.cut
+    ]
+
+
+def _name_from_files(staged: Sequence[Staged]) -> str:
+    names = [file.name for file in staged if file.kind == "log"] or [file.name for file in staged]
+    name = names[0] if names else "run"
     for suffix in (*_COMPRESSED_SUFFIXES, ".log", ".txt"):
         name = name.removesuffix(suffix)
     return name or "run"
 
 
-def _insert(engine: Engine, project: str, row: RunRow, staged: Sequence[_Staged]) -> Accepted:
+def _insert(engine: Engine, project: str, row: RunRow, staged: Sequence[Staged]) -> Accepted:
     """Commit the run and its files, or find the one that another request committed in the same moment."""
     with transaction(engine) as session:
-        row.project_id = _project_id(session, project)
+        row.project_id = project_id(session, project)
         try:
             with session.begin_nested():
                 session.add(row)
@@ -185,11 +262,12 @@ def _insert(engine: Engine, project: str, row: RunRow, staged: Sequence[_Staged]
                 raise
             return known
         run_id = _known(row.id)
-        session.add_all(_file_rows(run_id, staged))
-        return Accepted(run_id, row.status, created=True)
+        for position, file in enumerate(staged):
+            add_file(session, run_id, position, file)
+        return Accepted(run_id, row.status, created=True, warnings=tuple(row.warnings))
 
 
-def _project_id(session: Session, slug: str) -> int:
+def project_id(session: Session, slug: str) -> int:
     chosen = select(ProjectRow.id).where(col(ProjectRow.slug) == slug)  # type: ignore[call-overload]
     found: int | None = session.execute(chosen).scalar_one_or_none()
     if found is not None:
@@ -203,17 +281,23 @@ def _project_id(session: Session, slug: str) -> int:
     return _known(project.id)
 
 
-def _file_rows(run_id: int, staged: Sequence[_Staged]) -> Iterator[RunFileRow]:
-    for position, (upload, file) in enumerate(staged):
-        yield RunFileRow(
-            run_id=run_id,
-            kind=upload.kind,
-            name=_file_name(upload),
-            position=position,
-            size_bytes=file.stored.size_bytes,
-            sha256=file.stored.sha256,
-            object_key=file.stored.key,
-        )
+def add_file(session: Session, run_id: int, position: int, staged: Staged) -> RunFileRow:
+    """A file of a run, held by one object."""
+    stored = staged.file.stored
+    row = RunFileRow(
+        run_id=run_id,
+        kind=staged.kind,
+        document=staged.document,
+        name=staged.name,
+        position=position,
+        size_bytes=stored.size_bytes,
+        sha256=stored.sha256,
+        cut=staged.cut,
+    )
+    session.add(row)
+    session.flush()
+    session.add(SegmentRow(file_id=_known(row.id), position=0, size_bytes=stored.size_bytes, object_key=stored.key))
+    return row
 
 
 def _known(key: int | None) -> int:

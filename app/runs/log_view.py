@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.domain.run import FloatArray, Stated
-from app.storage.log_files import LogFiles
+from app.storage.log_files import LogFiles, ObjectKeys
 from app.storage.run_records import RunFile
 
 LINES = 200
@@ -39,7 +39,7 @@ class LogPart:
     """One log file of a run. Its lines are numbered on from those of the file before, as they were read."""
 
     name: str
-    object_key: str
+    keys: ObjectKeys
     first: int
     last: int
 
@@ -103,8 +103,8 @@ def log_parts(log_files: LogFiles, files: Sequence[RunFile]) -> tuple[LogPart, .
     parts: list[LogPart] = []
     for file in files:
         before = parts[-1].last if parts else 0
-        lines = log_files.line_count(file.object_key)
-        parts.append(LogPart(file.name, file.object_key, before + 1, before + lines))
+        lines = log_files.line_count(file.keys)
+        parts.append(LogPart(file.name, file.keys, before + 1, before + lines))
     return tuple(parts)
 
 
@@ -122,7 +122,7 @@ def log_page(
     lead = LEAD if chosen else LINES - LEAD
     first = max(part.first, sought - lead)
     offset = part.first - 1
-    texts = log_files.lines(part.object_key, first - offset, min(first + LINES - 1, part.last) - offset)
+    texts = log_files.lines(part.keys, first - offset, min(first + LINES - 1, part.last) - offset)
     return LogPage(
         parts=parts,
         part=part,

@@ -17,14 +17,16 @@ from app.storage.run_records import (
     RunPage,
     RunState,
     Series,
+    amendment,
     aware,
     count_runs,
     detail,
+    files_of,
+    is_updating,
     list_item,
     list_runs,
-    run_file,
 )
-from app.storage.tables import ProjectRow, RunFileRow, RunRow, SeriesRow
+from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow
 
 __all__ = [
     "PAGE_SIZE",
@@ -65,22 +67,31 @@ def get_run(session: Session, run_id: int) -> RunDetail:
     ).one_or_none()
     if found is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
-    files = session.execute(
-        select(RunFileRow)
-        .where(col(RunFileRow.run_id) == run_id)
-        .order_by(col(RunFileRow.position), col(RunFileRow.id))
+    amended = session.execute(
+        select(AmendmentRow).where(col(AmendmentRow.run_id) == run_id).order_by(col(AmendmentRow.id))
     ).scalars()
-    return detail(found[0], found[1], tuple(run_file(row) for row in files))
+    return detail(found[0], found[1], files_of(session, run_id), tuple(amendment(row) for row in amended))
 
 
 def get_state(session: Session, run_id: int) -> RunState:
     """The processing state alone: cheap enough to be polled. Raises NotFound."""
     found = session.execute(
-        select(RunRow.id, RunRow.status, RunRow.attempts, RunRow.created_at).where(col(RunRow.id) == run_id)  # type: ignore[call-overload]
-    ).one_or_none()
+        select(  # type: ignore[call-overload]
+            RunRow.id, RunRow.status, RunRow.attempts, RunRow.created_at, RunRow.processed_at, RunRow.reception,
+            RunRow.work,
+        ).where(col(RunRow.id) == run_id)
+    ).one_or_none()  # fmt: skip
     if found is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
-    return RunState(found.id, found.status, found.attempts, aware(found.created_at))
+    return RunState(
+        id=found.id,
+        status=found.status,
+        attempts=found.attempts,
+        created_at=aware(found.created_at),
+        processed_at=aware(found.processed_at) if found.processed_at else None,
+        receiving=found.reception == "receiving",
+        updating=is_updating(found.status, found.work),
+    )
 
 
 def get_series(session: Session, run_id: int) -> Series:

@@ -1,29 +1,33 @@
-"""What a worker does with a run: claim it, read its logs, compute its figures, write them in place of older ones."""
+"""What a worker does with a run: claim it, read its files, compute its figures, write them in place of older ones."""
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import structlog
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import Engine, delete
 from sqlmodel import Session, col
 
+from app.domain.documents import Document, DocumentKind, read_document
 from app.domain.logs import parse_log
-from app.domain.metadata import read_metadata
-from app.domain.run import Metadata, RunSummary, Value
+from app.domain.merge import merge_logs
+from app.domain.run import LogPart, Metadata, ParsedLog, RunSummary, Value
 from app.domain.summary import summarise
 from app.errors import Unavailable
 from app.queue import SoftTimeLimitExceeded
 from app.runs import claims
 from app.runs.claims import Claim
 from app.runs.json_text import storable
-from app.runs.log_lines import whole_text
+from app.runs.run_inputs import RunInputs, read_inputs
+from app.runs.sizes import size
 from app.settings import Settings
-from app.storage import series
+from app.storage import findings, series
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
-from app.storage.tables import RunFileRow, RunRow, SeriesRow, utc_now
+from app.storage.run_records import RunFile
+from app.storage.tables import AvailabilityRow, RunRow, SeriesRow, utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -33,10 +37,13 @@ _LISTED_TEXTS = {"model": 200, "gpu": 100, "dispatcher": 30}
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    metadata: Metadata
-    log_keys: tuple[str, ...]
-    unread: tuple[str, ...]
+class _Reading:
+    """A summary, what the files themselves must be warned of, and how long it all took."""
+
+    inputs: RunInputs
+    summary: RunSummary
+    warnings: tuple[str, ...]
+    seconds: float
 
 
 def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int) -> str | None:
@@ -51,45 +58,110 @@ def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_i
     try:
         with claims.kept(engine, held, settings.lease_seconds):
             with read_session(engine) as session:
-                work = _read_work(session, run_id)
-            summary = summarise(parse_log(whole_text(log_files, work.log_keys)), work.metadata)
+                inputs = read_inputs(session, run_id)
+            reading = _read(log_files, inputs)
         with transaction(engine) as session:
-            return _write(session, held, summary, work)
+            return _write(session, held, reading)
     except Exception as error:
         return _end_without_result(engine, settings, held, error)
 
 
-def _read_work(session: Session, run_id: int) -> _Work:
-    stated = session.execute(select(RunRow.metadata_stated).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
-    files = session.execute(
-        select(RunFileRow).where(col(RunFileRow.run_id) == run_id).order_by(col(RunFileRow.position))
-    ).scalars()
-    logs, unread = [], []
-    for file in files:
-        if file.kind == "log":
-            logs.append(file.object_key)
-        else:
-            unread.append(f"{file.name} ({file.kind}) is kept and can be downloaded, but its values are not read.")
-    return _Work(read_metadata(stated), tuple(logs), tuple(unread))
+def _read(log_files: LogFiles, inputs: RunInputs) -> _Reading:
+    began = time.monotonic()
+    warnings: list[str] = []
+    parts = [LogPart(file.name, parse_log(log_files.stream(file.keys))) for file in inputs.logs]
+    documents = list(_documents(log_files, inputs, warnings))
+    parsed = merge_logs(parts) if parts else parse_log([])
+    summary = _summary(parsed, documents, inputs)
+    warnings += [_cut_short(file, part.log.n) for file, part in zip(inputs.logs, parts, strict=True) if file.cut]
+    warnings += [
+        f"{file.name} ({file.kind}) is kept and can be downloaded, but its values are not read: it is no document "
+        "that is known (docs/documents.md lists them)."
+        for file in inputs.unread
+    ]
+    if inputs.reception == "receiving":
+        summary = _still_receiving(summary)
+    if inputs.reception == "incomplete":
+        warnings.append(
+            "No more of the log came for a long time, so the run was closed as incomplete. What came was read. "
+            "Sending the rest opens it again."
+        )
+    return _Reading(inputs, summary, tuple(warnings), time.monotonic() - began)
 
 
-def _write(session: Session, held: Claim, summary: RunSummary, work: _Work) -> str | None:
+def _documents(log_files: LogFiles, inputs: RunInputs, warnings: list[str]) -> Iterator[Document]:
+    for file in inputs.documents:
+        try:
+            kind = next(known for known in get_args(DocumentKind) if known == file.document)
+            document = read_document(kind, log_files.stream(file.keys))
+        except ValueError as error:
+            warnings.append(f"{file.name} looks like {file.document}, but could not be read: {error}")
+            continue
+        warnings += [f"{file.name}: {problem}" for problem in document.problems]
+        yield replace(document, stated=inputs.defaults.completed(document.stated))
+
+
+def _summary(parsed: ParsedLog, documents: Sequence[Document], inputs: RunInputs) -> RunSummary:  # noqa: ARG001
+    defaults = inputs.defaults
+    parsed = replace(parsed, stated=defaults.completed(parsed.stated))
+    metadata = replace(inputs.metadata, fields=defaults.completed(inputs.metadata.fields))
+    summary = summarise(parsed, metadata)
+    # A default stands below everything, also below what follows from the rest: so that is found out first.
+    missing = {name: stated for name, stated in defaults.stated().items() if name not in summary.contract}
+    if not missing:
+        return summary
+    return summarise(parsed, _with_fields(metadata, missing))
+
+
+def _with_fields(metadata: Metadata, more: dict[str, Any]) -> Metadata:
+    return replace(metadata, fields=more | dict(metadata.fields))
+
+
+def _cut_short(file: RunFile, iterations: int) -> str:
+    return (
+        f"{file.name} is {file.cut}, but ends early at {size(file.size_bytes)}. The {iterations:,} iterations before "
+        "the cut were read. Upload it again to complete the run."
+    )
+
+
+def _still_receiving(summary: RunSummary) -> RunSummary:
+    """A log that has no end yet was not cut off, and one without iterations has not failed."""
+    health = dict(summary.health)
+    if health.get("outcome") == "truncated":
+        health["outcome"] = "running"
+    if summary.error is None:
+        return replace(summary, health=health)
+    first = "No iteration line was read yet; more of the log is to come."
+    return replace(summary, health=health, error=None, warnings=(first, *summary.warnings))
+
+
+def _write(session: Session, held: Claim, reading: _Reading) -> str | None:
+    summary = reading.summary
     status = "failed" if summary.error else "ready"
-    if not claims.finish(session, held, status=status, **_columns(summary, work)):
-        log.warning("result_dropped", run_id=held.run_id, attempt=held.attempt)
+    if not claims.finish(session, held, status=status, **_columns(reading)):
+        log.warning("result_dropped", run_id=held.run_id, claim=held.number)
         return None
-    session.execute(delete(SeriesRow).where(col(SeriesRow.run_id) == held.run_id))
+    for table in (SeriesRow, AvailabilityRow):
+        session.execute(delete(table).where(col(table.run_id) == held.run_id))
     session.add_all(_series_rows(held.run_id, summary))
-    log.info("run_processed", run_id=held.run_id, status=status, iterations=len(summary.line_numbers))
+    session.add_all(_availability_rows(held.run_id, reading))
+    log.info(
+        "run_processed",
+        run_id=held.run_id,
+        status=status,
+        iterations=len(summary.line_numbers),
+        seconds=round(reading.seconds, 3),
+    )
     return status
 
 
-def _columns(summary: RunSummary, work: _Work) -> dict[str, Any]:
+def _columns(reading: _Reading) -> dict[str, Any]:
+    summary = reading.summary
     contract = {name: stated.value for name, stated in summary.contract.items()}
     gpus = contract.get("gpus")
     columns = {
         "error": summary.error and storable(summary.error),
-        "warnings": [*summary.warnings, *work.unread],
+        "warnings": [*reading.warnings, *summary.warnings],
         "trainer": summary.trainer[:50],
         "contract": {name: asdict(stated) for name, stated in summary.contract.items()},
         "unknown": summary.unknown,
@@ -102,11 +174,26 @@ def _columns(summary: RunSummary, work: _Work) -> dict[str, Any]:
         "evidence_level": summary.evidence_level,
         "semantic_class": summary.semantic_class,
         "definition_version": summary.definition_version,
+        "definitions": summary.definitions,
         "gpus": gpus if isinstance(gpus, int) else None,
+        "read_seconds": reading.seconds,
     }
+    columns |= findings.write(summary)
     columns |= {name: _listed(contract.get(name), length) for name, length in _LISTED_TEXTS.items()}
     columns |= {name: metric.value if metric else None for name, metric in summary.metrics.items() if _has_column(name)}
     return {name: storable(value) for name, value in columns.items()}
+
+
+def _availability_rows(run_id: int, reading: _Reading) -> Iterator[AvailabilityRow]:
+    for dispatcher, found in {entry.dispatcher: entry for entry in reading.summary.availability}.items():
+        yield AvailabilityRow(
+            run_id=run_id,
+            dispatcher=dispatcher[:30],
+            project_id=reading.inputs.project_id,
+            container=(found.container or "")[:500],
+            available=found.available,
+            evidence=storable([asdict(line) for line in found.evidence]),
+        )
 
 
 def _listed(value: Value, length: int) -> str | None:
@@ -134,7 +221,7 @@ def _end_without_result(engine: Engine, settings: Settings, held: Claim, error: 
     if isinstance(error, SoftTimeLimitExceeded):
         limit = settings.task_soft_limit_seconds
         return _fail(engine, held, f"Reading this run took longer than {limit} s, the limit. Its files are kept.")
-    log.exception("run_not_processed", run_id=held.run_id, attempt=held.attempt)
+    log.exception("run_not_processed", run_id=held.run_id, claim=held.number)
     if held.attempt < settings.max_attempts:
         return _postpone(engine, held, seconds=_RETRY_SECONDS, counts=True)
     return _fail(

@@ -1,35 +1,26 @@
-"""From a file as it was sent to the text of a log: decompressed within limits, and refused when it is no text.
+"""What an uploaded file is: a log, or a document beside it (`domain/documents`); and what is neither is refused.
 
-What a file is, its first bytes say; its name is only repeated in messages. Everything is streamed.
+Its first bytes say so; its name is only repeated in messages, and the form field it came in decides where both fit.
 """
 
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Literal
 
-import zstandard
+from app.domain.documents import recognise
+from app.domain.logs import parse_text
+from app.errors import EmptyUpload, NotALog
+from app.runs.decompress import GZIP, ZSTD
+from app.storage.log_files import HEAD_BYTES, StagedFile
 
-from app.errors import BrokenCompression, EmptyUpload, NotALog, TooLarge
-from app.settings import Settings
+Kind = Literal["log", "config", "events"]
 
-CHUNK_BYTES = 1 << 20
-_BOMB_CHECK_BYTES = 64 << 20
-"""Below this a log may compress as well as it likes: a few MB of one repeated line are no attack."""
-
-_GZIP_INPUT_BYTES = 16 * 1024
-"""What is left after a member is copied: with larger reads, millions of tiny members would take quadratic time."""
-
-_ZSTD_INPUT_BYTES = 1024
-"""A zstd block of 4 bytes can become 128 KiB, and the decoder has no output limit: so it is fed sparingly."""
-
-_ZSTD_MAX_WINDOW = 128 << 20
-_SNIFF_BYTES = 64 * 1024
 _MAX_STRANGE_SHARE = 0.10
 """Share of bytes that no text holds, above which a file is binary: crashed logs hold a few NULs, some are Latin-1."""
 
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
+_MAX_DOCUMENT_IN_LOG = 1 << 20
+"""A larger file posted as a log is one: no script and no configuration is as long."""
+
 _MAGICS = (
     (b"PK\x03\x04", "a zip archive"),
     (b"PK\x05\x06", "an empty zip archive"),
@@ -47,124 +38,38 @@ _TEXT_CONTROLS = frozenset(b"\t\n\v\f\r\b\x1b")
 _STRANGE = bytes(c for c in range(32) if c not in _TEXT_CONTROLS) + b"\x7f"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """In bytes; `ratio` is decompressed bytes a compressed byte, past 64 MiB."""
-
-    decompressed_bytes: int
-    ratio: int
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> "Limits":
-        return cls(settings.max_log_bytes, settings.max_compression_ratio)
-
-
-def text_chunks(file: BinaryIO, name: str, limits: Limits) -> Iterator[bytes]:
-    """The log in `file`, decompressed. Raises an InvalidUpload that says what is wrong with `name`.
-
-    The chunks before the error are good bytes, so whoever keeps them must drop them when this raises.
-    """
-    chunks = _decompressed(file, name, limits)
-    head = b""
+def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
+    """The same chunks. Raises EmptyUpload or NotALog when `name` can be neither a log nor a document."""
+    chunks, head = iter(chunks), b""
     for chunk in chunks:
         head += chunk
-        if len(head) >= _SNIFF_BYTES:
+        if len(head) >= HEAD_BYTES:
             break
-    _refuse_what_is_no_text(head, name)
-    yield head
-    yield from chunks
+    if not head:
+        raise EmptyUpload(
+            f"{name} holds no text: it has no bytes at all. Nothing was kept. Check that the job wrote it."
+        )
+    if kind != "events" and recognise(name, head) != "tensorboard":
+        _refuse_what_is_no_text(head, name)
+    yield from chain((head,), chunks)
 
 
-def raw_chunks(file: BinaryIO, name: str, limits: Limits) -> Iterator[bytes]:
-    """A file that is kept as it was sent, within the size limit."""
-    total = 0
-    while chunk := file.read(CHUNK_BYTES):
-        total += len(chunk)
-        if total > limits.decompressed_bytes:
-            raise TooLarge(f"{name} is larger than {_size(limits.decompressed_bytes)}. Nothing was kept.")
-        yield chunk
-    if total == 0:
-        raise EmptyUpload(f"{name} has no bytes at all. Nothing was kept. Check that the job wrote it.")
+def document_kind(kind: Kind, name: str, staged: StagedFile) -> str:
+    """What document a staged file is, empty for a log and for what is kept without being read.
 
-
-def _decompressed(file: BinaryIO, name: str, limits: Limits) -> Iterator[bytes]:
-    file.seek(0)
-    head = file.read(8)
-    file.seek(0)
-    if head.startswith(_GZIP):
-        yield from _bounded(_gunzip(file, name), name, limits, file)
-    elif head.startswith(_ZSTD) or _is_skippable_frame(head):
-        yield from _bounded(_unzstd(file, name), name, limits, file)
-    else:
-        yield from _bounded(iter(lambda: file.read(CHUNK_BYTES), b""), name, limits, file)
-
-
-def _bounded(chunks: Iterator[bytes], name: str, limits: Limits, file: BinaryIO) -> Iterator[bytes]:
-    total = 0
-    for chunk in chunks:
-        total += len(chunk)
-        if total > limits.decompressed_bytes:
-            raise TooLarge(
-                f"{name} is larger than {_size(limits.decompressed_bytes)} when decompressed. Nothing was kept. "
-                "Upload the log of one rank, or the iteration lines only."
-            )
-        if total > _BOMB_CHECK_BYTES and total > limits.ratio * file.tell():
-            raise TooLarge(
-                f"{name} decompresses to more than {limits.ratio} times its size, which no log does. Nothing was kept."
-            )
-        yield chunk
-
-
-def _gunzip(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """All members of a gzip file. Zero bytes after the last one are padding, as gzip itself has it."""
-    readable = 0
-    decoder = zlib.decompressobj(wbits=31)
-    data = file.read(_GZIP_INPUT_BYTES)
-    while data:
-        try:
-            chunk = decoder.decompress(data, CHUNK_BYTES)
-        except zlib.error as error:
-            raise _damaged(name, "gzip", readable, str(error)) from error
-        readable += len(chunk)
-        if chunk:
-            yield chunk
-        if decoder.eof:
-            data = (decoder.unused_data or file.read(_GZIP_INPUT_BYTES)).lstrip(b"\0")
-            while not data and (more := file.read(_GZIP_INPUT_BYTES)):
-                data = more.lstrip(b"\0")
-            if not data:
-                return
-            decoder = zlib.decompressobj(wbits=31)
-        else:
-            data = decoder.unconsumed_tail or file.read(_GZIP_INPUT_BYTES)
-    if tail := decoder.flush():
-        readable += len(tail)
-        yield tail
-    if not decoder.eof:
-        raise _cut_off(name, "gzip", readable)
-
-
-def _unzstd(file: BinaryIO, name: str) -> Iterator[bytes]:
-    readable = 0
-    context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
-    decoder, begun = context.decompressobj(), False
-    data = file.read(_ZSTD_INPUT_BYTES)
-    while data:
-        try:
-            chunk = decoder.decompress(data)
-        except zstandard.ZstdError as error:
-            raise _damaged(name, "zstd", readable, str(error)) from error
-        begun = True
-        readable += len(chunk)
-        if chunk:
-            yield chunk
-        if decoder.eof:
-            data = decoder.unused_data or file.read(_ZSTD_INPUT_BYTES)
-            decoder, begun = context.decompressobj(), False
-        else:
-            data = file.read(_ZSTD_INPUT_BYTES)
-    if begun:
-        raise _cut_off(name, "zstd", readable)
+    A log may begin with the environment or the command of its job. So what was posted as a log and could be either is a
+    document only when it says nothing that logs say.
+    """
+    found = recognise(name, staged.head)
+    if found is None:
+        return ""
+    if kind == "log" and found != "tensorboard":
+        read = parse_text(staged.head)
+        if read.n or read.events or staged.stored.size_bytes > _MAX_DOCUMENT_IN_LOG:
+            return "" if found != "golden values" or read.n else found
+        if found not in ("golden values", "bridge configuration") and staged.stored.size_bytes > len(staged.head):
+            return ""
+    return found
 
 
 def _refuse_what_is_no_text(head: bytes, name: str) -> None:
@@ -175,11 +80,11 @@ def _refuse_what_is_no_text(head: bytes, name: str) -> None:
             raise _not_a_log(name, what)
     if head[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] == b"ustar":
         raise _not_a_log(name, "a tar archive")
-    if head.startswith((_GZIP, _ZSTD)):
+    if head.startswith((GZIP, ZSTD)):
         raise _not_a_log(name, "compressed twice")
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise NotALog(f"{name} is UTF-16 text. Nothing was kept. Save it as UTF-8: `iconv -f UTF-16 -t UTF-8`.")
-    if _strange_share(head[:_SNIFF_BYTES]) > _MAX_STRANGE_SHARE:
+    if _strange_share(head[:HEAD_BYTES]) > _MAX_STRANGE_SHARE:
         raise _not_a_log(name, "binary data")
 
 
@@ -190,35 +95,8 @@ def _strange_share(head: bytes) -> float:
     return (controls + undecodable) / len(head)
 
 
-def _is_skippable_frame(head: bytes) -> bool:
-    return len(head) >= 4 and head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
-
-
 def _not_a_log(name: str, what: str) -> NotALog:
     return NotALog(
         f"{name} is {what}, whatever its name says. Nothing was kept. "
         "Upload the log itself: text, or text as .gz or .zst."
     )
-
-
-def _damaged(name: str, kind: str, readable: int, reason: str) -> BrokenCompression:
-    return BrokenCompression(
-        f"{name} is {kind}, but damaged after {_size(readable)} of text ({reason}). Nothing was kept. "
-        "Compress the log again and upload it."
-    )
-
-
-def _cut_off(name: str, kind: str, readable: int) -> BrokenCompression:
-    return BrokenCompression(
-        f"{name} is {kind}, but ends early: {_size(readable)} of text could be read before the cut. "
-        "Nothing was kept. Upload it again whole, or decompress what there is and upload that as text."
-    )
-
-
-def _size(count: int) -> str:
-    if count < 10_000:
-        return f"{count:,} bytes"
-    for factor, unit in ((10**9, "GB"), (10**6, "MB")):
-        if count >= factor:
-            return f"{count / factor:,.1f} {unit} ({count:,} bytes)"
-    return f"{count / 1000:,.1f} kB ({count:,} bytes)"

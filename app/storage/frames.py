@@ -42,13 +42,6 @@ class FrameIndex:
         """Bytes of the text."""
         return self.text_offsets[-1]
 
-    def frame_of_line(self, line: int) -> int:
-        """The frame in which `line` (from 1) begins, or the one before when it begins with a frame."""
-        if line <= 1:
-            return 0
-        # The newline that ends the line before is number line - 1, and lies where the count first reaches it.
-        return int(np.searchsorted(np.asarray(self.newlines[1:]), line - 1, side="left"))
-
 
 def write_frames(chunks: Iterable[bytes], out: BinaryIO) -> FrameIndex:
     """Write the text of `chunks` to `out`, in memory of a few MiB however long it is."""

@@ -2,14 +2,19 @@
 
 What is stored is the decompressed file, in frames (`frames.py`), so that the same log is one object however it was
 compressed, and the log viewer reads a few lines of a 4 GB log in milliseconds.
+
+Objects never change. A log that grows is several of them, one after another (`segments.py`), so reading takes keys.
+An object is on the disk (fsync) before `keep` returns; an S3 store promises as much by its answer.
 """
 
 import hashlib
+import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self
@@ -23,6 +28,7 @@ from obstore.store import LocalStore, ObjectStore, S3Store
 from app.errors import Unavailable
 from app.settings import Settings
 from app.storage.frames import FrameIndex, index_bytes, read_frames, read_index, write_frames
+from app.storage.stored_text import StoredText
 
 if TYPE_CHECKING:
     from obstore.store import S3Config  # a type only: obstore has no such name at run time
@@ -35,6 +41,15 @@ _TAIL_BYTES = 64 * 1024
 
 _ONE_REQUEST_BYTES = 32 * 1024 * 1024
 """Up to this an object is put in one conditional request; beyond it in parts, so that memory stays bounded."""
+
+_INDEXES_KEPT = 512
+"""Indexes of objects in memory: a log that grew holds some dozens, and its page asks for them again and again."""
+
+HEAD_BYTES = 64 * 1024
+"""Of a staged file, kept in memory to see what it is."""
+
+ObjectKeys = Sequence[str]
+"""The objects that hold a text, in their order."""
 
 _STORE_ERRORS = (BaseError, OSError)
 
@@ -53,11 +68,14 @@ class StagedFile(AbstractContextManager["StagedFile"]):
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         digest = hashlib.sha256()
+        self.head = b""
         self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  # __exit__ closes it
 
         def hashed() -> Iterator[bytes]:
             for chunk in chunks:
                 digest.update(chunk)
+                if len(self.head) < HEAD_BYTES:
+                    self.head = (self.head + chunk)[:HEAD_BYTES]
                 yield chunk
 
         try:
@@ -85,15 +103,18 @@ class StagedFile(AbstractContextManager["StagedFile"]):
 class LogFiles:
     """The artifact store. Every method raises Unavailable when the store does not answer."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, folder: Path | None = None) -> None:
+        """`folder` is that of a local store."""
         self._store = store
+        self._folder = folder
+        self._index = lru_cache(_INDEXES_KEPT)(self._read_index)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         url = urlsplit(settings.resolved_artifact_url)
         if url.scheme != "s3":
             folder = Path(settings.resolved_artifact_url)
-            return cls(LocalStore(folder.resolve(), mkdir=True))
+            return cls(LocalStore(folder.resolve(), mkdir=True), folder.resolve())
         return cls(
             S3Store(
                 url.netloc,
@@ -121,49 +142,64 @@ class LogFiles:
                 obstore.put(self._store, key, staged.rewound(), mode="create", use_multipart=False)
             elif not self._holds(key):
                 obstore.put(self._store, key, staged.rewound())
+            self._sync(key)
         except AlreadyExistsError:
-            pass
+            self._sync(key)
         except _STORE_ERRORS as error:
             raise _unavailable(error) from error
         return staged.stored
 
-    def stream(self, key: str) -> Iterator[bytes]:
-        """The whole file, about 1 MiB at a time."""
+    def delete(self, key: str) -> None:
+        """Forget an object that no run needs; one that is not there is fine."""
         try:
-            index = self.index(key)
-            yield from read_frames(index, (bytes(part) for part in obstore.get(self._store, key).stream(1 << 20)))
+            obstore.delete(self._store, key)
+        except FileNotFoundError:
+            pass
         except _STORE_ERRORS as error:
             raise _unavailable(error) from error
 
-    def index(self, key: str) -> FrameIndex:
-        try:
-            tail = bytes(obstore.get(self._store, key, options={"range": {"suffix": _TAIL_BYTES}}).bytes())
-            if (needed := index_bytes(tail)) > len(tail):
-                tail = bytes(obstore.get(self._store, key, options={"range": {"suffix": needed}}).bytes())
-        except _STORE_ERRORS as error:
-            raise _unavailable(error) from error
-        return read_index(tail)
+    def stream(self, keys: ObjectKeys) -> Iterator[bytes]:
+        """The whole text, about 1 MiB at a time."""
+        for key in keys:
+            try:
+                index = self._index(key)
+                yield from read_frames(index, (bytes(part) for part in obstore.get(self._store, key).stream(1 << 20)))
+            except _STORE_ERRORS as error:
+                raise _unavailable(error) from error
 
-    def line_count(self, key: str) -> int:
-        """Lines of the file; text after the last newline is one more."""
-        index = self.index(key)
-        if index.size_bytes == 0:
+    def stream_range(self, keys: ObjectKeys, start: int, end: int) -> Iterator[bytes]:
+        """Bytes start..end of the text, counted from 0, without that at `end`."""
+        text = self.text(keys)
+        end = min(end, text.size_bytes)
+        for frame in range(text.frame_of_byte(start), text.frames) if start < end else ():
+            begin = int(text.text_offsets[frame])
+            if begin >= end:
+                return
+            yield self._frame(text, frame)[max(0, start - begin) : end - begin]
+
+    def text(self, keys: ObjectKeys) -> StoredText:
+        return StoredText(keys, [self._index(key) for key in keys])
+
+    def line_count(self, keys: ObjectKeys) -> int:
+        """Lines of the text; what follows the last newline is one more."""
+        text = self.text(keys)
+        if text.size_bytes == 0:
             return 0
-        return index.newlines[-1] + (not self._frame(key, index, index.frames - 1).endswith(b"\n"))
+        return int(text.newlines[-1]) + (not self._frame(text, text.frames - 1).endswith(b"\n"))
 
-    def lines(self, key: str, first: int, last: int) -> list[str]:
-        """Lines first..last, counted from 1, inclusive, without their ends; fewer where the file ends before.
+    def lines(self, keys: ObjectKeys, first: int, last: int) -> list[str]:
+        """Lines first..last, counted from 1, inclusive, without their ends; fewer where the text ends before.
 
         Lines are cut at MAX_LINE_BYTES, and bytes that are not UTF-8 become U+FFFD.
         """
-        index = self.index(key)
-        if last < first or index.size_bytes == 0:
+        text = self.text(keys)
+        if last < first or text.size_bytes == 0:
             return []
-        start = index.frame_of_line(first)
-        if start >= index.frames:
+        start = text.frame_of_line(first)
+        if start >= text.frames:
             return []
-        frames = self._needed_frames(key, index, start, last)
-        skip = first - index.newlines[start] - 1
+        frames = self._needed_frames(text, start, last)
+        skip = first - int(text.newlines[start]) - 1
         return [_shown(line) for line in _cut_lines(frames, skip, last - first + 1)]
 
     def check(self) -> None:
@@ -181,18 +217,44 @@ class LogFiles:
             return False
         return True
 
-    def _needed_frames(self, key: str, index: FrameIndex, start: int, last: int) -> Iterator[bytes]:
-        for frame in range(start, index.frames):
-            # Inside one giant line, frames without a newline add nothing that would be shown.
-            if frame - start > 1 and index.newlines[frame] == index.newlines[frame + 1] and frame + 1 < index.frames:
+    def _sync(self, key: str) -> None:
+        """Let the object and its names in the folders survive a power cut."""
+        if self._folder is None:
+            return
+        path = self._folder / key
+        for place in (path, path.parent, self._folder):
+            descriptor = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _read_index(self, key: str) -> FrameIndex:
+        try:
+            tail = bytes(obstore.get(self._store, key, options={"range": {"suffix": _TAIL_BYTES}}).bytes())
+            if (needed := index_bytes(tail)) > len(tail):
+                tail = bytes(obstore.get(self._store, key, options={"range": {"suffix": needed}}).bytes())
+        except _STORE_ERRORS as error:
+            raise _unavailable(error) from error
+        return read_index(tail)
+
+    def _needed_frames(self, text: StoredText, start: int, last: int) -> Iterator[bytes]:
+        of_one_line = 0
+        for frame in range(start, text.frames):
+            has_newline = text.newlines[frame] < text.newlines[frame + 1]
+            # Deep inside a giant line, a frame without a newline adds nothing that would be shown.
+            if of_one_line > MAX_LINE_BYTES and not has_newline and frame + 1 < text.frames:
                 continue
-            yield self._frame(key, index, frame)
-            if index.newlines[frame + 1] >= last:
+            part = self._frame(text, frame)
+            of_one_line = 0 if has_newline else of_one_line + len(part)
+            yield part
+            if text.newlines[frame + 1] >= last:
                 return
 
-    def _frame(self, key: str, index: FrameIndex, frame: int) -> bytes:
+    def _frame(self, text: StoredText, frame: int) -> bytes:
+        place = text[frame]
         try:
-            part = obstore.get_range(self._store, key, start=index.offsets[frame], end=index.offsets[frame + 1])
+            part = obstore.get_range(self._store, place.key, start=place.start, end=place.end)
         except _STORE_ERRORS as error:
             raise _unavailable(error) from error
         return zstandard.ZstdDecompressor().decompress(bytes(part))

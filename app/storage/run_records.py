@@ -1,15 +1,29 @@
 """A run as it is read: the values that pages and the API show, and how they come out of the rows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlmodel import Session, col
 
-from app.domain.run import FloatArray, Metric, Stated, SteadyState
-from app.storage.tables import ProjectRow, RunFileRow, RunRow
+from app.domain.run import (
+    Activity,
+    DispatcherAvailability,
+    Failure,
+    FloatArray,
+    LineExample,
+    Metric,
+    Slice,
+    Stated,
+    SteadyState,
+    Timer,
+    Value,
+)
+from app.storage import findings
+from app.storage.findings import frozen, known
+from app.storage.tables import AmendmentRow, ProjectRow, RunFileRow, RunRow, SegmentRow
 
 ENDED_BADLY = ("failed", "out_of_memory", "not_finite")
 """Outcomes of a job that ended in an error, also when it printed iterations before and its run is `ready`."""
@@ -68,19 +82,42 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """An uploaded file. `size_bytes` is decompressed, `object_key` is where `log_files` keeps it."""
+    """An uploaded file. `size_bytes` is decompressed, `keys` are the objects in which `log_files` keeps it.
+
+    `document` is what its content was recognised as, empty for a log. `sha256` is empty when it grew in pieces, `cut`
+    is the compression of one that ended early.
+    """
 
     kind: str
     name: str
     position: int
     size_bytes: int
     sha256: str
-    object_key: str
+    keys: tuple[str, ...]
+    document: str = ""
+    cut: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Amendment:
+    """A correction of one contract field. `removed`: what the run itself says counts again."""
+
+    field: str
+    value: Value
+    removed: bool
+    old_value: Value
+    old_source: str
+    author: str
+    note: str
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """All of a run but its series and its lines. Times are aware, in UTC."""
+    """All of a run but its series and its lines. Times are aware, in UTC.
+
+    `reception`: whole, receiving, complete or incomplete. `updating`: it is shown as last read, and will be read again.
+    """
 
     id: int
     name: str
@@ -111,6 +148,23 @@ class RunDetail:
     definition_version: int
     metadata_stated: Mapping[str, Any]
     files: tuple[RunFile, ...]
+    reception: str = "whole"
+    heard_at: datetime | None = None
+    updating: bool = False
+    definitions: Mapping[str, int] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    activity: Mapping[str, Activity] = field(default_factory=dict)
+    availability: tuple[DispatcherAvailability, ...] = ()
+    timers: tuple[Timer, ...] = ()
+    fair_for_timing: bool = True
+    not_understood: tuple[LineExample, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    amendments: tuple[Amendment, ...] = ()
+
+    @property
+    def receiving(self) -> bool:
+        """More of its logs is to come."""
+        return self.reception == "receiving"
 
     @property
     def done(self) -> bool:
@@ -123,12 +177,15 @@ class RunDetail:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a page that waits for a run asks again and again."""
+    """What a page that waits for a run asks again and again. `processed_at` changes with every new reading."""
 
     id: int
     status: str
     attempts: int
     created_at: datetime
+    processed_at: datetime | None = None
+    receiving: bool = False
+    updating: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +247,9 @@ def list_item(row: Row[Any]) -> RunListItem:
     )  # fmt: skip
 
 
-def detail(row: RunRow, project: ProjectRow, files: tuple[RunFile, ...]) -> RunDetail:
+def detail(
+    row: RunRow, project: ProjectRow, files: tuple[RunFile, ...], amendments: tuple[Amendment, ...] = ()
+) -> RunDetail:
     assert row.id is not None  # noqa: S101  # a row that was read has its key
     return RunDetail(
         id=row.id, name=row.name, project=project.slug, generated=project.generated, purpose=row.purpose,
@@ -201,38 +260,59 @@ def detail(row: RunRow, project: ProjectRow, files: tuple[RunFile, ...]) -> RunD
         config_key=row.config_key, provisional=row.provisional, steady_state=_steady_state(row.steady_state),
         metrics=_metrics(row.metrics), health=row.health, evidence_level=row.evidence_level,
         semantic_class=row.semantic_class, definition_version=row.definition_version,
-        metadata_stated=row.metadata_stated, files=files,
+        metadata_stated=row.metadata_stated, files=files, reception=row.reception,
+        heard_at=aware(row.heard_at) if row.heard_at else None, updating=is_updating(row.status, row.work),
+        definitions=row.definitions, fair_for_timing=row.fair_for_timing, amendments=amendments,
+        **findings.read(row),
     )  # fmt: skip
 
 
-def run_file(row: RunFileRow) -> RunFile:
-    return RunFile(row.kind, row.name, row.position, row.size_bytes, row.sha256, row.object_key)
+def is_updating(status: str, work: str) -> bool:
+    return status in ("ready", "failed") and work != ""
+
+
+def run_file(row: RunFileRow, keys: tuple[str, ...]) -> RunFile:
+    return RunFile(row.kind, row.name, row.position, row.size_bytes, row.sha256, keys, row.document, row.cut)
+
+
+def files_of(session: Session, run_id: int) -> tuple[RunFile, ...]:
+    """The files of a run in their order, each with the objects that hold it."""
+    rows = session.execute(
+        select(RunFileRow)
+        .where(col(RunFileRow.run_id) == run_id)
+        .order_by(col(RunFileRow.position), col(RunFileRow.id))
+    ).scalars()
+    pieces = session.execute(
+        select(SegmentRow.file_id, SegmentRow.object_key)  # type: ignore[call-overload]
+        .join(RunFileRow, col(RunFileRow.id) == SegmentRow.file_id)
+        .where(col(RunFileRow.run_id) == run_id)
+        .order_by(col(SegmentRow.file_id), col(SegmentRow.position))
+    )
+    keys: dict[int, tuple[str, ...]] = {}
+    for piece in pieces:
+        keys[piece.file_id] = (*keys.get(piece.file_id, ()), piece.object_key)
+    return tuple(run_file(row, keys.get(row.id or 0, ())) for row in rows)
+
+
+def amendment(row: AmendmentRow) -> Amendment:
+    return Amendment(
+        row.field, frozen(row.value), row.removed, frozen(row.old_value), row.old_source, row.author, row.note,
+        aware(row.created_at),
+    )  # fmt: skip
 
 
 def _metrics(stored: Mapping[str, Any]) -> dict[str, Metric | None]:
-    return {name: Metric(**_known(Metric, value)) if value else None for name, value in (stored or {}).items()}
+    return {name: Metric(**known(Metric, value)) if value else None for name, value in (stored or {}).items()}
 
 
 def _contract(stored: Mapping[str, Any]) -> dict[str, Stated]:
-    return {
-        name: Stated(_frozen(entry["value"]), entry["source"], entry.get("detail", ""))
-        for name, entry in (stored or {}).items()
-    }
+    return {name: findings.stated(entry) for name, entry in (stored or {}).items()}
 
 
 def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
     if not stored:
         return None
-    return SteadyState(**(_known(SteadyState, stored) | {"reasons": tuple(stored.get("reasons", ()))}))
-
-
-def _known(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that `kind` has a field for: a row of an older or newer definition may hold others."""
-    return {f.name: stored[f.name] for f in fields(kind) if f.name in stored}
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return SteadyState(**(known(SteadyState, stored) | {"reasons": tuple(stored.get("reasons", ()))}))
 
 
 def aware(time: datetime) -> datetime:

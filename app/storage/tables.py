@@ -42,10 +42,15 @@ class ProjectRow(SQLModel, table=True):
 
 
 class RunRow(SQLModel, table=True):
-    """One training job. The row is the record of the work to do (`status`, lease) and of its result.
+    """One training job. The row is the record of the work to do (`work`, lease) and of its result (`status`).
 
-    `lease_until` of a received run is when to ring again for it, of a processing one when its worker is given up;
-    `attempts` numbers the claims, so that a worker can tell whether the run is still its own (`runs/claims.py`).
+    `work` is empty (nothing to do), `waiting` or `held`. `lease_until` of a waiting run is when to ring again for it,
+    of a held one when its worker is given up. `claims` numbers the claims, so that a worker can tell whether the run is
+    still its own; `attempts` counts those since the last news. `wanted` grows with every change of what is to be read
+    (`storage/run_work.py`). A run that is read again keeps its status and figures until the new ones are there.
+
+    `reception`: `whole` (uploaded at once), `receiving` (more of its logs is to come), `complete` (the client said so)
+    or `incomplete` (no news for too long). `heard_at` is when the last bytes came.
 
     Columns below `definition_version` repeat values of `contract` and `metrics`, for filters and lists only.
     """
@@ -54,7 +59,8 @@ class RunRow(SQLModel, table=True):
     __table_args__ = (
         UniqueConstraint("project_id", "content_key"),
         UniqueConstraint("project_id", "idempotency_key"),
-        Index("ix_run_status_lease", "status", "lease_until"),
+        Index("ix_run_work_lease", "work", "lease_until"),
+        Index("ix_run_reception_heard", "reception", "heard_at"),
         Index("ix_run_project_created", "project_id", "created_at"),
         Index("ix_run_stack_key", "stack_key"),
         Index("ix_run_config_key", "config_key"),
@@ -74,8 +80,15 @@ class RunRow(SQLModel, table=True):
     content_key: str = Field(max_length=64)
     metadata_stated: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
 
+    reception: str = Field(default="whole", max_length=20)
+    heard_at: datetime | None = Field(default=None, sa_column=_time())
+
     status: str = Field(default="received", max_length=20)
+    work: str = Field(default="", max_length=10)
+    wanted: int = 0
+    claims: int = 0
     attempts: int = 0
+    read_seconds: float = 0.0
     lease_until: datetime | None = Field(default=None, sa_column=_time())
     processed_at: datetime | None = Field(default=None, sa_column=_time())
     error: str | None = Field(default=None, sa_column=Column(Text))
@@ -93,6 +106,14 @@ class RunRow(SQLModel, table=True):
     evidence_level: str = Field(default="", max_length=20)
     semantic_class: str = Field(default="", max_length=30)
     definition_version: int = 0
+    definitions: dict[str, int] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    failures: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    activity: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    availability: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    timers: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    fair_for_timing: bool = True
+    not_understood: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    slices: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
 
     model: str | None = Field(default=None, max_length=200, index=True)
     gpu: str | None = Field(default=None, max_length=100, index=True)
@@ -106,18 +127,42 @@ class RunRow(SQLModel, table=True):
 
 
 class RunFileRow(SQLModel, table=True):
-    """One uploaded file: `kind` is log, config or events; `object_key` is where `log_files` keeps it."""
+    """One file of a run. `kind` is log, config or events; `document` is what its content was recognised as, if any.
+
+    `sha256` is empty once the file grew in pieces. `cut` is the compression (gzip, zstd) of a file that ended early.
+    """
 
     __tablename__ = "run_file"
 
     id: int | None = Field(default=None, primary_key=True)
     run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
     kind: str = Field(max_length=20)
+    document: str = Field(default="", max_length=30)
     name: str = Field(max_length=500)
     position: int = 0
     size_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
     sha256: str = Field(max_length=64)
-    object_key: str = Field(max_length=300)
+    cut: str = Field(default="", max_length=10)
+
+
+class SegmentRow(SQLModel, table=True):
+    """A piece of a file: the stored object that holds its text. A file uploaded whole has one (`segments.py`)."""
+
+    __tablename__ = "segment"
+
+    file_id: int = Field(sa_column=Column(ForeignKey("run_file.id", ondelete="CASCADE"), primary_key=True))
+    position: int = Field(primary_key=True)
+    size_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    object_key: str = Field(max_length=300, index=True)
+
+
+class StoredObjectRow(SQLModel, table=True):
+    """An object that an upload put, or was about to put, at `touched_at` (`object_records.py`)."""
+
+    __tablename__ = "stored_object"
+
+    key: str = Field(primary_key=True, max_length=300)
+    touched_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
 
 
 class SeriesRow(SQLModel, table=True):
@@ -130,3 +175,50 @@ class SeriesRow(SQLModel, table=True):
     unit: str = Field(default="", max_length=30)
     n: int
     blob: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class AmendmentRow(SQLModel, table=True):
+    """A person's correction of one contract field. The newest of a field counts; `removed` restores what the run said.
+
+    `old_value` and `old_source` are what the run showed before; the source is empty when it was unknown.
+    """
+
+    __tablename__ = "amendment"
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    field: str = Field(max_length=100)
+    value: Any = Field(default=None, sa_column=Column(JSON(none_as_null=False), nullable=False))
+    removed: bool = False
+    old_value: Any = Field(default=None, sa_column=Column(JSON(none_as_null=False), nullable=False))
+    old_source: str = Field(default="", max_length=20)
+    author: str = Field(max_length=100)
+    note: str = Field(default="", max_length=1000)
+    created_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+
+
+class ProjectDefaultRow(SQLModel, table=True):
+    """A contract field that a project's runs have unless they say otherwise, or the rule `container_image`."""
+
+    __tablename__ = "project_default"
+
+    project_id: int = Field(foreign_key="project.id", primary_key=True)
+    name: str = Field(primary_key=True, max_length=100)
+    value: Any = Field(default=None, sa_column=Column(JSON(none_as_null=False), nullable=False))
+    author: str = Field(max_length=100)
+    changed_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+
+
+class AvailabilityRow(SQLModel, table=True):
+    """Whether a dispatcher works in a container, as one run's log proves; `container` is empty when nobody states it."""
+
+    __tablename__ = "dispatcher_availability"
+    __table_args__ = (Index("ix_dispatcher_availability_container", "project_id", "container"),)
+
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True))
+    dispatcher: str = Field(primary_key=True, max_length=30)
+    project_id: int = Field(foreign_key="project.id")
+    container: str = Field(default="", max_length=500)
+    available: bool
+    evidence: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    seen_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))

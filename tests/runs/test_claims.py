@@ -32,7 +32,7 @@ def add_run(engine: Engine, key: str = "k") -> int:
         session.add(project)
         session.flush()
         assert project.id is not None
-        run = RunRow(project_id=project.id, name="r", purpose="ci", content_key=key)
+        run = RunRow(project_id=project.id, name="r", purpose="ci", content_key=key, work="waiting")
         session.add(run)
         session.flush()
         assert run.id is not None
@@ -67,7 +67,7 @@ def due(engine: Engine, settings: Settings) -> list[int]:
 
 def test_a_run_is_claimed_once(engine: Engine, settings: Settings) -> None:
     run_id = add_run(engine)
-    assert claim(engine, run_id, settings) == Claim(run_id, 1)
+    assert claim(engine, run_id, settings) == Claim(run_id, 1, 1)
     assert claim(engine, run_id, settings) is None
     assert run_of(engine, run_id).status == "processing"
 
@@ -82,7 +82,7 @@ def test_an_expired_lease_is_taken_over_and_its_owner_writes_nothing(engine: Eng
     let_lease_expire(engine, run_id)
     second = claim(engine, run_id, settings)
     assert first is not None
-    assert second == Claim(run_id, 2)
+    assert second == Claim(run_id, 2, 2)
     assert not finish(engine, first)
     assert run_of(engine, run_id).status == "processing"
     assert finish(engine, second)
@@ -158,4 +158,4 @@ def test_after_a_start_of_the_embedded_mode_all_work_is_due(engine: Engine, sett
     with transaction(engine) as session:
         claims.void_leases(session)
     assert due(engine, settings) == [waiting, working]
-    assert claim(engine, working, settings) == Claim(working, 2)
+    assert claim(engine, working, settings) == Claim(working, 2, 2)

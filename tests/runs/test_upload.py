@@ -124,4 +124,11 @@ def test_an_upload_leaves_one_object_one_row_and_one_message(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     upload(client, LOG)
-    assert traces(engine, settings) == {"run": 1, "run_file": 1, "objects": 1, "messages": 1}
+    assert traces(engine, settings) == {
+        "run": 1,
+        "run_file": 1,
+        "segment": 1,
+        "stored_object": 1,
+        "objects": 1,
+        "messages": 1,
+    }

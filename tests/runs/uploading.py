@@ -51,7 +51,7 @@ def traces(engine: Engine, settings: Settings) -> dict[str, int]:
     with read_session(engine) as session:
         found = {
             table: int(session.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())  # noqa: S608
-            for table in ("run", "run_file", "series")
+            for table in ("run", "run_file", "segment", "stored_object", "series")
         }
     found["objects"] = _files_in(settings.data_dir / "artifacts")
     found["messages"] = _files_in(settings.data_dir / "queue" / "messages")

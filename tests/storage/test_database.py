@@ -63,7 +63,7 @@ def test_times_come_back_aware_and_in_utc(engine: Engine) -> None:
 def test_sqlite_checks_foreign_keys(engine: Engine) -> None:
     def add_orphan() -> None:
         with transaction(engine) as session:
-            session.add(RunFileRow(run_id=99, kind="log", name="a", size_bytes=1, sha256="", object_key=""))
+            session.add(RunFileRow(run_id=99, kind="log", name="a", size_bytes=1, sha256=""))
 
     with pytest.raises(IntegrityError):
         add_orphan()

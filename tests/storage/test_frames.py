@@ -6,6 +6,7 @@ import pytest
 import zstandard
 
 from app.storage.frames import FRAME_BYTES, read_frames, read_index, write_frames
+from app.storage.stored_text import StoredText
 
 LINES = b"".join(b"%07d %s\n" % (number, b"x" * 90) for number in range(40_000))  # about 4 frames
 
@@ -47,7 +48,7 @@ def test_the_object_is_an_ordinary_zstd_file() -> None:
 @pytest.mark.parametrize("line", [1, 2, 9_999, 10_700, 25_000, 40_000])
 def test_a_line_begins_in_the_frame_that_the_index_names_or_the_next(line: int) -> None:
     stored, _ = written(LINES)
-    index = read_index(stored)
+    index = StoredText(["key"], [read_index(stored)])
     frame = index.frame_of_line(line)
     assert index.newlines[frame] <= line - 1 <= index.newlines[frame + 1]
 

@@ -1,6 +1,7 @@
 """The artifact store, on a folder and on a server that speaks S3."""
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def test_a_file_is_kept_by_the_hash_of_what_it_says(store: LogFiles) -> None:
     stored = store.put([TEXT[:1000], TEXT[1000:]])
     assert stored.sha256 == hashlib.sha256(TEXT).hexdigest()
     assert stored.size_bytes == len(TEXT)
-    assert b"".join(store.stream(stored.key)) == TEXT
+    assert b"".join(store.stream([stored.key])) == TEXT
 
 
 def test_the_same_content_is_one_object(store: LogFiles) -> None:
@@ -64,22 +65,22 @@ def test_a_large_object_goes_in_parts(store: LogFiles, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "_ONE_REQUEST_BYTES", 1000)
     stored = store.put([TEXT])
     assert store.put([TEXT]) == stored
-    assert b"".join(store.stream(stored.key)) == TEXT
+    assert b"".join(store.stream([stored.key])) == TEXT
 
 
 @pytest.mark.parametrize(
     ("first", "last"), [(1, 3), (1, 1), (10_000, 10_100), (39_999, 40_000), (39_999, 50_000), (40_001, 40_002), (5, 4)]
 )
 def test_lines_are_read_from_anywhere(store: LogFiles, first: int, last: int) -> None:
-    key = store.put([TEXT]).key
-    assert store.lines(key, first, last) == [line.decode() for line in TEXT.split(b"\n")[:-1]][first - 1 : last]
-    assert store.line_count(key) == 40_000
+    keys = [store.put([TEXT]).key]
+    assert store.lines(keys, first, last) == [line.decode() for line in TEXT.split(b"\n")[:-1]][first - 1 : last]
+    assert store.line_count(keys) == 40_000
 
 
 def test_every_frame_edge_is_read_right(store: LogFiles) -> None:
-    key = store.put([TEXT]).key
-    for newlines in store.index(key).newlines[1:-1]:
-        assert [int(line[:7]) for line in store.lines(key, newlines, newlines + 1)] == [newlines, newlines + 1]
+    keys = [store.put([TEXT]).key]
+    for newlines in store.text(keys).newlines[1:-1]:
+        assert [int(line[:7]) for line in store.lines(keys, newlines, newlines + 1)] == [newlines, newlines + 1]
 
 
 @pytest.mark.parametrize(
@@ -93,18 +94,44 @@ def test_every_frame_edge_is_read_right(store: LogFiles) -> None:
     ],
 )
 def test_odd_ends_and_odd_bytes(store: LogFiles, text: bytes, lines: list[str]) -> None:
-    key = store.put([text]).key
-    assert store.lines(key, 1, 10) == lines
-    assert store.line_count(key) == len(lines)
+    keys = [store.put([text]).key]
+    assert store.lines(keys, 1, 10) == lines
+    assert store.line_count(keys) == len(lines)
 
 
 def test_a_giant_line_is_cut_and_the_lines_around_it_are_whole(store: LogFiles) -> None:
-    key = store.put([b"before\n", b"g" * (3 * FRAME_BYTES), b" end\nafter\n"]).key
-    before, giant, after = store.lines(key, 1, 3)
+    keys = [store.put([b"before\n", b"g" * (3 * FRAME_BYTES), b" end\nafter\n"]).key]
+    before, giant, after = store.lines(keys, 1, 3)
     assert (before, after) == ("before", "after")
     assert giant == "g" * MAX_LINE_BYTES + " …"
-    assert store.lines(key, 3, 3) == ["after"]
-    assert store.lines(key, 2, 2) == [giant]
+    assert store.lines(keys, 3, 3) == ["after"]
+    assert store.lines(keys, 2, 2) == [giant]
+
+
+def test_a_text_in_many_pieces_reads_as_one(store: LogFiles) -> None:
+    cuts = [0, 7, 100_000, 100_050, 2_000_000, 2_000_001, len(TEXT)]
+    keys = [store.put([TEXT[a:b]]).key for a, b in itertools.pairwise(cuts)]
+    lines = [line.decode() for line in TEXT.split(b"\n")[:-1]]
+    assert b"".join(store.stream(keys)) == TEXT
+    assert store.line_count(keys) == 40_000
+    for first, last in ((1, 2), (1000, 1030), (20_190, 20_220), (39_999, 41_000)):
+        assert store.lines(keys, first, last) == lines[first - 1 : last]
+    for start, end in ((0, 9), (6, 100_020), (1_999_999, 2_000_002), (len(TEXT) - 3, len(TEXT) + 5), (5, 5)):
+        assert b"".join(store.stream_range(keys, start, end)) == TEXT[start:end]
+
+
+def test_a_line_that_begins_at_the_end_of_a_frame_is_shown_whole(store: LogFiles) -> None:
+    head = b"a\n" * 400_000 + b"x" * (FRAME_BYTES - 800_000 - 5)
+    keys = [store.put([head + b"y" * (4 * FRAME_BYTES)]).key]
+    assert store.lines(keys, 1, 400_001)[-1].startswith("x" * 1000)
+    assert len(store.lines(keys, 400_001, 400_001)[0]) == MAX_LINE_BYTES + 2
+
+
+def test_a_deleted_object_is_gone_and_can_be_deleted_again(store: LogFiles) -> None:
+    key = store.put([TEXT]).key
+    store.delete(key)
+    store.delete(key)
+    assert kept(store) == []
 
 
 def test_a_store_that_answers_is_ready(store: LogFiles) -> None:
@@ -121,4 +148,4 @@ def test_a_store_that_is_away_is_said_to_be(tmp_path: Path) -> None:
 
 def test_a_lost_object_is_unavailable(store: LogFiles) -> None:
     with pytest.raises(Unavailable):
-        list(store.stream("ab/abc.zst"))
+        list(store.stream(["ab/abc.zst"]))

@@ -11,6 +11,7 @@ from app import queue
 from app.domain import logs
 from app.runs import summarise
 from app.settings import Settings
+from app.storage import run_work
 from app.storage.database import read_session, transaction
 from app.storage.tables import RunRow, SeriesRow
 from tests.runs.uploading import LOG, upload
@@ -50,7 +51,7 @@ def test_processing_again_replaces_the_series(client: TestClient, engine: Engine
     run_id = uploaded(client)
     process_run(run_id)
     with transaction(engine) as session:
-        session.get_one(RunRow, run_id).status = "received"
+        run_work.ask_to_read(session, col(RunRow.id) == run_id)
     process_run(run_id)
     with read_session(engine) as session:
         series = session.exec(select(SeriesRow.metric).where(SeriesRow.run_id == run_id)).all()
@@ -118,7 +119,7 @@ def test_a_claim_lost_while_working_writes_nothing(
 
     def lose_claim_meanwhile(chunks: object) -> object:
         with transaction(engine) as session:
-            session.get_one(RunRow, run_id).attempts += 1
+            session.get_one(RunRow, run_id).claims += 1
         return really_parse(chunks)  # type: ignore[arg-type]
 
     monkeypatch.setattr(summarise, "parse_log", lose_claim_meanwhile)
