@@ -1,24 +1,27 @@
 """The contract of a run: every field that anybody stated, with its value and who said so.
 
-What the metadata state wins over the log's arguments, those over its other lines, those over what follows from the
-rest. Where two disagree, a warning names both.
+What the metadata state wins over the launch command and the environment, those over a configuration, that over the
+log's arguments, those over its other lines, those over what follows from the rest; a project's defaults come last.
+Where two disagree, a warning names both. What the log proves to have run wins over all that was asked for.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from app.domain.active import activity, disagreements, proven
 from app.domain.contract_checks import contradictions, impossibilities
 from app.domain.contract_fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
 from app.domain.contract_fields.environment import PREFIX
 from app.domain.contract_keys import config_key, is_provisional, stack_key
 from app.domain.derived_fields import derive
+from app.domain.documents import Document, DocumentKind
 from app.domain.dump_defaults import defaults_of_dump
 from app.domain.field_values import is_stated, read_value, shown
 from app.domain.model_shape import pad_vocabulary
-from app.domain.run import Metadata, ParsedLog, Stated
+from app.domain.run import Activity, Metadata, ParsedLog, Stated, Value
 
 _FOLLOWS_FROM = {
     "dispatcher": ("dispatcher_type", "flex_backend"),
@@ -39,18 +42,35 @@ class Contract:
     stack_key: str
     config_key: str
     provisional: bool
+    activities: Mapping[str, Activity] = field(default_factory=dict)
 
 
-def resolve(log: ParsedLog, metadata: Metadata) -> Contract:
-    """The contract that a log and its metadata state together, with its keys."""
+def resolve(
+    log: ParsedLog,
+    metadata: Metadata,
+    documents: Sequence[Document] = (),
+    project_defaults: Mapping[str, Value] | None = None,
+) -> Contract:
+    """The contract that a log, the documents beside it and the metadata state together, with its keys.
+
+    `project_defaults` fill what nobody states and nothing derives; they contradict nobody.
+    """
     warnings: list[str] = []
     seen = _stated_by_log(log, warnings)
-    active = _active_dispatcher(log)
-    requested = _merge(defaults_of_dump(log) | seen, metadata.fields)
-    merged = derive(requested | active)
+    layers = [*_layers(documents), ("the metadata", metadata.fields)]
+    requested = defaults_of_dump(log) | seen
+    for _, stated in layers:
+        requested = _merge(requested, stated)
+    activities = activity(log, derive(requested))
+    active = proven(activities)
+    merged = _with_defaults(derive(requested | active), project_defaults or {}, warnings)
     # What a dump leaves out is too weak a statement to contradict anybody, so it is not in `seen`
-    warnings += contradictions(metadata.fields, seen | active, derive(seen | active), merged)
-    warnings += _fallback_warning(active, derive(requested))
+    below, where = seen | active, dict.fromkeys(seen, "the log")
+    for name, stated in layers:
+        warnings += contradictions(name, stated, below, seen_alone=derive(below), merged=merged, where=where)
+        below = _merge(below, stated)
+        where |= dict.fromkeys(stated, name)
+    warnings += disagreements(activities)
     fields = {name: merged[name] for name in FIELDS if name in merged}
     warnings += impossibilities(fields)
     return Contract(
@@ -60,7 +80,41 @@ def resolve(log: ParsedLog, metadata: Metadata) -> Contract:
         stack_key=stack_key(metadata.project, fields),
         config_key=config_key(metadata.project, fields),
         provisional=is_provisional(fields),
+        activities=activities,
     )
+
+
+_STRENGTH: tuple[DocumentKind, ...] = (
+    "tensorboard",
+    "golden values",
+    "bridge configuration",
+    "container image",
+    "job environment",
+    "launch command",
+)
+"""Documents from the weakest statement to the strongest: a command says what was started, a configuration a plan."""
+
+
+def _layers(documents: Sequence[Document]) -> list[tuple[str, dict[str, Stated]]]:
+    """What the documents state, by kind, the strongest last; of two of a kind the later one counts."""
+    return [
+        (f"the {kind}", _split_container({name: fact for one in found for name, fact in one.stated.items()}))
+        for kind in _STRENGTH
+        if (found := [document for document in documents if document.kind == kind])
+    ]
+
+
+def _with_defaults(facts: dict[str, Stated], defaults: Mapping[str, Value], warnings: list[str]) -> dict[str, Stated]:
+    """`facts` with the project's defaults for what is still unknown, and what follows from these."""
+    known = dict(facts)
+    for name, raw in defaults.items():
+        if name in known or name not in FIELDS:
+            continue
+        try:
+            known[name] = Stated(read_value(name, raw), "default", "project default")
+        except ValueError as problem:
+            warnings.append(f"The project's default for `{name}` was left out: {name} {problem}.")
+    return derive(_split_container(known)) if len(known) > len(facts) else facts
 
 
 def _merge(seen: Mapping[str, Stated], stated: Mapping[str, Stated]) -> dict[str, Stated]:
@@ -135,26 +189,6 @@ def _split_container(fields: dict[str, Stated]) -> dict[str, Stated]:
     if at:
         fields.setdefault("container_digest", replace(stated, value=digest))
     return fields
-
-
-def _active_dispatcher(log: ParsedLog) -> dict[str, Stated]:
-    """The dispatcher that ran, where the log proves it: it counts, whatever was asked for."""
-    for event in log.events:
-        if event.kind == "dispatcher_fallback" and "alltoall" in event.text:
-            return {"dispatcher": Stated("alltoall", "log line", f"line {event.line}: {event.text}")}
-    if log.arguments.get("use_turbo_deepep") is True:
-        return {"dispatcher": Stated("deepep", "arguments", "use_turbo_deepep = True")}
-    return {}
-
-
-def _fallback_warning(active: Mapping[str, Stated], requested: Mapping[str, Stated]) -> list[str]:
-    ran, asked = active.get("dispatcher"), requested.get("dispatcher")
-    if ran is None or asked is None or asked.value is None or ran.value == asked.value:
-        return []
-    return [
-        f"The dispatcher {asked.value} was asked for, but {ran.value} ran ({ran.detail}). The run counts for "
-        f"{ran.value} only."
-    ]
 
 
 def _unknown(fields: Mapping[str, Stated]) -> tuple[str, ...]:

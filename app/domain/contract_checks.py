@@ -10,22 +10,28 @@ from app.domain.run import Stated
 Facts = Mapping[str, Stated]
 
 
-def contradictions(stated: Facts, seen: Facts, log_alone: Facts, merged: Facts) -> list[str]:
-    """Fields that the metadata state one way and the log another; both are named, the metadata win.
+def contradictions(
+    who: str, stated: Facts, seen: Facts, *, seen_alone: Facts, merged: Facts, where: Mapping[str, str]
+) -> list[str]:
+    """Fields that `who` states one way and a weaker source another; both are named, the stronger one wins.
 
-    `seen`: what the log states; `log_alone` and `merged`: what follows from it alone, and with the metadata. A field
-    counts when it differs as it was stated and in effect: a knob that is not in use contradicts nothing.
+    `seen`: what weaker sources state, each at the place that `where` names; `seen_alone` and `merged`: what follows
+    from them alone, and from everything. A field counts when it differs as it was stated and in effect: a knob that is
+    not in use contradicts nothing.
     """
     found = []
+    many = who == "the metadata"
     for name, claim in stated.items():
-        other = seen.get(name) or log_alone.get(name)
+        other = seen.get(name) or seen_alone.get(name)
         if other is None or same_value(name, claim.value, other.value):
             continue
-        if name in log_alone and name in merged and same_value(name, merged[name].value, log_alone[name].value):
+        if name in seen_alone and name in merged and same_value(name, merged[name].value, seen_alone[name].value):
             continue
+        place = where.get(name, "the log")
         found.append(
-            f"`{name}` is {shown(claim.value)} in the metadata but {shown(other.value)} in the log "
-            f"({_origin(other)}). The metadata are used; correct them if the log is right."
+            f"`{name}` is {shown(claim.value)} in {who} but {shown(other.value)} in {place} "
+            f"({_origin(other)}). {who.capitalize()} {'are' if many else 'is'} used; correct "
+            f"{'them' if many else 'it'} if {place} is right."
         )
     return found
 

@@ -45,6 +45,8 @@ def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
         return "completed", ends[-1]
     if reached_the_end(log):
         return "completed", f"The last planned iteration, {last}, was printed."
+    if log.line_count == 0:
+        return "", f"There is no log, and its documents do not tell how the run ended after iteration {last}."
     planned = f" of {log.total_iterations}" if log.total_iterations else ""
     return "truncated", f"The log ends after iteration {last}{planned} without saying that training ended."
 

@@ -19,8 +19,10 @@ VALIDATED_STEPS = 50
 _FORCED = ("forced-balance", "forced-biased")
 
 
-def evidence_level(steady: SteadyState | None, health: Mapping[str, object]) -> EvidenceLevel:
-    """`validated` only for a healthy, steady run of 50 steps, whose window is declared when it is short.
+def evidence_level(
+    steady: SteadyState | None, health: Mapping[str, object], *, fair_for_timing: bool = True
+) -> EvidenceLevel:
+    """`validated` only for a healthy, steady, fair run of 50 steps, whose window is declared when it is short.
 
     `matched_ab` takes two runs, so no single run has it.
     """
@@ -30,7 +32,7 @@ def evidence_level(steady: SteadyState | None, health: Mapping[str, object]) -> 
     clean = health["skipped_iterations"] in (0, None) and health["nan_iterations"] in (0, None)
     long = steady.last_iteration >= VALIDATED_STEPS and steady.n >= VALIDATED_WINDOW
     warm = steady.is_steady and (not steady.short or steady.method == "declared")
-    return "validated" if healthy and clean and long and warm else "screen"
+    return "validated" if healthy and clean and long and warm and fair_for_timing else "screen"
 
 
 def semantic_class(contract: Mapping[str, Stated]) -> SemanticClass:

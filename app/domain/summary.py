@@ -1,18 +1,22 @@
-"""A log and its metadata become what a run shows: contract, window, figures, health, evidence, and what to correct."""
+"""A log, the documents beside it and the metadata become what a run shows, and what to correct."""
 
+from collections.abc import Mapping, Sequence
+
+from app.domain.availability import availability
 from app.domain.contract import Contract, resolve
 from app.domain.contract_fields import STACK_FIELDS
+from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
+from app.domain.document_series import with_documents
+from app.domain.documents import Document
 from app.domain.drift import SHORT_WINDOW
 from app.domain.ending import fatal_event
 from app.domain.evidence import evidence_level, semantic_class
+from app.domain.failures.explain import explain_failures
 from app.domain.figures import Figures
 from app.domain.health import read_health
-from app.domain.run import Metadata, ParsedLog, RunSummary, SteadyState
+from app.domain.run import Metadata, ParsedLog, Problem, RunSummary, SteadyState, Value
 from app.domain.steady_state import MIN_VALUES, steady_state
-
-DEFINITION_VERSION = 1
-"""Version of what the stored figures mean. Raise it when the window rule, the FLOPs formula, the peaks, an interval or
-the members of a key change, so that older figures can be told from newer ones and computed again from their series."""
+from app.domain.timers import read_timers, unfair_because
 
 MAX_PROBLEMS = 10
 """Remarks of the log's reader that a run lists; the rest are counted."""
@@ -32,16 +36,27 @@ _UNITS = {
 }
 
 
-def summarise(log: ParsedLog, metadata: Metadata) -> RunSummary:
-    """Everything that a processed run shows. `error` is set when the log holds no iteration at all."""
-    contract = resolve(log, metadata)
+def summarise(
+    log: ParsedLog,
+    metadata: Metadata,
+    documents: Sequence[Document] = (),
+    project_defaults: Mapping[str, Value] | None = None,
+) -> RunSummary:
+    """Everything that a processed run shows. `error` is set when neither log nor documents hold an iteration.
+
+    `documents` add contract fields and series; `project_defaults` (raw values by contract field) fill what nobody
+    states.
+    """
+    log = with_documents(log, documents)
+    contract = resolve(log, metadata, documents, project_defaults)
     steady = _steady(log, metadata)
     figures = Figures(log, contract.fields, steady)
     health = read_health(log)
+    unfair = unfair_because(log)
     error = None if log.n else no_iterations(log)
     warnings = [*metadata.warnings, *contract.warnings]
     if error is None:
-        warnings += [*_window_warnings(log, steady), *figures.warnings]
+        warnings += [*_window_warnings(log, steady), *([unfair] if unfair else []), *figures.warnings]
     warnings += [*_unknown_warning(contract), *_problems(log)]
     return RunSummary(
         error=error,
@@ -55,13 +70,26 @@ def summarise(log: ParsedLog, metadata: Metadata) -> RunSummary:
         steady_state=steady,
         metrics=figures.metrics,
         health=health,
-        evidence_level=evidence_level(steady, health),
+        evidence_level=evidence_level(steady, health, fair_for_timing=unfair is None),
         semantic_class=semantic_class(contract.fields),
         series=log.columns,
-        units={name: _UNITS[name] for name in log.columns if name in _UNITS},
+        units={name: unit for name in log.columns if (unit := _unit(name))},
         line_numbers=log.line_numbers,
         definition_version=DEFINITION_VERSION,
+        definitions=DEFINITIONS,
+        failures=explain_failures(log),
+        activity=contract.activities,
+        availability=availability(log, contract.fields, contract.activities),
+        timers=read_timers(log, steady),
+        fair_for_timing=unfair is None,
+        not_understood=log.not_understood,
+        files=log.files,
+        slices=log.slices,
     )
+
+
+def _unit(column: str) -> str | None:
+    return "ms" if column.startswith("timer_") else _UNITS.get(column)
 
 
 def _steady(log: ParsedLog, metadata: Metadata) -> SteadyState | None:
@@ -75,7 +103,8 @@ def no_iterations(log: ParsedLog) -> str:
     """Why a log without iteration lines is no measurement: the failure it shows, else what it begins and ends with."""
     failure = fatal_event(log)
     if failure is not None:
-        return f"No iteration line was read. The job failed first, on line {failure.line}: {failure.text}"
+        of = f" of {log.files[failure.file]}" if len(log.files) > 1 else ""
+        return f"No iteration line was read. The job failed first, on line {failure.line}{of}: {failure.text}"
     lines = [line for line in (*log.first_lines, *log.last_lines) if line.strip()]
     if not lines:
         return "No iteration line was read: the log holds no text."
@@ -116,9 +145,13 @@ def _unknown_warning(contract: Contract) -> list[str]:
 
 def _problems(log: ParsedLog) -> list[str]:
     """The reader's remarks as sentences, with their lines."""
-    told = [
-        f"Line {problem.line}: {problem.message}" if problem.line else problem.message
-        for problem in log.problems[:MAX_PROBLEMS]
-    ]
+    told = [f"{_place(log, problem)}{problem.message}" for problem in log.problems[:MAX_PROBLEMS]]
     more = len(log.problems) - MAX_PROBLEMS
     return [*told, f"{more} more remarks on the log are not listed."] if more > 0 else told
+
+
+def _place(log: ParsedLog, problem: Problem) -> str:
+    """Where a remark belongs: the line, and the file when there are several."""
+    if not problem.line:
+        return ""
+    return f"{log.files[problem.file]}, line {problem.line}: " if len(log.files) > 1 else f"Line {problem.line}: "

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from app.domain.contract_fields import METRICS
+from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.run import LogEvent, MemoryReport, Problem, RunSummary, Value, Window
-from app.domain.summary import DEFINITION_VERSION, summarise
+from app.domain.summary import summarise
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata
 
 TIMES = [600_000.0, 31_400.0, *([31_310.0] * 20)]
@@ -30,7 +31,7 @@ def test_figures_of_the_overlap_case() -> None:
     assert value(summary, "tflops_per_gpu") == pytest.approx(192.62, abs=0.005)
     assert value(summary, "mfu_pct") == pytest.approx(19.48, abs=0.005)
     assert summary.error is None
-    assert summary.definition_version == DEFINITION_VERSION
+    assert (summary.definition_version, summary.definitions) == (DEFINITION_VERSION, DEFINITIONS)
     assert list(summary.metrics) == list(METRICS)
 
 

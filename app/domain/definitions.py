@@ -1,0 +1,18 @@
+"""Versions of what the stored figures mean, so that older ones can be told from newer ones and computed again.
+
+Raise the one whose rule changes, and say in `docs/metrics.md` what changed.
+"""
+
+DEFINITIONS: dict[str, int] = {
+    "steady_state": 1,
+    "intervals": 1,
+    "flops": 1,
+    "peaks": 1,
+    "keys": 2,
+    "failures": 1,
+    "timers": 1,
+}
+"""Rule -> version. `keys` is 2 since captured CUDA graphs and HybridEP's fallback count as what ran."""
+
+DEFINITION_VERSION = sum(DEFINITIONS.values())
+"""All of them in one number, which grows with every change."""
