@@ -12,6 +12,9 @@ from app.domain.run import Activity, LogEvent, ParsedLog, Stated, Value
 
 Facts = Mapping[str, Stated]
 
+_OFF = (None, False, "none")
+"""Asking for nothing needs no proof."""
+
 _CAPTURED = (
     ("CUDA graph capture done for training", "full_iteration"),
     ("Time spent in CUDA Graphs capture", "transformer_engine"),
@@ -25,7 +28,7 @@ def activity(log: ParsedLog, requested: Facts) -> dict[str, Activity]:
     found = {}
     for name, rule in _RULES.items():
         asked, ran = requested.get(name), rule(log, requested)
-        if ran is None and (asked is None or asked.value is None):
+        if ran is None and (asked is None or asked.value in _OFF):
             continue
         agrees = None if asked is None or ran is None else same_value(name, asked.value, ran.value)
         found[name] = Activity(asked, ran, agrees)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.domain.contract_fields import METRICS
-from app.domain.flops_check import explain_difference
+from app.domain.flops_check import Inputs, explain_difference
 from app.domain.health import BYTES_PER_GIB
 from app.domain.model_flops import flops_per_step
 from app.domain.model_shape import read_shape
@@ -22,6 +22,8 @@ from app.domain.throughput import (
 )
 
 FORMULA = "FLOPs formula of Megatron-LM, 2026-08"
+"""The formula's name in notes; its version is `flops` of `definitions.py`."""
+
 PRINTED_DIGIT = 0.05
 """Trainers print TFLOP/s with one decimal."""
 
@@ -110,9 +112,8 @@ class Figures:
         shape, seq_len = self._shape.shape, self._count("seq_len")
         if shape is None or seq_len is None:
             return
-        sentence = explain_difference(
-            printed, computed, shape, seq_len, digit=PRINTED_DIGIT, discount_window=_discounts(self._log)
-        )
+        inputs = Inputs(shape, seq_len, _discounts(self._log), tp=self._count("tp") or 1)
+        sentence = explain_difference(printed, computed, inputs, digit=PRINTED_DIGIT)
         if sentence:
             self.warnings.append(sentence)
 
