@@ -1,5 +1,4 @@
-// Small on purpose: charts, the theme switch, the upload form, and what htmx leaves to its page.
-// A module, because the chart bundle declares short names of its own in the global scope.
+// Small on purpose: the theme switch, the log viewer's links, and what htmx leaves to its page.
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -16,7 +15,7 @@ function setTheme(next) {
   else document.documentElement.dataset.theme = next;
   try { localStorage.setItem("theme", next); } catch { /* remembered for this page only */ }
   showTheme();
-  redrawCharts();
+  document.dispatchEvent(new CustomEvent("themechange"));
 }
 
 function showTheme() {
@@ -28,97 +27,17 @@ function showTheme() {
   }
 }
 
-/* ---------- charts ---------- */
-
-const drawn = new Map(); // chart area -> vega view
-
-function loadScript(address) {
-  loadScript.pending ??= new Map();
-  if (!loadScript.pending.has(address)) {
-    loadScript.pending.set(address, new Promise((resolve, reject) => {
-      const script = document.createElement("script");
-      script.src = address;
-      script.onload = resolve;
-      script.onerror = () => { loadScript.pending.delete(address); reject(new Error(address)); };
-      document.head.append(script);
-    }));
-  }
-  return loadScript.pending.get(address);
-}
-
-// Specifications name colours by token (`--accent`): the stylesheet says what they are in this theme.
-function withColours(value, probe) {
-  if (typeof value === "string" && value.startsWith("--")) {
-    probe.style.color = `var(${value})`;
-    return getComputedStyle(probe).color;
-  }
-  if (Array.isArray(value)) return value.map((item) => withColours(item, probe));
-  if (value && typeof value === "object") {
-    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, key === "datasets" ? item : withColours(item, probe)]));
-  }
-  return value;
-}
-
-async function drawChart(area) {
-  const source = $('script[type="application/json"]', area);
-  // It must stand in the page while it is drawn: it takes its width from there.
-  const target = document.createElement("div");
-  try {
-    await loadScript(area.dataset.vega);
-    const spec = withColours(JSON.parse(source.textContent), area);
-    area.style.color = "";
-    area.append(target);
-    const result = await vegaEmbed(target, spec, {
-      ast: true, actions: false, defaultStyle: false, renderer: "canvas", tooltip: { disableDefaultStyle: true },
-    });
-    drawn.get(area)?.finalize();
-    drawn.set(area, result);
-    area.replaceChildren(source, target);
-    listen(area, result.view);
-    area.dataset.ready = theme();
-  } catch (error) {
-    console.warn("chart", error);
-    target.remove();
-    const wait = $(".chart-wait", area);
-    if (wait) wait.textContent = "The chart could not be drawn. The table holds the same values.";
-  }
-}
-
-function listen(area, view) {
-  view.addEventListener("click", (_event, item) => {
-    const line = item?.datum?.line ?? item?.datum?.datum?.line;
-    if (line) showLine(area.dataset.run, line);
-  });
-  let zoom = null;
-  view.addSignalListener("zoom_iteration", (_name, range) => { zoom = range; });
-  view.addEventListener("pointerup", () => {
-    if (!zoom || zoom.length !== 2) return;
-    const [first, last] = zoom.map(Number).sort((a, b) => a - b);
-    zoom = null;
-    const form = $("#run-chart form");
-    if (Math.floor(last) - Math.ceil(first) < 1) return;
-    form.elements.first.value = Math.max(1, Math.ceil(first));
-    form.elements.last.value = Math.floor(last);
-    htmx.trigger(form, "submit");
-  });
-}
-
-function redrawCharts() {
-  for (const area of drawn.keys()) area.isConnected ? drawChart(area) : drawn.delete(area);
-}
-
 /* ---------- chart <-> log ---------- */
 
-async function showLine(run, line) {
-  await htmx.ajax("GET", `/runs/${run}/log?${withParameter("line", line)}`, { target: "#run-log", swap: "outerHTML" });
+async function showLine({ run, file, line }) {
+  const parameters = new URLSearchParams(location.search);
+  parameters.set("line", line);
+  parameters.set("file", file || 0);
+  await htmx.ajax("GET", `/runs/${run}/log?${parameters}`, { target: "#run-log", swap: "outerHTML" });
   goTo(`L${line}`);
 }
 
-function withParameter(name, value) {
-  const parameters = new URLSearchParams(location.search);
-  parameters.set(name, value);
-  return parameters;
-}
+document.addEventListener("showline", (event) => showLine(event.detail));
 
 // The box scrolls to the line that matters, the page stays where it is.
 function showInside(log) {
@@ -171,10 +90,7 @@ function problemText(request) {
 
 function start(root) {
   showTheme();
-  for (const area of $$("[data-chart]", root)) drawChart(area);
-  if (root.matches?.("[data-chart]")) drawChart(root);
   for (const button of $$("[data-copy]", root)) button.hidden = !navigator.clipboard;
-  for (const form of $$("form[data-upload]", root)) uploads(form);
   for (const log of $$(".log", root)) showInside(log);
 }
 
@@ -201,8 +117,6 @@ document.addEventListener("keydown", (event) => {
   search.select();
 });
 
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
-
 // Empty fields are no filters: addresses stay short enough to be read and shared.
 document.addEventListener("htmx:configRequest", (event) => {
   const { parameters, verb } = event.detail;
@@ -212,6 +126,16 @@ document.addEventListener("htmx:configRequest", (event) => {
 document.addEventListener("htmx:load", (event) => { if (event.detail.elt !== document.body) start(event.detail.elt); });
 document.addEventListener("htmx:afterSwap", (event) => announce(event.detail.elt));
 document.addEventListener("htmx:pushedIntoHistory", followAddress);
+// A page that follows a run must not take away what is being typed, nor close what was opened.
+document.addEventListener("htmx:oobBeforeSwap", (event) => {
+  const { target, fragment } = event.detail;
+  if (target.contains(document.activeElement) && document.activeElement.matches("input, select, textarea") || $("form.changed", target)) {
+    event.preventDefault();
+    return;
+  }
+  for (const opened of $$("details[id][open]", target)) fragment.querySelector(`#${opened.id}`)?.setAttribute("open", "");
+});
+document.addEventListener("input", (event) => event.target.form?.classList.add("changed"));
 document.addEventListener("htmx:afterSettle", (event) => {
   const cause = event.detail.requestConfig?.elt;
   if (cause?.matches?.("[data-show-line]")) goTo(new URL(cause.href).hash.slice(1));
@@ -220,84 +144,5 @@ document.addEventListener("htmx:afterSettle", (event) => {
 document.addEventListener("htmx:responseError", (event) => problem(problemText(event.detail.xhr)));
 document.addEventListener("htmx:sendError", () => problem("The service did not answer. Nothing was changed; try again."));
 document.addEventListener("htmx:timeout", () => problem("The service took too long to answer. Try again."));
-
-/* ---------- upload ---------- */
-
-function size(bytes) {
-  for (const unit of ["bytes", "kB", "MB"]) {
-    if (bytes < 999.5) return `${unit === "bytes" ? bytes : bytes.toFixed(1)}\u202f${unit}`;
-    bytes /= 1000;
-  }
-  return `${bytes.toFixed(1)}\u202fGB`;
-}
-
-function uploads(form) {
-  const input = $('input[type="file"]', form);
-  const drop = $("[data-drop]", form);
-  const list = $("[data-files]", form);
-  const show = () => {
-    list.replaceChildren(...[...input.files].map((file) => {
-      const item = document.createElement("li");
-      const name = document.createElement("span");
-      name.textContent = file.name;
-      const amount = document.createElement("span");
-      amount.className = "size";
-      amount.textContent = size(file.size);
-      item.append(name, amount);
-      return item;
-    }));
-  };
-  for (const type of ["dragenter", "dragover"]) drop.addEventListener(type, (event) => { event.preventDefault(); drop.classList.add("over"); });
-  for (const type of ["dragleave", "drop"]) drop.addEventListener(type, () => drop.classList.remove("over"));
-  drop.addEventListener("drop", (event) => {
-    event.preventDefault();
-    if (!event.dataTransfer.files.length) return;
-    const files = new DataTransfer();
-    for (const file of [...input.files, ...event.dataTransfer.files]) files.items.add(file);
-    input.files = files.files;
-    show();
-  });
-  input.addEventListener("change", show);
-  form.addEventListener("submit", (event) => { event.preventDefault(); send(form, input); });
-  show();
-}
-
-function send(form, input) {
-  const total = [...input.files].reduce((sum, file) => sum + file.size, 0);
-  const limit = Number(form.dataset.maxBytes);
-  const status = $("[data-status]", form);
-  const bar = $("progress", form);
-  const button = $('button[type="submit"]', form);
-  if (total > limit) {
-    status.textContent = `${size(total)} is more than this service takes (${size(limit)}). Compress the log, or send that of one rank.`;
-    return;
-  }
-  const request = new XMLHttpRequest();
-  const stop = (text) => { status.textContent = text; bar.hidden = true; button.disabled = false; };
-  request.upload.addEventListener("progress", (event) => {
-    bar.value = event.loaded / event.total;
-    status.textContent = event.loaded < event.total ? `Sent ${size(event.loaded)} of ${size(event.total)}` : "Sent. Checking the files";
-  });
-  request.addEventListener("load", () => {
-    if (request.status < 300 && !request.responseURL.endsWith("/upload")) { location.assign(request.responseURL); return; }
-    const answer = new DOMParser().parseFromString(request.responseText, "text/html");
-    const next = $("form[data-upload]", answer);
-    if (!next) { stop($("main", answer)?.innerText.trim() || problemText(request)); return; }
-    const files = input.files;
-    form.replaceWith(next);
-    $('input[type="file"]', next).files = files;
-    htmx.process(next);
-    start(next.parentElement);
-    ($('[aria-invalid="true"]', next) ?? $("[data-status]", next)).focus();
-  });
-  request.addEventListener("error", () => stop("The connection broke, and nothing was kept. Check the size of the file and the network, then send it again."));
-  request.open("POST", form.action);
-  request.setRequestHeader("Accept", "text/html");
-  bar.hidden = false;
-  bar.value = 0;
-  button.disabled = true;
-  status.textContent = "Sending";
-  request.send(new FormData(form));
-}
 
 start(document.body);

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from app.domain.contract_fields import METRICS
 from app.domain.run import FloatArray, IntArray, SteadyState
-from app.domain.steady_state import iteration_roles
+from app.domain.steady_state import Role, iteration_roles, steady_state
+from app.runs.series_groups import series_label
 
 MAX_POINTS = 3000
 """More marks than a screen has columns only cost time; the slowest of a stretch is never thinned out."""
@@ -16,12 +17,15 @@ _BESIDE_WINDOW = 0.5
 """The axis reaches this many times the window's range beyond it; warm-up that lies farther off is drawn at its edge."""
 
 _SECONDS_FROM_MS = 10_000
-_HIDDEN = ("iteration", "log_line", "step_time_true_ms")
+_HIDDEN = ("iteration", "log_line", "log_file", "step_time_true_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """One series of a run, in the order of the log. `values` in `unit`, NaN where nothing was printed."""
+    """One series of a run, in the order of the log. `values` in `unit`, NaN where nothing was printed.
+
+    `log_lines` are lines of the log files `log_files`. `starts` are the first iterations of restarted processes.
+    """
 
     name: str
     label: str
@@ -29,7 +33,9 @@ class Points:
     iterations: IntArray
     values: FloatArray
     roles: Sequence[str]
+    log_files: IntArray
     log_lines: IntArray
+    starts: tuple[int, ...] = ()
 
     @property
     def title(self) -> str:
@@ -57,18 +63,14 @@ def step_times(columns: Mapping[str, FloatArray]) -> FloatArray:
     return np.where(np.isfinite(true), true, printed)
 
 
-def series_label(name: str) -> str:
-    """Throughput is known by its unit; what is no headline figure by its column."""
-    if name not in METRICS:
-        return name.replace("_", " ")
-    metric = METRICS[name]
-    return metric.unit if "/" in metric.unit else metric.label
-
-
 def points(
-    columns: Mapping[str, FloatArray], units: Mapping[str, str], name: str, steady: SteadyState | None
+    columns: Mapping[str, FloatArray],
+    units: Mapping[str, str],
+    name: str,
+    steady: SteadyState | None,
+    segment_starts: Sequence[int] = (0,),
 ) -> Points:
-    """The series `name`. Raises KeyError when the run has none of that name."""
+    """The series `name`; `segment_starts` are the rows at which processes began. Raises KeyError when there is none."""
     iterations = np.nan_to_num(columns["iteration"]).astype(np.int64)
     times = step_times(columns)
     values = times if name == "step_time_ms" else columns[name]
@@ -81,9 +83,27 @@ def points(
         unit=unit,
         iterations=iterations,
         values=values,
-        roles=iteration_roles(iterations, times, steady),
-        log_lines=np.nan_to_num(columns.get("log_line", np.zeros(len(iterations)))).astype(np.int64),
+        roles=segment_roles(iterations, times, steady, segment_starts),
+        log_files=_whole(columns, "log_file", len(iterations)),
+        log_lines=_whole(columns, "log_line", len(iterations)),
+        starts=tuple(int(iterations[row]) for row in segment_starts if 0 < row < len(iterations)),
     )
+
+
+def segment_roles(
+    iterations: IntArray, times: FloatArray, steady: SteadyState | None, segment_starts: Sequence[int]
+) -> list[Role]:
+    """What each row counts as. A process that has no part in the window has a warm-up of its own all the same."""
+    starts = sorted({row for row in segment_starts if 0 <= row < len(iterations)} | {0})
+    roles = iteration_roles(iterations, times, steady, starts)
+    for first, end in pairwise([*starts, len(iterations)]):
+        if set(roles[first:end]) != {"outside"}:
+            continue
+        own = steady_state(iterations[first:end], times[first:end])
+        if own is not None:
+            warm = int(np.searchsorted(iterations[first:end], own.first_iteration))
+            roles[first : first + warm] = ["warm-up"] * warm
+    return roles
 
 
 def between(data: Points, first: int, last: int) -> Points:
@@ -138,5 +158,11 @@ def _chosen(data: Points, index: IntArray) -> Points:
         iterations=data.iterations[index],
         values=data.values[index],
         roles=[data.roles[int(k)] for k in index],
+        log_files=data.log_files[index],
         log_lines=data.log_lines[index],
+        starts=data.starts,
     )
+
+
+def _whole(columns: Mapping[str, FloatArray], name: str, n: int) -> IntArray:
+    return np.nan_to_num(columns.get(name, np.zeros(n))).astype(np.int64)

@@ -6,6 +6,7 @@ makes is kept: specifications differ in data and titles only. Data travels besid
 
 import json
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -44,7 +45,8 @@ def _datasets(data: Points, scale: Scale, steady: SteadyState | None, low: int, 
     return {
         "points": _rows(data, scale),
         "window": [{"first": first, "last": last, "label": _window_label(steady)}] if first < last else [],
-        "hatch": _hatch(low, min(first, high), high) if steady else [],
+        "hatch": [line for start, end in _warm_ups(data) for line in _hatch(start, end, high - low)],
+        "restarts": [{"iteration": start, "label": "restart"} for start in data.starts if low < start <= high],
         "figure": _figure_rows(data, scale, steady, first, last),
         "frame": [{"iteration": low, "shown": scale.low}, {"iteration": max(high, low + 1), "shown": scale.high}],
     }
@@ -79,6 +81,7 @@ def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
         ("hatch", [_hatching(alt)]),
         ("window", _window(alt)),
         ("figure", _figure(alt)),
+        ("restarts", _restarts(alt)),
         ("pointed", [_pointer(alt)]),
     ]
 
@@ -105,6 +108,14 @@ def _figure(alt: Any) -> list[Any]:
         band.encode(**place, y=alt.Y("low:Q"), y2="high:Q"),
         rule.encode(**place, y=alt.Y("value:Q")),
     ]
+
+
+def _restarts(alt: Any) -> list[Any]:
+    data = alt.NamedData("restarts")
+    place = alt.X("iteration:Q")
+    rule = alt.Chart(data).mark_rule(color=theme.MUTED, strokeDash=[2, 3])
+    mark = alt.Chart(data).mark_point(shape="triangle-right", filled=True, size=60, opacity=1, color=theme.MUTED, dx=3)
+    return [rule.encode(x=place), mark.encode(x=place, y=alt.value(theme.HEIGHT - 5))]
 
 
 def _line(alt: Any, x: Any, y: Any) -> Any:
@@ -181,10 +192,11 @@ def _rows(data: Points, scale: Scale) -> list[dict[str, Any]]:
             "text": significant(float(value)),
             "role": role,
             "mark": "above" if value > scale.high else "below" if value < scale.low else role,
+            "file": int(file),
             "line": int(line),
         }
-        for iteration, value, at, role, line in zip(
-            data.iterations, data.values, shown, data.roles, data.log_lines, strict=True
+        for iteration, value, at, role, file, line in zip(
+            data.iterations, data.values, shown, data.roles, data.log_files, data.log_lines, strict=True
         )
     ]
 
@@ -206,11 +218,25 @@ def _shown_window(steady: SteadyState | None, low: int, high: int) -> tuple[int,
     return max(steady.first_iteration, low), min(steady.last_iteration, high)
 
 
-def _hatch(first: int, last: int, end: int) -> list[dict[str, float]]:
-    """Slanted lines over the iterations before the window, cut at its sides; heights in pixels from the top."""
+def _warm_ups(data: Points) -> Iterator[tuple[int, int]]:
+    """Where each warm-up begins, and where what follows it begins."""
+    begun: int | None = None
+    for iteration, role in zip(data.iterations, data.roles, strict=True):
+        is_warm, at_start = role == "warm-up", int(iteration) in data.starts
+        if begun is not None and (not is_warm or at_start):
+            yield begun, int(iteration)
+            begun = None
+        if is_warm and begun is None:
+            begun = int(iteration)
+    if begun is not None:
+        yield begun, int(data.iterations[-1])
+
+
+def _hatch(first: int, last: int, width: int) -> list[dict[str, float]]:
+    """Slanted lines over a warm-up, cut at its sides, on an axis `width` long; heights in pixels from the top."""
     if last <= first:
         return []
-    step = max(end - first, 1) / _HATCH_LINES
+    step = max(width, 1) / _HATCH_LINES
     slant = _HATCH_SLANT * step
     lines = []
     for k in range(-_HATCH_SLANT, math.ceil((last - first) / step)):

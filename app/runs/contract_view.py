@@ -1,30 +1,37 @@
 """The contract as the run page shows it: grouped, each value with its source, what is unknown among what is known."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.contract_fields import FIELDS
 from app.domain.run import Stated
-from app.runs.log_view import stated_line
+from app.runs.log_view import stated_at
 from app.web.numbers import contract_value
 
 OTHER = "Other"
-_ROLES = {"stack": "Must be equal to compare.", "config": "A tuning knob.", "info": "Not compared."}
+ROLES = {"stack": "Must be equal to compare.", "config": "A tuning knob.", "info": "Not compared."}
 _EXAMPLES = {"count": 8, "whole": 0, "number": 1.0, "flag": True}
+_BY_HAND = "stated by "
+"""How the detail of a value begins that a person stated after the upload."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContractRow:
-    """`value` is None when it is unknown. `line` is the log line that states it, or None."""
+    """`value` is None when it is unknown. `line` of log file `file` states it, 0 when no line does.
+
+    `said` is who said so, for the page: the source, or the person who stated it later.
+    """
 
     name: str
     meaning: str
     value: str | None
     unit: str
-    source: str
+    said: str
     detail: str
-    line: int | None
+    file: int
+    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +51,12 @@ def contract_groups(contract: Mapping[str, Stated], unknown: Sequence[str]) -> t
     return tuple(ContractGroup(name, tuple(rows)) for name, rows in groups.items())
 
 
-def metadata_to_add(unknown: Sequence[str]) -> str:
-    """A `meta` document that states the unknown fields, with an example of each kind of value."""
-    return json.dumps({name: _example(name) for name in unknown}, indent=2)
-
-
-def _row(name: str, stated: Stated | None) -> ContractRow:
-    field = FIELDS.get(name)
-    meaning = f"{field.meaning} {_ROLES[field.role]}" if field else ""
-    unit = field.unit if field else ""
-    if stated is None:
-        return ContractRow(name, meaning, None, unit, "", "", None)
-    value = contract_value(stated.value)
-    return ContractRow(name, meaning, value, unit, stated.source, stated.detail, stated_line(stated))
+def amend_command(base_url: str, run_id: int, unknown: Sequence[str]) -> str:
+    """The call of the API that states the first unknown fields, with an example of each kind of value."""
+    stated = {name: _example(name) for name in (*unknown[:3],) or ("container",)}
+    body = json.dumps({"fields": stated, "author": "your name"})
+    address = f"{base_url}/api/v1/runs/{run_id}/contract"
+    return f"curl -X PATCH -H 'Content-Type: application/json' -d {shlex.quote(body)} {address}"
 
 
 def _example(name: str) -> object:
@@ -64,3 +64,14 @@ def _example(name: str) -> object:
     if field is None:
         return "..."
     return field.choices[0] if field.choices else _EXAMPLES.get(field.kind, "...")
+
+
+def _row(name: str, stated: Stated | None) -> ContractRow:
+    field = FIELDS.get(name)
+    meaning = f"{field.meaning} {ROLES[field.role]}" if field else ""
+    unit = field.unit if field else ""
+    if stated is None:
+        return ContractRow(name, meaning, None, unit, "", "", 0, 0)
+    file, line = stated_at(stated) or (0, 0)
+    said = stated.detail if stated.detail.startswith(_BY_HAND) else stated.source
+    return ContractRow(name, meaning, contract_value(stated.value), unit, said, stated.detail, file, line)

@@ -6,6 +6,7 @@ from typing import Self
 from urllib.parse import urlencode
 
 from app.errors import FieldError, InvalidQuery
+from app.runs.health_view import OUTCOMES
 
 STATUSES = ("received", "processing", "ready", "failed")
 PURPOSES = ("ci", "experiment", "release")
@@ -17,6 +18,7 @@ UNKNOWN = "unknown"
 
 _CHOICES = {
     "status": STATUSES,
+    "outcome": tuple(OUTCOMES),
     "purpose": PURPOSES,
     "evidence": EVIDENCE_LEVELS,
     "sort": tuple(sign + name for name in SORTS for sign in ("", "-")),
@@ -34,6 +36,7 @@ class RunFilters:
     gpu: str = ""
     dispatcher: str = ""
     status: str = ""
+    outcome: str = ""
     purpose: str = ""
     branch: str = ""
     evidence: str = ""

@@ -18,11 +18,12 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class HealthRow:
-    """`text` is None when the log does not say. `line` is the log line that shows it, or None."""
+    """`text` is None when the log does not say. `line` of log file `file` shows it, None when no line does."""
 
     label: str
     text: str | None
     line: int | None = None
+    file: int = 0
 
 
 def health_rows(health: Mapping[str, Any]) -> tuple[HealthRow, ...]:
@@ -30,7 +31,7 @@ def health_rows(health: Mapping[str, Any]) -> tuple[HealthRow, ...]:
     outcome = health.get("outcome")
     return (
         HealthRow("Ended", OUTCOMES.get(str(outcome), outcome)),
-        HealthRow("Seen in", health.get("evidence"), health.get("evidence_line")),
+        HealthRow("Seen in", health.get("evidence"), health.get("evidence_line"), health.get("evidence_file") or 0),
         HealthRow("Iterations", _iterations(health)),
         HealthRow("Loss", _loss(health)),
         HealthRow("Skipped", _count(health, "skipped_iterations")),

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from app.domain.run import FloatArray, Stated
-from app.storage.log_files import LogFiles, ObjectKeys
-from app.storage.run_records import RunFile
+from app.storage.log_files import LogFiles
+from app.storage.run_records import RunDetail, RunFile
 
 LINES = 200
 LEAD = 3
@@ -24,32 +23,22 @@ _STATED_AT = re.compile(r"^line (\d+)")
 class LogLine:
     """`iteration` when the line was read as one, else None; `fields` are the contract fields that it states.
 
-    `ending`: it says how the job ended.
+    `shows` is the anchor of what the line is evidence of: how the job ended, a failure; empty for none.
     """
 
     number: int
     text: str
     iteration: int | None
     fields: tuple[str, ...]
-    ending: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LogPart:
-    """One log file of a run. Its lines are numbered on from those of the file before, as they were read."""
-
-    name: str
-    keys: ObjectKeys
-    first: int
-    last: int
+    shows: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """`chosen` is the line that was asked for, 0 for none; `first` to `last` are shown of `total`, all in `part`."""
+    """Lines of one file of a run, counted from 1 in it. `chosen` is the line that was asked for, 0 for none."""
 
-    parts: tuple[LogPart, ...]
-    part: LogPart
+    files: tuple[RunFile, ...]
+    file: int
     lines: tuple[LogLine, ...]
     first: int
     last: int
@@ -72,60 +61,55 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True)
 class LogMarks:
-    """Which line is which iteration (both sorted by line), which states which fields, which tells how the job ended."""
+    """Of one file: which line is which iteration (both sorted by line), which states fields, which is evidence."""
 
     lines: FloatArray
     iterations: FloatArray
     fields: Mapping[int, tuple[str, ...]]
+    shows: Mapping[int, str]
     ending: int | None
 
 
-def marks(columns: Mapping[str, FloatArray], contract: Mapping[str, Stated], health: Mapping[str, Any]) -> LogMarks:
+def marks(columns: Mapping[str, FloatArray], run: RunDetail, file: int) -> LogMarks:
     lines = columns.get("log_line", np.empty(0))
     iterations = columns.get("iteration", np.empty(0))
-    known = np.isfinite(lines) & (lines > 0)
+    files = columns.get("log_file", np.zeros(len(lines)))
+    known = np.isfinite(lines) & (lines > 0) & (files == file)
     order = np.argsort(lines[known], kind="stable")
     stated: dict[int, tuple[str, ...]] = {}
-    for name, entry in contract.items():
-        if line := stated_line(entry):
-            stated[line] = (*stated.get(line, ()), name)
-    return LogMarks(lines[known][order], iterations[known][order], stated, health.get("evidence_line"))
+    for name, entry in run.contract.items():
+        if (place := stated_at(entry)) and place[0] == file:
+            stated[place[1]] = (*stated.get(place[1], ()), name)
+    ends_here = (run.health.get("evidence_file") or 0) == file
+    ending = run.health.get("evidence_line") if ends_here else None
+    shows = {ending: "health"} if ending else {}
+    for number, failure in enumerate(run.failures, 1):
+        shows |= {line.line: f"failure-{number}" for line in failure.evidence if line.file == file and line.line}
+    return LogMarks(lines[known][order], iterations[known][order], stated, shows, ending)
 
 
-def stated_line(entry: Stated) -> int | None:
-    """The log line that a contract value comes from, when its detail names one."""
+def stated_at(entry: Stated) -> tuple[int, int] | None:
+    """The log file (its index) and line that a contract value comes from, when its detail names one."""
     found = _STATED_AT.match(entry.detail)
-    return int(found.group(1)) if found else None
-
-
-def log_parts(log_files: LogFiles, files: Sequence[RunFile]) -> tuple[LogPart, ...]:
-    """The log files in the order in which they were read. Raises Unavailable."""
-    parts: list[LogPart] = []
-    for file in files:
-        before = parts[-1].last if parts else 0
-        lines = log_files.line_count(file.keys)
-        parts.append(LogPart(file.name, file.keys, before + 1, before + lines))
-    return tuple(parts)
+    return (entry.file, int(found.group(1))) if found else None
 
 
 def log_page(
-    log_files: LogFiles, parts: tuple[LogPart, ...], marked: LogMarks, line: int, *, seek_ending: bool = False
+    log_files: LogFiles, files: Sequence[RunFile], marked: LogMarks, file: int, line: int, *, seek_ending: bool = False
 ) -> LogPage:
-    """The lines around `line` (from 1) in the file that holds it. Raises Unavailable.
+    """The lines around `line` (from 1) of `files[file]`. Raises Unavailable.
 
     When `line` is 0: the first lines, or with `seek_ending` those that say how the job ended, else the last ones.
     """
-    total = parts[-1].last
+    keys = files[file].keys
+    total = log_files.line_count(keys)
     chosen = min(line, total)
-    sought = chosen or (marked.ending or total if seek_ending else 1)
-    part = next((part for part in parts if sought <= part.last), parts[-1])
-    lead = LEAD if chosen else LINES - LEAD
-    first = max(part.first, sought - lead)
-    offset = part.first - 1
-    texts = log_files.lines(part.keys, first - offset, min(first + LINES - 1, part.last) - offset)
+    sought = chosen or (min(marked.ending or total, total) if seek_ending else 1)
+    first = max(1, sought - (LEAD if chosen else LINES - LEAD))
+    texts = log_files.lines(keys, first, min(first + LINES - 1, total))
     return LogPage(
-        parts=parts,
-        part=part,
+        files=tuple(files),
+        file=file,
         lines=tuple(_line(first + k, text, marked) for k, text in enumerate(texts)),
         first=first,
         last=first + len(texts) - 1,
@@ -148,5 +132,5 @@ def _line(number: int, text: str, marked: LogMarks) -> LogLine:
         text=visible(text),
         iteration=int(marked.iterations[at]) if found else None,
         fields=marked.fields.get(number, ()),
-        ending=number == marked.ending,
+        shows=marked.shows.get(number, ""),
     )

@@ -119,6 +119,7 @@ def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
         "purpose": col(RunRow.purpose),
         "branch": col(RunRow.branch),
         "evidence": col(RunRow.evidence_level),
+        "outcome": col(RunRow.health)["outcome"].as_string(),
     }
     may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
     conditions: list[ColumnElement[bool]] = [

@@ -6,19 +6,27 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from fastapi import Request
 from sqlmodel import Session
+from starlette.responses import HTMLResponse
 
-from app.domain.contract_fields import METRICS
-from app.domain.run import Metric
+from app.domain.contract_fields import FIELDS, METRICS
+from app.domain.run import Metric, Timer
 from app.errors import FieldError, InvalidQuery
-from app.runs import chart_data, contract_view, log_view, sentences
+from app.runs import chart_data, contract_view, log_view, sentences, slices_view, timer_chart
+from app.runs.activity_view import ActivityRow, activity_rows, differing
+from app.runs.amend_form import AmendForm, AmendInput
 from app.runs.charts import series_chart
 from app.runs.health_view import HealthRow, health_rows
+from app.runs.news import Token, is_settled, token_of
 from app.runs.queries import get_run, get_series
 from app.runs.run_view import RunView
+from app.runs.series_groups import grouped_series, series_label
 from app.storage.log_files import LogFiles
 from app.storage.run_records import ENDED_BADLY, RunDetail, Series
+from app.web.assets import vega_bundle
 from app.web.numbers import counted, significant
+from app.web.templating import render
 
 TABLE_ROWS = 100
 
@@ -39,6 +47,7 @@ class TableRow:
 
     iteration: int
     role: str
+    file: int
     line: int
     values: tuple[str, ...]
 
@@ -57,11 +66,18 @@ class Table:
 class RunPage:
     """Reads what it is asked for; keeps it for the length of one request."""
 
-    def __init__(self, session: Session, log_files: LogFiles, run_id: int, view: RunView) -> None:
+    def __init__(
+        self, session: Session, log_files: LogFiles, run_id: int, view: RunView, form: AmendForm | None = None
+    ) -> None:
         self._session = session
         self._log_files = log_files
         self.view = view
+        self.form = form or AmendForm()
         self.run: RunDetail = get_run(session, run_id)
+
+    @property
+    def token(self) -> Token:
+        return token_of(self.run)
 
     @property
     def answer(self) -> str:
@@ -70,7 +86,7 @@ class RunPage:
     @property
     def headlines(self) -> list[Headline]:
         return [
-            Headline(name, chart_data.series_label(name), field.meaning, self.run.metrics.get(name))
+            Headline(name, series_label(name), field.meaning, self.run.metrics.get(name))
             for name, field in METRICS.items()
         ]
 
@@ -83,8 +99,63 @@ class RunPage:
         return contract_view.contract_groups(self.run.contract, self.run.unknown)
 
     @property
-    def metadata_to_add(self) -> str:
-        return contract_view.metadata_to_add(self.run.unknown)
+    def unknown_stack(self) -> list[str]:
+        """Members of the stack key that nobody states: while there is one, comparisons are provisional."""
+        return [name for name in self.run.unknown if name in FIELDS and FIELDS[name].role == "stack"]
+
+    @property
+    def unknown_others(self) -> list[str]:
+        return [name for name in self.run.unknown if name not in self.unknown_stack]
+
+    def amend_inputs(self, names: list[str]) -> tuple[AmendInput, ...]:
+        return self.form.inputs(names, self.run.contract)
+
+    @property
+    def corrected(self) -> list[str]:
+        """Fields that are known and asked for all the same: somebody wants to correct them."""
+        typed = (name for name in self.form.stated() if name not in self.run.unknown)
+        asked = (self.view.amend,) if self.view.amend in self.run.contract and self.view.amend in FIELDS else ()
+        return list(dict.fromkeys((*asked, *typed)))
+
+    def amend_command(self, base_url: str) -> str:
+        return contract_view.amend_command(base_url, self.run.id, [*self.unknown_stack, *self.unknown_others])
+
+    @property
+    def settled(self) -> bool:
+        return is_settled(self.token)
+
+    @property
+    def activity(self) -> tuple[ActivityRow, ...]:
+        return activity_rows(self.run.activity)
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        return differing(self.run.activity)
+
+    @property
+    def slices(self) -> tuple[slices_view.SliceRow, ...]:
+        return slices_view.slice_rows(self.run.slices, [file.name for file in self.run.log_files])
+
+    @property
+    def slices_told(self) -> str:
+        return slices_view.told(self.run.slices)
+
+    @property
+    def timers(self) -> list[tuple[str, Timer]]:
+        return [(timer_chart.timer_name(timer.name), timer) for timer in timer_chart.sorted_timers(self.run.timers)]
+
+    @property
+    def timer_chart(self) -> Mapping[str, Any]:
+        return timer_chart.timer_chart(self.run.timers)
+
+    @property
+    def not_understood(self) -> int:
+        return sum(example.count for example in self.run.not_understood)
+
+    @property
+    def report(self) -> str:
+        """The lines that were not understood, as a text to send to whoever maintains the reader."""
+        return sentences.report(self.run)
 
     @cached_property
     def series(self) -> Series:
@@ -95,23 +166,30 @@ class RunPage:
         return bool(self.series_choices)
 
     @property
-    def series_choices(self) -> list[tuple[str, str]]:
-        return [(name, chart_data.series_label(name)) for name in chart_data.series_names(self.series.columns)]
+    def series_choices(self) -> tuple[str, ...]:
+        return chart_data.series_names(self.series.columns)
+
+    @property
+    def series_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        return grouped_series(self.series_choices)
 
     @property
     def shown_series(self) -> str:
         """What was asked for; where nothing was, step time, or the first series that the run has."""
-        names = [name for name, _ in self.series_choices]
+        names = self.series_choices
         asked = self.view.series
         return names[0] if asked == RunView().series and asked not in names and names else asked
 
     @cached_property
     def points(self) -> chart_data.Points:
         """The series that is shown, zoomed. Raises InvalidQuery when the run has none of that name."""
-        if self.shown_series not in dict(self.series_choices):
+        if self.shown_series not in self.series_choices:
             error = FieldError("series", f"this run has no {self.view.series[:60]!r}")
             raise InvalidQuery("The address of this run asks for what there is not.", (error,))
-        whole = chart_data.points(self.series.columns, self.series.units, self.shown_series, self.run.steady_state)
+        starts = [piece.first_row for piece in self.run.slices]
+        whole = chart_data.points(
+            self.series.columns, self.series.units, self.shown_series, self.run.steady_state, starts
+        )
         return chart_data.between(whole, self.view.first, self.view.last)
 
     @cached_property
@@ -129,6 +207,10 @@ class RunPage:
     @property
     def chart(self) -> Mapping[str, Any]:
         return series_chart(self.drawn, self.scale, self.run.steady_state, self.view.iteration)
+
+    @property
+    def restarts(self) -> int:
+        return len(self.drawn.starts)
 
     @property
     def chart_notes(self) -> list[str]:
@@ -151,10 +233,14 @@ class RunPage:
         start = (min(self.view.page, pages) - 1) * TABLE_ROWS
         shown = slice(start, start + TABLE_ROWS)
         rows = tuple(
-            TableRow(int(iteration), role, int(line), (significant(float(value)),))
-            for iteration, role, line, value in zip(
-                whole.iterations[shown], whole.roles[shown], whole.log_lines[shown], whole.values[shown], strict=True
+            TableRow(
+                iteration=int(whole.iterations[row]),
+                role=whole.roles[row],
+                file=int(whole.log_files[row]),
+                line=int(whole.log_lines[row]),
+                values=(significant(float(whole.values[row])),),
             )
+            for row in range(*shown.indices(len(whole.iterations)))
         )
         return Table(
             columns=(whole.title,),
@@ -172,11 +258,43 @@ class RunPage:
     @cached_property
     def log(self) -> log_view.LogPage | None:
         """The shown page of the log, None when the run has no log file."""
-        parts = log_view.log_parts(self._log_files, self.run.log_files)
-        if not parts:
+        run, files = self.run, self.run.log_files
+        if not files:
             return None
-        marked = log_view.marks(
-            self.series.columns if self.run.status == "ready" else {}, self.run.contract, self.run.health
-        )
-        ended_badly = self.run.status == "failed" or self.run.health.get("outcome") in ENDED_BADLY
-        return log_view.log_page(self._log_files, parts, marked, self.view.line, seek_ending=ended_badly)
+        ended_badly = run.status == "failed" or run.health.get("outcome") in ENDED_BADLY
+        seek_ending = ended_badly and not self.view.line and not self.view.file
+        file = (run.health.get("evidence_file") or 0) if seek_ending else self.view.file
+        file = min(file, len(files) - 1)
+        marked = log_view.marks(self.series.columns if run.status == "ready" else {}, run, file)
+        return log_view.log_page(self._log_files, files, marked, file, self.view.line, seek_ending=seek_ending)
+
+
+def render_run(
+    request: Request,
+    page: RunPage,
+    *,
+    block: str | None,
+    anchor: str = "",
+    status: int = 200,
+    whole: bool = True,
+    announce: str = "",
+) -> HTMLResponse:
+    """The page, or one part of it to htmx.
+
+    `anchor`: where in the page the part stands, for the address. `whole`: news changed the shape of the page.
+    """
+    query = page.view.query()
+    return render(
+        request,
+        "runs/run.html",
+        block=block,
+        address=f"/runs/{page.run.id}{'?' + query if query else ''}#{anchor}" if anchor else None,
+        p=page,
+        run=page.run,
+        view=page.view,
+        status=status,
+        whole=whole,
+        announce=announce,
+        # Writing the bundle takes a second the first time, so only a page that draws asks for it.
+        vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
+    )

@@ -13,8 +13,9 @@ _MAX_NUMBER = 10**12
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """`first` and `last` zoom the chart to iterations, `page` is of its table; `line` places the log viewer,
-    counted over all logs of the run; `iteration` is the chart point that a log line leads to. 0: not asked for.
+    """`first` and `last` zoom the chart to iterations, `page` is of its table; `line` (from 1) of log file `file`
+    (from 0) places the log viewer; `iteration` is the chart point that a log line leads to. 0: not asked for.
+    `amend` is a contract field that somebody wants to correct.
     """
 
     series: str = "step_time_ms"
@@ -24,7 +25,9 @@ class RunView:
     last: int = 0
     page: int = 1
     iteration: int = 0
+    file: int = 0
     line: int = 0
+    amend: str = ""
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
@@ -32,7 +35,7 @@ class RunView:
         given = {f.name: params[f.name].strip() for f in fields(cls) if params.get(f.name, "").strip()}
         values: dict[str, str | int] = {}
         for name, text in given.items():
-            if name in ("series", "scale", "view"):
+            if name in ("series", "scale", "view", "amend"):
                 if text not in _CHOICES.get(name, (text,)):
                     raise _invalid(name, f"must be one of {', '.join(_CHOICES[name])}")
                 values[name] = text

@@ -57,3 +57,10 @@ def _meaning(run: RunDetail) -> str:
     if run.semantic_class == "benchmark_only":
         return "Benchmark only: forced routing or made-up data, so it is never compared with real training."
     return ""
+
+
+def report(run: RunDetail) -> str:
+    """What was not understood of a run's logs: one line a kind, with the first example of each."""
+    head = f"Threewalls definitions {run.definition_version}, trainer {run.trainer or 'unknown'}"
+    lines = [f"{example.count} x {example.kind}: {example.example}" for example in run.not_understood]
+    return "\n".join([head, *lines])

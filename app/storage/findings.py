@@ -32,7 +32,7 @@ def read(row: RunRow) -> dict[str, Any]:
 
 
 def stated(entry: Mapping[str, Any]) -> Stated:
-    return Stated(frozen(entry["value"]), entry["source"], entry.get("detail", ""))
+    return Stated(frozen(entry["value"]), entry["source"], entry.get("detail", ""), entry.get("file", 0))
 
 
 def known(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:

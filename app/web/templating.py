@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2_fragments import render_block
@@ -73,6 +73,11 @@ def render(
     else:
         html = environment().get_template(template).render(context)
     return HTMLResponse(html, status, headers)
+
+
+def shown_params(request: Request) -> dict[str, str]:
+    """The query of the page that htmx asks from: what it shows now."""
+    return dict(parse_qsl(urlsplit(request.headers.get("HX-Current-URL", "")).query))
 
 
 def render_error(request: Request, status: int, title: str, detail: str) -> HTMLResponse:

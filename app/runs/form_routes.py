@@ -1,0 +1,84 @@
+"""Forms of runs: the upload, and the statement of contract fields afterwards. They work without script."""
+
+from fastapi import APIRouter, Request
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from app.errors import InvalidUpload
+from app.runs.amend import amend_contract
+from app.runs.amend_form import AmendForm, read_amend_form
+from app.runs.filters import PURPOSES
+from app.runs.ingest import UploadedFile, accept_upload
+from app.runs.routes import RunId
+from app.runs.run_page import RunPage, render_run
+from app.runs.run_view import RunView
+from app.runs.upload_form import UploadForm, read_form
+from app.settings import Settings
+from app.storage.database import read_session
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
+from app.web.templating import render
+
+MAX_FILES = 64
+MAX_FIELDS = 64
+MAX_AMENDED = 300
+"""More inputs than the contract has fields."""
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/upload")
+def show_upload(request: Request, settings: AppSettings) -> HTMLResponse:
+    return _render_upload(request, settings, UploadForm())
+
+
+@router.post("/upload")
+async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles, settings: AppSettings) -> Response:
+    """The same upload as the API's. Async only to read the form; the work is done in a thread."""
+    async with request.form(
+        max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
+    ) as sent:
+        form = read_form(sent)
+        files = [
+            UploadedFile("log", upload.filename or "log", upload.file)
+            for upload in sent.getlist("log")
+            if isinstance(upload, UploadFile) and upload.filename
+        ]
+        try:
+            meta = form.metadata()
+            accepted = await run_in_threadpool(accept_upload, engine, log_files, settings, files=files, meta=meta)
+        except InvalidUpload as error:
+            return await run_in_threadpool(_render_upload, request, settings, form.refused(error), status=422)
+    return RedirectResponse(f"/runs/{accepted.run_id}", status_code=303)
+
+
+@router.post("/runs/{run_id}/contract")
+async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
+    """The same correction as the API's. Async only to read the form; the work is done in a thread."""
+    async with request.form(max_files=0, max_fields=MAX_AMENDED) as sent:
+        form = read_amend_form(sent)
+    refused = await run_in_threadpool(_amend, engine, run_id, form)
+    if refused is None:
+        return RedirectResponse(f"/runs/{run_id}#contract", status_code=303)
+
+    def page() -> HTMLResponse:
+        with read_session(engine) as session:
+            return render_run(request, RunPage(session, log_files, run_id, RunView(), refused), block=None, status=422)
+
+    return await run_in_threadpool(page)
+
+
+def _amend(engine: Engine, run_id: int, form: AmendForm) -> AmendForm | None:
+    """None when the statement was recorded, else the form with what is wrong."""
+    try:
+        amend_contract(engine, run_id, fields=form.stated(), author=form.value("author"), note=form.value("note"))
+    except InvalidUpload as error:
+        return form.refused(error)
+    return None
+
+
+def _render_upload(request: Request, settings: Settings, form: UploadForm, status: int = 200) -> HTMLResponse:
+    return render(
+        request, "runs/upload.html", status=status, form=form, purposes=PURPOSES, max_bytes=settings.max_upload_bytes
+    )

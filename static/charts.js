@@ -1,0 +1,93 @@
+// Charts: what `data-chart` holds is embedded with Vega, in the colours of the theme that is shown.
+// A module, because the chart bundle declares short names of its own in the global scope.
+const drawn = new Map(); // chart area -> vega view
+const scripts = new Map(); // address -> promise
+
+function loadScript(address) {
+  if (!scripts.has(address)) {
+    scripts.set(address, new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = address;
+      script.onload = resolve;
+      script.onerror = () => { scripts.delete(address); reject(new Error(address)); };
+      document.head.append(script);
+    }));
+  }
+  return scripts.get(address);
+}
+
+// Specifications name colours by token (`--accent`): the stylesheet says what they are in this theme.
+function withColours(value, probe) {
+  if (typeof value === "string" && value.startsWith("--")) {
+    probe.style.color = `var(${value})`;
+    return getComputedStyle(probe).color;
+  }
+  if (Array.isArray(value)) return value.map((item) => withColours(item, probe));
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, key === "datasets" ? item : withColours(item, probe)]));
+  }
+  return value;
+}
+
+async function drawChart(area) {
+  const source = area.querySelector("[data-spec]");
+  // It must stand in the page while it is drawn: it takes its width from there. What was drawn before stays until then.
+  const target = document.createElement("div");
+  target.className = "chart-drawing";
+  try {
+    await loadScript(area.dataset.vega);
+    const spec = withColours(JSON.parse(source.textContent), area);
+    area.style.color = "";
+    area.append(target);
+    const result = await vegaEmbed(target, spec, {
+      ast: true, actions: false, defaultStyle: false, renderer: "canvas", tooltip: { disableDefaultStyle: true },
+    });
+    if (!source.isConnected) { result.finalize(); target.remove(); return; } // newer data came meanwhile
+    drawn.get(area)?.finalize();
+    drawn.set(area, result);
+    target.className = "";
+    area.replaceChildren(source, target);
+    listen(area, result.view);
+    area.dataset.ready = document.documentElement.dataset.theme || "system";
+  } catch (error) {
+    console.warn("chart", error);
+    target.remove();
+    const wait = area.querySelector(".chart-wait");
+    if (wait) wait.textContent = "The chart could not be drawn. The table holds the same values.";
+  }
+}
+
+function listen(area, view) {
+  const zoomForm = area.closest("#run-chart")?.querySelector("form");
+  if (!zoomForm) return;
+  view.addEventListener("click", (_event, item) => {
+    const point = item?.datum?.line ? item.datum : item?.datum?.datum;
+    if (point?.line) area.dispatchEvent(new CustomEvent("showline", { bubbles: true, detail: { run: area.dataset.run, ...point } }));
+  });
+  let zoom = null;
+  view.addSignalListener("zoom_iteration", (_name, range) => { zoom = range; });
+  view.addEventListener("pointerup", () => {
+    if (!zoom || zoom.length !== 2) return;
+    const [first, last] = zoom.map(Number).sort((a, b) => a - b);
+    zoom = null;
+    if (Math.floor(last) - Math.ceil(first) < 1) return;
+    zoomForm.elements.first.value = Math.max(1, Math.ceil(first));
+    zoomForm.elements.last.value = Math.floor(last);
+    htmx.trigger(zoomForm, "submit");
+  });
+}
+
+function redrawCharts() {
+  for (const area of drawn.keys()) area.isConnected ? drawChart(area) : drawn.delete(area);
+}
+
+function start(root) {
+  for (const area of root.querySelectorAll("[data-chart]")) drawChart(area);
+  const area = root.closest("[data-chart]"); // the chart itself, or the new data of one
+  if (area) drawChart(area);
+}
+
+document.addEventListener("htmx:load", (event) => { if (event.detail.elt !== document.body) start(event.detail.elt); });
+document.addEventListener("themechange", redrawCharts);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
+start(document.body);
