@@ -66,7 +66,6 @@ def settings_at(paths: Paths, source: Source) -> dict[str, Setting]:
     if isinstance(recipe, str):
         settings = {name: setting for name, setting in settings.items() if name not in _PRECISION}
         settings["mixed_precision"] = Setting("mixed_precision", recipe, source)
-    _reset_flex_without_backend(settings)
     _pad_vocabulary(settings)
     return settings
 
@@ -88,14 +87,6 @@ def _gives_way(section: str, path: str, raw: object, settings: Mapping[str, Sett
     if section == "comm_overlap":
         return raw is None
     return name in _ANY_SECTION and raw is not True and name in settings
-
-
-def _reset_flex_without_backend(settings: dict[str, Setting]) -> None:
-    """Megatron-Bridge resets a flex dispatcher that has no backend to alltoall (`flex_dispatcher_backend.py`)."""
-    kind, backend = settings.get("moe_token_dispatcher_type"), settings.get("moe_flex_dispatcher_backend")
-    if kind and kind.value == "flex" and backend and backend.value is None:
-        name = "moe_token_dispatcher_type (flex without a backend, which is reset)"
-        settings["moe_token_dispatcher_type"] = Setting(name, "alltoall", kind.source, section="model")
 
 
 def _pad_vocabulary(settings: dict[str, Setting]) -> None:

@@ -20,17 +20,30 @@ def read_dispatcher(reading: SettingsReader) -> None:
     if "dispatcher_type" not in reading.found:
         return
     kind = reading.found["dispatcher_type"].value
+    names = ["moe_token_dispatcher_type", "moe_flex_dispatcher_backend"]
     if kind != "flex":
         reading.state("flex_backend", None, "moe_token_dispatcher_type")
         reading.state("dispatcher", kind, "moe_token_dispatcher_type")
+    elif _is_reset(reading):
+        reading.state("dispatcher_type", "alltoall", *names, source="derived")
+        reading.state("flex_backend", None, names[1])
+        reading.state("dispatcher", "alltoall", *names, source="derived")
     else:
-        names = ["moe_token_dispatcher_type", "moe_flex_dispatcher_backend"]
         backend = reading.value("moe_flex_dispatcher_backend")
         if backend is None:  # Before there was a choice of backends a switch turned DeepEP on; it is the default since
             backend, names[1] = "deepep", "moe_enable_deepep"
         reading.state("flex_backend", backend, *names[1:], source="default" if not reading.has(names[1]) else None)
         reading.state("dispatcher", backend, *names, source="derived")
     _dispatcher_knobs(reading, reading.found["dispatcher"].value if "dispatcher" in reading.found else None)
+
+
+def _is_reset(reading: SettingsReader) -> bool:
+    """Megatron-Bridge resets a flex dispatcher that has no backend to alltoall (`flex_dispatcher_backend.py`).
+
+    Its settings are known by their section; in Megatron-LM's arguments the backend cannot be unset.
+    """
+    backend = reading.settings.get("moe_flex_dispatcher_backend")
+    return backend is not None and backend.value is None and backend.section == "model"
 
 
 def _dispatcher_knobs(reading: SettingsReader, dispatcher: Value) -> None:
