@@ -102,7 +102,8 @@ def lost_losses(log: ParsedLog) -> npt.NDArray[np.bool_] | None:
     values = loss if loss is not None else norm
     if log.n == 0 or values is None:
         return None
-    lost = ~np.isfinite(values)
+    # A document leaves out what was not recorded at a step: only infinity is a lost loss there
+    lost = ~np.isfinite(values) if log.line_count else np.isinf(values)
     skipped = log.columns.get("skipped_iterations")
     if skipped is not None:
         lost &= ~(skipped > 0)

@@ -5,16 +5,32 @@ from pathlib import Path
 import pytest
 
 from app.domain.contract_fields import FIELDS, METRICS
+from app.domain.definitions import DEFINITIONS
 from app.domain.evidence import EvidenceLevel, SemanticClass
 from app.domain.model_names import KNOWN_MODELS
 from app.domain.peak_flops import PEAKS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 GLOSSARY = (DOCS / "glossary.md").read_text()
-DEFINITIONS = (DOCS / "metrics.md").read_text()
+METRICS_PAGE = (DOCS / "metrics.md").read_text()
 TERMS = (
     *("Run", "Series", "Contract", "Source", "Unknown", "Unset", "Stack key", "Config key", "Provisional", "Warm-up"),
-    *("Steady state", "Short", "Spike", "Baseline", "Verdict", "Regression", "Matched A/B", "Evidence level"),
+    *(
+        "Steady state",
+        "Short",
+        "Spike",
+        "Baseline",
+        "Verdict",
+        "Regression",
+        "Matched A/B",
+        "Evidence level",
+        "Requested",
+        "active",
+        "Slice",
+        "crash loop",
+        "Fair for timing",
+        "Failure",
+    ),
     *("Semantic class", "Outcome", "Availability", "Dispatcher", "Rule", "suggestion", "Experiment", "Reference point"),
 )
 
@@ -38,13 +54,18 @@ def test_each_term_is_defined(term: str) -> None:
 
 @pytest.mark.parametrize("word", [*METRICS, *EvidenceLevel.__args__, *SemanticClass.__args__[:2]])
 def test_each_figure_and_badge_is_explained(word: str) -> None:
-    assert f"`{word}`" in DEFINITIONS
+    assert f"`{word}`" in METRICS_PAGE
 
 
 def test_the_table_of_peaks_is_that_of_the_code() -> None:
     for gpu, peaks in PEAKS.items():
         cells = [f"{peaks[name]:g}" if name in peaks else "" for name in ("BF16", "FP8", "NVFP4")]
-        assert f"| {gpu} | {' | '.join(cells)} |".replace("|  |", "| |") in DEFINITIONS
+        assert f"| {gpu} | {' | '.join(cells)} |".replace("|  |", "| |") in METRICS_PAGE
+
+
+def test_the_table_of_definitions_is_that_of_the_code() -> None:
+    for rule, version in DEFINITIONS.items():
+        assert f"| `{rule}` | {version} |" in METRICS_PAGE
 
 
 def test_known_models_have_different_outlines() -> None:
