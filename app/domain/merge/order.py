@@ -14,6 +14,9 @@ _SAME = ("iteration", "step_time_ms", "lm_loss", "grad_norm")
 """Lines that agree in these are the same line, printed or uploaded twice."""
 
 
+_STARTS = ("training_started", "checkpoint_loaded")
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A file of the run. `file`: its index as given; `first` and `last`: seconds since 1970, None when unknown."""
@@ -100,6 +103,14 @@ def _rows(log: ParsedLog, names: Sequence[str]) -> set[tuple[float, ...]]:
     return set(zip(*(np.nan_to_num(log.columns[name], nan=-1.0).tolist() for name in names), strict=True))
 
 
+def starts_between(before: Part, part: Part) -> bool:
+    """True when one of two files tells of a start between the last iteration of one and the first of the other."""
+    head, tail = int(part.log.line_numbers[0]), int(before.log.line_numbers[-1])
+    return any(event.kind in _STARTS and event.line < head for event in part.log.events) or any(
+        event.kind in _STARTS and event.line > tail for event in before.log.events
+    )
+
+
 def _without_repeated(before: Part, part: Part) -> Part:
     """`part` without the lines at its start that `before` ends with: a log cut in two with some lines in both."""
     names = [name for name in _SAME if name in before.log.columns and name in part.log.columns]
@@ -108,7 +119,7 @@ def _without_repeated(before: Part, part: Part) -> Part:
         for log in (before.log, part.log)
     )
     same = np.flatnonzero((old == new[0]).all(axis=1))
-    repeated = len(old) - int(same[-1]) if len(same) else 0
+    repeated = len(old) - int(same[-1]) if len(same) and not starts_between(before, part) else 0
     if not repeated or not np.array_equal(old[-repeated:], new[:repeated]):
         return part
     log = part.log

@@ -7,13 +7,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.merge.order import Part
+from app.domain.merge.order import Part, starts_between
 from app.domain.merge.stamps import has_microseconds
 from app.domain.run import FloatArray, IntArray, Problem, Slice
 
 BoolArray = npt.NDArray[np.bool_]
 _ALWAYS = ("iteration", "step_time_ms", "step_time_true_ms")
-_STARTS = ("training_started", "checkpoint_loaded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +78,7 @@ def _begins_process(before: Part, part: Part, loaded: Container[float | None]) -
     iteration = float(part.log.columns["iteration"][0])
     if iteration <= before.log.columns["iteration"][-1] or iteration - 1 in loaded:
         return True
-    head, tail = int(part.log.line_numbers[0]), int(before.log.line_numbers[-1])
-    return any(event.kind in _STARTS and event.line < head for event in part.log.events) or any(
-        event.kind in _STARTS and event.line > tail for event in before.log.events
-    )
+    return starts_between(before, part)
 
 
 def _undo_first_iteration(columns: dict[str, FloatArray], first: BoolArray, row: int, part: Part) -> bool:
