@@ -18,6 +18,7 @@ COPY --from=build /srv/threewalls .
 COPY migrations migrations
 COPY templates templates
 COPY static static
+COPY docs/glossary.md docs/
 ENV PATH=/opt/threewalls/bin:$PATH PYTHONUNBUFFERED=1 THREEWALLS_DATA_DIR=/data
 USER threewalls
 VOLUME /data

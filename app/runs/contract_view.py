@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from app.domain.contract_fields import FIELDS
 from app.domain.run import Stated
 from app.runs.log_view import stated_at
+from app.web.contract_inputs import ROLES
 from app.web.numbers import contract_value
 
 OTHER = "Other"
-ROLES = {"stack": "Must be equal to compare.", "config": "A tuning knob.", "info": "Not compared."}
 _EXAMPLES = {"count": 8, "whole": 0, "number": 1.0, "flag": True}
 _BY_HAND = "stated by "
 """How the detail of a value begins that a person stated after the upload."""

@@ -13,6 +13,7 @@ OUTCOMES = {
     "out_of_memory": "out of memory",
     "not_finite": "not finite",
     "stopped": "stopped",
+    "running": "running",
 }
 
 

@@ -15,7 +15,7 @@ from app.domain.run import Metric, Timer
 from app.errors import FieldError, InvalidQuery
 from app.runs import chart_data, contract_view, log_view, sentences, slices_view, timer_chart
 from app.runs.activity_view import ActivityRow, activity_rows, differing
-from app.runs.amend_form import AmendForm, AmendInput
+from app.runs.amend_form import AmendForm
 from app.runs.charts import series_chart
 from app.runs.health_view import HealthRow, health_rows
 from app.runs.news import Token, is_settled, token_of
@@ -25,6 +25,7 @@ from app.runs.series_groups import grouped_series, series_label
 from app.storage.log_files import LogFiles
 from app.storage.run_records import ENDED_BADLY, RunDetail, Series
 from app.web.assets import vega_bundle
+from app.web.contract_inputs import ContractInput
 from app.web.numbers import counted, significant
 from app.web.templating import render
 
@@ -107,15 +108,21 @@ class RunPage:
     def unknown_others(self) -> list[str]:
         return [name for name in self.run.unknown if name not in self.unknown_stack]
 
-    def amend_inputs(self, names: list[str]) -> tuple[AmendInput, ...]:
+    def amend_inputs(self, names: list[str]) -> tuple[ContractInput, ...]:
         return self.form.inputs(names, self.run.contract)
 
     @property
     def corrected(self) -> list[str]:
         """Fields that are known and asked for all the same: somebody wants to correct them."""
-        typed = (name for name in self.form.stated() if name not in self.run.unknown)
+        typed = (name for name in self.form.stated() if name in self.run.contract)
         asked = (self.view.amend,) if self.view.amend in self.run.contract and self.view.amend in FIELDS else ()
         return list(dict.fromkeys((*asked, *typed)))
+
+    @property
+    def taken_back(self) -> set[str]:
+        """Fields whose correction stands, and can be taken back."""
+        newest = {change.field: change for change in self.run.amendments}
+        return {name for name, change in newest.items() if not change.removed}
 
     def amend_command(self, base_url: str) -> str:
         return contract_view.amend_command(base_url, self.run.id, [*self.unknown_stack, *self.unknown_others])

@@ -23,7 +23,7 @@ def answer(run: RunDetail) -> str:
         return _WAITING[run.status]
     if run.status == "failed":
         return "No figure could be read from this run."
-    sentences = [_speed(run), _ending(run), _meaning(run)]
+    sentences = [_speed(run), "" if run.receiving else _ending(run), _meaning(run)]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
