@@ -10,6 +10,7 @@ ThreewallsError
 ├── InvalidQuery             a filter or a page number that means nothing
 ├── NotFound
 ├── Conflict                 the same Idempotency-Key with another content
+│   └── OffsetConflict       a piece of a log that does not go on where what is held ends
 └── Unavailable              a service that we need did not answer
 """
 
@@ -69,6 +70,16 @@ class NotFound(ThreewallsError):
 
 class Conflict(ThreewallsError):
     title = "This key was used before"
+
+
+class OffsetConflict(Conflict):
+    """`offset` is the byte at which the piece must begin: what is held of the file."""
+
+    title = "The log does not go on here"
+
+    def __init__(self, detail: str, offset: int) -> None:
+        super().__init__(detail)
+        self.offset = offset
 
 
 class Unavailable(ThreewallsError):

@@ -7,7 +7,10 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.overview.routes import router as overview_pages
+from app.projects.api import router as projects_api
+from app.runs.amend_api import router as amend_api
 from app.runs.api import router as runs_api
+from app.runs.append_api import router as append_api
 from app.runs.routes import router as runs_pages
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine
@@ -39,7 +42,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.engine = make_engine(settings)
     app.state.log_files = LogFiles.from_settings(settings)
     app.state.metrics = Metrics()
-    for router in (health, runs_api, overview_pages, runs_pages, reference):
+    for router in (health, runs_api, append_api, amend_api, projects_api, overview_pages, runs_pages, reference):
         app.include_router(router)
     mount_assets(app)
     error_pages.register(app)

@@ -43,6 +43,11 @@ class Settings(BaseSettings):
     max_wait_seconds: int = Field(120, ge=0, description="Longest `?wait=` that is honoured, in seconds.")
     lease_seconds: int = Field(60, gt=0, description="How long a worker owns a run without renewing, in seconds.")
     sweep_seconds: float = Field(15, gt=0, description="Pause between sweeps for forgotten runs, in seconds.")
+    receiving_timeout_seconds: float = Field(
+        3600,
+        gt=0,
+        description="A run whose log is still growing is closed as incomplete after this silence, in seconds.",
+    )
     max_attempts: int = Field(3, gt=0, description="Times a run is tried before it is parked as failed.")
     task_soft_limit_seconds: int = Field(900, gt=0, description="A task is asked to stop after this, in seconds.")
     task_hard_limit_seconds: int = Field(960, gt=0, description="A task is killed after this, in seconds.")

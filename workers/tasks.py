@@ -6,9 +6,10 @@ from celery import Celery
 from sqlalchemy import Engine
 
 from app.queue import PROCESS_RUN, SWEEP, enqueue
-from app.runs import claims
+from app.runs import append, claims
 from app.runs.summarise import summarise_run
 from app.settings import get_settings
+from app.storage import object_records
 from app.storage.database import make_engine, transaction
 from app.storage.log_files import LogFiles
 
@@ -24,11 +25,13 @@ def process_run(run_id: int) -> None:
 
 
 def sweep() -> None:
-    """Ring for every run that waits without a bell, or whose worker died."""
+    """Ring for every run that waits without a bell, or whose worker died; close and forget what nobody needs."""
     with transaction(_engine()) as session:
+        append.close_abandoned(session, get_settings())
         waiting = claims.due(session, get_settings())
     for run_id in waiting:
         enqueue(PROCESS_RUN, run_id)
+    object_records.forget_unused(_engine(), _log_files())
 
 
 @lru_cache

@@ -9,8 +9,6 @@ from app.domain.run import Stated, Value
 CONTAINER_RULE = "container_image"
 """Name of the rule among a project's defaults: an image without its tag, for instance `nvcr.io/nvidia/nemo`."""
 
-DETAIL = "project default"
-
 
 @dataclass(frozen=True, slots=True)
 class ProjectDefaults:
@@ -18,9 +16,6 @@ class ProjectDefaults:
 
     fields: Mapping[str, Value] = field(default_factory=dict)
     container_image: str = ""
-
-    def stated(self) -> dict[str, Stated]:
-        return {name: Stated(value, "default", DETAIL) for name, value in self.fields.items()}
 
     def completed(self, stated: Mapping[str, Stated]) -> dict[str, Stated]:
         """The same statements; a container that leaves out what the rule knows (`26.06`) is named whole."""

@@ -1,12 +1,11 @@
 """`/api/v1/runs`: upload, list, one run, its series, its lines, its files."""
 
 import errno
-import time
 from collections.abc import Iterable
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 from urllib.parse import quote
 
-import anyio
 from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from sqlalchemy import Engine
@@ -15,6 +14,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from app.errors import EmptyUpload, InvalidQuery, InvalidUpload, NotFound, Unavailable
 from app.runs import export
+from app.runs.api_findings import unknown_fields
 from app.runs.api_models import (
     LogLineOut,
     LogOut,
@@ -28,8 +28,9 @@ from app.runs.api_models import (
 from app.runs.filters import RunFilters
 from app.runs.ingest import Accepted, UploadedFile, accept_upload
 from app.runs.log_lines import lines_of
-from app.runs.queries import find_runs, get_run, get_series, get_state
+from app.runs.queries import find_runs, get_run, get_series
 from app.runs.upload import Kind
+from app.runs.waiting import settled
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
@@ -42,18 +43,17 @@ router = APIRouter(prefix="/api/v1", tags=["runs"])
 MAX_FILES = 64
 MAX_FIELDS = 16
 MAX_LOG_LINES = 5000
-_POLL_SECONDS = (0.02, 0.5)
 _KINDS: tuple[Kind, ...] = ("log", "config", "events")
 
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}}
 _UPLOAD_FORM = {
     "type": "object",
-    "required": ["log"],
     "properties": {
         "log": _FILES | {"description": "One or more logs: plain text, .gz or .zst."},
         "meta": {"type": "string", "description": "JSON object: contract fields, name, project, purpose, branch, ..."},
-        "config": _FILES | {"description": "A configuration dump (YAML or JSON), kept beside the log."},
-        "events": _FILES | {"description": "A TensorBoard event file, kept beside the log."},
+        "config": _FILES
+        | {"description": "A document beside the log: configuration, command, environment, golden values."},
+        "events": _FILES | {"description": "TensorBoard event files."},
     },
 }
 
@@ -62,6 +62,7 @@ _UPLOAD_FORM = {
     "/runs",
     status_code=202,
     response_model=UploadAnswer,
+    response_model_exclude_none=True,
     responses=documented(
         400, 409, 413, 422, 503, ok={"model": UploadAnswer, "description": "This upload was there already."}
     ),
@@ -75,6 +76,7 @@ async def upload_run(
     settings: AppSettings,
     response: Response,
     wait: Annotated[float, Query(ge=0, description="Answer when processed, after so many seconds at the latest.")] = 0,
+    complete: Annotated[bool | None, Query(description="false: more of the logs is to come, see `/logs`.")] = None,
     idempotency_key: Annotated[str | None, Header(description="The same key is the same upload.")] = None,
 ) -> UploadAnswer:
     """Upload a run. The answer comes when it is stored safely; `status` says whether it is processed yet."""
@@ -84,13 +86,15 @@ async def upload_run(
     async with request.form(
         max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as form:
-        accepted = await run_in_threadpool(_accept, engine, log_files, settings, form, idempotency_key)
-    status = await _settled(engine, accepted, min(wait, settings.max_wait_seconds))
+        accept = partial(_accept, engine, log_files, settings, idempotency_key=idempotency_key, complete=complete)
+        accepted = await run_in_threadpool(accept, form)
+    answer = {"id": accepted.run_id, "url": _page(request, accepted.run_id), "created": accepted.created}
+    answer |= {"status": accepted.status, "warnings": accepted.warnings}
+    if wait > 0:
+        answer |= await _once_read(engine, accepted.run_id, min(wait, settings.max_wait_seconds))
     response.status_code = 202 if accepted.created else 200
     response.headers["Location"] = f"/api/v1/runs/{accepted.run_id}"
-    return UploadAnswer.model_validate(
-        {"id": accepted.run_id, "url": _page(request, accepted.run_id), "status": status, "created": accepted.created}
-    )
+    return UploadAnswer.model_validate(answer)
 
 
 @router.get("/runs", responses=documented(422))
@@ -137,13 +141,20 @@ def read_log(
     run_id: RunId,
     first: Annotated[int, Query(alias="from", ge=1, le=2**53, description="First line, from 1.")] = 1,
     last: Annotated[int | None, Query(alias="to", ge=1, le=2**53, description="Last line, inclusive.")] = None,
+    file: Annotated[
+        int | None, Query(ge=0, description="One of the logs (from 0, as `log_file` of the series); else all as one.")
+    ] = None,
 ) -> Response:
     """Lines of the run's logs, at most 5,000 at once; as plain text with `Accept: text/plain`."""
-    run = get_run(session, run_id)
+    logs = get_run(session, run_id).log_files
+    if file is not None:
+        if file >= len(logs):
+            raise NotFound(f"Run {run_id} has no log {file}; it has {len(logs)}, counted from 0.")
+        logs = logs[file : file + 1]
     last = first + MAX_LOG_LINES - 1 if last is None else last
     if not first <= last < first + MAX_LOG_LINES:
         raise InvalidQuery(f"Ask for at most {MAX_LOG_LINES:,} lines at once, `to` not before `from`.")
-    texts, total = lines_of(log_files, run.log_files, first, last)
+    texts, total = lines_of(log_files, logs, first, last)
     headers = {"Vary": "Accept"}
     if request.headers.get("accept", "").startswith("text/plain"):
         return PlainTextResponse("".join(f"{text}\n" for text in texts), headers=headers)
@@ -174,17 +185,29 @@ def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, p
 
 
 def _accept(
-    engine: Engine, log_files: LogFiles, settings: Settings, form: FormData, idempotency_key: str | None
+    engine: Engine,
+    log_files: LogFiles,
+    settings: Settings,
+    form: FormData,
+    *,
+    idempotency_key: str | None,
+    complete: bool | None,
 ) -> Accepted:
     files = [
         UploadedFile(kind, upload.filename or kind, upload.file) for kind in _KINDS for upload in _uploads(form, kind)
     ]
-    if not files:
+    if not files and set(form) - {"meta"}:
         sent = ", ".join(sorted({name[:50] for name in form})) or "none"
         raise EmptyUpload(f"There is no log in this upload. Send it as the form field `log`; fields sent: {sent}.")
     try:
         return accept_upload(
-            engine, log_files, settings, files=files, meta=_meta(form, settings), idempotency_key=idempotency_key
+            engine,
+            log_files,
+            settings,
+            files=files,
+            meta=_meta(form, settings),
+            idempotency_key=idempotency_key,
+            complete=complete,
         )
     except OSError as error:
         if error.errno == errno.ENOSPC:
@@ -211,19 +234,18 @@ def _meta(form: FormData, settings: Settings) -> bytes | None:
     return text
 
 
-async def _settled(engine: Engine, accepted: Accepted, wait: float) -> str:
-    """The run's status when it is processed, or after `wait` seconds."""
-    status, pause, end = accepted.status, _POLL_SECONDS[0], time.monotonic() + wait
-    while status in ("received", "processing") and (left := end - time.monotonic()) > 0:
-        await anyio.sleep(min(pause, left))
-        status = await run_in_threadpool(_status, engine, accepted.run_id)
-        pause = min(pause * 1.5, _POLL_SECONDS[1])
-    return status
+async def _once_read(engine: Engine, run_id: int, wait: float) -> dict[str, Any]:
+    """What the answer says of a run that was read: its state, and which fields to supply."""
+    state = await settled(engine, run_id, wait)
+    if state.status not in ("ready", "failed"):
+        return {"status": state.status}
 
+    def read() -> dict[str, Any]:
+        with read_session(engine) as session:
+            run = get_run(session, run_id)
+        return {"status": run.status, "warnings": run.warnings, "unknown_fields": unknown_fields(run.unknown)}
 
-def _status(engine: Engine, run_id: int) -> str:
-    with read_session(engine) as session:
-        return get_state(session, run_id).status
+    return await run_in_threadpool(read)
 
 
 def _page(request: Request, run_id: int) -> str:

@@ -5,18 +5,27 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.domain.contract_fields import METRICS
-from app.domain.run import Metric, Source, Stated, SteadyState, Value
+from app.domain.run import Metric, SteadyState
+from app.runs.api_findings import (
+    ActivityOut,
+    AmendmentOut,
+    AvailabilityOut,
+    FailureOut,
+    FromDomain,
+    LineExampleOut,
+    SliceOut,
+    StatedOut,
+    TimerOut,
+    UnknownFieldOut,
+    unknown_fields,
+)
 from app.storage.run_records import RunDetail, RunFile, RunListItem, RunPage
 
 RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
 Status = Literal["received", "processing", "ready", "failed"]
-
-
-class _FromDomain(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
 
 
 class UploadAnswer(BaseModel):
@@ -24,19 +33,13 @@ class UploadAnswer(BaseModel):
     url: str = Field(description="Page of the run, for people.")
     status: Status
     created: bool = Field(description="False when this upload was there already.")
+    warnings: list[str] = Field([], description="What is known to be amiss by now; all of it once the run was read.")
+    unknown_fields: list[UnknownFieldOut] | None = Field(
+        None, description="With `wait`, once the run was read: what nobody states, and how to supply it."
+    )
 
 
-class StatedOut(_FromDomain):
-    value: Value
-    source: Source
-    detail: str = ""
-
-    @classmethod
-    def of(cls, stated: Stated) -> Self:
-        return cls.model_validate(stated)
-
-
-class SteadyStateOut(_FromDomain):
+class SteadyStateOut(FromDomain):
     """The window that the figures are of; iterations as printed, inclusive."""
 
     first_iteration: int
@@ -52,7 +55,7 @@ class SteadyStateOut(_FromDomain):
         return None if steady is None else cls.model_validate(steady)
 
 
-class MetricOut(_FromDomain):
+class MetricOut(FromDomain):
     value: float
     ci_low: float = Field(description="Lower end of the 95 % interval.")
     ci_high: float
@@ -62,10 +65,11 @@ class MetricOut(_FromDomain):
 
 class FileOut(BaseModel):
     position: int
-    kind: Literal["log", "config", "events"]
+    kind: Literal["log", "config", "events"] = Field(description="By content: log, TensorBoard events, other document.")
+    document: str = Field("", description="What it was recognised as; empty for a log, and for what cannot be read.")
     name: str
     size_bytes: int = Field(description="Decompressed.")
-    sha256: str = Field(description="Of the decompressed file.")
+    sha256: str | None = Field(description="Of the decompressed file; null when it grew in pieces.")
     url: str = Field(description="Download.")
 
     @classmethod
@@ -73,11 +77,11 @@ class FileOut(BaseModel):
         url = f"/api/v1/runs/{run_id}/files/{file.position}"
         return cls.model_validate(
             {"position": file.position, "kind": file.kind, "name": file.name, "size_bytes": file.size_bytes}
-            | {"sha256": file.sha256, "url": url}
+            | {"sha256": file.sha256 or None, "url": url, "document": file.document}
         )
 
 
-class RunItemOut(_FromDomain):
+class RunItemOut(FromDomain):
     id: int
     name: str
     project: str
@@ -117,7 +121,7 @@ class RunListOut(BaseModel):
         return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
 
 
-class RunOut(_FromDomain):
+class RunOut(FromDomain):
     id: int
     url: str = ""
     name: str
@@ -145,14 +149,29 @@ class RunOut(_FromDomain):
     evidence_level: str
     semantic_class: str
     definition_version: int = Field(description="Version of the definitions behind the figures.")
-    files: list[FileOut] = []
+    definitions: dict[str, int] = Field(description="Version of each definition by itself (docs/metrics.md).")
+    receiving: bool = Field(description="More of its logs is expected; figures are those of what is there.")
+    reception: Literal["whole", "receiving", "complete", "incomplete"]
+    updating: bool = Field(description="It will be read again: bytes came, or a field was stated.")
+    unknown_fields: list[UnknownFieldOut] = Field(description="The same as `unknown`, with how to supply each.")
+    failures: list[FailureOut]
+    activity: dict[str, ActivityOut] = Field(description="By field: what was asked for and what ran.")
+    availability: list[AvailabilityOut] = Field(
+        description="Which dispatchers work in its container, as its log shows."
+    )
+    timers: list[TimerOut] = Field(description="Where the step goes, over the steady window.")
+    fair_for_timing: bool = Field(description="False when the run measured itself slower; a warning says why.")
+    not_understood: list[LineExampleOut]
+    slices: list[SliceOut]
+    amendments: list[AmendmentOut]
+    files: list[FileOut]
 
     @classmethod
     def of(cls, run: RunDetail, url: str) -> Self:
-        values = {name: getattr(run, name) for name in cls.model_fields if name not in ("url", "files")}
+        values = {name: getattr(run, name) for name in cls.model_fields if name not in _MADE}
         values |= {
             "url": url,
-            "contract": {name: StatedOut.of(stated) for name, stated in run.contract.items()},
+            "unknown_fields": unknown_fields(run.unknown),
             "steady_state": SteadyStateOut.of(run.steady_state),
             "metrics": metrics_out(run.metrics),
             "files": [FileOut.of(file, run.id) for file in run.files],
@@ -202,5 +221,8 @@ def metrics_out(metrics: Mapping[str, Metric | None]) -> dict[str, MetricOut | N
     found = {name: metrics.get(name) for name in _METRIC_NAMES}
     return {name: MetricOut.model_validate(metric) if metric else None for name, metric in found.items()}
 
+
+_MADE = ("url", "files", "unknown_fields")
+"""Fields of RunOut that RunDetail does not have by their names."""
 
 _METRIC_NAMES = tuple(METRICS)

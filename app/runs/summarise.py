@@ -7,16 +7,16 @@ from datetime import timedelta
 from typing import Any, get_args
 
 import structlog
-from sqlalchemy import Engine, delete
+from sqlalchemy import Engine, delete, select
 from sqlmodel import Session, col
 
 from app.domain.documents import Document, DocumentKind, read_document
 from app.domain.logs import parse_log
 from app.domain.merge import merge_logs
-from app.domain.run import LogPart, Metadata, ParsedLog, RunSummary, Value
+from app.domain.run import LogPart, ParsedLog, RunSummary, Value
 from app.domain.summary import summarise
 from app.errors import Unavailable
-from app.queue import SoftTimeLimitExceeded
+from app.queue import PROCESS_RUN, SoftTimeLimitExceeded, enqueue
 from app.runs import claims
 from app.runs.claims import Claim
 from app.runs.json_text import storable
@@ -32,6 +32,7 @@ from app.storage.tables import AvailabilityRow, RunRow, SeriesRow, utc_now
 log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 1
+_SHORT_SECONDS = 1.0
 _LISTED_TEXTS = {"model": 200, "gpu": 100, "dispatcher": 30}
 """Contract fields that lists filter by, and how long a text of theirs a column takes."""
 
@@ -61,7 +62,11 @@ def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_i
                 inputs = read_inputs(session, run_id)
             reading = _read(log_files, inputs)
         with transaction(engine) as session:
-            return _write(session, held, reading)
+            status = _write(session, held, reading)
+            waits = status and session.execute(select(RunRow.work).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
+        if waits and reading.seconds < _SHORT_SECONDS:
+            enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; one that takes long to read rests, and the sweep rings
+        return status
     except Exception as error:
         return _end_without_result(engine, settings, held, error)
 
@@ -101,20 +106,11 @@ def _documents(log_files: LogFiles, inputs: RunInputs, warnings: list[str]) -> I
         yield replace(document, stated=inputs.defaults.completed(document.stated))
 
 
-def _summary(parsed: ParsedLog, documents: Sequence[Document], inputs: RunInputs) -> RunSummary:  # noqa: ARG001
+def _summary(parsed: ParsedLog, documents: Sequence[Document], inputs: RunInputs) -> RunSummary:
     defaults = inputs.defaults
     parsed = replace(parsed, stated=defaults.completed(parsed.stated))
     metadata = replace(inputs.metadata, fields=defaults.completed(inputs.metadata.fields))
-    summary = summarise(parsed, metadata)
-    # A default stands below everything, also below what follows from the rest: so that is found out first.
-    missing = {name: stated for name, stated in defaults.stated().items() if name not in summary.contract}
-    if not missing:
-        return summary
-    return summarise(parsed, _with_fields(metadata, missing))
-
-
-def _with_fields(metadata: Metadata, more: dict[str, Any]) -> Metadata:
-    return replace(metadata, fields=more | dict(metadata.fields))
+    return summarise(parsed, metadata, documents, defaults.fields)
 
 
 def _cut_short(file: RunFile, iterations: int) -> str:

@@ -79,13 +79,18 @@ class StagedFile(AbstractContextManager["StagedFile"]):
                 yield chunk
 
         try:
-            index = write_frames(hashed(), self._file)
+            self._frames = index = write_frames(hashed(), self._file)
         except BaseException:
             self._file.close()
             raise
         sha256 = digest.hexdigest()
         self.stored = StoredFile(f"{sha256[:2]}/{sha256}.zst", sha256, index.size_bytes)
         self.compressed_bytes = self._file.tell()
+
+    def chunks(self) -> Iterator[bytes]:
+        """What was staged, about 1 MiB at a time."""
+        file = self.rewound()
+        return read_frames(self._frames, iter(lambda: file.read(1 << 20), b""))
 
     def rewound(self) -> BinaryIO:
         self._file.seek(0)

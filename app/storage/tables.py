@@ -210,7 +210,7 @@ class ProjectDefaultRow(SQLModel, table=True):
 
 
 class AvailabilityRow(SQLModel, table=True):
-    """Whether a dispatcher works in a container, as one run's log proves; `container` is empty when nobody states it."""
+    """Whether a dispatcher works in a container, as one run's log proves; `container` is empty when unstated."""
 
     __tablename__ = "dispatcher_availability"
     __table_args__ = (Index("ix_dispatcher_availability_container", "project_id", "container"),)

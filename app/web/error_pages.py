@@ -47,10 +47,18 @@ def register(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http_error)
 
 
-def answer(request: Request, status: int, title: str, detail: str, fields: tuple[FieldError, ...] = ()) -> Response:
+def answer(
+    request: Request,
+    status: int,
+    title: str,
+    detail: str,
+    fields: tuple[FieldError, ...] = (),
+    *,
+    offset: int | None = None,
+) -> Response:
     """The error in the form that the asker reads."""
     if _is_machine(request):
-        return problem(status, title, detail, fields)
+        return problem(status, title, detail, fields, offset)
     return render_error(request, status, title, " ".join((detail, *(f"{f.field}: {f.message}." for f in fields))))
 
 
@@ -62,7 +70,8 @@ def _is_machine(request: Request) -> bool:
 async def _our_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ThreewallsError)  # noqa: S101  # registered for nothing else
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-    response = answer(request, status, error.title, error.detail, error.errors)
+    offset = error.offset if isinstance(error, errors.OffsetConflict) else None
+    response = answer(request, status, error.title, error.detail, error.errors, offset=offset)
     if status == 503:
         response.headers["Retry-After"] = "30"
     return response

@@ -23,16 +23,21 @@ class Problem(BaseModel):
     status: int
     detail: str
     errors: list[ProblemField] = []
+    offset: int | None = Field(
+        None, description="Of a log that is appended to: the byte at which the next piece begins."
+    )
 
 
 class ProblemResponse(JSONResponse):
     media_type = MEDIA_TYPE
 
 
-def problem(status: int, title: str, detail: str, errors: tuple[FieldError, ...] = ()) -> ProblemResponse:
+def problem(
+    status: int, title: str, detail: str, errors: tuple[FieldError, ...] = (), offset: int | None = None
+) -> ProblemResponse:
     fields = [ProblemField(field=error.field, message=error.message) for error in errors]
-    body = Problem(title=title, status=status, detail=detail, errors=fields)
-    return ProblemResponse(body.model_dump(mode="json"), status)
+    body = Problem(title=title, status=status, detail=detail, errors=fields, offset=offset)
+    return ProblemResponse(body.model_dump(mode="json", exclude_none=True), status)
 
 
 Responses = dict[int | str, dict[str, Any]]

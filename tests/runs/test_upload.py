@@ -23,6 +23,7 @@ def test_an_upload_is_acknowledged_with_its_address(client: TestClient) -> None:
         "url": f"http://testserver/runs/{run_id}",
         "status": "received",
         "created": True,
+        "warnings": [],
     }
     assert answer.headers["location"] == f"/api/v1/runs/{run_id}"
     assert client.get(answer.headers["location"]).json()["name"] == "nightly"

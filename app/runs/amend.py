@@ -1,0 +1,83 @@
+"""A person states contract fields of a run that is there already: checked as metadata are, recorded, then read anew."""
+
+from collections.abc import Mapping
+
+import structlog
+from sqlalchemy import Engine
+from sqlmodel import Session, col
+
+from app.domain.field_statements import read_statements, refused
+from app.domain.run import Stated
+from app.domain.text import one_line
+from app.errors import FieldError, InvalidMetadata, NotFound
+from app.queue import PROCESS_RUN, enqueue
+from app.runs.run_inputs import amended_fields
+from app.storage.database import transaction
+from app.storage.run_work import ask_to_read
+from app.storage.tables import AmendmentRow, RunRow
+
+log = structlog.get_logger(__name__)
+
+MAX_AUTHOR = 100
+MAX_NOTE = 1000
+TAKE_BACK = {"unset": True}
+"""In place of a value: the field's correction is taken back, and what the run says of itself counts again."""
+
+
+def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object], author: str, note: str = "") -> None:
+    """Record the corrections, all or none, and have the run read again.
+
+    Raises NotFound, and InvalidMetadata that names each wrong field as `fields.NAME`, `author` or `note`.
+    """
+    author, note = one_line(author), one_line(note)
+    stated = _checked(fields, author, note)
+    with transaction(engine) as session:
+        row = session.get(RunRow, run_id, with_for_update=True)
+        if row is None:
+            raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        _check_taken_back(session, run_id, stated)
+        for name, fact in stated.items():
+            before = row.contract.get(name) or {}
+            session.add(
+                AmendmentRow(
+                    run_id=run_id,
+                    field=name,
+                    value=None if fact is None else fact.value,
+                    removed=fact is None,
+                    old_value=before.get("value"),
+                    old_source=before.get("source", ""),
+                    author=author,
+                    note=note,
+                )
+            )
+        session.flush()
+        ask_to_read(session, col(RunRow.id) == run_id)
+    log.info("run_amended", run_id=run_id, fields=list(stated))
+    enqueue(PROCESS_RUN, run_id)
+
+
+def _checked(fields: Mapping[str, object], author: str, note: str) -> dict[str, Stated | None]:
+    """What each field states; None where the correction is taken back."""
+    errors: list[FieldError] = []
+    if not fields:
+        errors.append(FieldError("fields", "must name at least one contract field"))
+    if not 0 < len(author) <= MAX_AUTHOR:
+        errors.append(FieldError("author", f"must say who states it, in 1 to {MAX_AUTHOR} characters"))
+    if len(note) > MAX_NOTE:
+        errors.append(FieldError("note", f"must have at most {MAX_NOTE:,} characters"))
+    values = {name: value for name, value in fields.items() if value != TAKE_BACK}
+    stated: dict[str, Stated | None] = {name: None for name in fields if name not in values}
+    try:
+        stated |= read_statements(values, "fields")
+    except InvalidMetadata as error:
+        errors += error.errors
+    if errors:
+        raise refused(errors)
+    return stated
+
+
+def _check_taken_back(session: Session, run_id: int, stated: Mapping[str, Stated | None]) -> None:
+    amended = amended_fields(session, run_id)
+    wrong = [name for name, fact in stated.items() if fact is None and name not in amended]
+    if wrong:
+        raise refused([FieldError(f"fields.{name}", "has no correction that could be taken back") for name in wrong])

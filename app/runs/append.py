@@ -1,0 +1,299 @@
+"""More of a log: the next bytes of a file that grows, or another file of the same run.
+
+A client says at which byte of the file (decompressed) what it sends begins. Bytes that are there already must be equal
+and are skipped, so that whoever does not know whether a request arrived sends it again. What is acknowledged is stored
+and committed; the run is then read anew, once for however many appends came meanwhile (`storage/run_work.py`).
+
+A file is stored as segments, each an object of its own that never changes (so that S3 will do). A new segment takes in
+the older ones at its end that are no larger than what it brings, as a binary counter carries: n bytes in appends of any
+size are a few dozen objects, and each byte is written again log2(n) times at most. Segments of 64 MiB stay as they are.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain
+from typing import BinaryIO
+
+import structlog
+from sqlalchemy import Engine, delete, func, select, update
+from sqlmodel import Session, col
+
+from app.errors import BrokenCompression, InvalidUpload, NotFound, OffsetConflict, TooLarge, Unavailable
+from app.queue import PROCESS_RUN, enqueue
+from app.runs.decompress import Decompressed, Limits
+from app.runs.ingest import file_name, forgotten_on_failure
+from app.runs.sizes import size
+from app.runs.upload import checked
+from app.settings import Settings
+from app.storage import object_records
+from app.storage.database import read_session, transaction
+from app.storage.log_files import LogFiles, StagedFile
+from app.storage.run_work import ask_to_read, rested_at
+from app.storage.tables import RunFileRow, RunRow, SegmentRow, utc_now
+
+log = structlog.get_logger(__name__)
+
+_FIRST_NAME = "train.log"
+_CLOSED_SEGMENT_BYTES = 64 << 20
+_ATTEMPTS = 5
+"""Several requests that append to one file at once: each but one begins again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """`size_bytes` is what is held of the file now: the offset of what comes next."""
+
+    run_id: int
+    status: str
+    file: str
+    size_bytes: int
+    receiving: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What was sent: bytes that begin at byte `offset` of the file `name`; an empty name means the only one.
+
+    `complete` True ends the run, False opens it, None leaves it as it is.
+    """
+
+    file: BinaryIO | None
+    name: str = ""
+    offset: int = 0
+    complete: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A log file as it is now; `file_id` is 0 when there is none yet. `segments` are (key, bytes), in their order."""
+
+    file_id: int
+    name: str
+    size_bytes: int
+    segments: tuple[tuple[str, int], ...]
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for key, _ in self.segments]
+
+    def carried(self, new_bytes: int) -> int:
+        """How many of the last segments a new one takes in."""
+        count, total = 0, new_bytes
+        for _, length in reversed(self.segments):
+            if length > total or length >= _CLOSED_SEGMENT_BYTES:
+                break
+            total += length
+            count += 1
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """The segment to come: it holds `added_bytes` more than the segments behind the first `keeps`, that it replaces."""
+
+    file: StagedFile
+    added_bytes: int
+    keeps: int
+
+    @property
+    def key(self) -> str:
+        return self.file.stored.key
+
+
+class _OvertakenError(Exception):
+    """Another request appended to the file meanwhile."""
+
+
+def append_log(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int, piece: Piece) -> Appended:
+    """Store one piece of a log. Raises InvalidUpload, OffsetConflict, NotFound or Unavailable; then nothing changed."""
+    for _ in range(_ATTEMPTS):
+        try:
+            done, rings = _append(engine, log_files, settings, run_id, piece)
+        except _OvertakenError:
+            continue
+        log.info("log_appended", run_id=run_id, file=done.file, size_bytes=done.size_bytes, receiving=done.receiving)
+        if rings:
+            enqueue(PROCESS_RUN, run_id)
+        return done
+    raise Unavailable("Several clients append to this file at once, and others were faster. Send it again.")
+
+
+def close_abandoned(session: Session, settings: Settings) -> None:
+    """Close the runs that had no news for too long, to be read a last time. Later news opens them again."""
+    silent_since = utc_now() - timedelta(seconds=settings.receiving_timeout_seconds)
+    abandoned = (col(RunRow.reception) == "receiving", col(RunRow.heard_at) < silent_since)
+    ids = session.execute(select(RunRow.id).where(*abandoned).with_for_update(skip_locked=True)).scalars().all()  # type: ignore[call-overload]
+    if ids:
+        ask_to_read(session, col(RunRow.id).in_(ids))
+        session.execute(update(RunRow).where(col(RunRow.id).in_(ids)).values(reception="incomplete"))
+        log.info("runs_closed_as_incomplete", run_ids=list(ids))
+
+
+def _append(
+    engine: Engine, log_files: LogFiles, settings: Settings, run_id: int, piece: Piece
+) -> tuple[Appended, bool]:
+    """Also says whether a worker is to be rung for now."""
+    with read_session(engine) as session:
+        held = _held(session, run_id, piece.name)
+    _check_offset(held, piece)
+    with _staged(log_files, settings, held, piece) as new:
+        if new is None:
+            with transaction(engine) as session:
+                return _news(session, settings, run_id, piece, held, new_bytes=0)
+        with transaction(engine) as session:
+            # What it takes the place of stays for a while, for whoever reads it just now.
+            noted = object_records.about_to_put(session, [new.key, *held.keys[new.keeps :]])
+        with forgotten_on_failure(engine, log_files, [new.key], noted):
+            log_files.keep(new.file)
+            with transaction(engine) as session:
+                session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time changes a run
+                if _held(session, run_id, piece.name) != held:
+                    raise _OvertakenError
+                _write_segment(session, run_id, held, new)
+                return _news(session, settings, run_id, piece, held, new_bytes=new.added_bytes)
+
+
+def _check_offset(held: _Held, piece: Piece) -> None:
+    if piece.offset > held.size_bytes:
+        raise OffsetConflict(
+            f"What was sent begins at byte {piece.offset:,}, but only {held.size_bytes:,} bytes of {held.name} are "
+            f"held. Nothing was kept. Send what follows byte {held.size_bytes:,}.",
+            offset=held.size_bytes,
+        )
+
+
+@contextmanager
+def _staged(log_files: LogFiles, settings: Settings, held: _Held, piece: Piece) -> Iterator[_New | None]:
+    """The new segment: what is new of the piece, behind the text of the segments that it takes in."""
+    if piece.file is None:
+        yield None
+        return
+    limits = Limits.from_settings(settings)
+    chunks = Decompressed(piece.file, held.name, limits)
+    is_first = held.size_bytes == 0
+    with StagedFile(_only_new(log_files, held, piece.offset, chunks)) as fresh:
+        added = fresh.stored.size_bytes
+        if chunks.cut:
+            raise BrokenCompression(
+                f"This piece of {held.name} is {chunks.cut}, but ends early. Nothing was kept. Send it again whole."
+            )
+        if held.size_bytes + added > limits.decompressed_bytes:
+            raise TooLarge(f"{held.name} would be larger than {size(limits.decompressed_bytes)}. Nothing was kept.")
+        if added == 0:
+            yield None
+            return
+        if is_first:
+            for _ in checked([fresh.head], "log", held.name):
+                pass
+        keeps = len(held.segments) - held.carried(added)
+        if keeps == len(held.segments):
+            yield _New(fresh, added, keeps)
+            return
+        with StagedFile(chain(log_files.stream(held.keys[keeps:]), fresh.chunks())) as joined:
+            yield _New(joined, added, keeps)
+
+
+def _only_new(log_files: LogFiles, held: _Held, offset: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """What of the chunks, that begin at `offset`, is not held yet. Raises OffsetConflict when the rest is not equal."""
+    stored = log_files.stream_range(held.keys, offset, held.size_bytes)
+    known, at = b"", offset
+    for chunk in chunks:
+        left = chunk
+        while left and at < held.size_bytes:
+            known = known or next(stored)
+            length = min(len(known), len(left))
+            if known[:length] != left[:length]:
+                raise OffsetConflict(
+                    f"What was sent differs from what is held of {held.name} within the {length:,} bytes from byte "
+                    f"{at:,} on. Nothing was kept. If it is another file, send it under another `name`.",
+                    offset=held.size_bytes,
+                )
+            known, left, at = known[length:], left[length:], at + length
+        if left:
+            yield left
+
+
+def _write_segment(session: Session, run_id: int, held: _Held, new: _New) -> None:
+    file_id = held.file_id
+    if not file_id:
+        positions = session.execute(select(func.max(RunFileRow.position)).where(col(RunFileRow.run_id) == run_id))
+        last = positions.scalar_one()
+        row = RunFileRow(
+            run_id=run_id,
+            kind="log",
+            name=held.name,
+            position=0 if last is None else last + 1,
+            size_bytes=new.added_bytes,
+            sha256=new.file.stored.sha256,
+        )
+        session.add(row)
+        session.flush()
+        file_id = row.id or 0
+    else:
+        row = session.get_one(RunFileRow, file_id)
+        row.size_bytes += new.added_bytes
+        # Of a file in one piece, its hash is known; of the others, nobody reads them whole to have it.
+        row.sha256 = new.file.stored.sha256 if new.keeps == 0 else ""
+        row.cut = ""  # it goes on where it had ended early
+    late = delete(SegmentRow).where(col(SegmentRow.file_id) == file_id, col(SegmentRow.position) >= new.keeps)
+    session.execute(late)
+    session.add(
+        SegmentRow(file_id=file_id, position=new.keeps, size_bytes=new.file.stored.size_bytes, object_key=new.key)
+    )
+
+
+def _news(
+    session: Session, settings: Settings, run_id: int, piece: Piece, held: _Held, *, new_bytes: int
+) -> tuple[Appended, bool]:
+    """Note what came on the run, and have it read when it changed."""
+    row = session.get_one(RunRow, run_id, with_for_update=True)
+    before = row.reception
+    if piece.complete is not None:
+        row.reception = "complete" if piece.complete else "receiving"
+    elif before == "incomplete" and new_bytes:
+        row.reception = "receiving"
+    row.heard_at = utc_now()
+    rings = False
+    if new_bytes or row.reception != before:
+        due = utc_now() if row.reception == "complete" else rested_at(row)
+        rings = row.work == "" and due <= utc_now()
+        later = utc_now() + timedelta(seconds=settings.sweep_seconds)
+        session.flush()
+        ask_to_read(session, col(RunRow.id) == run_id, ring_at=later if rings else due)
+    size_bytes = held.size_bytes + new_bytes
+    return Appended(run_id, row.status, held.name, size_bytes, row.reception == "receiving"), rings
+
+
+def _held(session: Session, run_id: int, name: str) -> _Held:
+    if session.get(RunRow, run_id) is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    rows = session.execute(select(RunFileRow).where(col(RunFileRow.run_id) == run_id, col(RunFileRow.kind) == "log"))
+    files = list(rows.scalars())
+    row = _chosen(files, name)
+    if row is None:
+        return _Held(0, file_name(name) if name else _FIRST_NAME, 0, ())
+    segments = session.execute(
+        select(SegmentRow.object_key, SegmentRow.size_bytes)  # type: ignore[call-overload]
+        .where(col(SegmentRow.file_id) == row.id)
+        .order_by(col(SegmentRow.position))
+    )
+    return _Held(
+        row.id or 0, row.name, row.size_bytes, tuple((found.object_key, found.size_bytes) for found in segments)
+    )
+
+
+def _chosen(files: Sequence[RunFileRow], name: str) -> RunFileRow | None:
+    """The file of that name, compressed or not; without a name the only one. None: it would be a new one."""
+    if name:
+        wanted = _plain(file_name(name))
+        return next((row for row in files if _plain(row.name) == wanted), None)
+    if len(files) > 1:
+        names = ", ".join(row.name for row in files)
+        raise InvalidUpload(f"This run has several logs: {names}. Say by `name` which one it is. Nothing was kept.")
+    return files[0] if files else None
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(".gz").removesuffix(".zst")
