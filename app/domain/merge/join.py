@@ -115,11 +115,10 @@ def _process_lines(parts: Sequence[LogPart], roles: Roles, last: Part) -> tuple[
     """Of each file, the line behind which it tells of the last process: its end when it tells of earlier ones only."""
     lines = []
     beside = {part.file: part for part in roles.beside}
-    after = [part for part in roles.beside if last.last is not None and (part.first or 0.0) > last.last]
-    begun = min((part.first for part in after if part.first is not None), default=None)
+    after = [part for part in roles.beside if _starts_after(part, last)]
     for index, part in enumerate(parts):
         own = last_start_line(part.log)
-        if begun is not None:  # a start after the last iteration, which printed none
+        if after:
             current = any(one.file == index for one in after)
         elif index in beside:
             stamp = beside[index].last
@@ -128,6 +127,12 @@ def _process_lines(parts: Sequence[LogPart], roles: Roles, last: Part) -> tuple[
             current = index == last.file
         lines.append(own if current else part.log.line_count + 1)
     return tuple(lines)
+
+
+def _starts_after(part: Part, last: Part) -> bool:
+    """A start after the last iteration that printed none itself; not what the running job said at its end."""
+    starts = bool(part.log.arguments) or any(event.kind == "training_started" for event in part.log.events)
+    return starts and last.last is not None and part.first is not None and part.first > last.last
 
 
 def _tells_an_end(event: LogEvent, process_lines: Sequence[int]) -> bool:

@@ -53,7 +53,8 @@ def failures(*events: LogEvent, total: int = 20) -> tuple[Failure, ...]:
         ([event("nccl_error", 119, "NCCL error"), event("out_of_memory", 120, OOM)], "out_of_memory", "1.50 GiB"),
         ([event("exit_code", 121, "exitcode  : -9 (pid: 7)"), event("process_failed", 120, CHILD)], "process_failed",
          "Exit code -9 (SIGKILL)."),
-        ([event("error", 120, "AssertionError: overlap_moe_expert_parallel_comm needs VPP")], "overlap_refused", ""),
+        ([event("error", 120, "AssertionError: disable full recomputation when enabling "
+          "overlap_moe_expert_parallel_comm")], "overlap_refused", ""),
         ([event("error", 120, "KeyError: 'x'")], "exception", ""),
         ([event("scheduler", 120, f"{SLURM} DUE TO TIME LIMIT ***")], "time_limit", ""),
         ([event("scheduler", 120, f"{SLURM} DUE TO PREEMPTION ***")], "preempted", ""),

@@ -166,9 +166,15 @@ def test_step_lines_of_rank_zero_give_their_tflops_to_the_iterations_of_the_last
 
 def test_a_failure_before_the_first_iteration_of_the_last_start_is_that_of_the_last_process() -> None:
     failed = "[2026-05-11 09:00:00] ImportError: DeepEP is not installed. Please install DeepEP package from x.\n"
-    log = merged(failed, iterations(1, 30))
+    log = merged(ARGUMENTS.format(seed=1, gpus=8) + failed, iterations(1, 30))
     assert log.process_lines[0] == 0
     assert log.process_lines[1] > 30
+
+
+def test_what_another_file_says_after_the_last_iteration_belongs_to_the_same_process() -> None:
+    done = "[after training is done] datetime: 2026-05-11 03:00:31 \n"
+    log = merged("[2026-05-11 09:00:00] NCCL error: teardown\n", iterations(1, 30, total=90) + done)
+    assert log.process_lines == (0, 1)
 
 
 def test_a_run_needs_a_log() -> None:
