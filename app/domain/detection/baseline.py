@@ -31,7 +31,7 @@ class Baseline:
 
 def select_baseline(offered: Sequence[RunEstimate], prior_variance: float) -> Baseline:
     """The newest 20 usable runs of `offered` (oldest first), without those far off the others."""
-    refused = {run.run: why for run in offered if (why := _refusal(run))}
+    refused = {run.run: why for run in offered if (why := unusable_as_baseline(run))}
     newest = [run for run in offered if run.run not in refused][-MOST_BASELINE_RUNS:]
     outliers = _outliers(newest, prior_variance)
     return Baseline(
@@ -49,7 +49,8 @@ def centre(log_step_times: FloatArray) -> float:
     return middle + float(np.mean(np.clip(log_step_times - middle, -limit, limit)))
 
 
-def _refusal(run: RunEstimate) -> str:
+def unusable_as_baseline(run: RunEstimate) -> str:
+    """Why a run's figures can be no baseline, empty when they can: stricter than what a candidate needs."""
     if why := run.unusable_because:
         return why
     if run.not_finite_iterations:

@@ -1,0 +1,39 @@
+"""Which runs may be compared, which earlier runs a run is judged against, and which fields stand in between.
+
+compare_contracts(a, b) -> Comparability     what may be said about two runs
+choose_baseline(run, earlier, rules)         the earlier runs that count, and why the others do not
+assess(reruns, earlier, rules=...)           both, with the verdict, suspects and nearest misses
+"""
+
+from app.domain.matching.assessment import Assessment, Contrast, assess
+from app.domain.matching.baseline import BaselineChoice, BaselineRules, LeftOut, choose_baseline
+from app.domain.matching.comparability import Comparability, Comparable, Kind, compare_contracts
+from app.domain.matching.differences import AXES, Axis, Difference, axis_of
+from app.domain.matching.near_misses import NearMiss, nearest_misses
+from app.domain.matching.record import RunRecord
+from app.domain.matching.shared_loss import shared_losses
+from app.domain.matching.suspects import Suspect, suspects
+
+__all__ = [
+    "AXES",
+    "Assessment",
+    "Axis",
+    "BaselineChoice",
+    "BaselineRules",
+    "Comparability",
+    "Comparable",
+    "Contrast",
+    "Difference",
+    "Kind",
+    "LeftOut",
+    "NearMiss",
+    "RunRecord",
+    "Suspect",
+    "assess",
+    "axis_of",
+    "choose_baseline",
+    "compare_contracts",
+    "nearest_misses",
+    "shared_losses",
+    "suspects",
+]

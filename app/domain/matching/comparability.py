@@ -1,0 +1,126 @@
+"""What may be said about two runs: the table "Comparability" of `docs/verdicts.md`, from their contracts alone."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from app.domain.contract_fields import CONFIG_FIELDS, STACK_FIELDS
+from app.domain.contract_fields.environment import PREFIX
+from app.domain.matching.differences import (
+    AXES,
+    Axis,
+    Difference,
+    differing,
+    differing_beside,
+    differing_commit,
+    differing_project,
+    differing_shape,
+    supplied_as,
+)
+from app.domain.run import Stated
+
+Kind = Literal["verdict", "matched_ab", "side_by_side", "contrast", "incomparable"]
+
+
+class Comparable(Protocol):
+    """What matching needs to know of a run. Any frozen value with these attributes will do."""
+
+    @property
+    def project(self) -> str: ...
+    @property
+    def contract(self) -> Mapping[str, Stated]: ...
+    @property
+    def commit(self) -> str: ...
+    @property
+    def semantic_class(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Comparability:
+    """What two runs, a and b, may be used for together.
+
+    verdict        same config key: the difference is code, environment or noise
+    matched_ab     same stack key and exactly one knob differs: evidence about that knob
+    side_by_side   same stack key and several knobs differ, or one may: attributed to none of them
+    contrast       stack keys differ in exactly one field: attributed to it when no knob differs; never a verdict
+    incomparable   more differs, or it is unknown whether it does
+
+    `stack`, `knobs`: members of the keys that differ, or are known on one side only. `beside`: versions, driver and
+    commit that differ, which no key holds. `unknown`: what to state, `env` for the variables of the environment.
+    `provisional`: it rests on a member that somebody left unknown, which is not known to be equal.
+    """
+
+    kind: Kind
+    stack: tuple[Difference, ...]
+    knobs: tuple[Difference, ...]
+    beside: tuple[Difference, ...]
+    unknown: tuple[str, ...]
+    provisional: bool
+    one_is_benchmark_only: bool
+
+    @property
+    def attributed_to(self) -> str | None:
+        """The one field that explains the difference, as far as contracts can tell; None where none may be named."""
+        if self.kind == "matched_ab":
+            return self.knobs[0].field
+        return self.stack[0].field if self.kind == "contrast" and not self.knobs else None
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        return (*self.stack, *self.knobs, *self.beside)
+
+    def by_axis(self) -> dict[Axis, tuple[Difference, ...]]:
+        """All differences, grouped; axes on which nothing differs are left out."""
+        groups = {axis: tuple(one for one in self.differences if one.axis == axis) for axis in AXES}
+        return {axis: found for axis, found in groups.items() if found}
+
+
+def compare_contracts(a: Comparable, b: Comparable) -> Comparability:
+    """What may be said about `a` and `b`. The same for `b` and `a`, with the sides of each difference exchanged.
+
+    Never `verdict`, `matched_ab` or `side_by_side` when the stack keys differ, and never `verdict` when the config keys
+    do. The opposite does not hold: equal keys of models that are unnamed, but differ in shape, are a contrast.
+    """
+    stack = [*differing_project(a.project, b.project), *differing(STACK_FIELDS, a.contract, b.contract)]
+    if not any(one.field == "model" and one.is_certain for one in stack):
+        shapes = list(differing_shape(a.contract, b.contract))
+        stack = [*(one for one in stack if not (shapes and one.field == "model")), *shapes]
+    knobs = tuple(differing(CONFIG_FIELDS, a.contract, b.contract))
+    nobody_states = _nobody_states(a.contract, b.contract)
+    kind = _kind(stack, knobs)
+    return Comparability(
+        kind=kind,
+        stack=tuple(stack),
+        knobs=knobs,
+        beside=(*differing_beside(a.contract, b.contract), *differing_commit(a.commit, b.commit)),
+        unknown=_to_supply(stack, knobs, nobody_states),
+        provisional=bool(nobody_states) or not all(one.is_certain for one in (*stack, *knobs)),
+        one_is_benchmark_only=(a.semantic_class == "benchmark_only") != (b.semantic_class == "benchmark_only"),
+    )
+
+
+def _kind(stack: Iterable[Difference], knobs: Iterable[Difference]) -> Kind:
+    stack, knobs = list(stack), list(knobs)
+    if len(stack) == 1 and stack[0].is_certain:
+        return "contrast"
+    if stack:
+        return "incomparable"
+    if len(knobs) == 1 and knobs[0].is_certain:
+        return "matched_ab"
+    return "side_by_side" if knobs else "verdict"
+
+
+def _nobody_states(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> list[str]:
+    """Members that are unknown on both sides. The environment aside, which hardly any log shows."""
+    names = (*STACK_FIELDS, *CONFIG_FIELDS)
+    return [name for name in names if name not in a and name not in b and not name.startswith(PREFIX)]
+
+
+def _to_supply(
+    stack: Iterable[Difference], knobs: Iterable[Difference], nobody_states: Iterable[str]
+) -> tuple[str, ...]:
+    """In the registry's order, members of the stack first."""
+    missing = {one.to_supply for one in (*stack, *knobs)} | set(nobody_states)
+    return tuple(
+        dict.fromkeys(name for field in (*STACK_FIELDS, *CONFIG_FIELDS) if (name := supplied_as(field)) in missing)
+    )

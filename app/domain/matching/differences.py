@@ -1,0 +1,112 @@
+"""What differs between two contracts, field by field, and on which axis: container, recipe, code, place or workload.
+
+Compared are the members of the keys; versions, driver and commit beside them, because they are suspects; and the
+model's shape, which is what the model is where its name does not say it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.contract_fields import FIELDS, Role
+from app.domain.contract_fields.environment import PREFIX
+from app.domain.field_values import same_value, shown
+from app.domain.run import Stated
+
+Axis = Literal["workload", "container", "recipe", "code", "place"]
+AXES: tuple[Axis, ...] = ("workload", "container", "recipe", "code", "place")
+"""`workload` is what was trained: with it nothing is attributed, because such runs are different tasks."""
+
+PROJECT = "project"
+COMMIT = "commit"
+ENVIRONMENT = "env"
+"""How the environment's variables are supplied, all at once."""
+
+_AXIS_OF_GROUP: Mapping[str, Axis] = {
+    "Workload": "workload",
+    "Model shape": "workload",
+    "Hardware": "place",
+    "Software": "container",
+}
+_AXIS: Mapping[str, Axis] = {
+    PROJECT: "workload",
+    COMMIT: "code",
+    "bridge_commit": "code",
+    "mcore_commit": "code",
+    "gbs": "recipe",
+    "mbs": "recipe",
+}
+_BESIDE = (*(name for name, field in FIELDS.items() if field.group == "Software" and field.role == "info"), "driver")
+_SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "topk")
+"""The outline by which models are recognised. Other sizes are written in several ways, or follow a knob."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field that differs, or may: None is a side on which nobody states it."""
+
+    field: str
+    role: Role
+    axis: Axis
+    a: Stated | None
+    b: Stated | None
+
+    @property
+    def is_certain(self) -> bool:
+        """False when a side is unknown: then the two may be equal, and may not."""
+        return self.a is not None and self.b is not None
+
+    @property
+    def to_supply(self) -> str:
+        """What to state to make it certain; empty when it is."""
+        return "" if self.is_certain else supplied_as(self.field)
+
+    def turned(self) -> "Difference":
+        """The same with the sides exchanged."""
+        return Difference(self.field, self.role, self.axis, self.b, self.a)
+
+
+def axis_of(field: str) -> Axis:
+    """The axis of a contract field, of `project` and of `commit`; knobs are the recipe."""
+    return _AXIS.get(field) or _AXIS_OF_GROUP.get(FIELDS[field].group, "recipe")
+
+
+def supplied_as(field: str) -> str:
+    return ENVIRONMENT if field.startswith(PREFIX) else field
+
+
+def differing(names: Iterable[str], a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
+    """Fields of `names` that differ or are known on one side only; one that nobody knows is no difference."""
+    for name in names:
+        left, right = a.get(name), b.get(name)
+        if left is None and right is None:
+            continue
+        if left is None or right is None or not same_value(name, left.value, right.value):
+            yield Difference(name, FIELDS[name].role, axis_of(name), left, right)
+
+
+def differing_project(a: str, b: str) -> Iterator[Difference]:
+    if a.casefold() != b.casefold():
+        yield Difference(PROJECT, "stack", axis_of(PROJECT), Stated(a, "metadata"), Stated(b, "metadata"))
+
+
+def differing_shape(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
+    """The model, when its shape is known on both sides and is not the same, whatever the models are called."""
+    found = [name for name in _SHAPE if name in a and name in b and not same_value(name, a[name].value, b[name].value)]
+    if found:
+        yield Difference("model", "stack", axis_of("model"), _shape(found, a), _shape(found, b))
+
+
+def _shape(names: Iterable[str], contract: Mapping[str, Stated]) -> Stated:
+    return Stated(tuple(f"{name} {shown(contract[name].value)}" for name in names), "derived", "the model's shape")
+
+
+def differing_beside(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
+    """Versions, digest and driver that are known on both sides and differ. No key holds them."""
+    return (one for one in differing(_BESIDE, a, b) if one.is_certain)
+
+
+def differing_commit(a: str, b: str) -> Iterator[Difference]:
+    """Commits that are stated on both sides and differ; one may be the short form of the other."""
+    if a and b and not (a.startswith(b) or b.startswith(a)):
+        yield Difference(COMMIT, "info", "code", Stated(a, "metadata"), Stated(b, "metadata"))

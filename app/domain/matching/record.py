@@ -1,0 +1,89 @@
+"""A run as matching and verdicts see it, and why some runs can never be a baseline."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from app.domain.detection import RunEstimate
+from app.domain.detection.baseline import unusable_as_baseline
+from app.domain.health import BYTES_PER_GIB
+from app.domain.run import Metadata, RunSummary, Stated
+
+_ENDINGS = {
+    "failed": "the job failed",
+    "out_of_memory": "the job ran out of memory",
+    "not_finite": "the loss or the gradient was not finite",
+    "truncated": "its log ends before the training does",
+    "stopped": "it was stopped by a time limit or a signal",
+    "running": "it is still running",
+}
+FAILED = frozenset({"failed", "out_of_memory", "not_finite"})
+"""Outcomes after which a run's speed is no evidence of anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What is stored of a processed run, as far as its comparison needs it. `run` is unique among those compared.
+
+    `outcome` as in its health; `quarantined` is a person's reason to leave it out of everything, else empty;
+    `definition_version` that of its figures.
+    """
+
+    run: str
+    project: str
+    purpose: str
+    branch: str
+    commit: str
+    contract: Mapping[str, Stated]
+    stack_key: str
+    config_key: str
+    semantic_class: str
+    outcome: str
+    estimate: RunEstimate
+    definition_version: int
+    quarantined: str = ""
+    fair_for_timing: bool = True
+
+    @classmethod
+    def from_summary(cls, run: str, metadata: Metadata, summary: RunSummary, *, loss: float | None = None) -> Self:
+        """`loss`: typical loss at the end, over iterations that all compared runs share (`shared_losses`)."""
+        memory = summary.metrics.get("peak_memory_gib")
+        return cls(
+            run=run,
+            project=metadata.project,
+            purpose=metadata.purpose,
+            branch=metadata.branch,
+            commit=metadata.commit,
+            contract=summary.contract,
+            stack_key=summary.stack_key,
+            config_key=summary.config_key,
+            semantic_class=summary.semantic_class,
+            outcome=str(summary.health.get("outcome") or ""),
+            estimate=RunEstimate.from_steady_state(
+                run,
+                summary.steady_state,
+                peak_memory_bytes=None if memory is None else memory.value * BYTES_PER_GIB,
+                loss=loss,
+                not_finite_iterations=_not_finite(summary.health),
+            ),
+            definition_version=summary.definition_version,
+            fair_for_timing=summary.fair_for_timing,
+        )
+
+    @property
+    def failed_because(self) -> str:
+        """Why its speed is no evidence; empty when the job did not fail."""
+        return _ENDINGS[self.outcome] if self.outcome in FAILED else ""
+
+    @property
+    def never_a_baseline_because(self) -> str:
+        """Empty when the run by itself can be a baseline."""
+        if self.quarantined:
+            return f"quarantined: {self.quarantined}"
+        return _ENDINGS.get(self.outcome) or unusable_as_baseline(self.estimate)
+
+
+def _not_finite(health: Mapping[str, object]) -> int:
+    counted = health.get("nan_iterations")
+    known = counted if isinstance(counted, int) else 0
+    return max(known, 1) if health.get("loss_finite") is False else known
