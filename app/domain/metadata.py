@@ -6,13 +6,15 @@ known one.
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeVar, cast
 
 from app.domain.contract_fields import FIELDS
 from app.domain.contract_fields.environment import PREFIX, VARIABLES
+from app.domain.documents.harness_flags import SCRIPTS
+from app.domain.documents.launch_command import read_launch_command
 from app.domain.field_values import is_stated, read_value, same_value, shown
 from app.domain.logs.launch_args import stated_by_launch_args
 from app.domain.run import Metadata, Stated, Window
@@ -210,7 +212,7 @@ def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
     if not isinstance(raw, str | Mapping):
         reading.refuse("launch_args", "launch_args must be an object, or the text of a command line.")
         return {}
-    found, warnings = stated_by_launch_args(raw)
+    found, warnings = _read_launch_args(raw)
     reading.warnings.extend(warnings)
     fields = {}
     for name, stated in found.items():
@@ -221,6 +223,23 @@ def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
             continue
         fields[name] = Stated(value, "metadata", stated.detail or "meta.launch_args")
     return fields
+
+
+def _read_launch_args(raw: str | Mapping[str, object]) -> tuple[Mapping[str, Stated], Sequence[str]]:
+    """A text may be the whole command: then its launcher counts, and the flags of a harness mean what it makes of them.
+
+    Flags of Megatron-LM mean what they say, with or without the command around them.
+    """
+    if not isinstance(raw, str):
+        return stated_by_launch_args(raw)
+    try:
+        command = read_launch_command(raw)
+    except ValueError:
+        return stated_by_launch_args(raw)
+    if any(script in raw for script in SCRIPTS):
+        return command.stated, command.problems
+    flags, warnings = stated_by_launch_args(raw)
+    return {**command.stated, **flags}, [*warnings, *command.problems]
 
 
 def _extra(reading: _Reading, stated: Mapping[str, object]) -> dict[str, object]:

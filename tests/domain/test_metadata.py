@@ -156,6 +156,24 @@ def test_control_characters_are_taken_out() -> None:
     assert "Control characters were removed from `name`." in metadata.warnings
 
 
+def test_a_whole_launch_command_also_states_what_its_launcher_says() -> None:
+    command = "NCCL_NVLS_ENABLE=1 torchrun --nnodes 4 --nproc-per-node 8 pretrain_gpt.py --expert-model-parallel-size 8"
+    fields = read_metadata({"launch_args": command}).fields
+    values = {name: fields[name].value for name in ("gpus", "ep", "env.NCCL_NVLS_ENABLE")}
+    assert values == {"gpus": 32, "ep": 8, "env.NCCL_NVLS_ENABLE": "1"}
+
+
+def test_the_flags_of_a_harness_mean_what_it_makes_of_them() -> None:
+    command = "python run_script.py -m deepseek --moe_a2a_overlap true -tp 2"
+    fields = read_metadata({"launch_args": command}).fields
+    assert {name: fields[name].value for name in ("ep_overlap", "delay_wgrad", "shared_overlap", "sp")} == {
+        "ep_overlap": True,
+        "delay_wgrad": True,
+        "shared_overlap": False,
+        "sp": True,
+    }
+
+
 @pytest.mark.parametrize(
     "launch_args",
     [
