@@ -5,53 +5,51 @@ stands between two bars. It cannot backtrack, and one call reads a line.
 """
 
 import re
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.logs.rows import Table
 
 MAX_NAME = 100
 """Bytes of a field's name; a longer one is not a name."""
 
+RUNNING_AVERAGE = "_running_avg"
+"""Ends the column of the second number of a pair current/average."""
+
 _NUMBER = rb" *([-+.0-9A-Za-z]+) *"
 _ANYTHING = rb"[^|\r]*"
 _NO_WORD = re.compile(r"[^0-9a-z]+")
+_RANK_NAME = re.compile(rb"rank-\d{1,7} ")
+
+_PLAIN = re.compile(rb" *([-+.0-9A-Za-z]{1,60}) *\Z")
+_PAIR = re.compile(rb" *([-+.0-9A-Za-z]{1,60}) */ *([-+.0-9A-Za-z]{1,60}) *\Z")
+_AVERAGE = re.compile(rb" *([-+.0-9A-Za-z]{1,60}) *\(avg ([-+.0-9A-Za-z]{1,60})\) *\Z")
+_FIRST = re.compile(rb" *([-+.0-9A-Za-z]{1,60}) */")
+_SIZE = re.compile(rb" *([.0-9]{1,40}) ?([KMGT])i?B(?=[/ ]|\Z)")
+_COUNT = re.compile(rb" *([.0-9]{1,40})([KMBT]) *\Z")
+_BYTES = {b"K": 2.0**10, b"M": 2.0**20, b"G": 2.0**30, b"T": 2.0**40}
+_THOUSANDS = {b"K": 1e3, b"M": 1e6, b"B": 1e9, b"T": 1e12}
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One part of a line. `label` is the text before the value; `column` is None when the value is no number."""
+    """One part of a line: the pattern of it, whose groups are the columns; none when its value is no number.
 
-    label: bytes = b""
-    column: str | None = None
-    scale: float = 1.0
-    pair: bool = False
+    `name` is as printed; "" for a part that has none.
+    """
+
+    pattern: bytes
+    columns: tuple[str, ...] = ()
+    scales: tuple[float, ...] = ()
+    name: bytes = b""
 
 
 @dataclass(slots=True)
-class Template:
-    """Lines that have the same fields in the same order, and the numbers read from them, row after row."""
+class Template(Table):
+    """Lines that have the same fields in the same order. `unread`: printed names of those without a number."""
 
-    pattern: re.Pattern[bytes]
-    columns: tuple[str, ...]
-    scales: tuple[float, ...]
-    values: "array[float]" = field(default_factory=lambda: array("d"))
-    rows: "array[int]" = field(default_factory=lambda: array("q"))
-    """Which iteration line of the log each row is, counted from 0."""
-
-    def add(self, values: Iterable[float]) -> bool:
-        """Append a row; False, and nothing is kept, when one of the values turns out to be no number."""
-        stored = self.values
-        before = len(stored)
-        try:
-            stored.extend(values)
-        except ValueError:
-            del stored[before:]
-            return False
-        return True
-
-    def drop_last(self) -> None:
-        """Forget the row that was added last."""
-        del self.values[-len(self.columns) :]
+    pattern: re.Pattern[bytes] = re.compile(b"")
+    unread: tuple[bytes, ...] = ()
 
 
 def word(name: str) -> str:
@@ -80,29 +78,57 @@ def split_fields(body: bytes, *, cut: bool) -> tuple[list[bytes], bool]:
     return [*parts, last], False
 
 
-def read_field(part: bytes, names: Mapping[bytes, tuple[str, float]]) -> tuple[Field, float]:
-    """One part and its value (0 where the part has none). Of a pair `current/average` the first number counts."""
+def read_field(part: bytes, names: Mapping[bytes, tuple[str, float]]) -> tuple[Field, tuple[float, ...]]:
+    """One part of a line and its numbers; of a pair current/average both count, of longer lists the first."""
     label, colon, rest = part.partition(b":")
-    name = label.strip()
-    first, slash, _ = rest.strip().partition(b"/")
-    value = number(first.strip())
-    if not colon or not name or len(name) > MAX_NAME or value is None:
-        return Field(), 0.0
+    name = _RANK_NAME.sub(b"", label.strip())
+    if not colon or not name or len(name) > MAX_NAME:
+        return Field(_ANYTHING), ()
     column, scale = names.get(name) or (word(name.decode("utf-8", "replace")), 1.0)
-    return Field(label + b":", column or None, scale, pair=bool(slash)), value
+    before = rb"rank-\d{1,7} ".join(map(re.escape, _RANK_NAME.split(label))) + b":"
+    shape = _shape(rest, column)
+    if shape is None or not column:
+        return Field(_ANYTHING, name=name), ()
+    pattern, columns, factors, values = shape
+    return Field(before + pattern, columns, tuple(scale * one for one in factors), name), values
 
 
-def make_template(head: bytes, columns: Sequence[str], fields: Sequence[Field], *, closed: bool) -> Template:
+def _shape(rest: bytes, column: str) -> tuple[bytes, tuple[str, ...], tuple[float, ...], tuple[float, ...]] | None:
+    """How the value of a field is written: the pattern of it, its columns, their factors, and their numbers here."""
+    if (plain := _PLAIN.match(rest)) and (value := number(plain[1])) is not None:
+        return _NUMBER, (column,), (1.0,), (value,)
+    for pattern, between, behind in ((_PAIR, b"/", b""), (_AVERAGE, rb"\(avg ", rb"\) *")):
+        pair = pattern.match(rest)
+        first, second = (number(pair[1]), number(pair[2])) if pair else (None, None)
+        if first is not None and second is not None:
+            both = (column, column + RUNNING_AVERAGE)
+            return _NUMBER + between + _NUMBER + behind, both, (1.0, 1.0), (first, second)
+    if (head := _FIRST.match(rest)) and (value := number(head[1])) is not None:
+        return _NUMBER + b"/" + _ANYTHING, (column,), (1.0,), (value,)
+    if (size := _SIZE.match(rest)) and (value := number(size[1])) is not None:
+        # A gigabyte of an unknown field may be 10^9 or 2^30 bytes: its unit stays in the name
+        known = column.endswith("_bytes")
+        name = column if known else f"{column}_{size[2].decode().lower()}b"
+        return rb" *([.0-9]+) ?" + size[2] + _ANYTHING, (name,), (_BYTES[size[2]] if known else 1.0,), (value,)
+    if (count := _COUNT.match(rest)) and (value := number(count[1])) is not None:
+        return rb" *([.0-9]+)" + count[2] + b" *", (column,), (_THOUSANDS[count[2]],), (value,)
+    return None
+
+
+def make_template(
+    trainer: str, head: bytes, columns: Sequence[str], fields: Sequence[Field], *, closed: bool
+) -> Template:
     """The template of lines that start with the pattern `head`, whose groups are the first `columns`."""
     parts = [head]
     names = list(columns)
     scales = [1.0] * len(names)
     for one in fields:
-        if one.column is None or one.column in names:
+        if any(column in names for column in one.columns):
             parts.append(_ANYTHING)
             continue
-        parts.append(re.escape(one.label) + _NUMBER + (b"/" + _ANYTHING if one.pair else b""))
-        names.append(one.column)
-        scales.append(one.scale)
+        parts.append(one.pattern)
+        names.extend(one.columns)
+        scales.extend(one.scales)
     pattern = rb"\|".join(parts) + (rb"\|" if closed else rb"\r*\Z")
-    return Template(re.compile(pattern), tuple(names), tuple(scales))
+    unread = tuple(one.name for one in fields if one.name and not one.columns)
+    return Template(trainer, tuple(names), tuple(scales), pattern=re.compile(pattern), unread=unread)

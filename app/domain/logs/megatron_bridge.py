@@ -9,9 +9,11 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from app.domain.logs.megatron_lm import MAX_ROWS
 from app.domain.logs.notes import Notes
 from app.domain.logs.prefixes import without_colours
+from app.domain.logs.rows import MAX_ROWS
+
+TRAINER = "Megatron-Bridge"
 
 _STEP = re.compile(
     rb"Step Time ?: ?(\d{1,12}\.?\d{0,9}) ?s {1,4}GPU utilization: ?([-+.0-9a-z]{1,20}?) ?MODEL_TFLOP/s/GPU"

@@ -1,10 +1,15 @@
 """Collects what was skipped or is strange while a log is read, so that nothing is dropped in silence."""
 
-from app.domain.run import Problem
+from dataclasses import replace
+
+from app.domain.run import LineExample, Problem
 from app.domain.text import clean
 
 MAX_A_KIND = 5
 """Problems of one kind kept with their line; of the others only the number is told."""
+
+MAX_KINDS = 50
+"""Kinds of lines that were not understood; a trainer's lines have few."""
 
 MAX_EXAMPLE = 200
 """Characters of a line that are quoted."""
@@ -19,6 +24,7 @@ class Notes:
         self._kept: list[Problem] = []
         self._counts: dict[str, int] = {}
         self._last_unread = 0
+        self._examples: dict[str, LineExample] = {}
 
     def problem(self, kind: str, message: str, line: int = 0, example: bytes | str = b"") -> None:
         """Remember that something is strange. `kind` groups equal problems, `message` is a sentence for people."""
@@ -31,7 +37,24 @@ class Notes:
         if line != self._last_unread:
             self.unread += 1
             self._last_unread = line
+            self.not_understood(what, line, example)
         self.problem("unreadable line", f"This looks like {what}, but it could not be read.", line, example)
+
+    def torn(self, line: int, example: bytes) -> None:
+        """Another process printed into this iteration line; the rest of it may be anywhere."""
+        self.not_understood("half of an iteration line", line, example)
+
+    def not_understood(self, kind: str, line: int, example: bytes | str, count: int = 1) -> None:
+        """Count lines of a kind that a person may want to report; the first one is the example."""
+        known = self._examples.get(kind)
+        if known is not None:
+            self._examples[kind] = replace(known, count=known.count + count)
+        elif len(self._examples) < MAX_KINDS:
+            self._examples[kind] = LineExample(kind, count, quote(example), line)
+
+    def examples(self) -> tuple[LineExample, ...]:
+        """What was not understood, the most frequent kind first."""
+        return tuple(sorted(self._examples.values(), key=lambda one: (-one.count, one.line)))
 
     def cut_off(self, line: int, example: bytes) -> None:
         """The log ends in the middle of this line."""

@@ -7,19 +7,23 @@ import numpy as np
 from app.domain.logs.arguments import contract_fields
 from app.domain.logs.dumps import DumpReader
 from app.domain.logs.events import ENDS, FAILURES, EventReader
+from app.domain.logs.facts import FactReader
+from app.domain.logs.families import FamilyReader, name_trainer
 from app.domain.logs.megatron_bridge import StepReader
-from app.domain.logs.megatron_lm import IterationReader
+from app.domain.logs.megatron_lm import SHAPE
 from app.domain.logs.memory import MemoryReader
+from app.domain.logs.nemo import NemoReader
 from app.domain.logs.notes import Notes
+from app.domain.logs.pith_train import PithTrainReader
 from app.domain.logs.prefixes import unwrap
+from app.domain.logs.records import RecordReader
+from app.domain.logs.rows import Rows
 from app.domain.logs.scanner import LineReader, Scanner
 from app.domain.logs.series import Series, build
 from app.domain.logs.settings import merge
+from app.domain.logs.timers import TimerReader
 from app.domain.logs.world_size import WorldSizeReader
 from app.domain.run import ParsedLog, Stated
-
-MEGATRON_LM = "Megatron-LM"
-MEGATRON_BRIDGE = "Megatron-Bridge"
 
 SHOWN_LINES = 5
 """Lines kept from the start and from the end of a log, for people who ask why nothing was read."""
@@ -34,12 +38,16 @@ class Reading:
 
     def __init__(self) -> None:
         self._notes = Notes()
-        self._iterations = IterationReader(self._notes)
+        self._rows = Rows(self._notes)
+        self._iterations = RecordReader(SHAPE, self._rows, self._notes)
         self._steps = StepReader(self._notes)
         self._memory = MemoryReader(self._notes)
-        self._dumps = DumpReader(self._notes, self._iterations.process_started)
-        self._events = EventReader(self._notes, self._iterations.process_started)
+        self._dumps = DumpReader(self._notes, self._rows.process_started)
+        self._events = EventReader(self._notes, self._rows.process_started)
         self._world = WorldSizeReader()
+        self._families = FamilyReader()
+        self._facts = FactReader()
+        self._timers = TimerReader(self._rows, self._notes)
         self._scanner = Scanner(self._readers())
         self._head = b""
         self._tail = b""
@@ -47,7 +55,19 @@ class Reading:
 
     def _readers(self) -> Sequence[LineReader]:
         """All readers; those of further trainer families come here."""
-        return (self._iterations, self._steps, self._memory, self._dumps, self._events, self._world)
+        return (
+            self._iterations,
+            NemoReader(self._rows, self._notes),
+            PithTrainReader(self._rows, self._notes),
+            self._steps,
+            self._memory,
+            self._dumps,
+            self._events,
+            self._world,
+            self._families,
+            self._facts,
+            self._timers,
+        )
 
     def read(self, block: bytes) -> None:
         """Read one block of `scanner.blocks()`."""
@@ -63,7 +83,8 @@ class Reading:
         if end and not end.endswith(b"\n"):
             line_count += 1
             self._iterations.ended_in(end.rpartition(b"\n")[2], line_count)
-        series = build(self._iterations.rows, self._steps.steps, self._notes)
+        self._timers.finish()
+        series = build(self._rows, self._timers.tables, self._steps.steps, self._notes)
         dumps = self._dumps.dumps()
         settings, arguments = merge(dumps, self._notes)
         stated, refused = contract_fields(settings)
@@ -75,14 +96,14 @@ class Reading:
         is_bridge = bool(self._steps.steps.lines) or self._memory.is_bridge or any(dump.is_summary for dump in dumps)
         is_megatron = bool(len(series.line_numbers) or dumps or self._memory.reports)
         return ParsedLog(
-            trainer=MEGATRON_BRIDGE if is_bridge else MEGATRON_LM if is_megatron else "",
+            trainer=name_trainer(self._rows, is_bridge=is_bridge, is_megatron=is_megatron, words=self._families.seen),
             columns=series.columns,
             line_numbers=series.line_numbers,
             segment_starts=series.segment_starts,
             total_iterations=series.total_iterations,
             log_interval=series.log_interval or _whole(arguments.get("log_interval")),
             stated=stated,
-            arguments=arguments,
+            arguments={**self._facts.facts, **self._timers.facts, **arguments},
             memory=self._memory.reports,
             events=tuple(self._events.events),
             problems=self._notes.problems(),
@@ -90,6 +111,7 @@ class Reading:
             unrecognised_lines=self._notes.unread,
             first_lines=_shown(self._head, first=True),
             last_lines=_shown(end, first=False),
+            not_understood=self._notes.examples(),
             truncated=self._notes.cut or self._stops_early(series),
         )
 

@@ -1,13 +1,14 @@
 """Turns the iteration lines of a log into columns: without doubled lines, with overlaps of restarts resolved."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from app.domain.logs.megatron_bridge import Steps
-from app.domain.logs.megatron_lm import Rows, Start
 from app.domain.logs.notes import Notes
+from app.domain.logs.rows import Rows, Start, Table
 from app.domain.logs.true_step_time import true_step_times
 from app.domain.run import FloatArray, IntArray
 
@@ -15,6 +16,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 MAX_COLUMNS = 64
 """Columns kept, in the order in which they first appear. Trainers with every option on print about 30."""
+
+MAX_TIMER_CELLS = 8_000_000
+"""Numbers in the columns of timers: 64 MB."""
 
 ROUNDING_MS = 6.0
 CLOCKS = 0.01
@@ -32,16 +36,17 @@ class Series:
     log_interval: int | None
 
 
-def build(rows: Rows, steps: Steps, notes: Notes) -> Series:
+def build(rows: Rows, timers: Sequence[Table], steps: Steps, notes: Notes) -> Series:
     """All columns of a log. Without iteration lines the step lines are counted from 1."""
     if not rows.lines:
         return _from_steps(steps, notes)
     printed = _scatter(rows, notes)
-    total = int(printed.pop("total_iterations")[-1])
+    total = _total(printed.pop("total_iterations", None))
     lines = np.frombuffer(rows.lines, np.int64)
     if steps.lines:
         printed["tflops_per_gpu"] = _with_step_lines(printed, lines, steps)
     fresh = ~_doubled(printed, rows)
+    printed |= _scatter_timers(timers, fresh, notes)
     first = _first_of_process(printed["iteration"], rows, fresh)
     kept = fresh & ~_superseded(printed["iteration"], first, fresh)
     starts = _starts(first, kept, rows)
@@ -57,22 +62,47 @@ def log_interval(iteration: FloatArray) -> int | None:
     return int(values[counts.argmax()]) if len(values) else None
 
 
+def _total(totals: FloatArray | None) -> int | None:
+    """The planned iterations that the last line which names them names."""
+    named = totals[np.isfinite(totals)] if totals is not None else np.empty(0)
+    return int(named[-1]) if len(named) else None
+
+
 def _scatter(rows: Rows, notes: Notes) -> dict[str, FloatArray]:
-    """The numbers of all templates as columns, in the units of the columns, NaN where nothing was printed."""
+    """The numbers of all tables as columns, in the units of the columns, NaN where nothing was printed."""
     n = len(rows.lines)
     columns: dict[str, FloatArray] = {}
-    for template in rows.templates:
-        if not template.rows:
+    for table in rows.tables:
+        if not table.rows:
             continue
-        table = np.frombuffer(template.values).reshape(-1, len(template.columns))
-        at = np.frombuffer(template.rows, np.int64)
-        for place, (name, scale) in enumerate(zip(template.columns, template.scales, strict=True)):
+        values = np.frombuffer(table.values).reshape(-1, len(table.columns))
+        at = np.frombuffer(table.rows, np.int64)
+        for place, (name, scale) in enumerate(zip(table.columns, table.scales, strict=True)):
             if name not in columns:
                 if len(columns) >= MAX_COLUMNS:
                     notes.problem("many columns", f"Only the first {MAX_COLUMNS} kinds of values were kept.")
                     continue
                 columns[name] = np.full(n, np.nan)
-            columns[name][at] = table[:, place] * scale
+            columns[name][at] = values[:, place] * scale
+    return columns
+
+
+def _scatter_timers(timers: Sequence[Table], fresh: BoolArray, notes: Notes) -> dict[str, FloatArray]:
+    """The timers as columns. Those behind a doubled line belong to the line that it doubles."""
+    n = len(fresh)
+    columns: dict[str, FloatArray] = {}
+    origin = np.maximum.accumulate(np.where(fresh, np.arange(n), 0))
+    for table in timers:
+        at = np.frombuffer(table.rows, np.int64)
+        inside = at < n
+        values = np.frombuffer(table.values).reshape(-1, len(table.columns))
+        for place, name in enumerate(table.columns):
+            if name not in columns:
+                if (len(columns) + 1) * n > MAX_TIMER_CELLS:
+                    notes.problem("many timers", "The log has too many iterations to keep all of its timers.")
+                    continue
+                columns[name] = np.full(n, np.nan)
+            columns[name][origin[at[inside]]] = values[inside, place]
     return columns
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from app.domain.logs.megatron_lm import Start
 from app.domain.logs.notes import Notes
+from app.domain.logs.rows import Start
 from app.domain.run import FloatArray, IntArray
 
 STAMP_SLACK = 1.005

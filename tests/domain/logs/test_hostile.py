@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import app.domain.logs
-from app.domain.logs import megatron_lm, parse_text
-from app.domain.logs.megatron_lm import MAX_RECORD, MAX_TEMPLATES
+from app.domain.logs import parse_text, records, rows
 from app.domain.logs.reading import Reading
+from app.domain.logs.records import MAX_RECORD, MAX_TEMPLATES
 from app.domain.logs.scanner import blocks
 from app.domain.logs.series import MAX_COLUMNS
 from app.domain.run import ParsedLog
@@ -89,14 +89,14 @@ def test_an_iteration_line_behind_megabytes_of_progress_bar_is_read() -> None:
 def test_text_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes that are taken apart for records stay below twice those of the log, however records are mixed up."""
     taken = 0
-    original = megatron_lm._record
+    original = records._record
 
     def counted(data: bytes, start: int, begin: int, stop: int, *, cut: bool) -> tuple[bytes, bool]:
         nonlocal taken
         taken += stop - begin
         return original(data, start, begin, stop, cut=cut)
 
-    monkeypatch.setattr(megatron_lm, "_record", counted)
+    monkeypatch.setattr(records, "_record", counted)
     for name in ("half records", "records on one line", "step times without values", "bars"):
         taken = 0
         parse_text(HOSTILE[name])
@@ -115,11 +115,11 @@ def test_ever_new_fields_make_neither_columns_nor_patterns_without_end() -> None
     assert {problem.kind for problem in log.problems} == {"many columns", "many kinds of lines"}
     reading = Reading()
     reading.read(lines.encode())
-    assert len(reading._iterations.rows.templates) <= MAX_TEMPLATES + 1
+    assert len(reading._rows.tables) <= MAX_TEMPLATES + 1
 
 
 def test_more_iterations_than_can_be_kept_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(megatron_lm, "MAX_ROWS", 3)
+    monkeypatch.setattr(rows, "MAX_ROWS", 3)
     log = parse_text("".join(iteration(n, 10.0) for n in range(1, 9)))
     assert column(log, "iteration") == [1, 2, 3]
     assert "too many iterations" in {problem.kind for problem in log.problems}

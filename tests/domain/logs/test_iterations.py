@@ -51,6 +51,18 @@ def test_every_field_of_a_line_is_a_column() -> None:
         ("throughput per GPU (TFLOP/s/GPU): 11.9/11.5", "tflops_per_gpu", 11.9),
         ("grad norm: inf", "grad_norm", float("inf")),
         ("num zeros: 71", "num_zeros", 71.0),
+        ("total grad norm: 2.773", "grad_norm", 2.773),
+        ("consumed tokens: 1.258B", "consumed_tokens", 1.258e9),
+        ("mem: 253.38GB/2.60GB", "mem_gb", 253.38),
+        ("hip mem usage/free/total/usage_ratio: 253.38GB/2.60GB/255.98GB/98.98%", "hip_mem_used_bytes", 253.38 * 2**30),
+        ("rank-17 rocm max mem usage/usage_ratio: 1.00GB/59.95%", "rocm_max_mem_used_bytes", 2.0**30),
+        ("mem usages: 0.7494", "mem_usages", 0.7494),
+        ("compute per GPU (TFLOP/s/GPU): 496.3 (avg 496.1)", "tflops_per_gpu", 496.3),
+        ("compute per GPU (TFLOP/s/GPU): 496.3 (avg 496.1)", "tflops_per_gpu_running_avg", 496.1),
+        ("tokens/s/GPU inst/harmonic mean: 9640.7/9629.8", "tokens_per_s_per_gpu", 9640.7),
+        ("tokens/s/GPU inst/harmonic mean: 9640.7/9629.8", "tokens_per_s_per_gpu_running_avg", 9629.8),
+        ("expert load max/mean: 1.25", "expert_load_max_mean", 1.25),
+        ("lm loss: 6.4577964568734512", "lm_loss", 6.4577964568734512),
         ("My Own Metric (x/y): 5", "my_own_metric_x_y", 5.0),
     ],
 )
@@ -59,9 +71,7 @@ def test_fields_are_known_by_their_names(field: str, name: str, value: float) ->
     assert column(log, name) == [value, value]
 
 
-@pytest.mark.parametrize(
-    "field", ["eta: 0:00:00", "consumed tokens: 1.258B", "mem: 253.38GB/2.60GB", ": 5", "free text"]
-)
+@pytest.mark.parametrize("field", ["eta: 0:00:00", "mood: 1.258Q", "mem: GB/2.60GB", ": 5", "free text"])
 def test_values_that_are_no_numbers_are_left_out(field: str) -> None:
     log = parse_text(iteration(1, 10.0, tail=f"{field} | lm loss: 2.5") * 2)
     assert set(log.columns) == {
