@@ -8,9 +8,11 @@ from fastapi import FastAPI
 
 from app.overview.routes import router as overview_pages
 from app.projects.api import router as projects_api
+from app.projects.routes import router as projects_pages
 from app.runs.amend_api import router as amend_api
 from app.runs.api import router as runs_api
 from app.runs.append_api import router as append_api
+from app.runs.form_routes import router as run_forms
 from app.runs.routes import router as runs_pages
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine
@@ -18,6 +20,7 @@ from app.storage.log_files import LogFiles
 from app.web import error_pages
 from app.web.assets import mount_assets
 from app.web.body_limit import BodyLimitMiddleware
+from app.web.glossary import router as glossary
 from app.web.health import router as health
 from app.web.logging import configure_logging
 from app.web.metrics import Metrics
@@ -42,7 +45,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.engine = make_engine(settings)
     app.state.log_files = LogFiles.from_settings(settings)
     app.state.metrics = Metrics()
-    for router in (health, runs_api, append_api, amend_api, projects_api, overview_pages, runs_pages, reference):
+    for router in (
+        health,
+        runs_api,
+        append_api,
+        amend_api,
+        projects_api,
+        overview_pages,
+        runs_pages,
+        run_forms,
+        projects_pages,
+        glossary,
+        reference,
+    ):
         app.include_router(router)
     mount_assets(app)
     error_pages.register(app)

@@ -22,7 +22,9 @@ def answer(run: RunDetail) -> str:
     if run.status in _WAITING:
         return _WAITING[run.status]
     if run.status == "failed":
-        return "No figure could be read from this run."
+        if run.receiving:
+            return "No iteration has come in yet."
+        return "No figure could be read from this run" + (f": {run.failures[0].title}." if run.failures else ".")
     sentences = [_speed(run), "" if run.receiving else _ending(run), _meaning(run)]
     return " ".join(sentence for sentence in sentences if sentence)
 

@@ -1,5 +1,6 @@
 """Where the step goes: the timers of a run as horizontal bars, the longest first."""
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -30,7 +31,9 @@ def chart_height(timers: Sequence[Timer]) -> int:
 def timer_chart(timers: Sequence[Timer]) -> dict[str, Any]:
     """A Vega-Lite specification that charts.js embeds."""
     shown = sorted_timers(timers)[:SHOWN]
-    spec = dict(_specification(chart_height(timers)))
+    # Labels stand behind the bars, so the axis is a third longer than the longest of them.
+    longest = max((timer.share_of_step for timer in shown), default=1.0)
+    spec = dict(_specification(chart_height(timers), math.ceil(longest * 1.33 * 10) / 10))
     spec["datasets"] = {"timers": [_row(timer) for timer in shown]}
     spec["description"] = f"Share of the step by timer, {len(shown)} timers. The table below holds the same values."
     return spec
@@ -46,13 +49,14 @@ def _row(timer: Timer) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=32)
-def _specification(height: int) -> dict[str, Any]:
+@lru_cache(maxsize=64)
+def _specification(height: int, end: float) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     y = alt.Y("timer:N", sort=None, title=None, axis=alt.Axis(labelLimit=220, labelFontSize=12))
-    x = alt.X("share:Q", title="share of the step", axis=alt.Axis(format="%", grid=True, domain=False, tickCount=5))
-    x = x.scale(alt.Scale(domainMin=0, nice=False, padding=110))
+    ticks = [tick / 5 for tick in range(6) if tick / 5 <= end]
+    x = alt.X("share:Q", title="share of the step", axis=alt.Axis(format="%", grid=True, domain=False, values=ticks))
+    x = x.scale(alt.Scale(domain=[0, end], nice=False))
     bars = alt.Chart(alt.NamedData("timers")).mark_bar(color=theme.ACCENT, opacity=0.8, height={"band": 0.62})
     bars = bars.encode(
         x,

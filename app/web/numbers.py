@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from markupsafe import Markup, escape
+
 from app.domain.run import Metric, Value
 
 THIN = "\u202f"
@@ -123,6 +125,14 @@ def ago(time: datetime, now: datetime) -> str:
 
 def absolute(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def coded(text: str) -> Markup:
+    """A sentence of the domain as HTML: what stands in backticks is code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # a backtick without its partner is one of a log's own
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
 
 
 def short_commit(commit: str) -> str:

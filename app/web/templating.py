@@ -18,6 +18,7 @@ from app.web.assets import asset_url
 _FILTERS = (
     numbers.ago,
     numbers.absolute,
+    numbers.coded,
     numbers.contract_value,
     numbers.counted,
     numbers.figure,
