@@ -65,7 +65,7 @@ def set_defaults(
     Raises NotFound, and InvalidMetadata that names each wrong field as `fields.NAME`, `container_image` or `author`.
     """
     wanted = _checked(fields, container_image.strip(), one_line(author))
-    with transaction(engine) as session:
+    with transaction(engine, durable=True) as session:
         project = _project(session, slug)
         before = {row.name: row for row in _rows(session, project)}
         changed = {name for name in before.keys() | wanted.keys() if _value(before.get(name)) != wanted.get(name)}

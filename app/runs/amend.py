@@ -31,7 +31,7 @@ def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object],
     """
     author, note = one_line(author), one_line(note)
     stated = _checked(fields, author, note)
-    with transaction(engine) as session:
+    with transaction(engine, durable=True) as session:
         row = session.get(RunRow, run_id, with_for_update=True)
         if row is None:
             raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")

@@ -140,14 +140,14 @@ def _append(
     _check_offset(held, piece)
     with _staged(log_files, settings, held, piece) as new:
         if new is None:
-            with transaction(engine) as session:
+            with transaction(engine, durable=True) as session:
                 return _news(session, settings, run_id, piece, held, new_bytes=0)
         with transaction(engine) as session:
             # What it takes the place of stays for a while, for whoever reads it just now.
             noted = object_records.about_to_put(session, [new.key, *held.keys[new.keeps :]])
         with forgotten_on_failure(engine, log_files, [new.key], noted):
             log_files.keep(new.file)
-            with transaction(engine) as session:
+            with transaction(engine, durable=True) as session:
                 session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time changes a run
                 if _held(session, run_id, piece.name) != held:
                     raise _OvertakenError

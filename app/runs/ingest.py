@@ -251,7 +251,7 @@ def _name_from_files(staged: Sequence[Staged]) -> str:
 
 def _insert(engine: Engine, project: str, row: RunRow, staged: Sequence[Staged]) -> Accepted:
     """Commit the run and its files, or find the one that another request committed in the same moment."""
-    with transaction(engine) as session:
+    with transaction(engine, durable=True) as session:
         row.project_id = project_id(session, project)
         try:
             with session.begin_nested():

@@ -55,14 +55,21 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     # A transaction that reads first and writes later is refused at once when another wrote in between, whatever
     # the busy timeout; one that takes the write lock at its start waits its turn.
-    writes = connection.get_execution_options().get("writes", False)
+    options = connection.get_execution_options()
+    writes = options.get("writes", False)
+    if writes:
+        connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if options.get('durable') else 'NORMAL'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 @contextmanager
-def transaction(engine: Engine) -> Iterator[Session]:
-    """A session that commits at the end of the block, or rolls back when it raises."""
-    writing = engine.execution_options(writes=True)
+def transaction(engine: Engine, *, durable: bool = False) -> Iterator[Session]:
+    """A session that commits at the end of the block, or rolls back when it raises.
+
+    A commit survives the death of any process. A power cut may take SQLite's last ones along, which is fine for what a
+    worker does again; `durable` waits for the disk, for what is acknowledged to a client. PostgreSQL always waits.
+    """
+    writing = engine.execution_options(writes=True, durable=durable)
     with Session(writing, expire_on_commit=False) as session, session.begin():
         yield session
 

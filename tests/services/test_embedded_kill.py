@@ -1,4 +1,4 @@
-"""kill -9 of the embedded server right after a 202: what was acknowledged is processed after the next start, once."""
+"""kill -9 of the embedded server right after its answer: what was acknowledged is there after the next start, once."""
 
 from pathlib import Path
 
@@ -38,3 +38,44 @@ def test_every_acknowledged_run_is_processed_after_a_kill(data: Path) -> None:
         assert {run["id"] for run in runs(house)} == acknowledged
         assert {run["status"] for run in runs(house)} == {"ready"}
         assert house.stop() == 0
+
+
+def test_a_log_that_grows_loses_nothing_that_was_acknowledged(data: Path) -> None:
+    log = training_log(iterations=60)
+    address, sent = "", 0
+    for _ in range(3):
+        with running("serve", data) as house:
+            address = address or _opened(house)
+            for _ in range(4):
+                # Whoever does not know what arrived begins a little before.
+                begin = max(0, sent - 100)
+                end = sent + len(log) // 16
+                answer = _append(house, address, log[begin:end], begin)
+                assert answer["offset"] == end
+                sent = end
+            house.process.kill()
+            house.process.wait()
+    with running("serve", data) as house:
+        assert httpx2.get(f"{house.address}{address}/files/0", timeout=60).content == log[:sent]
+        assert _append(house, address, log[sent:], sent, "&complete=true")["offset"] == len(log)
+        wait_for(lambda: _iterations(house, address) == 60, "the whole log to be read")
+        assert house.stop() == 0
+
+
+def _opened(house: Running) -> str:
+    answer = httpx2.post(
+        f"{house.address}/api/v1/runs?complete=false", files={"meta": (None, '{"name": "grows"}')}, timeout=60
+    )
+    assert answer.status_code == 202, answer.text
+    return f"/api/v1/runs/{answer.json()['id']}"
+
+
+def _append(house: Running, address: str, piece: bytes, offset: int, more: str = "") -> dict[str, object]:
+    answer = httpx2.post(f"{house.address}{address}/logs?offset={offset}{more}", content=piece, timeout=60)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, object] = answer.json()
+    return body
+
+
+def _iterations(house: Running, address: str) -> object:
+    return httpx2.get(f"{house.address}{address}", timeout=60).json()["health"].get("iterations")

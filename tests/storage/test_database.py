@@ -60,6 +60,15 @@ def test_times_come_back_aware_and_in_utc(engine: Engine) -> None:
         assert session.exec(select(ProjectRow.created_at)).one() == written
 
 
+@pytest.mark.parametrize(("durable", "synchronous"), [(True, 2), (False, 1)])
+def test_what_is_acknowledged_waits_for_the_disk(engine: Engine, durable: bool, synchronous: int) -> None:
+    for _ in range(2):  # connections are used again
+        with transaction(engine, durable=durable) as session:
+            assert session.execute(text("PRAGMA synchronous")).scalar_one() == synchronous
+        with transaction(engine, durable=not durable) as session:
+            assert session.execute(text("PRAGMA synchronous")).scalar_one() == 3 - synchronous
+
+
 def test_sqlite_checks_foreign_keys(engine: Engine) -> None:
     def add_orphan() -> None:
         with transaction(engine) as session:
