@@ -6,6 +6,7 @@ A new family adds its reader in `reading.py` and an excerpt to the tests; `docs/
 
 from collections.abc import Iterable
 
+from app.domain.logs.partial_lines import whole_lines
 from app.domain.logs.reading import Reading
 from app.domain.logs.scanner import blocks
 from app.domain.run import ParsedLog
@@ -20,7 +21,7 @@ def parse_log(chunks: Iterable[bytes]) -> ParsedLog:
     the result. Chunks of 256 KiB to 1 MiB are read fastest.
     """
     reading = Reading()
-    for block in blocks(chunks):
+    for block in whole_lines(blocks(chunks)):
         reading.read(block)
     return reading.result()
 

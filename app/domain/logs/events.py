@@ -31,6 +31,8 @@ KINDS = {
     "dispatcher_refused": "The trainer refused the dispatcher's settings.",
     "dispatcher_fallback": "The trainer went on with another dispatcher than it was asked for.",
     "permute_fallback": "HybridEP went on without the fused permutation that it was asked for.",
+    "optimizer_fallback": "The trainer went on with a slower optimizer, since a package is missing.",
+    "router_dtype": "A dispatcher wants the router to compute in float32, and it does not.",
     "graph_captured": "CUDA graphs were captured; the text tells which implementation did it.",
     "out_of_memory": "A GPU ran out of memory.",
     "deepep_timeout": "DeepEP waited too long for tokens.",
@@ -83,6 +85,8 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ("transformer_engine.pytorch.ep is unavailable", "ncclep_missing"),
     ("Falling back to alltoall", "dispatcher_fallback"),
     ("Falling back to unfused HybridEP", "permute_fallback"),
+    ("Apex are not installed. Falling back", "optimizer_fallback"),
+    ("only supports float32 probs", "router_dtype"),
     ("CUDA graph capture done for training", "graph_captured"),
     ("Time spent in CUDA Graphs capture", "graph_captured"),
     ("cuda graph(s) in ", "graph_captured"),
@@ -98,18 +102,26 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ("Invalid backend: ", "dispatcher_refused"),
     ("out of memory", "out_of_memory"),
     ("OutOfMemoryError", "out_of_memory"),
+    ("[OOM] rank ", "out_of_memory"),
     ("Watchdog caught collective operation timeout", "nccl_timeout"),
     ("DistBackendError", "nccl_error"),
     ("ncclInternalError", "nccl_error"),
     ("ncclUnhandledCudaError", "nccl_error"),
+    ("ncclRemoteError", "nccl_error"),
+    ("ncclSystemError", "nccl_error"),
     ("NCCL error", "nccl_error"),
     ("Unexpected result", "not_finite"),
+    ("found NaN in local", "not_finite"),
+    ("found Inf in local", "not_finite"),
     ("ChildFailedError", "process_failed"),
     ("exitcode  :", "exit_code"),
     ("srun: error:", "scheduler"),
     ("slurmstepd: error:", "scheduler"),
+    ("srun: Force Terminated", "scheduler"),
+    ("SignalException", "scheduler"),
+    ("Memory access fault by GPU", "error"),
 )
-_ERROR = re.compile(r"(?:^|[\s:])([A-Za-z_][\w.]{0,80}(?:Error|Exception)): ")
+_ERROR = re.compile(r"(?:^|[\s:])([A-Za-z_][\w.]{0,80}(?:Error|Exception)): |^AssertionError\s*$")
 
 
 class EventReader:
@@ -128,6 +140,12 @@ class EventReader:
         b"graph capture done for t",
         b"in CUDA Graphs capture",
         b"cuda graph(s) in ",
+        b"[OOM] rank ",
+        b"AssertionError",
+        b"SignalExc",
+        b"srun: Force T",
+        b"access fault by GPU",
+        b"float32 probs",
     )
 
     def __init__(self, notes: Notes, on_start: Callable[[int | None], None]) -> None:

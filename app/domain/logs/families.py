@@ -10,9 +10,7 @@ MINDSPEED = "MindSpeed"
 
 _WORDS = {
     b"flagscale/": FLAGSCALE,
-    b"FlagScale/": FLAGSCALE,
-    b"mindspeed_llm": MINDSPEED,
-    b"mindspeed/": MINDSPEED,
+    b"mindspeed": MINDSPEED,
     b"ModelLink/": MINDSPEED,
 }
 """Parts of module names and paths in warnings and tracebacks. These trainers print Megatron-LM's own lines, so nothing

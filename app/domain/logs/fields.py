@@ -16,6 +16,9 @@ MAX_NAME = 100
 RUNNING_AVERAGE = "_running_avg"
 """Ends the column of the second number of a pair current/average."""
 
+_NO_FIGURES = frozenset({b"eta"})
+"""Names of fields whose text nobody misses."""
+
 _NUMBER = rb" *([-+.0-9A-Za-z]+) *"
 _ANYTHING = rb"[^|\r]*"
 _NO_WORD = re.compile(r"[^0-9a-z]+")
@@ -35,21 +38,22 @@ _THOUSANDS = {b"K": 1e3, b"M": 1e6, b"B": 1e9, b"T": 1e12}
 class Field:
     """One part of a line: the pattern of it, whose groups are the columns; none when its value is no number.
 
-    `name` is as printed; "" for a part that has none.
+    `name` is as printed, "" for a part that has none; `example` is the part.
     """
 
     pattern: bytes
     columns: tuple[str, ...] = ()
     scales: tuple[float, ...] = ()
     name: bytes = b""
+    example: bytes = b""
 
 
 @dataclass(slots=True)
 class Template(Table):
-    """Lines that have the same fields in the same order. `unread`: printed names of those without a number."""
+    """Lines that have the same fields in the same order. `unread`: those that have a name but no number."""
 
     pattern: re.Pattern[bytes] = re.compile(b"")
-    unread: tuple[bytes, ...] = ()
+    unread: tuple[Field, ...] = ()
 
 
 def word(name: str) -> str:
@@ -88,7 +92,7 @@ def read_field(part: bytes, names: Mapping[bytes, tuple[str, float]]) -> tuple[F
     before = rb"rank-\d{1,7} ".join(map(re.escape, _RANK_NAME.split(label))) + b":"
     shape = _shape(rest, column)
     if shape is None or not column:
-        return Field(_ANYTHING, name=name), ()
+        return Field(_ANYTHING, name=name, example=part[:MAX_NAME]), ()
     pattern, columns, factors, values = shape
     return Field(before + pattern, columns, tuple(scale * one for one in factors), name), values
 
@@ -130,5 +134,5 @@ def make_template(
         names.extend(one.columns)
         scales.extend(one.scales)
     pattern = rb"\|".join(parts) + (rb"\|" if closed else rb"\r*\Z")
-    unread = tuple(one.name for one in fields if one.name and not one.columns)
+    unread = tuple(one for one in fields if one.name and not one.columns and one.name not in _NO_FIGURES)
     return Template(trainer, tuple(names), tuple(scales), pattern=re.compile(pattern), unread=unread)

@@ -35,7 +35,7 @@ keeps its printed name: early versions print it with its coefficient, so it is n
 
 
 class PithTrainReader:
-    keys: Sequence[bytes] = (b"| step-time ",)
+    keys: Sequence[bytes] = (b"| step-t",)
 
     def __init__(self, rows: Rows, notes: Notes) -> None:
         self._rows = rows

@@ -1,5 +1,6 @@
 """Puts the readers of all kinds of lines together, and what they found into one `ParsedLog`."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,11 +10,12 @@ from app.domain.logs.dumps import DumpReader
 from app.domain.logs.events import ENDS, FAILURES, EventReader
 from app.domain.logs.facts import FactReader
 from app.domain.logs.families import FamilyReader, name_trainer
+from app.domain.logs.fields import Template
 from app.domain.logs.megatron_bridge import StepReader
 from app.domain.logs.megatron_lm import SHAPE
 from app.domain.logs.memory import MemoryReader
 from app.domain.logs.nemo import NemoReader
-from app.domain.logs.notes import Notes
+from app.domain.logs.notes import Notes, quote
 from app.domain.logs.pith_train import PithTrainReader
 from app.domain.logs.prefixes import unwrap
 from app.domain.logs.records import RecordReader
@@ -31,6 +33,9 @@ SHOWN_LINES = 5
 _EDGE = 16_384
 """Bytes looked at for them."""
 _SHOWN_LENGTH = 300
+
+_STEP = re.compile(rb"\b(?:step|iter|iteration)s?\b")
+_DIGIT = re.compile(rb"\d")
 
 
 class Reading:
@@ -84,6 +89,7 @@ class Reading:
             line_count += 1
             self._iterations.ended_in(end.rpartition(b"\n")[2], line_count)
         self._timers.finish()
+        self._note_unread(end)
         series = build(self._rows, self._timers.tables, self._steps.steps, self._notes)
         dumps = self._dumps.dumps()
         settings, arguments = merge(dumps, self._notes)
@@ -114,6 +120,23 @@ class Reading:
             not_understood=self._notes.examples(),
             truncated=self._notes.cut or self._stops_early(series),
         )
+
+    def _note_unread(self, end: bytes) -> None:
+        """Fields without a number, and lines that may be steps of a trainer that is not known, for people to report."""
+        for table in self._rows.tables:
+            if isinstance(table, Template) and table.rows:
+                line = self._rows.lines[table.rows[0]]
+                for one in table.unread:
+                    name = quote(one.name)
+                    self._notes.not_understood(
+                        f"the field {name} of an iteration line", line, one.example, len(table.rows)
+                    )
+        if self._rows.lines or self._steps.steps.lines:
+            return
+        for data in (self._head, end) if len(self._head) >= _EDGE else (end,):
+            for text in data.split(b"\n"):
+                if _STEP.search(text[:_SHOWN_LENGTH].lower()) and b"loss" in text.lower() and _DIGIT.search(text):
+                    self._notes.not_understood("a step of an unknown trainer", 0, text)
 
     def _stops_early(self, series: Series) -> bool:
         """True when iterations stop before the last planned one, and no line says why."""

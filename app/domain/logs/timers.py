@@ -116,7 +116,7 @@ class TimerReader:
         recent = self._recent
         if recent is not None and recent.pattern is not None:
             match = recent.pattern.match(data, begin, stop)
-            if match and not _ENTRY.search(data, match.end(), min(stop, match.end() + _MAX_LINE)):
+            if match and not _goes_on(data, match.end(), stop):
                 self._add(recent, [float(value) for value in match.groups()], now.row)
                 return
         if now.header.endswith(b"times"):
@@ -184,6 +184,13 @@ class TimerReader:
         self._stored += len(values)
         table.values.extend(values)
         table.rows.append(row)
+
+
+def _goes_on(data: bytes, end: int, stop: int) -> bool:
+    """Whether the line below holds one more timer: a log's blocks can have more of them later."""
+    following = data.find(b"\n", end, stop) + 1
+    line = data[following : min(stop, following + _MAX_LINE)].partition(b"\n")[0] if following else b""
+    return b".: " in line or b" : (" in line
 
 
 def _columns(name: str) -> tuple[str, str]:
