@@ -146,3 +146,4 @@ document.addEventListener("htmx:sendError", () => problem("The service did not a
 document.addEventListener("htmx:timeout", () => problem("The service took too long to answer. Try again."));
 
 start(document.body);
+$('main [aria-invalid="true"]')?.focus(); // a form that came back stands far down on some pages

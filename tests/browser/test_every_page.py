@@ -7,6 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import House, OpenPage
+from tests.explained import explained
 
 ADDRESSES = (
     "/",
@@ -17,6 +18,11 @@ ADDRESSES = (
     "/runs/{ready}?view=table&line=60",
     "/runs/{failed}",
     "/runs/{waiting}",
+    "/runs/{explained}",
+    "/runs/{explained}?amend=ep",
+    "/availability",
+    "/settings/projects/every",
+    "/glossary",
     "/docs",
     "/nowhere",
     "/runs?status=no",
@@ -29,12 +35,13 @@ def ids(house: House) -> dict[str, int]:
     return {
         "ready": house.make_run(project="every", name=long, generated=True, branch=long),
         "failed": house.make_run(project="every", name="failed", status="failed"),
+        "explained": house.make_run(project="every", name="explained", **explained()),
         "waiting": house.make_run(project="every", name="waiting", status="processing"),
     }
 
 
 def settled(page: Page) -> Page:
-    expect(page.locator("#run-chart[hx-trigger]")).to_have_count(0)
+    expect(page.locator("#run-chart[hx-trigger], #run-timers[hx-trigger]")).to_have_count(0)
     expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0)
     return page
 

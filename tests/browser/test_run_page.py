@@ -2,11 +2,14 @@
 
 import re
 
+import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import House, OpenPage
 from tests.builders import FIRST_LINE
+from tests.explained import explained
+from tests.shared_papers import shared_folder
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def test_a_point_leads_to_its_line_and_a_line_to_its_point(open_page: OpenPage, 
     line.get_by_role("link", name=f"it. {iteration}").click()
     drawn(page)
     expect(page.locator("#chart")).to_be_in_viewport()
-    shown = page.locator("[data-chart] script").text_content() or ""
+    shown = page.locator("#run-chart-data script").text_content() or ""
     assert f'"pointed": [{{"iteration": {iteration}}}]' in shown
 
 
@@ -80,3 +83,31 @@ def test_a_table_is_there_without_script(open_page: OpenPage, run: int) -> None:
     page = open_page(f"/runs/{run}", script=False)
     page.get_by_role("link", name="Show the table").click()
     expect(page.get_by_role("region", name="Iterations as a table")).to_contain_text("warm-up")
+
+
+def test_a_failure_leads_to_the_line_that_shows_it(open_page: OpenPage, house: House) -> None:
+    folder = shared_folder("corpus") / "logs" / "real-full"
+    log = (folder / "dsv4-p22-turbo-crash.log").read_bytes()
+    answer = httpx2.post(
+        f"{house.address}/api/v1/runs", params={"wait": "30"}, files={"log": ("crash.log", log)}, data={"meta": "{}"}
+    )
+    page = open_page(f"/runs/{answer.json()['id']}")
+    card = page.locator("#failure-1")
+    expect(card.get_by_text("What to do:")).to_be_visible()
+    link = card.locator(".evidence a").first
+    number = int(re.sub(r"\D", "", link.inner_text()))
+    evidence = card.locator(".evidence code").first.inner_text()
+    link.click()
+    line = page.locator(f"#L{number}")
+    expect(line).to_be_in_viewport()
+    expect(line).to_have_class(re.compile("event chosen"))
+    expect(line).to_contain_text(evidence.split()[-1])
+    line.get_by_role("link", name="failure").click()
+    expect(card).to_be_in_viewport()
+
+
+def test_timers_are_drawn_beside_their_table(open_page: OpenPage, house: House) -> None:
+    page = open_page(f"/runs/{house.make_run(project='charts', name='timed', **explained())}")
+    expect(page.locator(".bars-area[data-ready] canvas")).to_be_visible()
+    expect(page.get_by_role("region", name="Timers as a table")).to_contain_text("forward backward")
+    assert '"restarts": [{"iteration": 21' in (page.locator("#run-chart-data script").text_content() or "")

@@ -1,7 +1,9 @@
 """Pages through the door: block or page, escaping, what filters select, errors at their field."""
 
+import html
 import json
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -266,3 +268,16 @@ def test_the_form_uploads_through_the_same_door(client: TestClient, engine: Engi
     page = client.get(answer.headers["Location"]).text
     assert "a.log" in page
     assert "b.log" in page
+
+
+def test_the_command_that_states_what_is_unknown_invents_nothing(client: TestClient, make: Make) -> None:
+    run = make(unknown=["cluster", "gpu", "data_mode", "tp", "seq_len", "attention"])
+    text = client.get(f"/runs/{run}").text
+    command = shlex.split(html.unescape(re.findall(r'id="supply-script".*?<code>(curl .*?)</code>', text, re.DOTALL)[0]))
+    body = json.loads(command[command.index("-d") + 1])
+    assert body == {"fields": {"cluster": None, "gpu": None, "data_mode": None, "seq_len": None}, "author": ""}
+    assert "<dd>mock, real" in text
+    refused = client.patch(f"/api/v1/runs/{run}/contract", json=body | {"author": "Ada"})
+    assert refused.status_code == 422
+    assert client.get(f"/api/v1/runs/{run}").json()["amendments"] == []
+    assert "supply-script" not in client.get(f"/runs/{make(unknown=['tp'])}").text

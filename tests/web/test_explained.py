@@ -1,0 +1,223 @@
+"""What a reading found beside figures, as the run's page tells it; the pages of projects; the glossary."""
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import select
+from starlette.testclient import TestClient
+
+from app.domain.contract_fields import FIELDS
+from app.domain.run import Evidence, Slice
+from app.storage.database import transaction
+from app.storage.log_files import LogFiles
+from app.storage.tables import AmendmentRow, AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow
+from app.web.glossary import terms
+from tests.builders import make_run
+from tests.explained import FOLLOWED, OUT_OF_MEMORY, explained
+
+HTML = {"Accept": "text/html"}
+HTMX = {"HX-Request": "true"}
+
+Make = Callable[..., int]
+
+
+@pytest.fixture
+def make(engine: Engine, log_files: LogFiles) -> Make:
+    def make(**columns: Any) -> int:
+        with transaction(engine) as session:
+            return make_run(session, log_files=log_files, **columns)
+
+    return make
+
+
+def test_failures_come_before_figures_with_evidence_and_advice(client: TestClient, make: Make) -> None:
+    run = make(**explained())
+    text = client.get(f"/runs/{run}").text
+    assert text.index(OUT_OF_MEMORY.title) < text.index('<dl class="figures">')
+    assert "iteration 20, rank 3" in text
+    assert "Lower <code>mbs</code>, or recompute more." in text
+    assert f'href="/runs/{run}?line=61#L61"' in text
+    assert "&lt;b&gt;Tried&lt;/b&gt;" in text
+    assert text.index(OUT_OF_MEMORY.title) < text.index("1 failure more") < text.index(FOLLOWED.explanation)
+    log = client.get(f"/runs/{run}/log?line=61", headers=HTMX).text
+    assert 'id="L61" class="event chosen"' in log
+
+
+def test_what_ran_stands_beside_what_was_asked_for(client: TestClient, make: Make) -> None:
+    text = client.get(f"/runs/{make(**explained())}").text
+    badge = "dispatcher: asked for deepep, ran alltoall"
+    assert badge in text[: text.index("</h1>") + 3000]
+    table = text[text.index('id="activity"') : text.index("</table>", text.index('id="activity"'))]
+    found = re.findall(r'<th scope="row"><code>(\w+)</code>.*?</svg>\s*([a-z ]+)</span>', table, re.DOTALL)
+    assert found == [("dispatcher", "differs"), ("precision", "agrees"), ("graph_impl", "not proven")]
+    assert "nobody says" in table
+
+
+def test_starts_timers_and_lines_to_report_are_told(client: TestClient, make: Make) -> None:
+    run = make(**explained())
+    text = client.get(f"/runs/{run}").text
+    assert "Started 2 times: 1 resume." in text
+    names = re.findall(r'<th scope="row">([a-z ]+)</th><td class="number">[\d.]+\u202f%', text)
+    assert names == ["forward backward", "forward compute", "optimizer", "batch generator"]
+    assert "not fair for timing" in text
+    assert "12 lines look like figures" in text
+    assert "12 x iteration line: step 7 | expert load &lt;max&gt;: 3.1" in text
+    assert "steady state 1, flops 2" in text
+    spec = client.get(f"/runs/{run}/timers", headers=HTMX).text
+    assert '"timer": "forward backward"' in spec
+
+
+def test_a_crash_loop_is_no_resume(client: TestClient, make: Make) -> None:
+    loop = [asdict(Slice("a.log", "retry", 1, 3, row, crash_loop=True)) for row in (0, 3, 6)]
+    text = client.get(f"/runs/{make(slices=loop)}").text
+    assert "3 starts of them are a crash loop" in text
+    assert text.count("crash loop</span>") == 3
+
+
+def test_one_start_and_no_findings_leave_no_empty_section(client: TestClient, make: Make) -> None:
+    text = client.get(f"/runs/{make(slices=[asdict(Slice('train.log', 'start', 1, 50, 0))])}").text
+    for section in ("failures", "activity", "slices", "timers", "not-understood", "amendments"):
+        assert f'id="{section}"' not in text, section
+
+
+def test_series_are_chosen_in_groups(client: TestClient, make: Make) -> None:
+    text = client.get(f"/runs/{make()}/chart", headers=HTMX).text
+    assert re.findall(r'<optgroup label="([^"]+)"', text) == ["Speed", "Loss", "Optimizer", "Batch"]
+
+
+def test_lines_are_counted_in_their_own_file(client: TestClient, make: Make, engine: Engine) -> None:
+    failure = asdict(OUT_OF_MEMORY) | {"evidence": [asdict(Evidence(1, 3, "second file"))]}
+    run = make(failures=[failure])
+    with transaction(engine) as session:
+        first = session.exec(select(RunFileRow).where(RunFileRow.run_id == run)).one()
+        key = session.exec(select(SegmentRow.object_key).where(SegmentRow.file_id == first.id)).one()
+        second = RunFileRow(run_id=run, kind="log", name="rank7.log", position=1, size_bytes=1, sha256="")
+        session.add(second)
+        session.flush()
+        session.add(SegmentRow(file_id=second.id, position=0, size_bytes=first.size_bytes, object_key=key))
+    assert "rank7.log, line 3" in client.get(f"/runs/{run}").text
+    log = client.get(f"/runs/{run}/log?file=1&line=3", headers=HTMX).text
+    assert 'id="L3" class="event chosen"' in log
+    assert 'id="L3" class="event' not in client.get(f"/runs/{run}/log?line=3", headers=HTMX).text
+
+
+def test_unknown_fields_are_asked_for_stack_members_first(client: TestClient, make: Make) -> None:
+    text = client.get(f"/runs/{make()}").text
+    assert "Still unknown: <code>cluster</code>, <code>pp_layout</code>" in text
+    asked = re.findall(r'name="field\.(\w+)"', text)
+    assert asked == ["cluster", "pp_layout", "attention"]
+    assert re.search(r'<select id="a-field.attention".*?<option value="flash"', text, re.DOTALL)
+
+
+def test_a_statement_needs_a_name_and_a_value_that_can_be(client: TestClient, make: Make, engine: Engine) -> None:
+    run = make()
+    sent = {"field.cluster": "eos", "field.attention": "psychic", "note": "from the job file"}
+    refused = client.post(f"/runs/{run}/contract", data=sent, headers=HTML)
+    assert refused.status_code == 422
+    for name in ("author", "field.attention"):
+        error = re.search(rf'name="{name}".*?class="error"[^>]*>(.*?)</p>', refused.text, re.DOTALL)
+        assert error is not None, name
+        assert "must" in error[1]
+    assert 'value="eos"' in refused.text
+    assert "Nothing was saved." in refused.text
+    sent |= {"field.attention": "flash", "author": "Ada"}
+    answer = client.post(f"/runs/{run}/contract", data=sent, headers=HTML, follow_redirects=False)
+    assert (answer.status_code, answer.headers["Location"]) == (303, f"/runs/{run}#contract")
+    text = client.get(f"/runs/{run}").text
+    assert "is being read again" in text
+    history = text[text.index('id="amendments"') :]
+    assert "from the job file" in history
+    assert "Ada" in history
+
+
+def test_a_correction_can_be_taken_back_where_one_stands(client: TestClient, make: Make, engine: Engine) -> None:
+    run = make()
+    with transaction(engine) as session:
+        session.add(AmendmentRow(run_id=run, field="ep", value=8, old_value=16, old_source="arguments", author="Ada"))
+    text = client.get(f"/runs/{run}?amend=ep").text
+    assert 'name="take_back" value="ep"' in text
+    assert 'name="take_back"' not in client.get(f"/runs/{run}?amend=tp").text
+    client.post(f"/runs/{run}/contract", data={"take_back": "ep", "author": "Bea"}, headers=HTML)
+    assert "what the run says" in client.get(f"/runs/{run}").text
+
+
+def test_news_of_a_growing_run_come_part_by_part(client: TestClient, make: Make, engine: Engine) -> None:
+    run = make(reception="receiving", heard_at=datetime.now(UTC), processed_at=datetime(2026, 11, 20, tzinfo=UTC))
+    page = client.get(f"/runs/{run}").text
+    assert "The log is still coming in" in page
+    asks = re.search(r'hx-get="(/runs/\d+/news\?seen=[^"]+)" hx-trigger="every 2s"', page)
+    assert asks is not None
+    assert client.get(asks[1], headers=HTMX).status_code == 204
+    with transaction(engine) as session:
+        row = session.get(RunRow, run)
+        assert row is not None
+        row.processed_at, row.reception = datetime(2026, 11, 21, tzinfo=UTC), "complete"
+    current = HTMX | {"HX-Current-URL": f"http://testserver/runs/{run}?series=lm_loss"}
+    news = client.get(asks[1], headers=current).text
+    assert re.findall(r'id="([\w-]+)"[^>]* hx-swap-oob="true"', news) == [
+        "run-top", "run-chart-data", "run-chart-note", "run-middle", "run-contract", "run-end",
+    ]  # fmt: skip
+    assert "lm loss" in news
+    assert 'data-announce="The log is complete."' in news
+    assert "every 2s" not in news
+
+
+@pytest.mark.parametrize("seen", ["", "ready", "....", "x" * 500, "ready.settled.9"])
+def test_whatever_a_page_says_it_has_seen_it_gets_news(client: TestClient, make: Make, seen: str) -> None:
+    assert client.get(f"/runs/{make()}/news?seen={seen}", headers=HTMX).status_code == 200
+
+
+def test_lists_are_filtered_by_how_the_job_ended(client: TestClient, make: Make) -> None:
+    make(name="a")
+    make(name="b", health={"outcome": "out_of_memory"})
+    text = client.get("/runs?outcome=out_of_memory").text
+    assert re.findall(r'<a href="/runs/\d+" title="(\w)">', text) == ["b"]
+    assert "ended: out of memory" in text
+    assert client.get("/runs?outcome=tired", headers=HTML).status_code == 422
+
+
+def test_availability_names_the_run_that_proves_it(client: TestClient, make: Make, engine: Engine) -> None:
+    assert "Nothing is proven yet" in client.get("/availability").text
+    run = make()
+    image, evidence = "nvcr.io/nvidia/nemo:26.06", [asdict(Evidence(0, 12, "DeepEP is not installed"))]
+    with transaction(engine) as session:
+        project = session.exec(select(ProjectRow.id)).one()
+        for dispatcher, works in (("deepep", False), ("alltoall", True)):
+            row = {"dispatcher": dispatcher, "available": works, "container": image}
+            session.add(AvailabilityRow(run_id=run, project_id=project, evidence=evidence, **row))
+    text = client.get("/availability").text
+    assert f"Not available: deepep in {image}." in text
+    assert re.findall(r'<th scope="col"><span class="dispatcher (\w+)"', text) == ["alltoall", "deepep"]
+    assert f'href="/runs/{run}?line=12#L12"' in text
+
+
+def test_a_project_states_its_defaults(client: TestClient, make: Make) -> None:
+    make(project="moe lab")
+    address = "/settings/projects/moe%20lab"
+    assert "No default is set" in client.get(address).text
+    sent = {"field.cluster": "eos", "container_image": "nvcr.io/nvidia/nemo", "another": "ep", "another_value": "many"}
+    refused = client.post(address, data=sent, headers=HTML)
+    assert refused.status_code == 422
+    for name in ("author", "another_value"):
+        assert re.search(rf'name="{name}".*?class="error"[^>]*>', refused.text, re.DOTALL), name
+    assert 'value="eos"' in refused.text
+    saved = client.post(address, data=sent | {"another_value": "8", "author": "Ada"}, headers=HTML)
+    assert saved.status_code == 200
+    assert "Saved." in saved.text
+    assert "2 fields set, and the image" in saved.text
+    assert re.search(r'name="field.ep" value="8"', saved.text)
+    assert client.get("/settings/projects/nobody", headers=HTML).status_code == 404
+
+
+def test_the_glossary_holds_every_term_and_field(client: TestClient) -> None:
+    text = client.get("/glossary").text
+    assert len(terms()) > 20
+    for name in FIELDS:
+        assert f'id="field-{name}"' in text, name
+    for anchor in ("contract", "stack-key", "config-key", "provisional", "dispatcher"):
+        assert f'<strong id="{anchor}">' in text, anchor
