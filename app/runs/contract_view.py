@@ -12,7 +12,6 @@ from app.web.contract_inputs import ROLES
 from app.web.numbers import contract_value
 
 OTHER = "Other"
-_EXAMPLES = {"count": 8, "whole": 0, "number": 1.0, "flag": True}
 _BY_HAND = "stated by "
 """How the detail of a value begins that a person stated after the upload."""
 
@@ -51,19 +50,14 @@ def contract_groups(contract: Mapping[str, Stated], unknown: Sequence[str]) -> t
     return tuple(ContractGroup(name, tuple(rows)) for name, rows in groups.items())
 
 
-def amend_command(base_url: str, run_id: int, unknown: Sequence[str]) -> str:
-    """The call of the API that states the first unknown fields, with an example of each kind of value."""
-    stated = {name: _example(name) for name in (*unknown[:3],) or ("container",)}
-    body = json.dumps({"fields": stated, "author": "your name"})
+def amend_command(base_url: str, run_id: int, blocking: Sequence[str]) -> str:
+    """The call of the API that states `blocking`, the unknown fields that hold a comparison up.
+
+    Each value is null, which the API refuses as stating nothing: what is pasted unread never becomes a fact.
+    """
+    body = json.dumps({"fields": dict.fromkeys(blocking), "author": ""})
     address = f"{base_url}/api/v1/runs/{run_id}/contract"
     return f"curl -X PATCH -H 'Content-Type: application/json' -d {shlex.quote(body)} {address}"
-
-
-def _example(name: str) -> object:
-    field = FIELDS.get(name)
-    if field is None:
-        return "..."
-    return field.choices[0] if field.choices else _EXAMPLES.get(field.kind, "...")
 
 
 def _row(name: str, stated: Stated | None) -> ContractRow:

@@ -125,7 +125,7 @@ class RunPage:
         return {name for name, change in newest.items() if not change.removed}
 
     def amend_command(self, base_url: str) -> str:
-        return contract_view.amend_command(base_url, self.run.id, [*self.unknown_stack, *self.unknown_others])
+        return contract_view.amend_command(base_url, self.run.id, self.unknown_stack)
 
     @property
     def settled(self) -> bool:
