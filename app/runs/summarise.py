@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, get_args
 
 import structlog
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import Engine, delete, insert, select
 from sqlmodel import Session, col
 
 from app.domain.documents import Document, DocumentKind, read_document
@@ -139,7 +139,7 @@ def _write(session: Session, held: Claim, reading: _Reading) -> str | None:
         return None
     for table in (SeriesRow, AvailabilityRow):
         session.execute(delete(table).where(col(table.run_id) == held.run_id))
-    session.add_all(_series_rows(held.run_id, summary))
+    session.execute(insert(SeriesRow), list(_series_rows(held.run_id, summary)))
     session.add_all(_availability_rows(held.run_id, reading))
     log.info(
         "run_processed",
@@ -200,13 +200,12 @@ def _has_column(metric: str) -> bool:
     return metric in RunRow.model_fields
 
 
-def _series_rows(run_id: int, summary: RunSummary) -> Iterator[SeriesRow]:
-    for name, values in summary.series.items():
-        unit = summary.units.get(name, "")
-        yield SeriesRow(run_id=run_id, metric=name[:100], unit=unit[:30], n=len(values), blob=series.pack(values))
-    if "log_line" not in summary.series:
-        lines = summary.line_numbers.astype(float)
-        yield SeriesRow(run_id=run_id, metric="log_line", n=len(lines), blob=series.pack(lines))
+def _series_rows(run_id: int, summary: RunSummary) -> Iterator[dict[str, Any]]:
+    columns = dict(summary.series)
+    columns.setdefault("log_line", summary.line_numbers.astype(float))
+    for name, values in columns.items():
+        unit = summary.units.get(name, "")[:30]
+        yield {"run_id": run_id, "metric": name[:100], "unit": unit, "n": len(values), "blob": series.pack(values)}
 
 
 def _end_without_result(engine: Engine, settings: Settings, held: Claim, error: Exception) -> str | None:

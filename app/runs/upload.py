@@ -49,8 +49,12 @@ def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
         raise EmptyUpload(
             f"{name} holds no text: it has no bytes at all. Nothing was kept. Check that the job wrote it."
         )
-    if kind != "events" and recognise(name, head) != "tensorboard":
-        _refuse_what_is_no_text(head, name)
+    if kind != "events":
+        try:
+            _refuse_what_is_no_text(head, name)
+        except NotALog:
+            if recognise(name, head) != "tensorboard":
+                raise
     yield from chain((head,), chunks)
 
 
