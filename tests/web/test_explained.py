@@ -99,7 +99,7 @@ def test_lines_are_counted_in_their_own_file(client: TestClient, make: Make, eng
         second = RunFileRow(run_id=run, kind="log", name="rank7.log", position=1, size_bytes=1, sha256="")
         session.add(second)
         session.flush()
-        session.add(SegmentRow(file_id=second.id, position=0, size_bytes=first.size_bytes, object_key=key))
+        session.add(SegmentRow(file_id=second.id or 0, position=0, size_bytes=first.size_bytes, object_key=key))
     assert "rank7.log, line 3" in client.get(f"/runs/{run}").text
     log = client.get(f"/runs/{run}/log?file=1&line=3", headers=HTMX).text
     assert 'id="L3" class="event chosen"' in log
@@ -188,8 +188,16 @@ def test_availability_names_the_run_that_proves_it(client: TestClient, make: Mak
     with transaction(engine) as session:
         project = session.exec(select(ProjectRow.id)).one()
         for dispatcher, works in (("deepep", False), ("alltoall", True)):
-            row = {"dispatcher": dispatcher, "available": works, "container": image}
-            session.add(AvailabilityRow(run_id=run, project_id=project, evidence=evidence, **row))
+            session.add(
+                AvailabilityRow(
+                    run_id=run,
+                    project_id=project or 0,
+                    dispatcher=dispatcher,
+                    container=image,
+                    available=works,
+                    evidence=evidence,
+                )
+            )
     text = client.get("/availability").text
     assert f"Not available: deepep in {image}." in text
     assert re.findall(r'<th scope="col"><span class="dispatcher (\w+)"', text) == ["alltoall", "deepep"]

@@ -273,7 +273,9 @@ def test_the_form_uploads_through_the_same_door(client: TestClient, engine: Engi
 def test_the_command_that_states_what_is_unknown_invents_nothing(client: TestClient, make: Make) -> None:
     run = make(unknown=["cluster", "gpu", "data_mode", "tp", "seq_len", "attention"])
     text = client.get(f"/runs/{run}").text
-    command = shlex.split(html.unescape(re.findall(r'id="supply-script".*?<code>(curl .*?)</code>', text, re.DOTALL)[0]))
+    command = shlex.split(
+        html.unescape(re.findall(r'id="supply-script".*?<code>(curl .*?)</code>', text, re.DOTALL)[0])
+    )
     body = json.loads(command[command.index("-d") + 1])
     assert body == {"fields": {"cluster": None, "gpu": None, "data_mode": None, "seq_len": None}, "author": ""}
     assert "<dd>mock, real" in text
@@ -281,3 +283,39 @@ def test_the_command_that_states_what_is_unknown_invents_nothing(client: TestCli
     assert refused.status_code == 422
     assert client.get(f"/api/v1/runs/{run}").json()["amendments"] == []
     assert "supply-script" not in client.get(f"/runs/{make(unknown=['tp'])}").text
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        {"value": None, "ci_low": None, "ci_high": None, "n": None},
+        {"value": NAN, "ci_low": NAN, "ci_high": NAN, "n": 0},
+        {"value": INF, "ci_low": 1.0, "ci_high": INF, "n": 3},
+        {"value": -INF, "ci_low": -INF, "ci_high": INF, "n": 3},
+        {"value": 1.797e308, "ci_low": -1.797e308, "ci_high": 1.797e308, "n": 3},
+        {"value": 31_310.0, "ci_low": None, "ci_high": None, "n": 3},
+        {"value": 31_310.0, "ci_low": NAN, "ci_high": INF, "n": 3},
+        {"value": 31_310.0},
+        {"value": "31 s", "ci_low": "?"},
+        {},
+    ],
+)
+def test_absurd_stored_figures_are_unknown_and_break_nothing(
+    client: TestClient, make: Make, metric: dict[str, Any]
+) -> None:
+    names = ("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib")
+    health = {"outcome": "completed", "last_loss": NAN, "first_loss": INF, "last_grad_norm": NAN, "largest_grad_norm": INF}
+    timers = [{"name": "forward-compute", "share_of_step": NAN, "median_ms": INF, "max_over_min": NAN}]
+    run = make(metrics=dict.fromkeys(names, metric), health=health, timers=timers)
+    good = make()
+    for address in ("/", "/runs", "/runs?sort=step_time_ms", f"/runs/{run}", f"/api/v1/runs/{run}"):
+        assert client.get(address).status_code == 200, address
+    listed = {item["id"]: item["metrics"] for item in client.get("/api/v1/runs").json()["items"]}
+    assert listed[good]["step_time_ms"]["n"] == 46
+    absurd = listed[run]["step_time_ms"]
+    assert absurd is None or set(absurd) == {"value", "ci_low", "ci_high", "n", "note"}
+    if metric.get("value") != 31_310.0 and metric.get("value") != 1.797e308:
+        assert absurd is None
