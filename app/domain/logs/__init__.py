@@ -21,7 +21,7 @@ def parse_log(chunks: Iterable[bytes]) -> ParsedLog:
     the result. Chunks of 256 KiB to 1 MiB are read fastest.
     """
     reading = Reading()
-    for block in whole_lines(blocks(chunks)):
+    for block in whole_lines(blocks(chunks), reading.lost_part):
         reading.read(block)
     return reading.result()
 

@@ -6,7 +6,7 @@ the others are left blank, so that line numbers stay what they are in the file.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 MAX_JOINED = 1 << 20
 """Bytes of one joined line."""
@@ -15,37 +15,48 @@ _CRI = re.compile(rb"(\d{4}-\d\d-\d\dT[\d:.]{8,20}(?:Z|[+-]\d\d:\d\d) (std(?:out
 _JSON = re.compile(rb'(\{"log": ?")([^\n]*)(", ?"stream": ?"(std(?:out|err))"[^\n]*)')
 
 
-def whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same blocks with broken lines joined. Which runtime wrote the log is told by its first line."""
+def whole_lines(blocks: Iterable[bytes], on_lost: Callable[[bytes], None]) -> Iterator[bytes]:
+    """The same blocks with broken lines joined. Which runtime wrote the log is told by its first line.
+
+    `on_lost` gets a part whose end never came although other lines follow it.
+    """
     rest = iter(blocks)
     first = next(rest, b"")
     line = first[: first.find(b"\n")].lstrip()
     joiner = _Cri() if _CRI.match(line) else _Json() if _JSON.match(line) else None
-    if joiner is not None:
-        yield joiner.join(first)
-        yield from (joiner.join(block) for block in rest)
-        yield joiner.left()
-    else:
+    if joiner is None:
         yield first
         yield from rest
+        return
+    yield joiner.join(first)
+    yield from map(joiner.join, rest)
+    parts = list(joiner.parts.values())
+    if parts and joiner.owes_break:
+        yield parts.pop() + b"\n"
+    for part in parts:
+        on_lost(part)
 
 
 class _Joiner:
     """Parts of lines that wait for their end, by stream."""
 
     def __init__(self) -> None:
-        self._parts: dict[bytes, bytes] = {}
+        self.parts: dict[bytes, bytes] = {}
+        """In the order in which they were met last."""
+        self.owes_break = False
+        """Whether the line break of the last line is held back: that line is a part, and may be the log's last."""
 
     def join(self, block: bytes) -> bytes:
         """`block` with the lines joined that end in it."""
-        if not self._parts and not self.has_parts(block):
-            return block
-        return b"\n".join(map(self.line, block.split(b"\n")))
-
-    def left(self) -> bytes:
-        """Parts whose end never came: the log was cut."""
-        parts, self._parts = self._parts, {}
-        return b"\n".join(parts.values())
+        before = b"\n" if self.owes_break else b""
+        self.owes_break = False
+        if not self.parts and not self.has_parts(block):
+            return before + block
+        lines = [self.line(line) for line in block.split(b"\n")]
+        if self.parts and len(lines) > 1 and lines[-2:] == [b"", b""]:
+            self.owes_break = True
+            lines.pop()
+        return before + b"\n".join(lines)
 
     def has_parts(self, block: bytes) -> bool:
         raise NotImplementedError
@@ -55,10 +66,10 @@ class _Joiner:
 
     def _add(self, stream: bytes, text: bytes, *, ends: bool) -> bytes | None:
         """The whole text when it ends here, or when it becomes too long; None for a part."""
-        text = self._parts.pop(stream, b"") + text
+        text = self.parts.pop(stream, b"") + text
         if ends or len(text) > MAX_JOINED:
             return text
-        self._parts[stream] = text
+        self.parts[stream] = text
         return None
 
 

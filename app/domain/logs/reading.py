@@ -82,6 +82,10 @@ class Reading:
         self._last = block
         self._scanner.scan(block)
 
+    def lost_part(self, text: bytes) -> None:
+        """A container's runtime broke a line, and the end of it is missing."""
+        self._notes.problem("broken line", "The container's runtime broke this line; its end is missing.", 0, text)
+
     def result(self) -> ParsedLog:
         end = (self._tail + self._last)[-_EDGE:]
         line_count = self._scanner.line_breaks

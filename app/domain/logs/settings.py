@@ -35,7 +35,8 @@ def merge(dumps: Sequence[Dump], notes: Notes) -> tuple[dict[str, Setting], dict
     arguments = {name: setting.value for name, setting in settings.items() if setting.source != "default"}
     for dump in dumps:
         for setting in dump.settings if dump.is_summary else ():
-            if arguments[setting.name] != setting.value:
+            # A later summary may leave the name out: then its default counts, and it is no argument
+            if arguments.get(setting.name, setting.value) != setting.value:
                 arguments[f"{setting.section}.{setting.name}"] = setting.value
     return settings, arguments
 

@@ -113,3 +113,9 @@ def test_the_same_name_in_two_sections_keeps_both_values() -> None:
     )
     log = parse_text(summary(body))
     assert log.arguments == {"seq_length": 4096, "dataset.seq_length": 8192}
+
+
+def test_a_later_summary_may_leave_a_name_out() -> None:
+    body = "[model] Non-default values (vs Mcore TransformerConfig):\n  num_moe_experts: 128"
+    log = parse_text(summary(body) + summary(body.partition("\n")[0] + "\n  bf16: True"))
+    assert "num_moe_experts" not in log.arguments

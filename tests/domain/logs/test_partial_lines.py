@@ -49,9 +49,12 @@ def test_how_the_bytes_arrive_changes_nothing(runtime) -> None:  # type: ignore[
 
 def test_other_logs_pass_unchanged() -> None:
     blocks = [b"", b"a stdout P b\n", b'{"log":"x"}\n', b"no break"]
-    assert list(whole_lines(iter(blocks))) == blocks
+    assert list(whole_lines(iter(blocks), pytest.fail)) == blocks
 
 
 def test_parts_whose_end_never_came_are_not_lost() -> None:
     log = parse_text("".join(cri("start")) + f"{STAMP} stdout P iteration 1/ 2 | elapsed time per iter\n")
     assert log.last_lines[-1] == "iteration 1/ 2 | elapsed time per iter"
+    assert log.line_count == 2
+    log = parse_text(f"{STAMP} stdout P part\n" + "".join(cri("warning", stream="stderr")))
+    assert ([problem.kind for problem in log.problems], log.line_count) == (["broken line"], 2)
