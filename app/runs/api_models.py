@@ -1,11 +1,12 @@
 """What the API says of runs, in types (`docs/api.md` in prose). Additions are welcome, changes are not."""
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from app.domain.contract_fields import METRICS
 from app.domain.run import Metric, SteadyState
@@ -25,6 +26,8 @@ from app.runs.api_findings import (
 from app.storage.run_records import RunDetail, RunFile, RunListItem, RunPage
 
 RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
+Finite = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
+"""JSON has no NaN: a stored number that is none is null."""
 Status = Literal["received", "processing", "ready", "failed"]
 
 
@@ -57,8 +60,8 @@ class SteadyStateOut(FromDomain):
 
 class MetricOut(FromDomain):
     value: float
-    ci_low: float = Field(description="Lower end of the 95 % interval.")
-    ci_high: float
+    ci_low: Finite = Field(description="Lower end of the 95 % interval; null when it is unknown.")
+    ci_high: Finite
     n: int = Field(description="Iterations behind the figure.")
     note: str = ""
 

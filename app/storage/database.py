@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlmodel import Session
 
 from app.settings import ROOT, Settings
+from app.storage import json_column
 
 _BUSY_TIMEOUT_MS = 15_000
 """How long a writer waits for SQLite's one write lock before it gives up."""
@@ -28,12 +29,13 @@ def make_engine(settings: Settings) -> Engine:
     if url.get_backend_name() == "sqlite":
         if url.database:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(url, connect_args={"check_same_thread": False})
+        engine = create_engine(url, json_serializer=json_column.dumps, connect_args={"check_same_thread": False})
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     return create_engine(
         url,
+        json_serializer=json_column.dumps,
         pool_pre_ping=True,
         pool_size=10,
         max_overflow=40,  # as many as the threads that serve requests

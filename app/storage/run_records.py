@@ -1,5 +1,6 @@
 """A run as it is read: the values that pages and the API show, and how they come out of the rows."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -302,7 +303,26 @@ def amendment(row: AmendmentRow) -> Amendment:
 
 
 def _metrics(stored: Mapping[str, Any]) -> dict[str, Metric | None]:
-    return {name: Metric(**known(Metric, value)) if value else None for name, value in (stored or {}).items()}
+    return {name: _metric(value) for name, value in (stored or {}).items()}
+
+
+def _metric(stored: Mapping[str, Any] | None) -> Metric | None:
+    """None, "unknown", for a figure without a finite value; an end of the interval that is no number is NaN."""
+    if not stored or not math.isfinite(value := _number(stored.get("value"))):
+        return None
+    n = _number(stored.get("n"))
+    return Metric(
+        value=value,
+        ci_low=_number(stored.get("ci_low")),
+        ci_high=_number(stored.get("ci_high")),
+        n=int(n) if math.isfinite(n) else 0,
+        note=str(stored.get("note") or ""),
+    )
+
+
+def _number(stored: Any) -> float:
+    """NaN for what is no number: a row may be of another definition, or of a writer with a defect."""
+    return stored if isinstance(stored, int | float) else math.nan
 
 
 def _contract(stored: Mapping[str, Any]) -> dict[str, Stated]:
@@ -312,7 +332,8 @@ def _contract(stored: Mapping[str, Any]) -> dict[str, Stated]:
 def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
     if not stored:
         return None
-    return SteadyState(**(known(SteadyState, stored) | {"reasons": tuple(stored.get("reasons", ()))}))
+    found = {name: math.nan if value is None else value for name, value in known(SteadyState, stored).items()}
+    return SteadyState(**(found | {"reasons": tuple(stored.get("reasons", ()))}))
 
 
 def aware(time: datetime) -> datetime:

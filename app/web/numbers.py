@@ -17,6 +17,8 @@ DASH = "–"
 """Not applicable. What is not known is `unknown`; nothing is ever shown as 0 or left blank."""
 _SECONDS_FROM_MS = 10_000
 _SIGNIFICANT = 4
+_ABSURD = 1e15
+"""From here on a number has no digits that anyone reads: it is written with its power of ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ class Figure:
 
     @property
     def interval(self) -> str:
-        """Ends of the 95 % interval: `30.89 to 31.73 s`."""
+        """Ends of the 95 % interval: `30.89 to 31.73 s`; `unknown` where one of them is no number."""
+        if DASH in (self.low, self.high):
+            return "unknown"
         return f"{self.low} to {self.high}{THIN + self.unit if self.unit else ''}"
 
 
@@ -92,7 +96,8 @@ def grouped(value: float, decimals: int = 0) -> str:
     """`1,204`, with the minus sign that belongs to figures; an en dash for what is no number."""
     if not math.isfinite(value):
         return DASH
-    return f"{value:,.{decimals}f}".replace("-", "−")
+    text = f"{value:,.{decimals}f}" if abs(value) < _ABSURD else f"{value:.3e}"
+    return text.replace("-", "−")
 
 
 def counted(n: int, singular: str, plural: str = "") -> str:
@@ -153,7 +158,7 @@ def contract_value(value: Value) -> str:
 
 
 def _decimals(name: str, value: float) -> int:
-    if not math.isfinite(value):
+    if not abs(value) < _ABSURD:  # also for NaN
         return 0
     if name == "mfu_pct":
         return 1 if abs(value) >= 0.9995 else 2
@@ -171,4 +176,4 @@ def _half_width(half: float, decimals: int) -> str:
         return ""
     text = grouped(half, decimals)
     smallest = grouped(10**-decimals, decimals)
-    return f"<{THIN}{smallest}" if float(text.replace(",", "")) == 0 else text
+    return f"<{THIN}{smallest}" if not text.strip("0.,") else text

@@ -307,7 +307,8 @@ def test_absurd_stored_figures_are_unknown_and_break_nothing(
     client: TestClient, make: Make, metric: dict[str, Any]
 ) -> None:
     names = ("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib")
-    health = {"outcome": "completed", "last_loss": NAN, "first_loss": INF, "last_grad_norm": NAN, "largest_grad_norm": INF}
+    health = {"outcome": "completed", "last_loss": NAN, "first_loss": INF, "last_grad_norm": NAN}
+    health |= {"largest_grad_norm": INF, "loss_finite": False, "peak_allocated_gib": NAN}
     timers = [{"name": "forward-compute", "share_of_step": NAN, "median_ms": INF, "max_over_min": NAN}]
     run = make(metrics=dict.fromkeys(names, metric), health=health, timers=timers)
     good = make()
