@@ -22,8 +22,6 @@ def write(summary: RunSummary) -> dict[str, Any]:
     """The columns, by name."""
     lists = {name: [asdict(entry) for entry in getattr(summary, name)] for name in _LISTS}
     activity = {name: asdict(entry) for name, entry in summary.activity.items()}
-    # What is no number is stored as null (`json_column.py`): such a timer says nothing.
-    lists["timers"] = tuple(t for t in lists["timers"] if t.share_of_step is not None and t.median_ms is not None)
     return lists | {"activity": activity, "fair_for_timing": summary.fair_for_timing}
 
 
