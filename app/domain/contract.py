@@ -19,7 +19,7 @@ from app.domain.contract_keys import config_key, is_provisional, stack_key
 from app.domain.derived_fields import derive
 from app.domain.documents import Document, DocumentKind
 from app.domain.dump_defaults import defaults_of_dump
-from app.domain.field_values import is_stated, read_value, shown
+from app.domain.field_values import MAX_WHOLE, is_stated, read_value, shown
 from app.domain.model_shape import pad_vocabulary
 from app.domain.run import Activity, Metadata, ParsedLog, Stated, Value
 
@@ -158,7 +158,7 @@ def _padded_vocabulary(log: ParsedLog, found: dict[str, Stated]) -> None:
 def _batch_of_iteration_lines(log: ParsedLog, found: dict[str, Stated], warnings: list[str]) -> None:
     """The batch size that the iteration lines print: a fact of its own, that also checks the arguments."""
     printed = log.columns.get("global_batch_size", np.empty(0))
-    sizes = printed[np.isfinite(printed) & (printed >= 1)]
+    sizes = printed[(printed >= 1) & (printed <= MAX_WHOLE)]
     if len(sizes) == 0:
         return
     last, changes = int(sizes[-1]), len(np.unique(sizes)) > 1

@@ -1,17 +1,20 @@
 """The headline figures of a run, each with its interval, or the sentence that says what is missing for it."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from app.domain.contract_fields import METRICS
+from app.domain.field_values import MAX_WHOLE
 from app.domain.flops_check import Inputs, explain_difference
 from app.domain.health import BYTES_PER_GIB
 from app.domain.model_flops import flops_per_step
 from app.domain.model_shape import read_shape
 from app.domain.peak_flops import peak_flops
 from app.domain.run import FloatArray, Metric, ParsedLog, Stated, SteadyState
+from app.domain.step_times import usable
 from app.domain.throughput import (
     inverse_metric,
     mfu_pct,
@@ -27,6 +30,13 @@ FORMULA = "FLOPs formula of Megatron-LM, 2026-08"
 PRINTED_DIGIT = 0.05
 """Trainers print TFLOP/s with one decimal."""
 
+LARGEST = {"tokens_per_s_per_gpu": 1e12, "tflops_per_gpu": 1e5, "peak_memory_gib": 1e4}
+"""What no GPU reaches, by metric: seven times the fastest peak stated anywhere (14,700 TFLOP/s), thirty times the
+largest memory (288 GB), and a token a picosecond. Beyond it a number is damage."""
+
+SMALLEST = 1e-9
+"""In every metric's unit; the smallest test models come nowhere near it."""
+
 
 class Figures:
     """Computes the metrics of one run; what is missing for one is told in `warnings`."""
@@ -40,12 +50,24 @@ class Figures:
         if steady is not None:
             self._rows = _rows_of_window(log, steady)
             self._batch = self._sequences_of_a_step()
-            self.metrics["step_time_ms"] = step_time_metric(steady)
-            self.metrics["tokens_per_s_per_gpu"] = self._tokens(steady)
-            tflops = self._tflops(steady)
-            self.metrics["tflops_per_gpu"] = tflops
-            self.metrics["mfu_pct"] = self._mfu(tflops)
-        self.metrics["peak_memory_gib"] = self._peak_memory(steady)
+            self._keep("step_time_ms", step_time_metric(steady))
+            self._keep("tokens_per_s_per_gpu", self._tokens(steady))
+            self._keep("tflops_per_gpu", self._tflops(steady))
+            self._keep("mfu_pct", self._mfu(self.metrics["tflops_per_gpu"]))
+        self._keep("peak_memory_gib", self._peak_memory(steady))
+
+    def _keep(self, name: str, metric: Metric | None) -> None:
+        """Store a figure, unless it is none: every reader of a run relies on finite, positive numbers."""
+        if metric is None:
+            return
+        ends = (metric.value, metric.ci_low, metric.ci_high)
+        if all(SMALLEST <= end < math.inf for end in ends) and metric.value <= LARGEST.get(name, math.inf):
+            self.metrics[name] = metric
+        else:
+            self.warnings.append(
+                f"`{name}` is left out: {metric.value:g} (interval {metric.ci_low:g} to {metric.ci_high:g}) is nothing "
+                f"that a GPU can do. Check the log's numbers, `gpus`, `gbs`, `seq_len` and the model's shape."
+            )
 
     def _count(self, name: str) -> int | None:
         value = self._contract[name].value if name in self._contract else None
@@ -59,6 +81,7 @@ class Figures:
         """The batch that the window's iterations print, unless the metadata state another one."""
         stated = self._contract.get("gbs")
         printed = self._in_window("global_batch_size")
+        printed = printed[(printed >= 1) & (printed <= MAX_WHOLE)]
         if len(printed) and (stated is None or stated.source != "metadata"):
             return int(np.median(printed))
         return self._count("gbs")
@@ -70,12 +93,24 @@ class Figures:
         inside: FloatArray = self._log.columns[column][self._rows]
         return inside[np.isfinite(inside)]
 
+    def _printed(self, name: str) -> FloatArray:
+        """A figure as the trainer prints it in the window; some versions print 0 where they cannot compute it."""
+        printed = self._in_window(name)
+        possible = printed[(printed >= SMALLEST) & (printed <= LARGEST[name])]
+        damaged = printed[printed > LARGEST[name]]
+        if len(damaged):
+            self.warnings.append(
+                f"The log prints `{name}` as {damaged[0]:g} in {len(damaged)} of {len(self._rows)} iterations of the "
+                f"window, which no GPU can do; such values are left out."
+            )
+        return possible
+
     def _tokens(self, steady: SteadyState) -> Metric | None:
         seq_len, gpus = self._count("seq_len"), self._count("gpus")
         if self._batch and seq_len and gpus:
             value = tokens_per_s_per_gpu(steady.step_time_ms, self._batch * seq_len, gpus)
             return inverse_metric(value, steady)
-        printed = self._in_window("tokens_per_s_per_gpu")
+        printed = self._printed("tokens_per_s_per_gpu")
         if len(printed):
             return inverse_metric(float(np.median(printed)), steady, "printed by the trainer")
         needed = (("gbs", self._batch), ("seq_len", seq_len), ("gpus", gpus))
@@ -84,8 +119,7 @@ class Figures:
 
     def _tflops(self, steady: SteadyState) -> Metric | None:
         computed = self._computed_tflops(steady)
-        printed = self._in_window("tflops_per_gpu")
-        printed = printed[printed > 0]  # some trainer versions print 0 where they cannot compute it
+        printed = self._printed("tflops_per_gpu")
         if len(printed):
             value = float(np.median(printed))
             if computed is not None:
@@ -167,4 +201,4 @@ def _discounts(log: ParsedLog) -> bool:
 def _rows_of_window(log: ParsedLog, steady: SteadyState) -> npt.NDArray[np.intp]:
     iterations, times = log.columns["iteration"], log.columns["step_time_true_ms"]
     inside = (iterations >= steady.first_iteration) & (iterations <= steady.last_iteration)
-    return np.flatnonzero(inside & np.isfinite(times))
+    return np.flatnonzero(inside & usable(times))

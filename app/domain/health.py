@@ -1,10 +1,12 @@
 """How a run ended and whether its numbers stayed finite, each with the line that shows it."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from app.domain.ending import loss_of, lost_losses, outcome_of
+from app.domain.field_values import MAX_WHOLE
 from app.domain.run import FloatArray, LogEvent, ParsedLog
 
 BYTES_PER_GIB = 2**30
@@ -20,7 +22,7 @@ def read_health(log: ParsedLog) -> dict[str, object]:
         "evidence_line": evidence.line if isinstance(evidence, LogEvent) else None,
         "evidence_file": evidence.file if isinstance(evidence, LogEvent) else None,
         "iterations": log.n,
-        "last_iteration": int(log.columns["iteration"][-1]) if log.n else None,
+        "last_iteration": _last_iteration(log.columns["iteration"]),
         "total_iterations": log.total_iterations,
         "restarts": max(len(log.segment_starts) - 1, 0),
         "loss_finite": None if lost is None else not bool(lost.any()),
@@ -56,10 +58,17 @@ def _largest(values: FloatArray | None) -> float | None:
 
 
 def _total(columns: Mapping[str, FloatArray], name: str) -> int | None:
+    """A sum of counts; None when it is more than a job can count, for it comes from a damaged line then."""
     finite = _finite(columns.get(name))
-    return int(finite.sum()) if len(finite) else None
+    return int(total) if len(finite) and abs(total := float(finite.sum())) <= MAX_WHOLE else None
+
+
+def _last_iteration(iterations: FloatArray) -> int | None:
+    """The last number that can be one."""
+    possible = iterations[np.abs(iterations) <= MAX_WHOLE]
+    return int(possible[-1]) if len(possible) else None
 
 
 def _gib(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and math.isfinite(value)]
     return max(known) / BYTES_PER_GIB if known else None

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from app.domain.drift import SHORT_WINDOW, reasons_not_steady
 from app.domain.robust import lag_one_correlation, mad, median
 from app.domain.run import FloatArray, IntArray, SteadyState, Window
+from app.domain.step_times import usable
 
 Role = Literal["warm-up", "window", "spike", "outside"]
 
@@ -61,7 +62,7 @@ def steady_state(
 ) -> SteadyState | None:
     """The steady window and its step time; None when fewer than four usable step times exist.
 
-    `step_times_ms`: true step times in the order of the log; NaN, infinite and non-positive values are left out.
+    `step_times_ms`: true step times in the order of the log; those that are not `usable` are left out.
     `segment_starts`: rows at which a process (re)started; the longest segment is used, of equals the last.
     `declared`: the uploader's window, first and last iteration inclusive; it replaces detection when it holds enough.
     """
@@ -76,8 +77,7 @@ def steady_state(
 
 
 def _usable(step_times_ms: FloatArray, rows: npt.NDArray[np.intp]) -> _Part:
-    values = step_times_ms[rows]
-    kept = rows[np.isfinite(values) & (values > 0)]
+    kept = rows[usable(step_times_ms[rows])]
     return _Part(kept, np.log(step_times_ms[kept]))
 
 
@@ -230,7 +230,7 @@ def iteration_roles(
     if steady is None:
         return ["outside"] * len(iterations)
     in_window = (iterations >= steady.first_iteration) & (iterations <= steady.last_iteration)
-    inside = np.flatnonzero(in_window & np.isfinite(step_times_ms))
+    inside = np.flatnonzero(in_window & usable(step_times_ms))
     first = int(inside[0])
     begin = max((start for start in segment_starts if start <= first), default=0)
     roles: list[Role] = ["outside"] * len(iterations)

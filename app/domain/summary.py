@@ -16,6 +16,7 @@ from app.domain.figures import Figures
 from app.domain.health import read_health
 from app.domain.run import Metadata, ParsedLog, Problem, RunSummary, SteadyState, Value
 from app.domain.steady_state import MIN_VALUES, steady_state
+from app.domain.step_times import left_out
 from app.domain.timers import read_timers, unfair_because
 
 MAX_PROBLEMS = 10
@@ -56,7 +57,7 @@ def summarise(
     error = None if log.n else no_iterations(log)
     warnings = [*metadata.warnings, *contract.warnings]
     if error is None:
-        warnings += [*_window_warnings(log, steady), *([unfair] if unfair else []), *figures.warnings]
+        warnings += [*left_out(log), *_window_warnings(log, steady), *([unfair] if unfair else []), *figures.warnings]
     warnings += [*_unknown_warning(contract), *_problems(log)]
     return RunSummary(
         error=error,

@@ -5,8 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from app.domain.run import ParsedLog, SteadyState, Timer, Value
+from app.domain.step_times import MAX_STEP_MS
 
 PREFIX, SUFFIX, MIN_SUFFIX = "timer_", "_ms", "_min_ms"
+
+MIN_TIMER_MS = 1e-3
+"""Megatron prints timers with two decimals; what is smaller cannot stand below a fraction bar."""
 
 _LEVEL_ZERO = frozenset(
     {
@@ -31,7 +35,7 @@ def read_timers(log: ParsedLog, steady: SteadyState | None) -> tuple[Timer, ...]
     timers = []
     for name in timer_names(log):
         slowest = log.columns[f"{PREFIX}{name}{SUFFIX}"][rows]
-        usable = np.isfinite(slowest)
+        usable = np.isfinite(slowest) & (slowest <= MAX_STEP_MS)
         if name in _LEVEL_ZERO or not usable.any():
             continue
         median = float(np.median(slowest[usable]))
@@ -59,7 +63,7 @@ def timer_names(log: ParsedLog) -> list[str]:
 def _spread(slowest: np.ndarray[tuple[int], np.dtype[np.float64]], fastest: object) -> float | None:
     """Median over the window of slowest over fastest rank."""
     low = np.asarray(fastest, dtype=np.float64)
-    usable = np.isfinite(low) & (low > 0)
+    usable = (low >= MIN_TIMER_MS) & (low <= MAX_STEP_MS)
     return float(np.median(slowest[usable] / low[usable])) if usable.any() else None
 
 

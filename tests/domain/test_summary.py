@@ -1,11 +1,17 @@
 """Whole summaries of logs built by hand: figures with intervals, or the reason why there are none."""
 
+import math
+from dataclasses import asdict
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.domain.contract_fields import METRICS
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
-from app.domain.run import LogEvent, MemoryReport, Problem, RunSummary, Value, Window
+from app.domain.logs import parse_text
+from app.domain.run import LogEvent, MemoryReport, Metric, Problem, RunSummary, Value, Window
 from app.domain.summary import summarise
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata
 
@@ -196,6 +202,82 @@ def test_semantic_class(stated: dict[str, Value], semantic_class: str) -> None:
 def test_evidence_level(n: int, losses: list[float], level: str) -> None:
     log = make_log([9000.0] + [100.0] * (n - 1), columns={"lm_loss": losses}, total_iterations=n)
     assert summarise(log, make_metadata()).evidence_level == level
+
+
+MLM_LINE = (
+    " [2026-06-01 00:00:00] iteration {i:8d}/      60 | consumed samples: 8 | elapsed time per iteration (ms): {time} |"
+    " throughput per GPU (TFLOP/s/GPU): {tflops} | learning rate: 1.0E-05 | global batch size: {batch} |"
+    " lm loss: {loss} | grad norm: {loss} | number of skipped iterations: {count} | number of nan iterations: 0 |\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "missing", "words"),
+    [
+        ("time", "1e308", "step_time_ms", "60 of 60 iterations have a step time that none can have"),
+        ("time", "1e-308", "step_time_ms", "The first is 1e-308 ms in iteration 1."),
+        ("time", "inf", "step_time_ms", "The first is inf ms in iteration 1."),
+        ("time", "9.9e9", "step_time_ms", "over 1e+09 ms"),
+        ("time", "9e-4", "step_time_ms", "under 0.001 ms"),
+        ("time", "nan", "step_time_ms", "Fewer than 4 step times can be used"),
+        ("tflops", "1e308", "tflops_per_gpu", "The log prints `tflops_per_gpu` as 1e+308 in 59 of 59 iterations"),
+        ("tflops", "123456.0", "tflops_per_gpu", "which no GPU can do"),
+        ("tflops", "1e-300", "tflops_per_gpu", "which the log does not print"),
+        ("tflops", "inf", "tflops_per_gpu", "which the log does not print"),
+        ("batch", "1" + "0" * 300, "tokens_per_s_per_gpu", "needs `gbs`"),
+        ("loss", "1e308", "mfu_pct", "MFU needs"),
+        ("count", "9" * 300, "mfu_pct", "MFU needs"),
+    ],
+)
+def test_absurd_numbers_of_a_log_make_no_figures(field: str, value: str, missing: str, words: str) -> None:
+    """Nothing that is stored may be infinite: one such row would break every list that holds it."""
+    usual = {"time": "100.0", "tflops": "100.0", "batch": "8", "loss": "1.0", "count": "0"}
+    text = "".join(MLM_LINE.format(i=i, **usual | {field: value}) for i in range(1, 61))
+    summary = summarise(parse_text(text), make_metadata())
+    assert summary.metrics[missing] is None
+    assert words in " ".join(summary.warnings)
+    stored = [*summary.health.values(), *(asdict(summary.steady_state).values() if summary.steady_state else ())]
+    stored += [end for metric in summary.metrics.values() if metric for end in (metric.value, *interval(metric))]
+    assert all(math.isfinite(number) for number in stored if isinstance(number, float))
+    assert all(abs(number) <= 10**12 for number in stored if isinstance(number, int))
+
+
+def interval(metric: Metric) -> tuple[float, float]:
+    return metric.ci_low, metric.ci_high
+
+
+@given(st.lists(st.floats(1e-3, 1e9) | st.floats(), min_size=5, max_size=40))
+def test_any_step_times_give_finite_positive_figures_or_none(times: list[float]) -> None:
+    columns = {"tflops_per_gpu": times, "tokens_per_s_per_gpu": times, "peak_memory_bytes": times}
+    summary = summarise(make_log(times, columns=columns), make_metadata(PLACE))
+    for metric in summary.metrics.values():
+        assert metric is None or all(0 < end < math.inf for end in (metric.value, *interval(metric)))
+    steady = asdict(summary.steady_state) if summary.steady_state else {}
+    assert all(math.isfinite(number) for number in steady.values() if isinstance(number, float))
+
+
+@pytest.mark.parametrize(
+    ("times", "printed", "words"),
+    [
+        (
+            [100.0] * 40 + [-196.0, 100.0, -196.0, 0.0] + [100.0] * 20,
+            None,
+            "3 of 64 iterations have a step time that none can have (under 0.001 ms or over 1e+09 ms); they are left "
+            "out. The first is -196 ms in iteration 41.",
+        ),
+        (
+            [100.0] * 40 + [np.nan] + [100.0] * 20,
+            None,
+            "1 of 61 iterations has no step time; it is left out. The first is iteration 41.",
+        ),
+        ([9000.0, np.nan, *([100.0] * 20)], [9000.0, 5000.0, *([100.0] * 20)], ""),  # the reader told of the artefact
+        ([100.0] * 40, None, ""),
+    ],
+)
+def test_step_times_that_are_left_out_are_counted(times: list[float], printed: list[float] | None, words: str) -> None:
+    log = make_log(printed or times, true_times_ms=times)
+    told = [warning for warning in summarise(log, make_metadata()).warnings if "left out" in warning]
+    assert told == ([words] if words else [])
 
 
 def test_short_and_unsteady_windows_are_told_in_words() -> None:
