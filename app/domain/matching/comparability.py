@@ -1,6 +1,6 @@
 """What may be said about two runs: the table "Comparability" of `docs/verdicts.md`, from their contracts alone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -17,6 +17,7 @@ from app.domain.matching.differences import (
     differing_shape,
     supplied_as,
 )
+from app.domain.matching.following import marked
 from app.domain.run import Stated
 
 Kind = Literal["verdict", "matched_ab", "side_by_side", "contrast", "incomparable"]
@@ -45,14 +46,16 @@ class Comparability:
     contrast       stack keys differ in exactly one field: attributed to it when no knob differs; never a verdict
     incomparable   more differs, or it is unknown whether it does
 
-    `stack`, `knobs`: members of the keys that differ, or are known on one side only. `beside`: versions, driver and
-    commit that differ, which no key holds. `unknown`: what to state, `env` for the variables of the environment.
-    `provisional`: it rests on a member that somebody left unknown, which is not known to be equal.
+    `stack`, `knobs`: members of the keys that differ, or are known on one side only. `following`: members that differ
+    only because one of these does, such as the SM count of the other dispatcher; they count as part of it. `beside`:
+    versions, driver and commit that differ, which no key holds. `unknown`: what to state, `env` for all variables of
+    the environment. `provisional`: it rests on a member that somebody left unknown, which is not known to be equal.
     """
 
     kind: Kind
     stack: tuple[Difference, ...]
     knobs: tuple[Difference, ...]
+    following: tuple[Difference, ...]
     beside: tuple[Difference, ...]
     unknown: tuple[str, ...]
     provisional: bool
@@ -67,7 +70,7 @@ class Comparability:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        return (*self.stack, *self.knobs, *self.beside)
+        return (*self.stack, *self.knobs, *self.following, *self.beside)
 
     def by_axis(self) -> dict[Axis, tuple[Difference, ...]]:
         """All differences, grouped; axes on which nothing differs are left out."""
@@ -81,26 +84,32 @@ def compare_contracts(a: Comparable, b: Comparable) -> Comparability:
     Never `verdict`, `matched_ab` or `side_by_side` when the stack keys differ, and never `verdict` when the config keys
     do. The opposite does not hold: equal keys of models that are unnamed, but differ in shape, are a contrast.
     """
-    stack = [*differing_project(a.project, b.project), *differing(STACK_FIELDS, a.contract, b.contract)]
-    if not any(one.field == "model" and one.is_certain for one in stack):
-        shapes = list(differing_shape(a.contract, b.contract))
-        stack = [*(one for one in stack if not (shapes and one.field == "model")), *shapes]
-    knobs = tuple(differing(CONFIG_FIELDS, a.contract, b.contract))
+    members = marked([*_stack(a, b), *differing(CONFIG_FIELDS, a.contract, b.contract)])
+    stack = tuple(one for one in members if one.role == "stack" and not one.follows)
+    knobs = tuple(one for one in members if one.role == "config" and not one.follows)
     nobody_states = _nobody_states(a.contract, b.contract)
-    kind = _kind(stack, knobs)
     return Comparability(
-        kind=kind,
-        stack=tuple(stack),
+        kind=_kind(stack, knobs),
+        stack=stack,
         knobs=knobs,
+        following=tuple(one for one in members if one.follows),
         beside=(*differing_beside(a.contract, b.contract), *differing_commit(a.commit, b.commit)),
-        unknown=_to_supply(stack, knobs, nobody_states),
-        provisional=bool(nobody_states) or not all(one.is_certain for one in (*stack, *knobs)),
+        unknown=_to_supply(members, nobody_states),
+        provisional=bool(nobody_states) or not all(one.is_certain for one in members),
         one_is_benchmark_only=(a.semantic_class == "benchmark_only") != (b.semantic_class == "benchmark_only"),
     )
 
 
-def _kind(stack: Iterable[Difference], knobs: Iterable[Difference]) -> Kind:
-    stack, knobs = list(stack), list(knobs)
+def _stack(a: Comparable, b: Comparable) -> list[Difference]:
+    """Members of the stack key that differ. A model whose shape differs is another one, whatever its name is."""
+    stack = [*differing_project(a.project, b.project), *differing(STACK_FIELDS, a.contract, b.contract)]
+    if any(one.field == "model" and one.is_certain for one in stack):
+        return stack
+    shapes = list(differing_shape(a.contract, b.contract))
+    return [*(one for one in stack if not (shapes and one.field == "model")), *shapes]
+
+
+def _kind(stack: Sequence[Difference], knobs: Sequence[Difference]) -> Kind:
     if len(stack) == 1 and stack[0].is_certain:
         return "contrast"
     if stack:
@@ -116,11 +125,8 @@ def _nobody_states(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> list[str
     return [name for name in names if name not in a and name not in b and not name.startswith(PREFIX)]
 
 
-def _to_supply(
-    stack: Iterable[Difference], knobs: Iterable[Difference], nobody_states: Iterable[str]
-) -> tuple[str, ...]:
+def _to_supply(members: Iterable[Difference], nobody_states: Iterable[str]) -> tuple[str, ...]:
     """In the registry's order, members of the stack first."""
-    missing = {one.to_supply for one in (*stack, *knobs)} | set(nobody_states)
-    return tuple(
-        dict.fromkeys(name for field in (*STACK_FIELDS, *CONFIG_FIELDS) if (name := supplied_as(field)) in missing)
-    )
+    missing = {one.to_supply for one in members} | set(nobody_states)
+    names = dict.fromkeys(supplied_as(field) for field in (*STACK_FIELDS, *CONFIG_FIELDS))
+    return tuple(name for name in names if name in missing)

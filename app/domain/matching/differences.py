@@ -5,7 +5,7 @@ model's shape, which is what the model is where its name does not say it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.contract_fields import FIELDS, Role
@@ -43,13 +43,17 @@ _SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "to
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field that differs, or may: None is a side on which nobody states it."""
+    """A field that differs, or may: None is a side on which nobody states it.
+
+    `follows`: the field because of which it differs, empty for one that differs by itself (`following.py`).
+    """
 
     field: str
     role: Role
     axis: Axis
     a: Stated | None
     b: Stated | None
+    follows: str = ""
 
     @property
     def is_certain(self) -> bool:
@@ -63,7 +67,7 @@ class Difference:
 
     def turned(self) -> "Difference":
         """The same with the sides exchanged."""
-        return Difference(self.field, self.role, self.axis, self.b, self.a)
+        return replace(self, a=self.b, b=self.a)
 
 
 def axis_of(field: str) -> Axis:

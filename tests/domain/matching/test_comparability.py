@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from app.domain.contract_fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
 from app.domain.contract_fields.environment import PREFIX
 from app.domain.matching import RunRecord, compare_contracts
+from app.domain.matching.following import FOLLOWS
 from app.domain.run import Value
-from tests.domain.matching.runs import CONTRACT, SAMPLES, make_record
+from app.domain.unused_knobs import switch_off_unused
+from tests.domain.matching.runs import CONTRACT, SAMPLES, make_record, stated
 
 Fields = dict[str, Value | EllipsisType]
 CASES = [
@@ -37,6 +39,56 @@ def test_what_differs_decides_what_two_runs_are_good_for(
     assert tuple(one.field for one in (*found.stack, *found.knobs)) == differ
     assert found.attributed_to == attributed
     assert not found.provisional
+
+
+FOLLOWING_CASES = [
+    # HybridEP has an SM count, alltoall has none: that is one knob.
+    ({"dispatcher": "alltoall", "dispatch_sms": None}, {"dispatcher": "hybridep", "dispatch_sms": 32}, "dispatcher"),
+    ({"tp": 1, "sp": None, "tp_overlap": None}, {"tp": 2, "sp": True, "tp_overlap": False}, "tp"),
+    (
+        {"opt_offload": False, "opt_offload_fraction": None},
+        {"opt_offload": True, "opt_offload_fraction": 1},
+        "opt_offload",
+    ),
+    # Two dispatchers with an SM count each: somebody chose both.
+    ({"dispatcher": "deepep", "dispatch_sms": 20}, {"dispatcher": "hybridep", "dispatch_sms": 32}, None),
+    ({"dispatch_sms": None}, {"dispatch_sms": 32}, "dispatch_sms"),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "attributed"), FOLLOWING_CASES)
+def test_a_knob_without_meaning_on_one_side_follows_the_one_that_differs(
+    a: Fields, b: Fields, attributed: str | None
+) -> None:
+    found = compare_contracts(make_record("a", a), make_record("b", b))
+    assert (found.kind, found.attributed_to) == ("matched_ab" if attributed else "side_by_side", attributed)
+
+
+def test_graphs_that_are_switched_on_are_one_contrast_with_all_that_belongs_to_them() -> None:
+    off: Fields = {"graph_impl": "none", "graph_modules": None, "graph_warmup": None}
+    found = compare_contracts(make_record("a", off), make_record("b", {"graph_impl": "transformer_engine"}))
+    assert (found.kind, found.attributed_to) == ("contrast", "graph_impl")
+    assert [one.field for one in found.following] == ["graph_modules", "graph_warmup"]
+
+
+OFF: dict[str, Value] = {
+    "dispatcher": "alltoall",
+    "tp": 1,
+    "cp": 1,
+    "pp": 1,
+    "recompute_granularity": "none",
+    "graph_impl": "none",
+    "precision": "bf16",
+    "opt_offload": False,
+    "act_offload": False,
+    "manual_gc": False,
+}
+
+
+@pytest.mark.parametrize("field", sorted(set(FOLLOWS) - {"etp"}))
+def test_what_follows_a_knob_is_what_that_knob_switches_off(field: str) -> None:
+    contract = switch_off_unused(stated(CONTRACT | {FOLLOWS[field]: OFF[FOLLOWS[field]]}))
+    assert contract[field].value is None
 
 
 UNKNOWN_CASES = [
