@@ -1,34 +1,43 @@
-"""The `threewalls` command: serve, demo, migrate."""
+"""The `threewalls` command: serve, demo, migrate; analyze and compare, which need no service (docs/cli.md)."""
 
 import argparse
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
-from app.errors import ThreewallsError
+from app.analysis.exit_codes import FINE, UNREADABLE, USAGE
+from app.analysis.options import add_commands, with_candidate
+from app.analysis.usage_error import UsageError
+from app.errors import InvalidMetadata, ThreewallsError
 from app.settings import ROOT, Settings, get_settings
 
+if TYPE_CHECKING:  # what a command needs is imported by the command
+    from app.analysis.reading import ReadLog
+    from app.domain.run import ParsedLog
+
 DATA_VARIABLE = "THREEWALLS_DATA_DIR"
-USAGE_ERROR = 2
-SERVICE_ERROR = 3
+STANDARD_INPUT = Path("-")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns 0, 2 for a wrong command line or setting, 3 when the service cannot do it."""
-    options = make_parser().parse_args(arguments)
+    """Run one command. Returns its exit code: 2 for a wrong command line or setting, 3 for what cannot be done."""
+    options = make_parser().parse_args(with_candidate(sys.argv[1:] if arguments is None else arguments))
     _choose_data_folder(options)
     try:
         settings = get_settings()
     except ValueError as error:
         print(f"threewalls: a setting is not valid\n{error}", file=sys.stderr)
-        return USAGE_ERROR
+        return USAGE
     try:
-        _COMMANDS[options.command](options, settings)
+        return _COMMANDS[options.command](options, settings) or FINE
     except ThreewallsError as error:
-        print(f"threewalls: {error.detail}", file=sys.stderr)
-        return SERVICE_ERROR
-    return 0
+        print(f"threewalls: {_told(error)}", file=sys.stderr)
+        return USAGE if isinstance(error, UsageError | InvalidMetadata) else UNREADABLE
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,6 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--data", type=Path, metavar="DIR", help=f"folder for all data (default: {DATA_VARIABLE}, or {folder})"
         )
+    add_commands(commands)
     return parser
 
 
@@ -60,7 +70,7 @@ def _port(text: str) -> int:
 
 def _choose_data_folder(options: argparse.Namespace) -> None:
     # By the environment, because the worker process reads its settings from there.
-    if options.data is not None:
+    if getattr(options, "data", None) is not None:
         os.environ[DATA_VARIABLE] = str(options.data.resolve())
     elif options.command == "demo":
         os.environ.setdefault(DATA_VARIABLE, str(ROOT / "demo-data"))
@@ -85,7 +95,60 @@ def _migrate(_: argparse.Namespace, settings: Settings) -> None:
     migrate(settings)
 
 
-_COMMANDS = {"serve": _serve, "demo": _demo, "migrate": _migrate}
+def _analyze(options: argparse.Namespace, settings: Settings) -> int:
+    from app.analysis.analyze import analyze
+
+    return analyze(options, _log_reader(settings))
+
+
+def _compare(options: argparse.Namespace, settings: Settings) -> int:
+    from app.analysis.compare import compare
+
+    return compare(options, _log_reader(settings))
+
+
+def _log_reader(settings: Settings) -> "ReadLog":
+    """Reads local logs within the limits of an upload, and refuses what an upload would refuse."""
+    from app.domain.logs import parse_log
+    from app.runs.decompress import Decompressed, Limits
+    from app.runs.upload import checked
+
+    def read_log(path: Path) -> "tuple[ParsedLog, str]":
+        try:
+            with _opened(path) as file:
+                chunks = Decompressed(file, path.name, Limits.from_settings(settings))
+                return parse_log(checked(chunks, "log", path.name)), chunks.cut
+        except OSError as error:
+            raise ThreewallsError(f"{path} cannot be read: {error.strerror}.") from error
+
+    return read_log
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The file, or a copy of what a pipe brings: the first bytes of a log are read twice."""
+    with path.open("rb") if path != STANDARD_INPUT else sys.stdin.buffer as file:
+        if file.seekable():
+            yield file
+            return
+        with tempfile.TemporaryFile() as copy:
+            shutil.copyfileobj(file, copy)
+            yield copy
+
+
+def _told(error: ThreewallsError) -> str:
+    """The detail and each wrong field, without what only an upload keeps."""
+    wrong = "".join(f"\n  {field.field}: {field.message}" for field in error.errors)
+    return error.detail.replace(" Nothing was kept.", "") + wrong
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], int | None]] = {
+    "serve": _serve,
+    "demo": _demo,
+    "migrate": _migrate,
+    "analyze": _analyze,
+    "compare": _compare,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

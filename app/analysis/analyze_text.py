@@ -1,0 +1,119 @@
+"""What `analyze` prints for people: the answer, the figures, what to mind, then the whole contract."""
+
+from collections.abc import Iterator, Mapping
+
+from app.analysis.plain_text import listed, plain, shortened, table
+from app.analysis.reading import Analysis
+from app.domain.contract_fields import FIELDS, METRICS, STACK_FIELDS
+from app.domain.run import Failure, RunSummary, Stated, SteadyState
+from app.web.numbers import contract_value, counted, figure, percent, step_time
+
+_OUTCOMES = {
+    "completed": "the job completed",
+    "failed": "the job failed",
+    "out_of_memory": "the job ran out of memory",
+    "not_finite": "the loss or the gradient was not finite",
+    "stopped": "the job was stopped by a time limit or a signal",
+    "truncated": "the log ends before the training does",
+}
+_LONGEST_VALUE, _LONGEST_DETAIL = 60, 80
+
+
+def text_of(run: Analysis) -> str:
+    summary = run.summary
+    lines = [f"{run.name}: {_answer(summary)}", _facts(summary)]
+    if summary.error is None:
+        lines += ["", *table(list(_figures(summary))), *_window(summary.steady_state)]
+    lines += listed("What went wrong", [_failure(failure, summary) for failure in summary.failures])
+    lines += listed("Mind", list(summary.warnings))
+    lines += _unknown(summary)
+    lines += ["", f"Contract ({len(summary.contract)} fields known)", *_contract(summary.contract)]
+    return plain("\n".join(lines))
+
+
+def _answer(summary: RunSummary) -> str:
+    if summary.error is not None:
+        return summary.error
+    metric, steady = summary.metrics.get("step_time_ms"), summary.steady_state
+    if metric is None or steady is None:
+        return "the iterations are too few for a steady step time."
+    shown = figure(metric, "step_time_ms")
+    width = f" ± {shown.half}" if shown.half else ""
+    where = f"iterations {steady.first_iteration:,} to {steady.last_iteration:,}"
+    return f"{shown.text}{width} a step over {where}, {_steadiness(steady)}."
+
+
+def _steadiness(steady: SteadyState) -> str:
+    if not steady.is_steady:
+        return "which are not steady"
+    return f"only {counted(steady.n, 'iteration')}: a longer run must confirm it" if steady.short else "steady"
+
+
+def _facts(summary: RunSummary) -> str:
+    count = summary.health.get("iterations")
+    facts = (
+        summary.trainer or "unknown trainer",
+        counted(len(summary.files), "file"),
+        counted(count if isinstance(count, int) else 0, "iteration"),
+        _OUTCOMES.get(str(summary.health.get("outcome")), ""),
+        f"evidence {summary.evidence_level.replace('_', ' ')}",
+        "" if summary.semantic_class == "unknown" else summary.semantic_class.replace("_", " "),
+        "provisional" if summary.provisional else "",
+    )
+    return ", ".join(fact for fact in facts if fact) + "."
+
+
+def _figures(summary: RunSummary) -> Iterator[tuple[str, ...]]:
+    yield "figure", "value", "95 % interval", "n"
+    for name, field in METRICS.items():
+        metric = summary.metrics.get(name)
+        label = f"{field.label}, {field.unit}" if "/" in field.unit else field.label
+        if metric is None:
+            yield label, "unknown", "", ""
+            continue
+        shown = figure(metric, name)
+        yield label, shown.text, shown.interval if shown.half else "", f"{shown.n:,}"
+
+
+def _window(steady: SteadyState | None) -> list[str]:
+    if steady is None:
+        return []
+    spikes = f"{percent(100 * steady.spike_share)} spikes" if steady.spike_share else "no spikes"
+    where = f"iterations {steady.first_iteration:,} to {steady.last_iteration:,} ({steady.n:,} used), {steady.method}"
+    return ["", f"Window: {where}; {spikes}; mean {step_time(steady.mean_step_time_ms)}."]
+
+
+def _failure(failure: Failure, summary: RunSummary) -> str:
+    evidence = failure.evidence[0] if failure.evidence else None
+    at = ""
+    if evidence is not None:
+        file = f"{summary.files[evidence.file]}, " if len(summary.files) > 1 else ""
+        at = f" ({file}line {evidence.line}: {shortened(evidence.text.strip(), 160)})"
+    return f"{failure.title}{at}. {failure.explanation} {failure.advice}"
+
+
+def _unknown(summary: RunSummary) -> list[str]:
+    if not summary.unknown:
+        return []
+    stack = [name for name in summary.unknown if name in STACK_FIELDS]
+    knobs = [name for name in summary.unknown if name not in STACK_FIELDS]
+    rows = [("stack key", ", ".join(stack)), ("knobs", ", ".join(knobs))]
+    return [
+        "",
+        f"Unknown ({len(summary.unknown)}), each to be supplied with --set NAME=VALUE",
+        *table([row for row in rows if row[1]], indent=2),
+    ]
+
+
+def _contract(contract: Mapping[str, Stated]) -> list[str]:
+    rows, groups = [], []
+    for name, stated in contract.items():
+        groups.append(FIELDS[name].group)
+        value = shortened(contract_value(stated.value), _LONGEST_VALUE)
+        rows.append((name, value, stated.source, shortened(stated.detail, _LONGEST_DETAIL)))
+    lines: list[str] = []
+    for group, line in zip(groups, table(rows, indent=4) if rows else [], strict=True):
+        if f"  {group}" not in lines:
+            lines.append(f"  {group}")
+        lines.append(line)
+    return lines

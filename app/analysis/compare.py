@@ -1,0 +1,68 @@
+"""`threewalls compare`: a run, or reruns of it, judged against earlier runs that a person names."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.analysis.compare_document import comparison_document
+from app.analysis.compare_text import text_of
+from app.analysis.comparison import Comparison
+from app.analysis.documents import as_json
+from app.analysis.exit_codes import exit_code
+from app.analysis.plain_text import printed
+from app.analysis.reading import Analysis, ReadLog, analyse, names_of, records
+from app.analysis.statements import read_statements
+from app.analysis.usage_error import UsageError
+from app.domain.matching import RunRecord, assess, compare_contracts
+from app.errors import InvalidUpload
+
+
+def compare(options: argparse.Namespace, read_log: ReadLog) -> int:
+    """Prints the comparison. Raises InvalidUpload when the run to judge holds no figure, UsageError on other misuse."""
+    _check_named_once(options)
+    stated = {
+        side: read_statements(
+            [options.meta, getattr(options, f"{side}_meta")], [*options.set, *getattr(options, f"{side}_set")]
+        )
+        for side in ("baseline", "candidate")
+    }
+    # Whoever names a run as a baseline means it as one.
+    stated["baseline"] = replace(stated["baseline"], purpose="ci")
+    names = names_of([*options.baseline, *options.candidate])
+    earlier = [analyse(names[path], [path], stated["baseline"], read_log) for path in options.baseline]
+    candidates = [analyse(names[path], [path], stated["candidate"], read_log) for path in options.candidate]
+    _check_readable(candidates)
+    known = records([*earlier, *candidates])
+    _check_reruns(known[len(earlier) :])
+    assessment = assess(known[len(earlier) :], known[: len(earlier)], looks=options.looks)
+    code = exit_code(assessment.verdict.decision, raises_regression=assessment.raises_regression)
+    comparison = Comparison(assessment, tuple(candidates), tuple(earlier), code)
+    printed(as_json(comparison_document(comparison)) if options.json else text_of(comparison))
+    return code
+
+
+def _check_named_once(options: argparse.Namespace) -> None:
+    names = [str(path) for path in (*options.baseline, *options.candidate)]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{name} is named twice. A run is compared with other runs, each named once.")
+
+
+def _check_readable(candidates: Sequence[Analysis]) -> None:
+    for run in candidates:
+        if run.summary.error is not None:
+            raise InvalidUpload(f"{run.name}: {run.summary.error}")
+
+
+def _check_reruns(candidates: Sequence[RunRecord]) -> None:
+    first = candidates[0]
+    for other in candidates[1:]:
+        found = compare_contracts(first, other)
+        differ = [one.field for one in (*found.stack, *found.knobs)] + (
+            ["commit"] if first.commit != other.commit else []
+        )
+        if differ:
+            raise UsageError(
+                f"{first.run} and {other.run} are no reruns of one job: they differ in {', '.join(differ)}. "
+                "Compare each by itself."
+            )
