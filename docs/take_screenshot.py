@@ -14,7 +14,7 @@ from app.demo.story import story
 from tests.embedded.processes import running, wait_for
 
 TARGET = Path(__file__).with_name("screenshot.png")
-RUN = "nightly 2026-09-13 (generated)"
+RUN = "nightly 2026-09-13"
 SIZE = {"width": 1280, "height": 1180}
 
 

@@ -35,7 +35,7 @@ class Job:
     def metadata(self) -> dict[str, object]:
         """The `meta` document: what a log does not say. The rest is left to the log."""
         document: dict[str, object] = {
-            "name": f"{self.name} (generated)",
+            "name": self.name,
             "project": PROJECT,
             "purpose": self.purpose,
             "branch": self.branch,

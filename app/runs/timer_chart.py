@@ -31,9 +31,9 @@ def chart_height(timers: Sequence[Timer]) -> int:
 def timer_chart(timers: Sequence[Timer]) -> dict[str, Any]:
     """A Vega-Lite specification that charts.js embeds."""
     shown = sorted_timers(timers)[:SHOWN]
-    # Labels stand behind the bars, so the axis is a third longer than the longest of them.
+    # Labels stand behind the bars, so the axis is a quarter longer than the longest of them.
     longest = max((timer.share_of_step for timer in shown), default=1.0)
-    spec = dict(_specification(chart_height(timers), math.ceil(longest * 1.33 * 10) / 10))
+    spec = dict(_specification(chart_height(timers), math.ceil(longest * 1.25 * 10) / 10))
     spec["datasets"] = {"timers": [_row(timer) for timer in shown]}
     spec["description"] = f"Share of the step by timer, {len(shown)} timers. The table below holds the same values."
     return spec
@@ -43,7 +43,7 @@ def _row(timer: Timer) -> dict[str, Any]:
     return {
         "timer": timer_name(timer.name),
         "share": timer.share_of_step,
-        "label": f"{percent(timer.share_of_step * 100)} · {step_time(timer.median_ms)}",
+        "label": percent(timer.share_of_step * 100),
         "median": step_time(timer.median_ms),
         "spread": f"{timer.max_over_min:.2f}" if timer.max_over_min else "not printed",
     }

@@ -34,7 +34,7 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         runs = {run["name"]: run for run in demo_runs(house.address)}
         ids = {run["id"] for run in runs.values()}
         assert Counter(run["status"] for run in runs.values()) == {"ready": 35, "failed": 3}
-        detail = get(house.address, f"runs/{runs['dispatcher smoke, alltoall fallback (generated)']['id']}")
+        detail = get(house.address, f"runs/{runs['dispatcher smoke, alltoall fallback']['id']}")
         assert detail["metrics"]["step_time_ms"]["value"] == pytest.approx(45_650, rel=0.005)
         assert house.stop() == 0
 
