@@ -20,6 +20,7 @@ from app.storage.log_files import LogFiles
 from app.web import error_pages
 from app.web.assets import mount_assets
 from app.web.body_limit import BodyLimitMiddleware
+from app.web.cross_site import CrossSiteMiddleware
 from app.web.glossary import router as glossary
 from app.web.health import router as health
 from app.web.logging import configure_logging
@@ -63,6 +64,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     error_pages.register(app)
     # The last one added is the outermost.
     app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_upload_bytes)
+    app.add_middleware(CrossSiteMiddleware, public_url=settings.public_url)
     app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics)
     return app
 
