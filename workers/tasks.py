@@ -1,5 +1,6 @@
 """One thin task per verb. Each may run twice, and calls one function with the process's own engine and store."""
 
+import time
 from functools import lru_cache
 
 from celery import Celery
@@ -12,6 +13,8 @@ from app.settings import get_settings
 from app.storage import object_records
 from app.storage.database import make_engine, transaction
 from app.storage.log_files import LogFiles
+
+_FORGET_SECONDS = 3600
 
 
 def register(app: Celery) -> None:
@@ -31,6 +34,11 @@ def sweep() -> None:
         waiting = claims.due(session, get_settings())
     for run_id in waiting:
         enqueue(PROCESS_RUN, run_id)
+    _forget_unused(int(time.time() // _FORGET_SECONDS))
+
+
+@lru_cache(maxsize=1)
+def _forget_unused(period: int) -> None:  # noqa: ARG001  # it looks at every object, so once a period is enough
     object_records.forget_unused(_engine(), _log_files())
 
 

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 from sqlalchemy import create_engine, text
 
+from tests.embedded.processes import wait_for
 from tests.services.redis_server import free_port, running_redis
 from tests.services.scaled import BEAT, BLOCKED_WORKER, WORKER, House, kill, scaled_house
 from tests.training_logs import training_log
@@ -37,6 +38,34 @@ def test_two_workers_process_every_upload_once(house: House, postgres_url: str) 
         doubled = connection.execute(text("SELECT run_id FROM series GROUP BY run_id, metric HAVING count(*) > 1"))
         assert [tuple(row) for row in attempts] == [(1, UPLOADS)]
         assert doubled.all() == []
+    engine.dispose()
+
+
+def test_a_log_that_grows_under_two_workers_is_whole_at_its_end(house: House, postgres_url: str) -> None:
+    for name in ("one", "two"):
+        house.start(WORKER, name)
+    house.start(BEAT)
+    log, step = training_log(iterations=200), 4000
+    opened = httpx2.post(f"{house.web.address}/api/v1/runs?complete=false", files={"log": log[:step]}, timeout=60)
+    run_id = int(opened.json()["id"])
+    logs = f"{house.web.address}/api/v1/runs/{run_id}/logs"
+    for start in range(step, len(log), step):
+        # Two clients send the same piece at once: one is first, the other finds it there.
+        with ThreadPoolExecutor(2) as pool:
+            sent = pool.map(
+                lambda _, at=start: httpx2.post(f"{logs}?offset={at}", content=log[at : at + step], timeout=60), "ab"
+            )
+        assert {answer.json()["offset"] for answer in sent} == {min(start + step, len(log))}
+    assert httpx2.post(f"{logs}?complete=true", timeout=60).json()["receiving"] is False
+    house.wait_until(run_id, "ready")
+    wait_for(lambda: not house.run(run_id)["updating"], "the last reading")
+    run = house.run(run_id)
+    assert (run["status"], run["reception"]) == ("ready", "complete")
+    assert dict(run["health"])["iterations"] == 200  # type: ignore[call-overload]
+    engine = create_engine(postgres_url)
+    with engine.connect() as connection:
+        lengths = connection.execute(text("SELECT DISTINCT n FROM series")).scalars().all()
+        assert lengths == [200]
     engine.dispose()
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from alembic import command
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Engine, inspect, text
+from sqlmodel import select
 
 from app.settings import Settings
-from app.storage.database import alembic_config, make_engine, migrate
+from app.storage.database import alembic_config, make_engine, migrate, read_session, transaction
+from app.storage.tables import StoredObjectRow
 from tests.services.postgres_server import Postgres
 
 pytestmark = pytest.mark.xdist_group("services")
@@ -41,6 +43,48 @@ def test_every_revision_can_be_taken_back_and_made_again(empty_database: Setting
     assert set(inspect(engine).get_table_names()) <= {"alembic_version"}
     migrate(empty_database)
     command.check(alembic_config(engine))
+
+
+def test_runs_of_the_first_version_keep_their_files_and_their_work(empty_database: Settings, engine: Engine) -> None:
+    command.upgrade(alembic_config(engine), "0001")
+    texts = "'r', 'ci', '', '', '', '[]', '2026-11-20 12:00:00'"
+    columns = 'name, purpose, branch, "commit", ci_url, tags, created_at'
+    rest = "'{}', 0, '[]', '', '{}', '[]', '', '', :yes, '{}', '{}', '', '', 0"
+    names = (
+        "metadata_stated, attempts, warnings, trainer, contract, unknown, stack_key, config_key, provisional, metrics, "
+        "health, evidence_level, semantic_class, definition_version"
+    )
+    with transaction(engine) as session:
+        session.execute(
+            text("INSERT INTO project (id, slug, generated, created_at) VALUES (1, 'p', :no, '2026-11-20 12:00:00')"),
+            {"no": False},
+        )
+        for run_id, status in enumerate(("received", "processing", "ready"), 1):
+            session.execute(
+                text(
+                    f"INSERT INTO run (id, project_id, content_key, status, {columns}, {names})"  # noqa: S608
+                    f" VALUES (:id, 1, :status, :status, {texts}, {rest})"
+                ),
+                {"id": run_id, "status": status, "yes": True},
+            )
+            session.execute(
+                text(
+                    "INSERT INTO run_file (run_id, kind, name, position, size_bytes, sha256, object_key)"
+                    " VALUES (:id, 'log', 'train.log', 0, 7, 'abc', 'ab/abc.zst')"
+                ),
+                {"id": run_id},
+            )
+    migrate(empty_database)
+    with read_session(engine) as session:
+        works = session.execute(text("SELECT work FROM run ORDER BY id")).scalars().all()
+        segments = session.execute(text("SELECT size_bytes, object_key FROM segment")).all()
+        objects = session.exec(select(StoredObjectRow)).all()
+    assert works == ["waiting", "held", ""]
+    assert [tuple(segment) for segment in segments] == [(7, "ab/abc.zst")] * 3
+    assert [(kept.key, kept.touched_at.tzinfo is not None) for kept in objects] == [("ab/abc.zst", True)]
+    command.downgrade(alembic_config(engine), "0001")
+    with read_session(engine) as session:
+        assert session.execute(text("SELECT object_key FROM run_file")).scalars().all() == ["ab/abc.zst"] * 3
 
 
 def test_migrating_again_changes_nothing(empty_database: Settings, engine: Engine) -> None:
