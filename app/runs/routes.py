@@ -47,6 +47,7 @@ Page = Annotated[RunPage, Depends(get_page)]
 
 @router.get("/runs/{run_id}")
 def show_run(request: Request, page: Page) -> HTMLResponse:
+    page.check_series()
     return render_run(request, page, block=None)
 
 

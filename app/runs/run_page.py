@@ -141,7 +141,8 @@ class RunPage:
 
     @property
     def slices(self) -> tuple[slices_view.SliceRow, ...]:
-        return slices_view.slice_rows(self.run.slices, [file.name for file in self.run.log_files])
+        lines = self.series.columns.get("log_line", np.empty(0))
+        return slices_view.slice_rows(self.run.slices, [file.name for file in self.run.log_files], lines)
 
     @property
     def slices_told(self) -> str:
@@ -191,13 +192,19 @@ class RunPage:
     def points(self) -> chart_data.Points:
         """The series that is shown, zoomed. Raises InvalidQuery when the run has none of that name."""
         if self.shown_series not in self.series_choices:
-            error = FieldError("series", f"this run has no {self.view.series[:60]!r}")
+            choices = ", ".join(self.series_choices) or "none: this run has no series yet"
+            error = FieldError("series", f"must be one of {choices}, not {self.view.series[:60]!r}")
             raise InvalidQuery("The address of this run asks for what there is not.", (error,))
         starts = [piece.first_row for piece in self.run.slices]
         whole = chart_data.points(
             self.series.columns, self.series.units, self.shown_series, self.run.steady_state, starts
         )
         return chart_data.between(whole, self.view.first, self.view.last)
+
+    def check_series(self) -> None:
+        """Raises InvalidQuery at once for a series that the chart would only miss when it is drawn."""
+        if self.view.series != RunView().series and self.run.status == "ready":
+            _ = self.points
 
     @cached_property
     def drawn(self) -> chart_data.Points:

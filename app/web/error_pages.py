@@ -64,7 +64,7 @@ def answer(
 
 def _is_machine(request: Request) -> bool:
     # A browser asks for HTML by name; curl and libraries ask for anything.
-    return request.url.path.startswith(_MACHINE_PATHS) or "text/html" not in request.headers.get("accept", "")
+    return not _is_page(request) or "text/html" not in request.headers.get("accept", "")
 
 
 async def _our_error(request: Request, error: Exception) -> Response:
@@ -79,9 +79,18 @@ async def _our_error(request: Request, error: Exception) -> Response:
 
 async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    fields = tuple(FieldError(_path(found["loc"]), found["msg"]) for found in error.errors())
+    found = error.errors()
+    # Whoever reads pages asked for an address; that its number is checked as a field is our matter.
+    if _is_page(request) and any(wrong["loc"][0] == "path" for wrong in found):
+        return answer(request, 404, _TITLES[404], _DETAILS[404])
+    fields = tuple(FieldError(_path(wrong["loc"]), wrong["msg"]) for wrong in found)
     names = ", ".join(field.field for field in fields)
-    return answer(request, 422, _TITLES[422], f"Check {names}. Nothing was kept.", fields)
+    kept = "" if request.method in ("GET", "HEAD") else " Nothing was kept."
+    return answer(request, 422, _TITLES[422], f"Check {names}.{kept}", fields)
+
+
+def _is_page(request: Request) -> bool:
+    return not request.url.path.startswith(_MACHINE_PATHS)
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -120,6 +120,9 @@ def test_the_list_pages_on_the_server(client: TestClient, make: Make) -> None:
         ("/runs?page=٣", "page"),
         ("/runs?q=%00", "q"),
         ("/runs/1?series=nothing&view=table", "series"),
+        ("/runs/1?series=nothing", "series"),
+        ("/api/v1/runs?page=x", "page"),
+        ("/api/v1/runs?status=done", "status"),
         ("/runs/1?first=9&last=3", "last"),
         ("/runs/1?scale=cubic", "scale"),
         ("/runs/1?line=-4", "line"),
@@ -131,7 +134,14 @@ def test_an_address_that_means_nothing_is_refused_by_name(
     make()
     answer = client.get(address, headers=HTML)
     assert answer.status_code == 422
-    assert f"{field}:" in answer.text
+    assert f"{field}:" in answer.text or f'"field":"{field}"' in answer.text
+    assert "kept" not in answer.text
+
+
+def test_a_series_that_the_run_does_not_have_is_refused_with_those_it_has(client: TestClient, make: Make) -> None:
+    text = client.get(f"/runs/{make()}?series=nothing", headers=HTML).text
+    assert "must be one of step_time_ms, " in text
+    assert "lm_loss" in text
 
 
 def test_the_run_page_says_its_answer_first_and_names_every_figure(client: TestClient, make: Make) -> None:
@@ -208,10 +218,12 @@ def test_empty_pages_give_the_command_that_fills_them(client: TestClient) -> Non
 
 
 def test_errors_have_a_page_for_people(client: TestClient) -> None:
-    for address in ("/nowhere", "/runs/999", "/runs/0"):
+    for address in ("/nowhere", "/runs/999", "/runs/0", "/runs/abc", "/runs/-1/log", f"/runs/{2**63}"):
         answer = client.get(address, headers=HTML)
-        assert answer.status_code in (404, 422)
+        assert answer.status_code == 404, address
+        assert client.get(address).status_code == 404, address
         assert 'class="error-page"' in answer.text
+        assert "kept" not in answer.text
 
 
 def test_an_upload_over_the_limit_has_a_page_too(client: TestClient) -> None:
