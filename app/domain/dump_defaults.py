@@ -75,8 +75,8 @@ _BRIDGE_SECTIONS = ("model.", "comm_overlap.")
 
 
 def defaults_of_dump(log: ParsedLog) -> dict[str, Stated]:
-    """Fields that the log's dump may leave out, at their defaults; empty when the log holds no dump of a model."""
-    if "num_layers" not in log.arguments and "hidden_size" not in log.arguments:
+    """Fields that the log's dump may leave out, at their defaults; empty when it holds no whole dump of a model."""
+    if ("num_layers" not in log.arguments and "hidden_size" not in log.arguments) or _is_cut(log):
         return {}
     bridge = "bridge" in log.trainer.lower()
     detail = "not in the arguments, so it has its default"
@@ -86,6 +86,15 @@ def defaults_of_dump(log: ParsedLog) -> dict[str, Stated]:
         if not bridge or FIELDS[name].bridge.startswith(_BRIDGE_SECTIONS)
     }
     return defaults | _task(log)
+
+
+def _is_cut(log: ParsedLog) -> bool:
+    """True when no dump was printed to its end: what it leaves out may have stood behind the cut.
+
+    Megatron-LM prints names in order; `world_size`, which every dump has, comes behind all that have a default here.
+    """
+    cut = any(problem.kind == "unfinished dump" for problem in log.problems)
+    return cut and "world_size" not in log.arguments
 
 
 def _task(log: ParsedLog) -> dict[str, Stated]:

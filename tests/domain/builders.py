@@ -9,6 +9,7 @@ from app.domain.run import (
     MemoryReport,
     Metadata,
     ParsedLog,
+    Problem,
     Source,
     Stated,
     Value,
@@ -64,6 +65,7 @@ def make_log(
     total_iterations: int | None = None,
     trainer: str = "megatron-lm",
     truncated: bool = False,
+    problems: Sequence[Problem] = (),
 ) -> ParsedLog:
     """A log with iterations 1, 2, ... on lines 101, 102, ...; with a dump when `stated` holds a shape."""
     n = len(step_times_ms)
@@ -90,6 +92,7 @@ def make_log(
         first_lines=("first line",),
         last_lines=("last line",),
         truncated=truncated,
+        problems=tuple(problems),
     )
 
 

@@ -37,7 +37,10 @@ _DEFAULT = "  (Mcore default: "
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """One dump, as far as it was printed. `is_summary`: it lists only what differs from Megatron Core's defaults."""
+    """One dump, as far as it was printed. `is_summary`: it lists only what differs from Megatron Core's defaults.
+
+    `sections` are those whose end was printed: what a cut one leaves out is unknown, not a default.
+    """
 
     line: int
     is_summary: bool
@@ -113,7 +116,7 @@ class DumpReader:
         now, self._open = self._open, None
         if now is None:
             return
-        dump = _read_summary(now) if now.is_summary else _read_arguments(now)
+        dump = _read_summary(now, whole=whole) if now.is_summary else _read_arguments(now)
         if not whole:
             self._notes.problem(
                 "unfinished dump", "This configuration dump has no end; what it has was read.", now.line
@@ -144,7 +147,7 @@ def _read_arguments(source: _Open) -> Dump:
     return Dump(source.line, False, tuple(settings))
 
 
-def _read_summary(source: _Open) -> Dump:
+def _read_summary(source: _Open, *, whole: bool) -> Dump:
     """`[section]` lines and `  name: value  (Mcore default: ...)` lines, of the process that printed the title."""
     section = ""
     sections: set[str] = set()
@@ -156,9 +159,11 @@ def _read_summary(source: _Open) -> Dump:
         header = _SECTION.match(line.text)
         item = _ITEM.match(line.text)
         if header:
-            section = header[1]
             sections.add(section)
+            section = header[1]
         elif item and section and len(settings) < MAX_NAMES:
             value = line.text[item.end() :].partition(_DEFAULT)[0]
             settings.append(Setting(item[1], read_literal(value), "arguments", source.line + offset, section))
-    return Dump(source.line, True, tuple(settings), frozenset(sections))
+    if whole:
+        sections.add(section)
+    return Dump(source.line, True, tuple(settings), frozenset(sections - {""}))
