@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from app.domain.active import activity, disagreements, proven
-from app.domain.contract_checks import contradictions, impossibilities
+from app.domain.contract_checks import contradictions, impossibilities, overruled_defaults
 from app.domain.contract_fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
 from app.domain.contract_fields.environment import PREFIX
 from app.domain.contract_keys import config_key, is_provisional, stack_key
@@ -30,6 +30,8 @@ _FOLLOWS_FROM = {
     "etp": ("tp",),
 }
 """Fields that the log's reader may have derived: metadata that state an input of theirs replace them, too."""
+
+_METADATA = "the metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +59,21 @@ def resolve(
     """
     warnings: list[str] = []
     seen = _stated_by_log(log, warnings)
-    layers = [*_layers(documents), ("the metadata", metadata.fields)]
-    requested = defaults_of_dump(log) | seen
+    layers = [*_layers(documents), (_METADATA, metadata.fields)]
+    defaults = defaults_of_dump(log)
+    requested = defaults | seen
     for _, stated in layers:
         requested = _merge(requested, stated)
     activities = activity(log, derive(requested))
     active = proven(activities)
     merged = _with_defaults(derive(requested | active), project_defaults or {}, warnings)
-    # What a dump leaves out is too weak a statement to contradict anybody, so it is not in `seen`
+    # What a dump leaves out is too weak a statement to contradict a document, so it is not in `seen`
     below, where = seen | active, dict.fromkeys(seen, "the log")
     for name, stated in layers:
-        warnings += contradictions(name, stated, below, seen_alone=derive(below), merged=merged, where=where)
+        alone = derive(below)
+        warnings += contradictions(name, stated, below, seen_alone=alone, merged=merged, where=where)
+        if name == _METADATA:
+            warnings += overruled_defaults(stated, defaults, weaker=alone, merged=merged)
         below = _merge(below, stated)
         where |= dict.fromkeys(stated, name)
     warnings += disagreements(activities)

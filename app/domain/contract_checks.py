@@ -36,6 +36,23 @@ def contradictions(
     return found
 
 
+def overruled_defaults(stated: Facts, defaults: Facts, *, weaker: Facts, merged: Facts) -> list[str]:
+    """Fields that the metadata state otherwise than a dump that leaves them out: what it has then is a default.
+
+    `weaker`: what anybody else states, who is named by `contradictions`. A knob that is not in use contradicts nothing.
+    """
+    return [
+        f"`{name}` is {shown(claim.value)} in the metadata, but the log's arguments do not list it, and the trainer's "
+        f"default is {shown(defaults[name].value)}. The metadata are used; correct them if the run had the default."
+        for name, claim in stated.items()
+        if name in defaults
+        and name not in weaker
+        and not same_value(name, claim.value, defaults[name].value)
+        and name in merged
+        and same_value(name, merged[name].value, claim.value)
+    ]
+
+
 def _origin(stated: Stated) -> str:
     return f"{stated.source}: {stated.detail}" if stated.detail else stated.source
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from app.domain.contract import Contract, resolve
 from app.domain.contract_fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
 from app.domain.contract_keys import config_key, is_provisional, stack_key
-from app.domain.field_values import read_value
+from app.domain.field_values import read_value, shown
 from app.domain.run import LogEvent, Stated, Value
 from tests.domain.builders import OVERLAP_CASE, QWEN3_30B, make_log, make_metadata, make_stated
 
@@ -96,6 +96,40 @@ def test_the_metadata_win_and_the_contradiction_names_both() -> None:
 )
 def test_what_has_no_effect_contradicts_nothing(stated: dict[str, Value], fields: dict[str, Value]) -> None:
     assert resolved(OVERLAP_CASE | stated, fields).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "default"),
+    [
+        ("attention", "flash", "auto"),
+        ("opt_offload", True, "false"),
+        ("manual_gc", True, "false"),
+        ("nan_checks", False, "true"),
+        ("ep_overlap", True, "false"),
+        ("fine_offload", ("moe_act",), "empty"),
+    ],
+)
+def test_metadata_that_overrule_a_default_of_the_dump_are_told_so(name: str, value: Value, default: str) -> None:
+    dump = {field: stated for field, stated in OVERLAP_CASE.items() if field != name}
+    contract = resolved(dump, {name: value})
+    assert contract.fields[name].value == value
+    assert contract.fields[name].source == "metadata"
+    assert contract.warnings == (
+        f"`{name}` is {shown(value)} in the metadata, but the log's arguments do not list it, and the trainer's default is "
+        f"{default}. The metadata are used; correct them if the run had the default.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("dump", "fields"),
+    [
+        ({"num_layers": 48}, {"attention": "auto"}),  # the same value
+        ({"num_layers": 48, "cp": 1}, {"cp_comm": "a2a"}),  # without effect at cp = 1
+        ({"gbs": 8}, {"attention": "flash"}),  # no dump of a model: nothing has a default
+    ],
+)
+def test_no_default_is_overruled(dump: dict[str, Value], fields: dict[str, Value]) -> None:
+    assert not any("default" in warning for warning in resolved(dump, fields).warnings)
 
 
 def test_what_the_metadata_state_changes_what_follows_from_it() -> None:
@@ -282,4 +316,4 @@ def test_metadata_and_log_give_the_same_keys(names: set[str]) -> None:
     rest = {name: value for name, value in OVERLAP_CASE.items() if name not in told}
     split = resolved(rest, told)
     assert (split.stack_key, split.config_key) == (from_log.stack_key, from_log.config_key)
-    assert split.warnings == ()
+    assert all("the trainer's default is" in warning for warning in split.warnings)
