@@ -1,8 +1,10 @@
 """How fast logs are read: `python -m bench.parse`.
 
 Side by side on one generated log of 1 GB and 256 ranks, in turns: `grep -c` for one key, and `parse_log` for all
-fields. Then the peak memory of a fresh process that reads it, and the time for a 1 MB log. Exits 1 when a target is
-missed. The file is in the page cache.
+fields. Then the peak memory of a fresh process that reads it, and the time for a 1 MB log. Beside them stands what was
+measured when only Megatron's lines were read, on an idle 2-core machine: reading everything may cost twice that. Speed
+is compared as a share of grep's, which a busy machine slows down as well. Exits 1 when a target is missed. The file is
+in the page cache.
 """
 
 import resource
@@ -24,9 +26,11 @@ CHUNK = 1 << 18
 ROUNDS = 7
 KEY = "elapsed time per iteration"
 
-LEAST_SHARE_OF_GREP = 0.25
+FIRST_SPEED, FIRST_SHARE, FIRST_MEMORY_MIB, FIRST_SMALL_MS, FIRST_LINE_US = 1671.0, 0.30, 51.6, 2.53, 4.5
+
+LEAST_SHARE_OF_GREP = FIRST_SHARE / 2
 MOST_MEMORY_MIB = 64.0
-MOST_SMALL_MS = 3.0
+MOST_SMALL_MS = 2 * FIRST_SMALL_MS
 
 
 def chunks(path: Path) -> Iterator[bytes]:
@@ -84,6 +88,10 @@ def microseconds_a_line(path: Path) -> float:
     return statistics.median(seconds(lambda: parse_log([found])) for _ in range(31)) / 2000 * 1e6
 
 
+def row(name: str, today: float, first: float, cost: float, unit: str) -> str:
+    return f"  {name:24}{today:10,.2f} {first:9,.2f} {cost:7.2f}x {unit}"
+
+
 def main() -> int:
     large = cached_log(CACHE, LARGE, LARGE_ITERATIONS)
     small = cached_log(CACHE, SMALL, SMALL_ITERATIONS)
@@ -91,16 +99,20 @@ def main() -> int:
     share = read_speed / grep_speed
     memory = peak_memory_mib(large)
     milliseconds = small_ms(small)
+    line = microseconds_a_line(large)
     print(
         f"{large.stat().st_size / 1e6:,.0f} MB, 256 ranks, {LARGE_ITERATIONS:,} iterations; medians of {ROUNDS} rounds"
     )
-    print(f"  grep -c, one key        {grep_speed:8,.0f} MB/s")
-    print(f"  parse_log, all fields   {read_speed:8,.0f} MB/s")
-    print(f"  share of grep's speed   {share:8.2f}        (at least {LEAST_SHARE_OF_GREP})")
-    print(f"  peak memory             {memory:8.1f} MiB    (at most {MOST_MEMORY_MIB:.0f})")
+    print(f"  {'':24}{'today':>10} {'first':>9} {'cost':>8}")
+    print(f"  {'grep -c, one key':24}{grep_speed:10,.0f} {'':>9} {'':>8} MB/s")
+    print(row("parse_log, all fields", read_speed, FIRST_SPEED, FIRST_SPEED / read_speed, "MB/s"))
+    print(row("share of grep's speed", share, FIRST_SHARE, FIRST_SHARE / share, f"at least {LEAST_SHARE_OF_GREP}"))
+    print(
+        row("peak memory", memory, FIRST_MEMORY_MIB, memory / FIRST_MEMORY_MIB, f"MiB, at most {MOST_MEMORY_MIB:.0f}")
+    )
     print(f"{small.stat().st_size / 1e6:,.1f} MB, {SMALL_ITERATIONS} iterations, 600 arguments; median of 101")
-    print(f"  parse_log               {milliseconds:8.2f} ms     (at most {MOST_SMALL_MS:.0f})")
-    print(f"  an iteration line       {microseconds_a_line(large):8.2f} us")
+    print(row("parse_log", milliseconds, FIRST_SMALL_MS, milliseconds / FIRST_SMALL_MS, f"ms, at most {MOST_SMALL_MS}"))
+    print(row("an iteration line", line, FIRST_LINE_US, line / FIRST_LINE_US, "us"))
     return int(share < LEAST_SHARE_OF_GREP or memory > MOST_MEMORY_MIB or milliseconds > MOST_SMALL_MS)
 
 

@@ -25,13 +25,13 @@ class FactReader:
     def block(self, data: bytes) -> None: ...
 
     def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:  # noqa: ARG002 - as LineReader has it
-        text = data[max(start, hit - 120) : min(end, hit + _REACH)]
-        if count := _COUNT.search(text):
+        stop = min(end, hit + _REACH)
+        if count := _COUNT.search(data[max(start, hit - 120) : stop]):
             self._keep(count[1].decode().lower(), count[2])
         elif data.startswith(b"footprints:", hit - 11):
-            for memory in _MEMORY.finditer(data, hit, min(end, hit + _REACH)):
+            for memory in _MEMORY.finditer(data, hit, stop):
                 self._keep(f"theoretical memory: {memory[1].decode().strip()} (MB)", memory[2])
-        return hit
+        return stop
 
     def _keep(self, name: str, text: bytes) -> None:
         value = number(text)

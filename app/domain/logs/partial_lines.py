@@ -31,8 +31,8 @@ def whole_lines(blocks: Iterable[bytes], on_lost: Callable[[bytes], None]) -> It
     yield joiner.join(first)
     yield from map(joiner.join, rest)
     parts = list(joiner.parts.values())
-    if parts and joiner.owes_break:
-        yield parts.pop() + b"\n"
+    if parts and joiner.ends_in_part:
+        yield parts.pop() + (b"\n" if joiner.owes_break else b"")
     for part in parts:
         on_lost(part)
 
@@ -43,17 +43,20 @@ class _Joiner:
     def __init__(self) -> None:
         self.parts: dict[bytes, bytes] = {}
         """In the order in which they were met last."""
+        self.ends_in_part = False
         self.owes_break = False
         """Whether the line break of the last line is held back: that line is a part, and may be the log's last."""
 
     def join(self, block: bytes) -> bytes:
         """`block` with the lines joined that end in it."""
         before = b"\n" if self.owes_break else b""
-        self.owes_break = False
+        self.ends_in_part = self.owes_break = False
         if not self.parts and not self.has_parts(block):
             return before + block
         lines = [self.line(line) for line in block.split(b"\n")]
-        if self.parts and len(lines) > 1 and lines[-2:] == [b"", b""]:
+        has_break = block.endswith(b"\n")
+        self.ends_in_part = bool(self.parts) and not any(lines[-2:] if has_break else lines[-1:])
+        if self.ends_in_part and has_break:
             self.owes_break = True
             lines.pop()
         return before + b"\n".join(lines)

@@ -92,7 +92,7 @@ class RecordReader:
                 self._rows.place(template, data, begin, line)
                 return end
         if self._is_first(data, hit):
-            whole = self._whole(data, begin, end, line)
+            whole = self._whole(data, begin, hit, end, line)
             if whole is None:
                 return hit
             begin = whole
@@ -101,10 +101,10 @@ class RecordReader:
     def _is_first(self, data: bytes, hit: int) -> bool:
         return any(data.startswith(key, hit - len(key)) for key in self._shape.first_keys)
 
-    def _whole(self, data: bytes, begin: int, end: int, line: int) -> int | None:
+    def _whole(self, data: bytes, begin: int, hit: int, end: int, line: int) -> int | None:
         """Where the record that has a step time begins; the half of a line that was torn in front of it is noted."""
-        stop = min(end, begin + MAX_RECORD)
-        key = min((at for one in self._shape.keys if (at := data.find(one, begin, stop)) >= 0), default=-1)
+        stop = min(end, hit + _REACH)
+        key = min((at for one in self._shape.keys if (at := data.find(one, hit, stop)) >= 0), default=-1)
         if key < 0:
             if stop < len(data) and _HEAD.match(data, begin):
                 self._notes.torn(line, data[begin:stop])
@@ -168,16 +168,15 @@ class RecordReader:
     def _record_end(self, data: bytes, begin: int, end: int) -> int:
         """Where the record at `begin` ends: at the line's end, a carriage return, or the next record glued to it."""
         end = min(end, begin + MAX_RECORD)
+        reach = min(end, begin + 2 * _REACH)
+        own = min((at for key in self._shape.keys if (at := data.find(key, begin, reach)) >= 0), default=begin)
+        following = _HEAD.search(data, max(own, begin + _KEY), end)
+        if following:
+            again = following.start()
+            stamp = data.rfind(b"[", max(own, again - STAMP_LENGTH), again)
+            end = stamp if stamp >= 0 else again
         back = data.find(b"\r", begin, end)
-        end = back if back >= 0 else end
-        for key in self._shape.keys:
-            own = data.find(key, begin, end)
-            following = data.find(key, own + len(key), end) if own >= 0 else -1
-            again = data.rfind(b"iteration ", own + len(key), following) if following >= 0 else -1
-            if again >= 0:
-                stamp = data.rfind(b"[", max(own, again - STAMP_LENGTH), again)
-                end = stamp if stamp >= 0 else again
-        return end
+        return back if back >= 0 else end
 
     def _refuse(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
         self._notes.unreadable("an iteration line", line, data[max(start, hit - 200) : min(end, hit + 200)])

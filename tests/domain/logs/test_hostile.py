@@ -9,14 +9,14 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import app.domain.logs
 from app.domain.logs import parse_text, records, rows
 from app.domain.logs.reading import Reading
 from app.domain.logs.records import MAX_RECORD, MAX_TEMPLATES
-from app.domain.logs.scanner import blocks
+from app.domain.logs.scanner import BoolArray, LineReader, Scanner, blocks
 from app.domain.logs.series import MAX_COLUMNS
 from app.domain.run import ParsedLog
 from tests.domain.logs.lines import column, iteration
@@ -74,6 +74,102 @@ def test_hostile_text_is_read_to_its_end(name: str) -> None:
 @given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(KEYS), st.sampled_from([b"\n", b"|", b": ", b"1"]))))
 def test_no_bytes_can_make_it_raise(parts: list[bytes]) -> None:
     is_storable(parse_text(b"".join(parts)))
+
+
+class Work:
+    """Counts the bytes that readers are let loose on: each call costs what lies between its key and where it stops."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.bytes = 0
+        original = Scanner._read_hits
+
+        def counted(scanner: Scanner, data: bytes, hits: list[tuple[int, int]], is_break: BoolArray) -> int:
+            scanner._readers = [Counted(reader, self) for reader in scanner._readers]
+            return original(scanner, data, hits, is_break)
+
+        patch.setattr(Scanner, "_read_hits", counted)
+
+
+class Counted:
+    """A reader that hands on what it is given, in a buffer that tells how much of it was copied out."""
+
+    def __init__(self, reader: LineReader, work: Work) -> None:
+        self.keys, self.block = reader.keys, reader.block
+        self._reader, self._work = reader, work
+
+    def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
+        watched = Watched(data)
+        watched.work = self._work
+        return self._reader.read(watched, start, end, hit, line)
+
+
+class Watched(bytes):
+    """Bytes that count what is sliced from them and what is searched in them."""
+
+    work: Work
+
+    def __getitem__(self, key):  # type: ignore[no-untyped-def]
+        piece = super().__getitem__(key)
+        self.work.bytes += len(piece) if isinstance(piece, bytes) else 1
+        return piece
+
+    def find(self, sub, start=0, end=None):  # type: ignore[no-untyped-def]
+        found = super().find(sub, start, end)
+        self.work.bytes += (found if found >= 0 else len(self) if end is None else min(end, len(self))) - start
+        return found
+
+    def rfind(self, sub, start=0, end=None):  # type: ignore[no-untyped-def]
+        found = super().rfind(sub, start, end)
+        self.work.bytes += max(0, (len(self) if end is None else end) - (found if found >= 0 else start))
+        return found
+
+
+def work_for(data: bytes) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        work = Work(patch)
+        parse_text(data)
+    return work.bytes
+
+
+PIECES = st.lists(
+    st.one_of(st.binary(max_size=20), st.sampled_from(KEYS), st.sampled_from([b"\n", b"|", b"iteration 1/ 2 |"])),
+    min_size=1,
+    max_size=6,
+).map(b"".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(PIECES.filter(bool))
+def test_twice_the_text_is_at_most_twice_the_work(piece: bytes) -> None:
+    once, twice = (work_for(piece * (size // len(piece) + 1)) for size in (40_000, 80_000))
+    assert twice <= 2.2 * once + 200_000
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_no_key_makes_readers_look_far(key: bytes) -> None:
+    """Per key a few kilobytes, on one endless line as well as on many short ones."""
+    for piece in (key, key + b"\n", b"iteration 1/ 2 | " + key):
+        count = 100_000 // len(piece)
+        assert work_for(piece * count) <= count * 8_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"x" * (10 * MEGABYTE),
+        b"[rank0]: " * MEGABYTE + b"KeyError: x",
+        b'{"log":' * MEGABYTE + b"rror: ",
+        b"[" * MEGABYTE + b"rror: ",
+        b"\x1b[31m" * MEGABYTE + b"rror: ",
+        bytes(10 * MEGABYTE),
+        b"\xff\xfe" * MEGABYTE,
+    ],
+    ids=["one line", "prefixes", "nested JSON", "brackets", "colours", "zeros", "invalid UTF-8"],
+)
+def test_a_line_of_megabytes_costs_little_and_hides_nothing(line: bytes) -> None:
+    data = line + b"\n" + iteration(1, 10.0).encode()
+    assert list(parse_text(data).line_numbers) == [2]
+    assert work_for(data) <= 100_000
 
 
 def test_a_line_of_ten_megabytes_does_not_hide_the_next_one() -> None:

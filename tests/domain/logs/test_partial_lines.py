@@ -56,5 +56,6 @@ def test_parts_whose_end_never_came_are_not_lost() -> None:
     log = parse_text("".join(cri("start")) + f"{STAMP} stdout P iteration 1/ 2 | elapsed time per iter\n")
     assert log.last_lines[-1] == "iteration 1/ 2 | elapsed time per iter"
     assert log.line_count == 2
+    assert parse_text(f"{STAMP} stdout P part").line_count == 1
     log = parse_text(f"{STAMP} stdout P part\n" + "".join(cri("warning", stream="stderr")))
     assert ([problem.kind for problem in log.problems], log.line_count) == (["broken line"], 2)
