@@ -2,6 +2,7 @@
 
 ThreewallsError
 ├── InvalidUpload            what was sent cannot become a run
+│   ├── BrokenForm           no form can be read out of the body
 │   ├── EmptyUpload
 │   ├── NotALog              binary data, or an archive instead of a text
 │   ├── TooLarge             over a size limit, also after decompression
@@ -38,6 +39,10 @@ class ThreewallsError(Exception):
 
 class InvalidUpload(ThreewallsError):
     title = "This upload cannot be read"
+
+
+class BrokenForm(InvalidUpload):
+    title = "This form cannot be read"
 
 
 class EmptyUpload(InvalidUpload):

@@ -15,6 +15,7 @@ from app.projects.defaults import Defaults, get_defaults, set_defaults
 from app.projects.settings_form import SettingsForm, filled_form, read_settings_form
 from app.storage.database import read_session
 from app.web.dependencies import AppEngine, ReadSession
+from app.web.forms import sent_form
 from app.web.templating import render
 
 MAX_FIELDS = 300
@@ -40,7 +41,7 @@ def show_settings(request: Request, session: ReadSession, slug: Slug, saved: boo
 @router.post("/settings/projects/{slug}")
 async def save_settings(request: Request, engine: AppEngine, slug: Slug) -> Response:
     """The same as the API's PUT. Async only to read the form; the work is done in a thread."""
-    async with request.form(max_files=0, max_fields=MAX_FIELDS) as sent:
+    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
         form = read_settings_form(sent)
     refused = await run_in_threadpool(_save, engine, slug, form)
     if refused is None:

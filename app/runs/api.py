@@ -1,7 +1,6 @@
 """`/api/v1/runs`: upload, list, one run, its series, its lines, its files."""
 
 import errno
-from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -10,9 +9,9 @@ from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData
 
-from app.errors import EmptyUpload, InvalidQuery, InvalidUpload, NotFound, Unavailable
+from app.errors import InvalidQuery, InvalidUpload, NotFound, Unavailable
 from app.runs import export
 from app.runs.api_findings import unknown_fields
 from app.runs.api_models import (
@@ -26,15 +25,16 @@ from app.runs.api_models import (
     UploadAnswer,
 )
 from app.runs.filters import RunFilters
-from app.runs.ingest import Accepted, UploadedFile, accept_upload
+from app.runs.ingest import Accepted, accept_upload
 from app.runs.log_lines import lines_of
 from app.runs.queries import find_runs, get_run, get_series
-from app.runs.upload import Kind
+from app.runs.upload_parts import metadata_of, uploaded_files
 from app.runs.waiting import settled
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession
+from app.web.forms import sent_form
 from app.web.problems import as_content, documented
 from app.web.templating import public_address
 
@@ -43,7 +43,6 @@ router = APIRouter(prefix="/api/v1", tags=["runs"])
 MAX_FILES = 64
 MAX_FIELDS = 16
 MAX_LOG_LINES = 5000
-_KINDS: tuple[Kind, ...] = ("log", "config", "events")
 
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}}
 _UPLOAD_FORM = {
@@ -83,8 +82,8 @@ async def upload_run(
     # Async because of `wait`: a thread for each waiting client would leave none for the others.
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise InvalidUpload("Send a form (multipart/form-data) with the log as its field `log`.")
-    async with request.form(
-        max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
+    async with sent_form(
+        request, max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as form:
         accept = partial(_accept, engine, log_files, settings, idempotency_key=idempotency_key, complete=complete)
         accepted = await run_in_threadpool(accept, form)
@@ -193,19 +192,13 @@ def _accept(
     idempotency_key: str | None,
     complete: bool | None,
 ) -> Accepted:
-    files = [
-        UploadedFile(kind, upload.filename or kind, upload.file) for kind in _KINDS for upload in _uploads(form, kind)
-    ]
-    if not files and set(form) - {"meta"}:
-        sent = ", ".join(sorted({name[:50] for name in form})) or "none"
-        raise EmptyUpload(f"There is no log in this upload. Send it as the form field `log`; fields sent: {sent}.")
     try:
         return accept_upload(
             engine,
             log_files,
             settings,
-            files=files,
-            meta=_meta(form, settings),
+            files=uploaded_files(form),
+            meta=metadata_of(form, settings.max_metadata_bytes),
             idempotency_key=idempotency_key,
             complete=complete,
         )
@@ -213,25 +206,6 @@ def _accept(
         if error.errno == errno.ENOSPC:
             raise Unavailable("The disk of the service is full. Nothing was kept. Tell whoever runs it.") from error
         raise
-
-
-def _uploads(form: FormData, kind: Kind) -> Iterable[UploadFile]:
-    for value in form.getlist(kind):
-        if isinstance(value, UploadFile):
-            yield value
-        else:
-            raise InvalidUpload(f"The form field `{kind}` holds text, not a file. With curl: -F {kind}=@FILE.")
-
-
-def _meta(form: FormData, settings: Settings) -> bytes | None:
-    """`meta` as a field or as a file: clients send either."""
-    value = form.get("meta")
-    if value is None or isinstance(value, str):
-        return None if value is None else value.encode()
-    text = value.file.read(settings.max_metadata_bytes + 1)
-    if len(text) > settings.max_metadata_bytes:
-        raise InvalidUpload(f"The metadata is larger than {settings.max_metadata_bytes:,} bytes. Nothing was kept.")
-    return text
 
 
 async def _once_read(engine: Engine, run_id: int, wait: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from app.errors import FieldError, InvalidUpload
 from app.runs.api_models import RunId, Status
 from app.runs.append import Piece, append_log
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
+from app.web.forms import sent_form
 from app.web.problems import documented
 from app.web.templating import public_address
 
@@ -88,7 +89,7 @@ async def append_to_log(
 async def _sent_piece(request: Request) -> AsyncIterator[tuple[BinaryIO | None, FormData]]:
     """The piece, as the body or as the field `log` of a form, and the form's fields. None when no byte was sent."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        async with request.form(max_files=1, max_fields=8) as form:
+        async with sent_form(request, max_files=1, max_fields=8) as form:
             sent = form.get("log")
             if isinstance(sent, str):
                 raise InvalidUpload("The form field `log` holds text, not a file. With curl: -F log=@FILE.")

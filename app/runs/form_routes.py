@@ -18,6 +18,7 @@ from app.runs.upload_form import UploadForm, read_form
 from app.settings import Settings
 from app.storage.database import read_session
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
+from app.web.forms import sent_form
 from app.web.templating import render
 
 MAX_FILES = 64
@@ -36,8 +37,8 @@ def show_upload(request: Request, settings: AppSettings) -> HTMLResponse:
 @router.post("/upload")
 async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles, settings: AppSettings) -> Response:
     """The same upload as the API's. Async only to read the form; the work is done in a thread."""
-    async with request.form(
-        max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
+    async with sent_form(
+        request, max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as sent:
         form = read_form(sent)
         files = [
@@ -56,7 +57,7 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
 @router.post("/runs/{run_id}/contract")
 async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
     """The same correction as the API's. Async only to read the form; the work is done in a thread."""
-    async with request.form(max_files=0, max_fields=MAX_AMENDED) as sent:
+    async with sent_form(request, max_files=0, max_fields=MAX_AMENDED) as sent:
         form = read_amend_form(sent)
     refused = await run_in_threadpool(_amend, engine, run_id, form)
     if refused is None:

@@ -17,6 +17,7 @@ from app.web.templating import render_error
 log = structlog.get_logger(__name__)
 
 STATUS: Mapping[type[ThreewallsError], int] = {
+    errors.BrokenForm: 400,
     errors.TooLarge: 413,
     errors.InvalidUpload: 422,
     errors.InvalidQuery: 422,

@@ -124,18 +124,45 @@ def test_metadata_that_are_no_metadata_are_refused(client: TestClient, meta: str
 
 def test_metadata_that_are_too_large_are_refused(client: TestClient) -> None:
     answer = upload(client, LOG, meta={"notes": "x" * 300_000})
-    assert answer.status_code == 400
-    assert "maximum size" in answer.json()["detail"]
+    assert_problem(answer, 422, "262,144 bytes", "Nothing was kept", "Shorten", field="meta")
 
 
 def test_metadata_as_a_file_have_the_same_limit(client: TestClient) -> None:
     files = [("log", ("a.log", LOG)), ("meta", ("meta.json", json.dumps({"notes": "x" * 300_000}).encode()))]
-    assert_problem(client.post("/api/v1/runs", files=files), 422, "262,144 bytes")
+    assert_problem(client.post("/api/v1/runs", files=files), 422, "262,144 bytes", "Shorten", field="meta")
 
 
 def test_an_upload_without_a_log_says_what_was_sent(client: TestClient) -> None:
     answer = client.post("/api/v1/runs", files=[("logs", ("train.log", LOG))])
-    assert_problem(answer, 422, "form field `log`", "fields sent: logs")
+    assert_problem(answer, 422, "There is no log", "`logs`", "Parts are `log`", field="logs")
+
+
+@pytest.mark.parametrize("name", ["metadata", "foo", "files[]", "Log", ""])
+def test_a_part_that_nobody_would_read_is_refused_by_name(client: TestClient, name: str) -> None:
+    for content in ((None, "{}"), ("a.json", b"{}")):
+        answer = client.post("/api/v1/runs", files=[("log", ("a.log", LOG)), (name, content)])
+        assert_problem(answer, 422, f"`{name}`", "`log`, `config`, `events`, `meta`", "Nothing was kept", field=name)
+
+
+def test_metadata_are_sent_once(client: TestClient) -> None:
+    meta = [("meta", (None, "{}")), ("meta", ("meta.json", b"{}"))]
+    answer = client.post("/api/v1/runs", files=[("log", ("a.log", LOG)), *meta])
+    assert_problem(answer, 422, "2 times", "one JSON object", field="meta")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "words", "field"),
+    [
+        ("multipart/form-data", b"--b\r\n", "without a boundary", "Content-Type"),
+        ("multipart/form-data; boundary=b", b"no form at all", "no whole multipart form", "body"),
+        ("multipart/form-data; boundary=other", b"--b\r\nContent-Disposition: form-data\r\n", "boundary", "body"),
+        ("multipart/form-data; boundary=b", b"--b\r\nContent-Disposition: form-data\r\n\r\nx", "cut off", "body"),
+    ],
+)
+def test_a_broken_form_is_explained(client: TestClient, content_type: str, body: bytes, words: str, field: str) -> None:
+    for address in ("/api/v1/runs", "/upload"):
+        answer = client.post(address, content=body, headers={"Content-Type": content_type})
+        assert_problem(answer, 400, words, "Nothing was kept", "HTTP client", field=field)
 
 
 def test_a_document_that_nobody_can_read_is_no_run(client: TestClient) -> None:
