@@ -110,13 +110,13 @@ def test_what_has_no_effect_contradicts_nothing(stated: dict[str, Value], fields
     ],
 )
 def test_metadata_that_overrule_a_default_of_the_dump_are_told_so(name: str, value: Value, default: str) -> None:
-    dump = {field: stated for field, stated in OVERLAP_CASE.items() if field != name}
+    dump: dict[str, Value] = {field: stated for field, stated in OVERLAP_CASE.items() if field != name}
     contract = resolved(dump, {name: value})
     assert contract.fields[name].value == value
     assert contract.fields[name].source == "metadata"
     assert contract.warnings == (
-        f"`{name}` is {shown(value)} in the metadata, but the log's arguments do not list it, and the trainer's default is "
-        f"{default}. The metadata are used; correct them if the run had the default.",
+        f"`{name}` is {shown(value)} in the metadata, but the log's arguments do not list it, and the trainer's "
+        f"default is {default}. The metadata are used; correct them if the run had the default.",
     )
 
 
