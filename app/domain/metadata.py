@@ -14,10 +14,12 @@ from typing import Literal, TypeVar, cast
 from app.domain.contract_fields import FIELDS
 from app.domain.contract_fields.environment import PREFIX, VARIABLES
 from app.domain.documents.harness_flags import SCRIPTS
+from app.domain.documents.job_environment import is_whole_environment
 from app.domain.documents.launch_command import read_launch_command
 from app.domain.field_values import is_stated, read_value, same_value, shown
 from app.domain.logs.launch_args import stated_by_launch_args
-from app.domain.run import Metadata, Stated, Window
+from app.domain.placeholders import refuse_placeholders
+from app.domain.run import Metadata, Stated, Value, Window
 from app.domain.text import clean, one_line
 from app.errors import FieldError, InvalidMetadata
 
@@ -175,7 +177,7 @@ def _contract_fields(reading: _Reading, stated: Mapping[str, object]) -> dict[st
         name: Stated(value, "metadata", f"meta.{name}")
         for name in FIELDS
         if name in stated
-        for value in [reading.attempt(name, partial(read_value, name, stated[name]), None)]
+        for value in [reading.attempt(name, partial(_read_fact, name, stated[name]), None)]
         if is_stated(name, value)
     }
     for name, found in _environment(reading, stated.get("env")).items():
@@ -190,16 +192,23 @@ def _contract_fields(reading: _Reading, stated: Mapping[str, object]) -> dict[st
     return fields
 
 
+def _read_fact(name: str, raw: object) -> Value:
+    """The canonical value. Raises ValueError on what the field does not take, and on a placeholder."""
+    refuse_placeholders(raw)
+    return read_value(name, raw)
+
+
 def _environment(reading: _Reading, raw: object) -> dict[str, Stated]:
-    """The variables that matter; one that a stated environment leaves out was unset."""
+    """The variables that matter. One that is left out is unknown; of a whole environment it was unset."""
     if raw is None:
         return {}
     if not isinstance(raw, Mapping):
         reading.refuse("env", "env must be an object of environment variables.")
         return {}
     fields: dict[str, Stated] = {}
-    for name in VARIABLES:
-        value = reading.attempt(f"env.{name}", partial(read_value, PREFIX + name, raw.get(name)), None)
+    whole = is_whole_environment(raw)
+    for name in (name for name in VARIABLES if whole or name in raw):
+        value = reading.attempt(f"env.{name}", partial(_read_fact, PREFIX + name, raw.get(name)), None)
         detail = f"meta.env.{name}" if name in raw else "left out of meta.env"
         fields[PREFIX + name] = Stated(value, "metadata", detail)
     return fields
@@ -217,7 +226,7 @@ def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
     fields = {}
     for name, stated in found.items():
         try:
-            value = read_value(name, stated.value)
+            value = _read_fact(name, stated.value)
         except ValueError as problem:
             reading.warnings.append(f"A flag of `launch_args` was left out: {name} {problem}.")
             continue

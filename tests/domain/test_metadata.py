@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain.contract_fields.environment import VARIABLES
+from app.domain.contract_keys import config_key
 from app.domain.metadata import read_metadata
 from app.domain.run import Metadata, Stated, Window
 from app.errors import InvalidMetadata
@@ -34,9 +36,28 @@ def test_all_that_can_be_stated() -> None:
     assert metadata.fields["gpus"] == Stated(16, "metadata", "meta.gpus")
     assert metadata.fields["precision"].value == "bf16"
     assert metadata.fields["env.NCCL_NVLS_ENABLE"].value == "0"
-    assert metadata.fields["env.NVTE_FUSED_ATTN"] == Stated(None, "metadata", "left out of meta.env")
+    assert "env.NVTE_FUSED_ATTN" not in metadata.fields
     assert metadata.extra == {"env": {"MY_OWN": "x"}}
     assert metadata.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("env", "stated"),
+    [
+        ({}, {}),
+        ({"FOO": "1"}, {}),
+        ({"FOO": "1", "NCCL_NVLS_ENABLE": "0"}, {"NCCL_NVLS_ENABLE": "0"}),
+        ({"NCCL_NVLS_ENABLE": None}, {"NCCL_NVLS_ENABLE": None}),
+        ({"PATH": "/bin", "PWD": "/"}, dict.fromkeys(VARIABLES)),
+        ({"PATH": "/bin", "PWD": "/", "USE_MNNVL": 1}, dict.fromkeys(VARIABLES) | {"USE_MNNVL": "1"}),
+    ],
+)
+def test_an_environment_states_what_it_holds_and_a_whole_one_the_rest(
+    env: dict[str, object], stated: dict[str, object]
+) -> None:
+    fields = read_metadata({"env": env}).fields
+    assert {name.removeprefix("env."): found.value for name, found in fields.items()} == stated
+    assert (config_key("p", fields) == config_key("p", {})) is (not stated)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +136,40 @@ def test_what_is_wrong_is_refused_by_name(document: dict[str, object], field: st
     assert [error.field for error in caught.value.errors] == [field]
     assert words in caught.value.errors[0].message
     assert field in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "text", ["...", "\u2026", "unknown", "N/A", "TODO", " tbd ", "<gpu>", "${GPU}", "$GPU", "{{ gpu }}"]
+)
+@pytest.mark.parametrize(
+    "field", ["gpu", "cluster", "container", "precision", "gpus", "sp", "recompute_modules", "vpp"]
+)
+def test_a_placeholder_is_no_value(field: str, text: str) -> None:
+    for raw in (text, [text]) if field == "recompute_modules" else (text,):
+        with pytest.raises(InvalidMetadata) as caught:
+            read_metadata({field: raw})
+        assert [error.field for error in caught.value.errors] == [f"meta.{field}"]
+        assert "is the placeholder" in caught.value.errors[0].message
+
+
+def test_placeholders_of_an_environment_and_of_a_command_are_no_values_either() -> None:
+    with pytest.raises(InvalidMetadata, match=r"meta\.env\.USE_MNNVL"):
+        read_metadata({"env": {"USE_MNNVL": "..."}})
+    assert read_metadata({"note": "...", "name": "TODO"}).extra == {"note": "..."}
+
+
+@pytest.mark.parametrize(
+    ("field", "raw", "value"),
+    [
+        ("attention", "<AttnBackend.flash: 5>", "flash"),
+        ("attention", "AttnBackend.flash", "flash"),
+        ("cluster", "x-1", "x-1"),
+        ("container", "nemo:unknown", "nemo:unknown"),
+        ("vpp", "none", None),
+    ],
+)
+def test_what_only_looks_like_a_placeholder_is_a_value(field: str, raw: str, value: object) -> None:
+    assert read_metadata({field: raw}).fields[field].value == value
 
 
 def test_all_mistakes_are_named_at_once() -> None:

@@ -1,7 +1,7 @@
 """Environment variables that change results, one field each: `env.NAME`.
 
-`meta` states them as one mapping, `"env": {"NCCL_NVLS_ENABLE": "0"}`, which is taken as the whole environment: a
-variable of this list that it leaves out was unset.
+`meta` states them as one mapping, `"env": {"NCCL_NVLS_ENABLE": "0"}`. A variable of this list that it leaves out is
+unknown, unless the mapping is a whole environment (it has `PATH` and `PWD`): then it was unset.
 """
 
 from app.domain.contract_fields.field import ContractField

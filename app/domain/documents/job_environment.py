@@ -65,7 +65,7 @@ def read_job_environment(text: str | bytes) -> Document:
     if not variables:
         raise ValueError("No line of the form NAME=value was found: this is no environment.")
     stated = stated_by_variables(variables, "environment")
-    if all(name in variables for name in _WHOLE):
+    if is_whole_environment(variables):
         for name in VARIABLES:
             unset = Stated(None, "metadata", f"environment: {name} is not set")
             stated.setdefault(PREFIX + name, unset)
@@ -75,6 +75,11 @@ def read_job_environment(text: str | bytes) -> Document:
         if variables.get(name) and not is_secret(name, variables[name])
     }
     return Document("job environment", stated, facts=facts, problems=_problems(variables))
+
+
+def is_whole_environment(variables: Mapping[str, object]) -> bool:
+    """True for all that a process had: what is not in it was unset. A selection says nothing of other variables."""
+    return all(name in variables for name in _WHOLE)
 
 
 def _read_variables(text: str) -> dict[str, str]:
