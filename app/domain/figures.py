@@ -166,9 +166,11 @@ class Figures:
             return None
         if tflops.value > peak.tflops:
             self.warnings.append(
-                f"{tflops.value:.0f} TFLOP/s/GPU is more than a {peak.gpu} can do in {peak.format} ({peak.tflops:g}). "
-                f"Check `gpus`, `gbs`, `seq_len`, `gpu` and `precision`."
+                f"MFU is left out: {tflops.value:.0f} TFLOP/s/GPU is more than a {peak.gpu} can do in {peak.format} "
+                f"({peak.tflops:g}). One of `gpu`, `precision` and `gpus` is wrong, or `gbs`, `seq_len` or the model's "
+                f"shape."
             )
+            return None
         note = f"peak {peak.tflops:g} TFLOP/s ({peak.gpu}, {peak.format} dense; {peak.source})"
         return scaled_metric(tflops, mfu_pct(1.0, peak.tflops), note)
 

@@ -104,6 +104,21 @@ def test_a_gpu_without_a_published_peak_gets_no_mfu() -> None:
     assert "MFU is not computed: no source we know states a dense peak of A100 at bf16." in summary.warnings
 
 
+@pytest.mark.parametrize(("printed", "gpu", "words"), [
+    (988.0, "H100", ""),
+    (1200.0, "B200", ""),
+    (1200.0, "H100", "MFU is left out: 1200 TFLOP/s/GPU is more than a H100 can do in BF16 (989). One of `gpu`, "
+     "`precision` and `gpus` is wrong, or `gbs`, `seq_len` or the model's shape."),
+])  # fmt: skip
+def test_more_than_the_peak_is_no_mfu(printed: float, gpu: str, words: str) -> None:
+    stated: dict[str, Value] = {"precision": "bf16"}
+    log = make_log(TIMES, stated=stated, columns={"tflops_per_gpu": [printed] * 22})
+    summary = summarise(log, make_metadata(PLACE | {"gpu": gpu}))
+    assert (summary.metrics["mfu_pct"] is None) is bool(words)
+    assert value(summary, "tflops_per_gpu") == printed
+    assert [warning for warning in summary.warnings if "MFU" in warning] == ([words] if words else [])
+
+
 def test_printed_tokens_stand_in_where_the_batch_is_unknown() -> None:
     log = make_log([100.0] * 10, columns={"tokens_per_s_per_gpu": [5000.0] * 10})
     metric = summarise(log, make_metadata()).metrics["tokens_per_s_per_gpu"]
