@@ -1,7 +1,7 @@
 """`threewalls compare`: a run, or reruns of it, judged against earlier runs that a person names."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from app.analysis.compare_document import comparison_document
@@ -13,7 +13,8 @@ from app.analysis.plain_text import printed
 from app.analysis.reading import Analysis, ReadLog, analyse, names_of, records
 from app.analysis.statements import read_statements
 from app.analysis.usage_error import UsageError
-from app.domain.matching import RunRecord, assess, compare_contracts
+from app.domain.matching import Assessment, RunRecord, assess, compare_contracts
+from app.domain.matching.baseline import listed
 from app.errors import InvalidUpload
 
 
@@ -33,10 +34,12 @@ def compare(options: argparse.Namespace, read_log: ReadLog) -> int:
     candidates = [analyse(names[path], [path], stated["candidate"], read_log) for path in options.candidate]
     _check_readable(candidates)
     known = records([*earlier, *candidates])
-    _check_reruns(known[len(earlier) :])
-    assessment = assess(known[len(earlier) :], known[: len(earlier)], looks=options.looks)
+    old, new = known[: len(earlier)], known[len(earlier) :]
+    _check_reruns(new)
+    assessment = assess(new, old, looks=options.looks)
     code = exit_code(assessment.verdict.decision, raises_regression=assessment.raises_regression)
-    comparison = Comparison(assessment, tuple(candidates), tuple(earlier), code)
+    others = tuple(_of_other_stacks(new[-1], old, assessment))
+    comparison = Comparison(assessment, tuple(candidates), tuple(earlier), others, code)
     printed(as_json(comparison_document(comparison)) if options.json else text_of(comparison))
     return code
 
@@ -52,6 +55,17 @@ def _check_readable(candidates: Sequence[Analysis]) -> None:
     for run in candidates:
         if run.summary.error is not None:
             raise InvalidUpload(f"{run.name}: {run.summary.error}")
+
+
+def _of_other_stacks(run: RunRecord, earlier: Sequence[RunRecord], assessment: Assessment) -> Iterator[tuple[str, str]]:
+    """Whoever names a run as baseline learns why it is none. Without any baseline the nearest misses tell the rest."""
+    for one in earlier:
+        if one.stack_key == run.stack_key:
+            continue
+        if why := one.never_a_baseline_because:
+            yield one.run, why
+        elif assessment.choice.runs:
+            yield one.run, f"another stack: {listed(field.field for field in compare_contracts(one, run).stack)}"
 
 
 def _check_reruns(candidates: Sequence[RunRecord]) -> None:

@@ -52,6 +52,7 @@ def _comparability(found: Comparability) -> dict[str, object]:
         "attributed_to": found.attributed_to,
         "differences": _differences(found.differences),
         "unknown": found.unknown,
+        "one_is_benchmark_only": found.one_is_benchmark_only,
     }
 
 

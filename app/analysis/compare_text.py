@@ -164,6 +164,8 @@ def _contrast(contrast: Contrast) -> Iterator[str]:
         else f"knobs differ, too, so it belongs to no single field: {differences(contrast.comparability.knobs)}"
     )
     yield f"Single-field contrast with {runs}, in {between}: {whose}. This is no verdict on the code."
+    if contrast.comparability.one_is_benchmark_only:
+        yield "One side is benchmark only (forced routing or made-up data): its speed is no promise for real training."
     if contrast.measured.step_time is not None:
         yield f"Measured: step time {_change(contrast.measured.step_time)}; {_confidence(contrast.measured)}."
 

@@ -10,11 +10,15 @@ from app.domain.metric_changes import MetricChange, metric_changes
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`candidates`: reruns of the run to judge. `earlier`: what was named as baseline, oldest first."""
+    """`candidates`: reruns of the run to judge. `earlier`: what was named as baseline, oldest first.
+
+    `of_other_stacks`: those of them that matching passed over, each with the reason.
+    """
 
     assessment: Assessment
     candidates: tuple[Analysis, ...]
     earlier: tuple[Analysis, ...]
+    of_other_stacks: tuple[tuple[str, str], ...]
     exit_code: int
 
     def changes(self, verdict: Verdict) -> dict[str, MetricChange | None]:
@@ -31,7 +35,7 @@ class Comparison:
         """Runs that count on neither side, each with the reason."""
         chosen = [(one.run, one.why) for one in self.assessment.choice.left_out]
         judged = [(one.run, one.why) for one in self.assessment.verdict.dropped]
-        return list(dict.fromkeys([*chosen, *judged]))
+        return list(dict.fromkeys([*chosen, *judged, *self.of_other_stacks]))
 
     @property
     def to_supply(self) -> tuple[str, ...]:

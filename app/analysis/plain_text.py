@@ -1,5 +1,6 @@
 """Aligned text for a terminal or a CI log. Figures are written as on the pages, but with plain blanks."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -15,7 +16,11 @@ def printed(text: str) -> None:
         text.encode(encoding)
     except UnicodeEncodeError:
         text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-    sys.stdout.write(text + "\n")
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough; Python would flush once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def plain(text: str) -> str:

@@ -136,10 +136,20 @@ def test_a_log_without_iterations_says_what_failed(baseline: list[Path], tmp_pat
 
 def test_a_bad_run_among_the_baseline_is_left_out_by_name(baseline: list[Path], tmp_path: Path) -> None:
     bad = write_logs(tmp_path, [50], "bad", failure="out of memory", iterations=30)
+    bad += write_logs(tmp_path, [51], "other-batch", workload=replace(CI_WORKLOAD, micro_batch_size=2))
     slow = write_logs(tmp_path, [100, 101], "slow", slower=1.08)
     answer = threewalls("compare", *setting(PLACE), "--baseline", *baseline, *bad, "--", *slow)
     assert answer.code == 1
     assert "bad-50.log: the job ran out of memory" in answer.output
+    assert "other-batch-51.log: another stack: `mbs`" in answer.output
+
+
+def test_forced_balance_is_never_judged_against_natural_routing(baseline: list[Path], tmp_path: Path) -> None:
+    natural = write_logs(tmp_path, [100], "natural")
+    sides = ["--candidate-set", "routing_mode=dropless"]
+    answer = threewalls("compare", *setting(PLACE), *sides, "--baseline", *baseline, "--", *natural)
+    assert answer.code == 4
+    assert "differs in routing_mode (forced-balance -> dropless)" in answer.lines[0]
 
 
 def test_a_folder_is_one_run_of_several_files(baseline: list[Path], tmp_path: Path) -> None:
