@@ -22,8 +22,9 @@ def runs(house: Running) -> list[dict[str, object]]:
     return items
 
 
-def test_every_acknowledged_run_is_processed_after_a_kill(data: Path) -> None:
-    acknowledged = set()
+def test_everything_acknowledged_is_there_and_processed_after_a_kill(data: Path) -> None:
+    acknowledged, grows, sent = set(), "", 0
+    growing = training_log(iterations=60)
     for killed in range(3):
         with running("serve", data) as house:
             for number in range(2):
@@ -31,34 +32,21 @@ def test_every_acknowledged_run_is_processed_after_a_kill(data: Path) -> None:
                 answer = httpx2.post(f"{house.address}/api/v1/runs", files={"log": log}, timeout=60)
                 assert answer.status_code == 202
                 acknowledged.add(answer.json()["id"])
-            house.process.kill()
-            house.process.wait()
-    with running("serve", data) as house:
-        wait_for(lambda: {run["status"] for run in runs(house)} <= {"ready", "failed"}, "all runs to be processed")
-        assert {run["id"] for run in runs(house)} == acknowledged
-        assert {run["status"] for run in runs(house)} == {"ready"}
-        assert house.stop() == 0
-
-
-def test_a_log_that_grows_loses_nothing_that_was_acknowledged(data: Path) -> None:
-    log = training_log(iterations=60)
-    address, sent = "", 0
-    for _ in range(3):
-        with running("serve", data) as house:
-            address = address or _opened(house)
+            grows = grows or _opened(house)
             for _ in range(4):
                 # Whoever does not know what arrived begins a little before.
-                begin = max(0, sent - 100)
-                end = sent + len(log) // 16
-                answer = _append(house, address, log[begin:end], begin)
-                assert answer["offset"] == end
+                begin, end = max(0, sent - 100), sent + len(growing) // 16
+                assert _append(house, grows, growing[begin:end], begin)["offset"] == end
                 sent = end
             house.process.kill()
             house.process.wait()
     with running("serve", data) as house:
-        assert httpx2.get(f"{house.address}{address}/files/0", timeout=60).content == log[:sent]
-        assert _append(house, address, log[sent:], sent, "&complete=true")["offset"] == len(log)
-        wait_for(lambda: _iterations(house, address) == 60, "the whole log to be read")
+        assert httpx2.get(f"{house.address}{grows}/files/0", timeout=60).content == growing[:sent]
+        assert _append(house, grows, growing[sent:], sent, "&complete=true")["offset"] == len(growing)
+        wait_for(lambda: _iterations(house, grows) == 60, "the whole log to be read")
+        wait_for(lambda: {run["status"] for run in runs(house)} <= {"ready", "failed"}, "all runs to be processed")
+        assert {run["id"] for run in runs(house)} == acknowledged | {int(grows.rpartition("/")[2])}
+        assert {run["status"] for run in runs(house)} == {"ready"}
         assert house.stop() == 0
 
 
