@@ -18,6 +18,7 @@ from app.domain.step_times import usable
 from app.domain.throughput import (
     inverse_metric,
     mfu_pct,
+    rounded_metric,
     scaled_metric,
     step_time_metric,
     tflops_per_gpu,
@@ -28,7 +29,10 @@ FORMULA = "FLOPs formula of Megatron-LM, 2026-08"
 """The formula's name in notes; its version is `flops` of `definitions.py`."""
 
 PRINTED_DIGIT = 0.05
-"""Trainers print TFLOP/s with one decimal."""
+"""Half of the last digit: trainers print TFLOP/s with one decimal, which is 3 % of a figure of 1.6."""
+
+MEDIANS_DIFFER = 1e-4
+"""The median of printed figures is not that of step times where an even window has two middle values."""
 
 LARGEST = {"tokens_per_s_per_gpu": 1e12, "tflops_per_gpu": 1e5, "peak_memory_gib": 1e4}
 """What no GPU reaches, by metric: seven times the fastest peak stated anywhere (14,700 TFLOP/s), thirty times the
@@ -121,10 +125,13 @@ class Figures:
         computed = self._computed_tflops(steady)
         printed = self._printed("tflops_per_gpu")
         if len(printed):
-            value = float(np.median(printed))
+            value, digit = float(np.median(printed)), _half_digit(printed)
+            if computed is not None and abs(computed - value) <= PRINTED_DIGIT + MEDIANS_DIFFER * value:
+                note = f"computed: {FORMULA}; the trainer prints {value:.1f}, which is the same, rounded"
+                return inverse_metric(computed, steady, note)
             if computed is not None:
                 self._compare(value, computed)
-            return inverse_metric(value, steady, "printed by the trainer")
+            return rounded_metric(inverse_metric(value, steady, "printed by the trainer"), digit)
         if computed is not None:
             return inverse_metric(computed, steady, f"computed: {FORMULA}")
         self._missing("Model TFLOP/s, which the log does not print,", self._missing_for_flops())
@@ -193,6 +200,11 @@ class Figures:
         ranks = len({report.rank for report in reports})
         note = f"most allocated on {ranks} rank{'s' if ranks > 1 else ''} that reported it" if reports else ""
         return Metric(value, value, value, len(values), note)
+
+
+def _half_digit(printed: FloatArray) -> float:
+    """What rounding may have taken from the figures; 0 where they have more decimals, as those of documents do."""
+    return PRINTED_DIGIT if np.array_equal(printed, np.round(printed, 1)) else 0.0
 
 
 def _discounts(log: ParsedLog) -> bool:

@@ -1,5 +1,7 @@
 """Throughput from the steady step time. Each figure is a constant over step time: same interval, sign flipped."""
 
+from dataclasses import replace
+
 from app.domain.run import Metric, SteadyState
 
 MS = 1000.0
@@ -47,3 +49,11 @@ def inverse_metric(value: float, steady: SteadyState, note: str = "") -> Metric:
 def scaled_metric(metric: Metric, factor: float, note: str = "") -> Metric:
     """A figure that is `factor` times another one, with the same relative interval."""
     return Metric(metric.value * factor, metric.ci_low * factor, metric.ci_high * factor, metric.n, note)
+
+
+def rounded_metric(metric: Metric, half_digit: float) -> Metric:
+    """A figure that was printed rounded: its interval is wider by what rounding may have taken, relative to it."""
+    if half_digit >= metric.value:
+        return metric
+    share = half_digit / metric.value
+    return replace(metric, ci_low=metric.ci_low * (1 - share), ci_high=metric.ci_high * (1 + share))

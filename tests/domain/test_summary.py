@@ -65,12 +65,44 @@ def test_the_peak_that_mfu_is_of_is_kept_with_its_source() -> None:
     assert metric.note.startswith("peak 989 TFLOP/s (H100, BF16 dense; NVIDIA/dgxc-benchmarking")
 
 
-def test_printed_flops_are_shown_when_they_agree() -> None:
-    summary = summary_of_overlap_case(tflops_per_gpu=[10.0, 192.1, *([192.6] * 20)])
+@pytest.mark.parametrize(
+    ("printed", "shown", "note", "warned"),
+    [
+        # The formula gives 192.62
+        (192.6, 192.62, "computed: FLOPs formula of Megatron-LM, 2026-08; the trainer prints 192.6, which is the same, "
+         "rounded", False),
+        (192.5, 192.5, "printed by the trainer", False),  # within half a per cent, but not by rounding
+        (190.0, 190.0, "printed by the trainer", True),
+    ],
+)  # fmt: skip
+def test_printed_flops_give_way_to_the_formula_that_they_are_rounded_from(
+    printed: float, shown: float, note: str, warned: bool
+) -> None:
+    summary = summary_of_overlap_case(tflops_per_gpu=[10.0, 192.1, *([printed] * 20)])
     metric = summary.metrics["tflops_per_gpu"]
     assert metric is not None
-    assert (metric.value, metric.note) == (192.6, "printed by the trainer")
-    assert not any("FLOPs formula" in warning for warning in summary.warnings)
+    assert metric.value == pytest.approx(shown, abs=0.005)
+    assert metric.note == note
+    assert any("FLOPs formula" in warning for warning in summary.warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("printed", "share"),
+    [
+        (1.6, 0.05 / 1.6),  # one decimal of a small figure is 3 %
+        (192.6, 0.05 / 192.6),
+        (1.625, 0.0),  # documents have more decimals
+        (0.05, 0.0),
+    ],
+)
+def test_a_printed_figure_is_no_finer_than_its_last_digit(printed: float, share: float) -> None:
+    summary = summarise(make_log(TIMES, columns={"tflops_per_gpu": [printed] * 22}), make_metadata())
+    time, metric = summary.metrics["step_time_ms"], summary.metrics["tflops_per_gpu"]
+    assert time is not None
+    assert metric is not None
+    assert metric.value == printed
+    assert metric.ci_low / printed == pytest.approx(time.value / time.ci_high * (1 - share))
+    assert metric.ci_high / printed == pytest.approx(time.value / time.ci_low * (1 + share))
 
 
 def test_printed_flops_that_disagree_name_the_input_that_explains_it() -> None:
