@@ -68,6 +68,10 @@ def test_web_and_workers_share_image_settings_and_data() -> None:
         assert len({json.dumps(SERVICES[name][key], sort_keys=True) for name in OURS}) == 1
 
 
+def test_the_image_is_built_once() -> None:
+    assert [name for name, service in SERVICES.items() if "build" in service] == ["migrate"]
+
+
 def test_migrations_run_once_before_everything_else() -> None:
     for name in set(OURS) - {"migrate"}:
         assert SERVICES[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
