@@ -17,16 +17,22 @@ FAILED = 6
 DAYS = 7
 
 _OUTCOME = col(RunRow.health)["outcome"].as_string()
-_ENDED_BADLY: ColumnElement[bool] = or_(col(RunRow.status) == "failed", _OUTCOME.in_(ENDED_BADLY))
+_ENDED_BADLY: ColumnElement[bool] = _OUTCOME.in_(ENDED_BADLY)
+_WITHOUT_FIGURE: ColumnElement[bool] = col(RunRow.status) == "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`by_status` counts all runs; `recent` and `recent_failed` those of the last `days` days."""
+    """`by_status` and `by_outcome` (those that ended badly) count all runs, as the list filters them.
+
+    `recent` counts the runs of the last `days` days: those that ended badly, and the others that gave no figure.
+    """
 
     by_status: Mapping[str, int]
+    by_outcome: Mapping[str, int]
     recent: int
-    recent_failed: int
+    recent_ended_badly: int
+    recent_without_figure: int
     days: int
     newest: tuple[RunListItem, ...]
     failed: tuple[RunListItem, ...]
@@ -46,10 +52,14 @@ def overview(session: Session, now: datetime) -> Overview:
     return Overview(
         by_status=Counter(dict(_statuses(session))),
         recent=count_runs(session, since),
-        recent_failed=count_runs(session, since, _ENDED_BADLY),
+        by_outcome={name: count_runs(session, _OUTCOME.in_((name,))) for name in ENDED_BADLY},
+        recent_ended_badly=count_runs(session, since, _ENDED_BADLY),
+        recent_without_figure=count_runs(
+            session, since, _WITHOUT_FIGURE, func.coalesce(_OUTCOME, "").not_in(ENDED_BADLY)
+        ),
         days=DAYS,
         newest=latest_runs(session, NEWEST),
-        failed=latest_runs(session, FAILED, _ENDED_BADLY),
+        failed=latest_runs(session, FAILED, or_(_WITHOUT_FIGURE, _ENDED_BADLY)),
     )
 
 

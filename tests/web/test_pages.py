@@ -332,3 +332,20 @@ def test_absurd_stored_figures_are_unknown_and_break_nothing(
     assert absurd is None or set(absurd) == {"value", "ci_low", "ci_high", "n", "note"}
     if metric.get("value") != 31_310.0 and metric.get("value") != 1.797e308:
         assert absurd is None
+
+
+def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, make: Make) -> None:
+    make(name="good")
+    make(name="crashed", health={"outcome": "failed"})
+    for number in range(2):
+        make(name=f"memory {number}", health={"outcome": "out_of_memory"})
+    make(name="no figure", status="failed", health={"outcome": "failed"})
+    make(name="nothing known", status="failed", health={})
+    text = client.get("/").text
+    assert "4 of the 6 runs of the last 7 days ended badly. 1 more gave no figure." in text
+    links = re.findall(r'href="(/runs\?(?:outcome|status)=\w+)">(\d+) ([\w ]+)</a>', text)
+    assert [(count, words) for _, count, words in links] == [
+        ("2", "crashed"), ("2", "out of memory"), ("2", "without a figure"),
+    ]  # fmt: skip
+    for address, count, _ in links:
+        assert f">{count} runs match</span>" in client.get(address).text, address
