@@ -70,6 +70,16 @@ DEFAULTS: dict[str, Value] = {
 }
 """Megatron Core's defaults (`transformer_config.py`, `model_parallel_config.py`, `megatron/training/arguments.py`)."""
 
+WITHOUT_DEFAULT = frozenset(
+    {
+        *("model", "gpu", "gpus", "gpus_per_node", "cluster", "container", "data_mode", "precision"),
+        *("seq_len", "gbs", "mbs", "routing_mode", "dispatcher", "pp_overlap"),
+        *("opt_offload_fraction", "act_offload_layers", "manual_gc_interval"),
+    }
+)
+"""Fields of the keys that are unknown where nobody states them: each job has its own, they follow from others, or the
+trainer decides by more than one setting."""
+
 _BRIDGE_SECTIONS = ("model.", "comm_overlap.")
 """Megatron-Bridge's summary is complete for the model and the overlap, which is part of it; the rest stays unknown."""
 

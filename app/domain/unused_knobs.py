@@ -55,10 +55,10 @@ def _without_context_parallelism(facts: Facts) -> dict[str, Stated]:
 def _without_experts(facts: Facts) -> dict[str, Stated]:
     if "num_experts" not in facts or facts["num_experts"].value is not None:
         return {}
-    return _unused(facts, "the model is dense", *_MOE_FIELDS)
+    return _unused(facts, "the model is dense", *MOE_FIELDS)
 
 
-_MOE_FIELDS = (
+MOE_FIELDS = (
     "dispatcher",
     "dispatcher_type",
     "flex_backend",

@@ -2,9 +2,14 @@
 
 import pytest
 
+from app.domain.contract_fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
+from app.domain.contract_fields.environment import PREFIX
+from app.domain.dump_defaults import DEFAULTS, WITHOUT_DEFAULT
+from app.domain.field_values import read_value
 from app.domain.logs import parse_text
 from app.domain.run import Problem
 from app.domain.summary import summarise
+from app.domain.unused_knobs import MOE_FIELDS
 from tests.domain.builders import make_log, make_metadata
 
 CUT = Problem("unfinished dump", "This configuration dump has no end.", 7)
@@ -78,3 +83,22 @@ def test_a_finished_section_of_a_cut_summary_keeps_its_defaults() -> None:
 def test_the_readers_remark_decides(problems: tuple[Problem, ...], known: bool) -> None:
     log = make_log([100.0] * 5, stated={"num_layers": 2}, problems=problems)
     assert ("attention" in summarise(log, make_metadata()).contract) is known
+
+
+@pytest.mark.parametrize("name", [name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if not name.startswith(PREFIX)])
+def test_each_field_of_the_keys_has_a_default_or_is_known_to_have_none(name: str) -> None:
+    assert (name in DEFAULTS) is not (name in WITHOUT_DEFAULT)
+
+
+@pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.group == "Experts and routing"])
+def test_a_dense_model_has_no_knob_of_experts(name: str) -> None:
+    assert name in MOE_FIELDS
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_are_canonical(name: str) -> None:
+    assert read_value(name, DEFAULTS[name]) == DEFAULTS[name]
+
+
+def test_no_field_without_default_is_a_stranger() -> None:
+    assert set(FIELDS) >= WITHOUT_DEFAULT
