@@ -89,6 +89,10 @@ def summarise(
     )
 
 
+def _place(file: int, line: int, log: ParsedLog) -> str:
+    return f"line {line} of {log.files[file]}" if len(log.files) > 1 else f"line {line}"
+
+
 def _unit(column: str) -> str | None:
     return "ms" if column.startswith("timer_") else _UNITS.get(column)
 
@@ -101,11 +105,14 @@ def _steady(log: ParsedLog, metadata: Metadata) -> SteadyState | None:
 
 
 def no_iterations(log: ParsedLog) -> str:
-    """Why a log without iteration lines is no measurement: the failure it shows, else what it begins and ends with."""
-    failure = fatal_event(log)
-    if failure is not None:
-        of = f" of {log.files[failure.file]}" if len(log.files) > 1 else ""
-        return f"No iteration line was read. The job failed first, on line {failure.line}{of}: {failure.text}"
+    """Why a log without iteration lines is no measurement: the failure it shows, explained, else its first and last lines."""
+    if failures := explain_failures(log):
+        where = ", ".join(_place(line.file, line.line, log) for line in failures[0].evidence[:1])
+        title = f"{failures[0].title} ({where})" if where else failures[0].title
+        return f"No iteration line was read. {title}: {failures[0].explanation}"
+    if (failure := fatal_event(log)) is not None:
+        place = _place(failure.file, failure.line, log)
+        return f"No iteration line was read. The job failed first, on {place}: {failure.text}"
     lines = [line for line in (*log.first_lines, *log.last_lines) if line.strip()]
     if not lines:
         return "No iteration line was read: the log holds no text."
