@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from app.overview.queries import Overview, overview
-from app.runs.health_view import OUTCOMES
 from app.web.dependencies import ReadSession
 from app.web.numbers import counted
+from app.web.outcomes import OUTCOMES
 from app.web.templating import render
 
 router = APIRouter(include_in_schema=False)

@@ -24,6 +24,7 @@ from app.runs.api_findings import (
     unknown_fields,
 )
 from app.storage.run_records import RunDetail, RunFile, RunListItem, RunPage
+from app.web.outcomes import OUTCOMES
 
 RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
 Finite = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
@@ -208,6 +209,7 @@ class RunQuery(BaseModel):
     gpu: str = ""
     dispatcher: str = ""
     status: str = Field("", description="received, processing, ready or failed.")
+    outcome: str = Field("", description=f"How the job itself ended: {', '.join(OUTCOMES)}.")
     purpose: str = Field("", description="ci, experiment or release.")
     branch: str = ""
     evidence: str = Field("", description="smoke, screen, matched_ab or validated.")

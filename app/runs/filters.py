@@ -6,7 +6,7 @@ from typing import Self
 from urllib.parse import urlencode
 
 from app.errors import FieldError, InvalidQuery
-from app.runs.health_view import OUTCOMES
+from app.web.outcomes import OUTCOMES
 
 STATUSES = ("received", "processing", "ready", "failed")
 PURPOSES = ("ci", "experiment", "release")

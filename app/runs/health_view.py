@@ -5,16 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.web.numbers import THIN, counted, grouped, significant
-
-OUTCOMES = {
-    "completed": "completed",
-    "truncated": "truncated",
-    "failed": "crashed",
-    "out_of_memory": "out of memory",
-    "not_finite": "not finite",
-    "stopped": "stopped",
-    "running": "running",
-}
+from app.web.outcomes import OUTCOMES
 
 
 @dataclass(frozen=True, slots=True)

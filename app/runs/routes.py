@@ -7,12 +7,12 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from app.runs.export import csv_rows
 from app.runs.filters import EVIDENCE_LEVELS, PURPOSES, STATUSES
-from app.runs.health_view import OUTCOMES
 from app.runs.news import Token, news_of, token_of
 from app.runs.queries import RunFilters, filter_options, find_runs, get_series, get_state, page_number
 from app.runs.run_page import RunPage, render_run
 from app.runs.run_view import RunView
 from app.web.dependencies import AppLogFiles, ReadSession
+from app.web.outcomes import OUTCOMES
 from app.web.templating import render, shown_params
 
 router = APIRouter(include_in_schema=False)

@@ -4,25 +4,34 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.domain.run import Slice
+import numpy as np
+
+from app.domain.run import FloatArray, Slice
 from app.web.numbers import counted
 
 
 @dataclass(frozen=True, slots=True)
 class SliceRow:
-    """`word` is start, resume, retry or crash loop; `file_index` is that of its log among the run's, None: unknown."""
+    """`word` is start, resume, retry or crash loop; `line` of log file `file_index` is its first iteration.
+
+    `file_index` is None when the run has no such log.
+    """
 
     number: int
     file: str
     file_index: int | None
+    line: int
     first: int
     last: int
     kept: int
     word: str
 
 
-def slice_rows(slices: Sequence[Slice], names: Sequence[str]) -> tuple[SliceRow, ...]:
-    """In the order of the run. `names` are those of the log files. One start that went through is nothing to show."""
+def slice_rows(slices: Sequence[Slice], names: Sequence[str], log_lines: FloatArray) -> tuple[SliceRow, ...]:
+    """In the order of the run. `names` are those of the log files, `log_lines` of each iteration.
+
+    One start that went through is nothing to show.
+    """
     if len(slices) < 2 and not any(piece.crash_loop for piece in slices):
         return ()
     return tuple(
@@ -30,6 +39,7 @@ def slice_rows(slices: Sequence[Slice], names: Sequence[str]) -> tuple[SliceRow,
             number=number,
             file=piece.file,
             file_index=names.index(piece.file) if piece.file in names else None,
+            line=int(np.nan_to_num(log_lines[piece.first_row])) or 1 if piece.first_row < len(log_lines) else 1,
             first=piece.first_iteration,
             last=piece.last_iteration,
             kept=piece.iterations_kept,

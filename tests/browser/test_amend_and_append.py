@@ -14,7 +14,7 @@ def upload(house: House, text: str, **query: str) -> int:
     meta = json.dumps({"project": "changing", "name": query.pop("name")})
     files = {"log": ("train.log", text.encode())}
     answer = httpx2.post(
-        f"{house.address}/api/v1/runs", params=query | {"wait": "30"}, files=files, data={"meta": meta}
+        f"{house.address}/api/v1/runs", params=query | {"wait": "30"}, files=files, data={"meta": meta}, timeout=60
     )
     assert answer.status_code == 202, answer.text
     return int(answer.json()["id"])
@@ -22,7 +22,10 @@ def upload(house: House, text: str, **query: str) -> int:
 
 def append(house: House, run: int, text: str, offset: int, **query: str) -> None:
     answer = httpx2.post(
-        f"{house.address}/api/v1/runs/{run}/logs", params=query | {"offset": str(offset)}, content=text.encode()
+        f"{house.address}/api/v1/runs/{run}/logs",
+        params=query | {"offset": str(offset)},
+        content=text.encode(),
+        timeout=60,
     )
     assert answer.status_code == 200, answer.text
 

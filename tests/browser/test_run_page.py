@@ -89,7 +89,11 @@ def test_a_failure_leads_to_the_line_that_shows_it(open_page: OpenPage, house: H
     folder = shared_folder("corpus") / "logs" / "real-full"
     log = (folder / "dsv4-p22-turbo-crash.log").read_bytes()
     answer = httpx2.post(
-        f"{house.address}/api/v1/runs", params={"wait": "30"}, files={"log": ("crash.log", log)}, data={"meta": "{}"}
+        f"{house.address}/api/v1/runs",
+        params={"wait": "30"},
+        files={"log": ("crash.log", log)},
+        data={"meta": "{}"},
+        timeout=60,
     )
     page = open_page(f"/runs/{answer.json()['id']}")
     card = page.locator("#failure-1")
