@@ -89,7 +89,7 @@ def summarise(
     )
 
 
-def _place(file: int, line: int, log: ParsedLog) -> str:
+def _line_of(file: int, line: int, log: ParsedLog) -> str:
     return f"line {line} of {log.files[file]}" if len(log.files) > 1 else f"line {line}"
 
 
@@ -105,13 +105,13 @@ def _steady(log: ParsedLog, metadata: Metadata) -> SteadyState | None:
 
 
 def no_iterations(log: ParsedLog) -> str:
-    """Why a log without iteration lines is no measurement: the failure it shows, explained, else its first and last lines."""
+    """Why a log without iteration lines is no measurement: the failure, explained, else its first and last lines."""
     if failures := explain_failures(log):
-        where = ", ".join(_place(line.file, line.line, log) for line in failures[0].evidence[:1])
+        where = ", ".join(_line_of(line.file, line.line, log) for line in failures[0].evidence[:1])
         title = f"{failures[0].title} ({where})" if where else failures[0].title
         return f"No iteration line was read. {title}: {failures[0].explanation}"
     if (failure := fatal_event(log)) is not None:
-        place = _place(failure.file, failure.line, log)
+        place = _line_of(failure.file, failure.line, log)
         return f"No iteration line was read. The job failed first, on {place}: {failure.text}"
     lines = [line for line in (*log.first_lines, *log.last_lines) if line.strip()]
     if not lines:
