@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from app.domain.run import Value
 
+MAX_LAYERS = 10_000
+"""Fifty times the deepest published model. Layers are listed one by one, so an absurd count would fill the memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupedQueryAttention:
@@ -105,6 +108,8 @@ def read_shape(values: Mapping[str, Value]) -> ShapeReading:
     if variant not in (None, "gated_delta_net"):
         return ShapeReading(None, (f"a FLOPs formula for {variant} attention",))
     layers, hidden = reader.count("num_layers"), reader.count("hidden_size")
+    if layers > MAX_LAYERS:
+        return ShapeReading(None, (f"num_layers of at most {MAX_LAYERS}",))
     vocabulary, heads = reader.count("vocab_size"), reader.count("num_attention_heads")
     gated = reader.flag("swiglu")
     mtp = int(reader.number("mtp") or 0)

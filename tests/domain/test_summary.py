@@ -136,6 +136,12 @@ def test_a_gpu_without_a_published_peak_gets_no_mfu() -> None:
     assert "MFU is not computed: no source we know states a dense peak of A100 at bf16." in summary.warnings
 
 
+def test_an_absurd_number_of_layers_is_refused_before_they_are_listed() -> None:
+    summary = summarise(make_log(TIMES, stated=OVERLAP_CASE | {"num_layers": 10**12}), make_metadata(PLACE))
+    assert summary.metrics["tflops_per_gpu"] is None
+    assert "which the log does not print, needs num_layers of at most 10000." in " ".join(summary.warnings)
+
+
 @pytest.mark.parametrize(("printed", "gpu", "words"), [
     (988.0, "H100", ""),
     (1200.0, "B200", ""),
