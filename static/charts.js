@@ -44,6 +44,7 @@ async function drawChart(area) {
     });
     if (!source.isConnected) { result.finalize(); target.remove(); return; } // newer data came meanwhile
     drawn.get(area)?.finalize();
+    hideTooltip();
     drawn.set(area, result);
     target.className = "";
     area.replaceChildren(source, target);
@@ -55,6 +56,11 @@ async function drawChart(area) {
     const wait = area.querySelector(".chart-wait");
     if (wait) wait.textContent = "The chart could not be drawn. The table holds the same values.";
   }
+}
+
+// The tooltip hangs on the page, not on the chart: the chart that showed it may be gone before the pointer leaves it.
+function hideTooltip() {
+  document.getElementById("vg-tooltip-element")?.remove();
 }
 
 function listen(area, view) {
@@ -73,6 +79,7 @@ function listen(area, view) {
     if (Math.floor(last) - Math.ceil(first) < 1) return;
     zoomForm.elements.first.value = Math.max(1, Math.ceil(first));
     zoomForm.elements.last.value = Math.floor(last);
+    hideTooltip();
     htmx.trigger(zoomForm, "submit");
   });
 }

@@ -349,3 +349,16 @@ def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, 
     ]  # fmt: skip
     for address, count, _ in links:
         assert f">{count} runs match</span>" in client.get(address).text, address
+
+
+def test_names_and_branches_are_never_cut_by_the_server(client: TestClient, make: Make) -> None:
+    make(name="a-name-that-is-longer-than-a-column-is-wide", branch="feature/a-branch-with-a-long-name")
+    text = client.get("/runs").text
+    assert ">a-name-that-is-longer-than-a-column-is-wide</a>" in text
+    assert ">feature/a-branch-with-a-long-name</span>" in text
+
+
+def test_the_upload_form_has_its_button_before_the_script_and_the_default_of_the_api(client: TestClient) -> None:
+    text = client.get("/upload").text
+    assert text.index('name="log"') < text.index('type="submit">Upload') < text.index("The same from a script")
+    assert "<option selected>ci</option>" in text
