@@ -12,6 +12,7 @@ from app.web.contract_inputs import ROLES
 from app.web.numbers import contract_value
 
 OTHER = "Other"
+UNSET = contract_value(None)
 _BY_HAND = "stated by "
 """How the detail of a value begins that a person stated after the upload."""
 
@@ -32,11 +33,20 @@ class ContractRow:
     file: int
     line: int
 
+    @property
+    def by_default(self) -> bool:
+        """Nobody chose it."""
+        return self.said == "default" or self.value == UNSET
+
 
 @dataclass(frozen=True, slots=True)
 class ContractGroup:
     name: str
     rows: tuple[ContractRow, ...]
+
+    @property
+    def by_default(self) -> bool:
+        return all(row.by_default for row in self.rows)
 
 
 def contract_groups(contract: Mapping[str, Stated], unknown: Sequence[str]) -> tuple[ContractGroup, ...]:

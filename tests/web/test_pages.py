@@ -362,3 +362,9 @@ def test_the_upload_form_has_its_button_before_the_script_and_the_default_of_the
     text = client.get("/upload").text
     assert text.index('name="log"') < text.index('type="submit">Upload') < text.index("The same from a script")
     assert "<option selected>ci</option>" in text
+
+
+def test_contract_fields_that_nobody_chose_can_be_folded(client: TestClient, make: Make) -> None:
+    text = client.get(f"/runs/{make()}").text
+    assert "Show all, also 1 field at a default or unset" in text
+    assert re.findall(r'id="contract-(\w+)" class="by-default"', text) == ["graph_modules"]
