@@ -1,6 +1,6 @@
 """Accuracy of the verdicts on labelled cases, beside a fixed 5 % rule, and what a verdict costs.
 
-    python -m bench.detect [--cases ../shared/detection] [--full] [--check]
+    make setup; .venv/bin/python -m bench.detect [--cases ../shared/detection] [--full] [--check]
 
 `--full` prints every line of the scorer, `--check` fails when the figures leave the bounds of the method.
 """

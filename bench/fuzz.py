@@ -1,6 +1,6 @@
 """Throws mutated logs at the reader, guided by the code they reach.
 
-    python -m bench.fuzz bench/.cache/fuzz -max_total_time=600
+    make setup; .venv/bin/python -m bench.fuzz bench/.cache/fuzz -max_total_time=600
 
 Needs atheris, which is no dependency of the project: `uv pip install atheris`. What follows the module's name goes to
 libFuzzer; the folder keeps inputs that reached new code. Besides that nothing is raised, each input checks that the

@@ -1,7 +1,7 @@
 """Uploads a second: 1 MB logs, acknowledged and then processed, beside what an empty endpoint and a commit cost.
 
-`python -m bench.ingest` runs everything at once, so that the ratios are of one machine in one state; needs Redis and
-PostgreSQL. A client is a process that sends one upload after another over one connection.
+First `make setup`. `.venv/bin/python -m bench.ingest` runs everything at once, so that the ratios are of one machine
+in one state; needs Redis and PostgreSQL. A client is a process that sends one upload after another over one connection.
 """
 
 import http.client

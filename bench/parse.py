@@ -1,4 +1,4 @@
-"""How fast logs are read: `python -m bench.parse`.
+"""How fast logs are read: `make setup`, then `.venv/bin/python -m bench.parse`.
 
 Side by side on one generated log of 1 GB and 256 ranks, in turns: `grep -c` for one key, and `parse_log` for all
 fields. Then the peak memory of a fresh process that reads it, and the time for a 1 MB log. Beside them stands what was
