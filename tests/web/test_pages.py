@@ -368,3 +368,11 @@ def test_contract_fields_that_nobody_chose_can_be_folded(client: TestClient, mak
     text = client.get(f"/runs/{make()}").text
     assert "Show all, also 1 field at a default or unset" in text
     assert re.findall(r'id="contract-(\w+)" class="by-default"', text) == ["graph_modules"]
+
+
+def test_names_in_backticks_are_code_and_what_they_hold_is_escaped(client: TestClient, make: Make) -> None:
+    run = make(warnings=["`<b>` was read as `tp`."], status="ready")
+    assert "<code>&lt;b&gt;</code> was read as <code>tp</code>." in client.get(f"/runs/{run}").text
+    reference = client.get("/docs").text
+    assert "<code>status</code> says whether" in reference
+    assert "`" not in reference
