@@ -125,10 +125,12 @@ def _still_receiving(summary: RunSummary) -> RunSummary:
     health = dict(summary.health)
     if health.get("outcome") == "truncated":
         health["outcome"] = "running"
+    failures = tuple(failure for failure in summary.failures if failure.kind != "truncated")
+    summary = replace(summary, health=health, failures=failures)
     if summary.error is None:
-        return replace(summary, health=health)
+        return summary
     first = "No iteration line was read yet; more of the log is to come."
-    return replace(summary, health=health, error=None, warnings=(first, *summary.warnings))
+    return replace(summary, error=None, warnings=(first, *summary.warnings))
 
 
 def _write(session: Session, held: Claim, reading: _Reading) -> str | None:

@@ -51,6 +51,7 @@ def test_a_log_that_grows_has_the_figures_of_what_is_there(client: TestClient) -
     process_run(run_id)
     first = run_of(client, run_id)
     assert (first["status"], first["receiving"], first["health"]["outcome"]) == ("ready", True, "running")
+    assert first["failures"] == [], "a log without an end yet was not cut off"
     answer = send(client, run_id, LOG[CUT:], offset=CUT)
     assert answer.json() == {
         "id": run_id,

@@ -31,7 +31,7 @@ _SCHEDULER = (
     (re.compile(r"PREEMPT|[Pp]reempt"), "preempted"),
     (re.compile(r"NODE FAILURE|NODE_FAIL|Node failure"), "node_failure"),
     (re.compile(r"oom[-_]kill|Out Of Memory|OUT_OF_MEMORY"), "host_out_of_memory"),
-    (re.compile(r"CANCELLED|Job cancelled|SIGTERM|Terminated"), "cancelled"),
+    (re.compile(r"CANCELLED|Job cancelled|SIGTERM|Terminated|got signal: 15"), "cancelled"),
 )
 
 FROM_OUTSIDE = frozenset({"time_limit", "preempted", "cancelled", "node_failure"})

@@ -60,6 +60,7 @@ def failures(*events: LogEvent, total: int = 20) -> tuple[Failure, ...]:
         ([event("scheduler", 120, f"{SLURM} DUE TO PREEMPTION ***")], "preempted", ""),
         ([event("scheduler", 120, f"{SLURM} DUE TO NODE FAILURE ***")], "node_failure", ""),
         ([event("scheduler", 120, f"{SLURM} ***")], "cancelled", ""),
+        ([event("scheduler", 120, "SignalException: Process 76 got signal: 15")], "cancelled", ""),
         ([event("scheduler", 120, "srun: error: node1: task 3: Out Of Memory")], "host_out_of_memory", ""),
         ([event("scheduler", 120, "srun: error: node1: task 3: Exited with exit code 1")], "scheduler", ""),
         ([event("scheduler", 120, f"{SLURM} DUE TO TIME LIMIT ***"), event("nccl_error", 125, "NCCL error")],
