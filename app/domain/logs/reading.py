@@ -24,6 +24,7 @@ from app.domain.logs.scanner import LineReader, Scanner
 from app.domain.logs.series import Series, build
 from app.domain.logs.settings import merge
 from app.domain.logs.timers import TimerReader
+from app.domain.logs.versions import VersionReader
 from app.domain.logs.world_size import WorldSizeReader
 from app.domain.run import ParsedLog, Stated
 
@@ -50,6 +51,7 @@ class Reading:
         self._dumps = DumpReader(self._notes, self._rows.process_started)
         self._events = EventReader(self._notes, self._rows.process_started)
         self._world = WorldSizeReader()
+        self._versions = VersionReader()
         self._families = FamilyReader()
         self._facts = FactReader()
         self._timers = TimerReader(self._rows, self._notes)
@@ -69,6 +71,7 @@ class Reading:
             self._dumps,
             self._events,
             self._world,
+            self._versions,
             self._families,
             self._facts,
             self._timers,
@@ -100,7 +103,7 @@ class Reading:
         stated, refused = contract_fields(settings)
         for sentence in refused:
             self._notes.problem("value that no field takes", sentence)
-        stated = self._world.stated | stated
+        stated = self._versions.stated | self._world.stated | stated
         if batch := _batch_size(series):
             stated.setdefault("gbs", batch)
         is_bridge = bool(self._steps.steps.lines) or self._memory.is_bridge or any(dump.is_summary for dump in dumps)
