@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from app.analysis.plain_text import listed, plain, shortened, table
 from app.analysis.reading import Analysis
-from app.domain.contract_fields import FIELDS, METRICS, STACK_FIELDS
+from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
 from app.domain.run import Failure, RunSummary, Stated, SteadyState
 from app.web.numbers import contract_value, counted, figure, percent, step_time
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from app.analysis.comparison import Comparison
 from app.analysis.plain_text import listed, plain, table
-from app.domain.contract_fields import METRICS
+from app.domain.contract.fields import METRICS
 from app.domain.detection import StepTimeChange, Verdict
+from app.domain.detection.metric_changes import MetricChange
 from app.domain.matching import Contrast, Difference, NearMiss, RunRecord
-from app.domain.metric_changes import MetricChange
 from app.domain.run import Metric, Stated
 from app.web.numbers import contract_value, counted, figure, grouped, percent, short_commit
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from app.analysis.reading import Analysis
 from app.domain.detection import Verdict
+from app.domain.detection.metric_changes import MetricChange, metric_changes
 from app.domain.matching import Assessment
-from app.domain.metric_changes import MetricChange, metric_changes
 
 
 @dataclass(frozen=True, slots=True)

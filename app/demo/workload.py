@@ -7,8 +7,8 @@ overlap and dispatcher selection, and its model verification card of 2026-07.
 from dataclasses import dataclass
 from typing import Literal
 
-from app.domain.model_flops import flops_per_step
-from app.domain.model_shape import Experts, GroupedQueryAttention, ModelShape
+from app.domain.flops.model_flops import flops_per_step
+from app.domain.flops.model_shape import Experts, GroupedQueryAttention, ModelShape
 
 GPU = "H100"
 GPUS = 16

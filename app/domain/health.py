@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from app.domain.contract.values import MAX_WHOLE
 from app.domain.ending import loss_of, lost_losses, outcome_of
-from app.domain.field_values import MAX_WHOLE
 from app.domain.run import FloatArray, LogEvent, ParsedLog
 
 BYTES_PER_GIB = 2**30

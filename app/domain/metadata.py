@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeVar, cast
 
-from app.domain.contract_fields import FIELDS
-from app.domain.contract_fields.environment import PREFIX, VARIABLES
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.fields.environment import PREFIX, VARIABLES
+from app.domain.contract.placeholders import refuse_placeholders
+from app.domain.contract.values import is_stated, read_value, same_value, shown
 from app.domain.documents.harness_flags import SCRIPTS
 from app.domain.documents.job_environment import is_whole_environment
 from app.domain.documents.launch_command import read_launch_command
-from app.domain.field_values import is_stated, read_value, same_value, shown
 from app.domain.logs.launch_args import stated_by_launch_args
-from app.domain.placeholders import refuse_placeholders
 from app.domain.run import Metadata, Stated, Value, Window
 from app.domain.text import clean, one_line
 from app.errors import FieldError, InvalidMetadata

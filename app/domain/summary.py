@@ -3,20 +3,20 @@
 from collections.abc import Mapping, Sequence
 
 from app.domain.availability import availability
-from app.domain.contract import Contract, resolve
-from app.domain.contract_fields import STACK_FIELDS
+from app.domain.contract.fields import STACK_FIELDS
+from app.domain.contract.resolve import Contract, resolve
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.document_series import with_documents
 from app.domain.documents import Document
-from app.domain.drift import SHORT_WINDOW
 from app.domain.ending import fatal_event
 from app.domain.evidence import evidence_level, semantic_class
 from app.domain.failures.explain import explain_failures
-from app.domain.figures import Figures
+from app.domain.figures.drift import SHORT_WINDOW
+from app.domain.figures.headline import Figures
+from app.domain.figures.steady_state import MIN_VALUES, steady_state
+from app.domain.figures.step_times import left_out
 from app.domain.health import read_health
 from app.domain.run import Metadata, ParsedLog, Problem, RunSummary, SteadyState, Value
-from app.domain.steady_state import MIN_VALUES, steady_state
-from app.domain.step_times import left_out
 from app.domain.timers import read_timers, unfair_because
 
 MAX_PROBLEMS = 10

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from app.domain.figures.step_times import MAX_STEP_MS
 from app.domain.run import ParsedLog, SteadyState, Timer, Value
-from app.domain.step_times import MAX_STEP_MS
 
 PREFIX, SUFFIX, MIN_SUFFIX = "timer_", "_ms", "_min_ms"
 

@@ -9,9 +9,9 @@ import structlog
 from sqlalchemy import Engine, delete, select
 from sqlmodel import Session, col
 
+from app.domain.contract.project_defaults import CONTAINER_RULE
+from app.domain.contract.statements import read_statements, refused
 from app.domain.documents.container_image import read_image
-from app.domain.field_statements import read_statements, refused
-from app.domain.project_defaults import CONTAINER_RULE
 from app.domain.run import Value
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidMetadata, NotFound

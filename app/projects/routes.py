@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from app.domain.contract_fields import FIELDS
+from app.domain.contract.fields import FIELDS
 from app.errors import InvalidUpload
 from app.projects.availability import find_availability
 from app.projects.availability_view import availability_table, told

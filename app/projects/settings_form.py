@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from app.domain.contract_fields import FIELDS
+from app.domain.contract.fields import FIELDS
 from app.errors import ThreewallsError
 from app.projects.defaults import Defaults
 from app.web.contract_inputs import PREFIX, ContractInput, contract_input, placed, stated

@@ -6,7 +6,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlmodel import Session, col
 
-from app.domain.field_statements import read_statements, refused
+from app.domain.contract.statements import read_statements, refused
 from app.domain.run import Stated
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidMetadata, NotFound

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from app.domain.contract_fields import FIELDS
+from app.domain.contract.fields import FIELDS
 from app.domain.run import Stated
 from app.errors import ThreewallsError
 from app.runs.amend import TAKE_BACK

@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.domain.contract_fields import FIELDS
-from app.domain.contract_fields.environment import PREFIX
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.fields.environment import PREFIX
 from app.domain.run import Source, Value
 
 

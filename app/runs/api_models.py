@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import Path
 from pydantic import AfterValidator, BaseModel, Field
 
-from app.domain.contract_fields import METRICS
+from app.domain.contract.fields import METRICS
 from app.domain.run import Metric, SteadyState
 from app.runs.api_findings import (
     ActivityOut,

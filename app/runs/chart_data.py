@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from app.domain.figures.steady_state import Role, iteration_roles, steady_state
 from app.domain.run import FloatArray, IntArray, SteadyState
-from app.domain.steady_state import Role, iteration_roles, steady_state
 from app.runs.series_groups import series_label
 
 MAX_POINTS = 3000

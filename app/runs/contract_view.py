@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.domain.contract_fields import FIELDS
+from app.domain.contract.fields import FIELDS
 from app.domain.run import Stated
 from app.runs.log_view import stated_at
 from app.web.contract_inputs import ROLES

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 from sqlmodel import Session, col
 
+from app.domain.contract.project_defaults import CONTAINER_RULE, ProjectDefaults
 from app.domain.metadata import read_metadata
-from app.domain.project_defaults import CONTAINER_RULE, ProjectDefaults
 from app.domain.run import Metadata, Stated
 from app.storage.findings import frozen
 from app.storage.run_records import RunFile, files_of

@@ -10,7 +10,7 @@ from fastapi import Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
-from app.domain.contract_fields import FIELDS, METRICS
+from app.domain.contract.fields import FIELDS, METRICS
 from app.domain.run import Metric, Timer
 from app.errors import FieldError, InvalidQuery
 from app.runs import chart_data, contract_view, log_view, sentences, slices_view, timer_chart

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from app.domain.contract_fields import METRICS
+from app.domain.contract.fields import METRICS
 
 _TIMER, _MS, _FASTEST = "timer_", "_ms", "_min_ms"
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.domain.contract_fields import FIELDS
+from app.domain.contract.fields import FIELDS
 from app.domain.run import Value
 from app.errors import FieldError
 from app.web.numbers import contract_value

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
-from app.domain.contract_fields import FIELDS, METRICS, ContractField
+from app.domain.contract.fields import FIELDS, METRICS, ContractField
 from app.settings import ROOT
 from app.web.contract_inputs import ROLES
 from app.web.templating import render

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from app.domain.contract_fields import METRICS
+from app.domain.contract.fields import METRICS
 from tests.analysis.commands import PLACE, generated_log, setting, threewalls, write_logs
 from tests.shared_papers import shared_folder
 

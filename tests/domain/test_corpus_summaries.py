@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.domain.contract_fields import METRICS
+from app.domain.contract.fields import METRICS
 from app.domain.logs import parse_log
 from app.domain.metadata import read_metadata
 from app.domain.run import ParsedLog, RunSummary

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.contract_fields import FIELDS, METRICS
+from app.domain.contract.fields import FIELDS, METRICS
+from app.domain.contract.model_names import KNOWN_MODELS
 from app.domain.definitions import DEFINITIONS
 from app.domain.evidence import EvidenceLevel, SemanticClass
-from app.domain.model_names import KNOWN_MODELS
-from app.domain.peak_flops import PEAKS
+from app.domain.flops.peak_flops import PEAKS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 GLOSSARY = (DOCS / "glossary.md").read_text()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.contract_fields.environment import VARIABLES
-from app.domain.contract_keys import config_key
+from app.domain.contract.fields.environment import VARIABLES
+from app.domain.contract.keys import config_key
 from app.domain.metadata import read_metadata
 from app.domain.run import Metadata, Stated, Window
 from app.errors import InvalidMetadata

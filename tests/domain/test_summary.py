@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.contract_fields import METRICS
+from app.domain.contract.fields import METRICS
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.logs import parse_text
 from app.domain.run import LogEvent, MemoryReport, Metric, Problem, RunSummary, Value, Window

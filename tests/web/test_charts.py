@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from app.domain.figures.steady_state import steady_state
 from app.domain.run import FloatArray
-from app.domain.steady_state import steady_state
 from app.runs import chart_data
 from app.runs.charts import series_chart
 from tests.builders import UNITS, step_times

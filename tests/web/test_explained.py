@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlmodel import select
 from starlette.testclient import TestClient
 
-from app.domain.contract_fields import FIELDS
+from app.domain.contract.fields import FIELDS
 from app.domain.run import Evidence, Slice
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles

@@ -7,12 +7,12 @@ They are still what was asked for, not proof of what ran.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from app.domain.contract_fields.environment import VARIABLES
+from app.domain.contract.fields.environment import VARIABLES
+from app.domain.contract.values import read_value
 from app.domain.documents.bridge_paths import Paths, settings_at
 from app.domain.documents.document import Document
 from app.domain.documents.job_environment import stated_by_variables
 from app.domain.documents.safe_yaml import read_yaml
-from app.domain.field_values import read_value
 from app.domain.logs.arguments import contract_fields
 from app.domain.run import Source, Stated
 

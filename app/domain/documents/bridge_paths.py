@@ -5,8 +5,8 @@ Megatron-Bridge `src/megatron/bridge/training/config.py`. Paths are `section.nam
 
 from collections.abc import Mapping
 
+from app.domain.flops.model_shape import pad_vocabulary
 from app.domain.logs.setting import Setting
-from app.domain.model_shape import pad_vocabulary
 from app.domain.run import Source, Value
 
 Paths = Mapping[str, object]

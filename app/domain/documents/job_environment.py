@@ -7,13 +7,13 @@ kept, and of those none that looks like a credential.
 import re
 from collections.abc import Mapping
 
-from app.domain.contract_fields.environment import PREFIX, VARIABLES
+from app.domain.contract.fields.environment import PREFIX, VARIABLES
+from app.domain.contract.values import read_value
 from app.domain.documents.container_image import stated_by_image
 from app.domain.documents.document import Document
 from app.domain.documents.json_text import read_json
 from app.domain.documents.nodelist import count_nodes
 from app.domain.documents.secrets import is_secret
-from app.domain.field_values import read_value
 from app.domain.run import Stated
 from app.domain.text import one_line
 

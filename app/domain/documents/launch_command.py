@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app.domain.contract.values import read_value
 from app.domain.documents.bridge_config import stated_by_overrides
 from app.domain.documents.command_words import ASSIGNMENT, MAX_BYTES, Command, read_commands, read_flags
 from app.domain.documents.container_image import stated_by_image
@@ -16,7 +17,6 @@ from app.domain.documents.job_environment import stated_by_variables
 from app.domain.documents.megatron_flags import stated_by_flags
 from app.domain.documents.safe_yaml import read_yaml
 from app.domain.documents.secrets import is_secret
-from app.domain.field_values import read_value
 from app.domain.run import Source, Stated
 from app.domain.text import one_line
 

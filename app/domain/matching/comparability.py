@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from app.domain.contract_fields import CONFIG_FIELDS, STACK_FIELDS
-from app.domain.contract_fields.environment import PREFIX
+from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
+from app.domain.contract.fields.environment import PREFIX
 from app.domain.matching.differences import (
     AXES,
     Axis,

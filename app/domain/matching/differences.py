@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.domain.contract_fields import FIELDS, Role
-from app.domain.contract_fields.environment import PREFIX
-from app.domain.field_values import same_value, shown
+from app.domain.contract.fields import FIELDS, Role
+from app.domain.contract.fields.environment import PREFIX
+from app.domain.contract.values import same_value, shown
 from app.domain.run import Stated
 
 Axis = Literal["workload", "container", "recipe", "code", "place"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from app.domain.field_values import shown
+from app.domain.contract.values import shown
 from app.domain.merge.order import Part
 from app.domain.run import Problem, Stated, Value
 

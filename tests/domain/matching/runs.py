@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from types import EllipsisType
 
-from app.domain.contract_fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
-from app.domain.contract_keys import config_key, stack_key
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
+from app.domain.contract.keys import config_key, stack_key
 from app.domain.detection import RunEstimate
 from app.domain.evidence import semantic_class
 from app.domain.matching import RunRecord

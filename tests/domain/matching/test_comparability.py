@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.contract_fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
-from app.domain.contract_fields.environment import PREFIX
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
+from app.domain.contract.fields.environment import PREFIX
+from app.domain.contract.unused_knobs import switch_off_unused
 from app.domain.matching import RunRecord, compare_contracts
 from app.domain.matching.following import FOLLOWS
 from app.domain.run import Value
-from app.domain.unused_knobs import switch_off_unused
 from tests.domain.matching.runs import CONTRACT, SAMPLES, make_record, stated
 
 Fields = dict[str, Value | EllipsisType]

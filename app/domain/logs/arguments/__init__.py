@@ -4,7 +4,7 @@ A trainer's names and values come from an arguments block, a configuration summa
 the names: `docs/log-formats.md`.
 """
 
-from app.domain.contract_fields import FIELDS
+from app.domain.contract.fields import FIELDS
 from app.domain.logs.arguments import moe, tuning
 from app.domain.logs.arguments.names import ONE_TO_ONE
 from app.domain.logs.arguments.settings_reader import Settings, SettingsReader

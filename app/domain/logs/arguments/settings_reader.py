@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from app.domain.field_values import read_value
+from app.domain.contract.values import read_value
 from app.domain.logs.setting import Setting
 from app.domain.run import Source, Stated, Value
 

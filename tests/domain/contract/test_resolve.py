@@ -1,0 +1,319 @@
+"""Contracts resolved from logs and metadata: values with their sources, warnings, and the two keys."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
+from app.domain.contract.keys import config_key, is_provisional, stack_key
+from app.domain.contract.resolve import Contract, resolve
+from app.domain.contract.values import read_value, shown
+from app.domain.run import LogEvent, Stated, Value
+from tests.domain.builders import OVERLAP_CASE, QWEN3_30B, make_log, make_metadata, make_stated
+
+
+def resolved(
+    stated: dict[str, Value] | None = None,
+    fields: dict[str, Value] | None = None,
+    arguments: dict[str, Value] | None = None,
+    events: tuple[LogEvent, ...] = (),
+) -> Contract:
+    return resolve(make_log([100.0] * 10, stated=stated, arguments=arguments, events=events), make_metadata(fields))
+
+
+@pytest.mark.parametrize(
+    ("stated", "field", "value", "source"),
+    [
+        ({}, "model", "Qwen3-30B-A3B", "derived"),
+        ({}, "dp", 16, "derived"),
+        ({}, "edp", 1, "derived"),
+        ({}, "ga", 64, "derived"),
+        ({}, "dispatcher", "alltoall", "derived"),
+        ({}, "routing_mode", "dropless", "derived"),
+        ({"force_balance": True}, "routing_mode", "forced-balance", "derived"),
+        ({"capacity": 1.5}, "routing_mode", "capacity-drop", "derived"),
+        ({"capacity": 1.5, "pad_to_capacity": True}, "routing_mode", "drop-and-pad", "derived"),
+        ({"capacity": -1.0}, "routing_mode", "dropless", "derived"),
+        ({"rank_capacity": 1.1, "dispatcher_type": "flex", "flex_backend": "hybridep"}, "routing_mode",
+         "capacity-drop", "derived"),
+        ({"dispatcher_type": "flex", "flex_backend": "hybridep"}, "dispatcher", "hybridep", "derived"),
+        ({"dispatcher_type": "flex"}, "dispatcher", "deepep", "derived"),
+        ({}, "task", "pretrain", "default"),
+        ({}, "attention", "auto", "default"),
+        ({}, "ep_overlap", True, "arguments"),
+        ({"pp": 2, "gpus": 32, "vpp": 1}, "vpp", None, "derived"),
+        ({"pp": 2, "gpus": 32, "pp_layout": "Et*12|t*12|t*12|t*12L"}, "vpp", 2, "derived"),
+        ({"tp": 2, "gpus": 32, "etp": None}, "etp", 2, "derived"),
+        ({"gbs": None}, "gbs", 16, "derived"),
+        ({"recompute_granularity": "selective"}, "recompute_modules", ("core_attn",), "derived"),
+        ({"recompute_granularity": "full", "recompute_modules": ("moe",)}, "recompute_modules", None, "derived"),
+        ({"graph_modules": ("attn",)}, "graph_modules", None, "derived"),
+        ({"graph_impl": "local", "graph_modules": ("full_iteration",)}, "graph_impl", "full_iteration", "arguments"),
+        ({"graph_impl": "transformer_engine", "graph_modules": ("full",)}, "graph_modules", (), "arguments"),
+        ({"gpu": "NVIDIA H100 80GB HBM3"}, "gpu", "H100", "arguments"),
+        ({"gpu": "NVIDIA GB200"}, "gpus_per_node", 4, "derived"),
+        ({"num_layers": 16}, "model", "16L-h2048-128e-top8", "derived"),
+        ({"container": "nvcr.io#nvidia/nemo:26.06@sha256:12ab"}, "container", "nvcr.io/nvidia/nemo:26.06", "arguments"),
+        ({"container": "nvcr.io/nvidia/nemo:26.06@sha256:12ab"}, "container_digest", "sha256:12ab", "arguments"),
+        ({"container": "nvcr.io/nvidia/nemo@sha256:12ab"}, "container", "nvcr.io/nvidia/nemo@sha256:12ab", "arguments"),
+        ({"num_experts": None}, "dispatcher", None, "derived"),
+    ],
+)  # fmt: skip
+def test_values_and_their_sources(stated: dict[str, Value], field: str, value: Value, source: str) -> None:
+    found = resolved(OVERLAP_CASE | stated).fields[field]
+    assert (found.value, found.source) == (value, source)
+
+
+def test_a_derived_value_names_its_inputs() -> None:
+    assert resolved(OVERLAP_CASE).fields["dp"].detail == "gpus / (tp x pp x cp) = 16 / 1"
+
+
+def test_a_knob_that_is_not_in_use_says_what_was_stated() -> None:
+    found = resolved(OVERLAP_CASE | {"cp_comm": "p2p"}).fields["cp_comm"]
+    assert (found.value, found.detail) == (None, "not in use: cp is 1 (stated: p2p)")
+
+
+def test_the_metadata_win_and_the_contradiction_names_both() -> None:
+    contract = resolved(OVERLAP_CASE, {"gpus": 32, "dispatcher": "deepep"})
+    assert contract.fields["gpus"].value == 32
+    assert contract.fields["dispatcher"].value == "deepep"
+    assert contract.warnings[:2] == (
+        "`gpus` is 32 in the metadata but 16 in the log (arguments: gpus = 16). The metadata are used; correct them if "
+        "the log is right.",
+        "`dispatcher` is deepep in the metadata but alltoall in the log (derived: dispatcher_type is alltoall). The "
+        "metadata are used; correct them if the log is right.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("stated", "fields"),
+    [
+        ({"sp": True}, {"sp": True}),  # without effect at tp = 1, but said alike
+        ({"pp": 2, "ep": 8, "vpp": None}, {"vpp": 1}),  # the same thing
+        ({"cp_comm": "p2p"}, {"cp_comm": "a2a"}),  # without effect at cp = 1
+    ],
+)
+def test_what_has_no_effect_contradicts_nothing(stated: dict[str, Value], fields: dict[str, Value]) -> None:
+    assert resolved(OVERLAP_CASE | stated, fields).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "default"),
+    [
+        ("attention", "flash", "auto"),
+        ("opt_offload", True, "false"),
+        ("manual_gc", True, "false"),
+        ("nan_checks", False, "true"),
+        ("ep_overlap", True, "false"),
+        ("fine_offload", ("moe_act",), "empty"),
+    ],
+)
+def test_metadata_that_overrule_a_default_of_the_dump_are_told_so(name: str, value: Value, default: str) -> None:
+    dump: dict[str, Value] = {field: stated for field, stated in OVERLAP_CASE.items() if field != name}
+    contract = resolved(dump, {name: value})
+    assert contract.fields[name].value == value
+    assert contract.fields[name].source == "metadata"
+    assert contract.warnings == (
+        f"`{name}` is {shown(value)} in the metadata, but the log's arguments do not list it, and the trainer's "
+        f"default is {default}. The metadata are used; correct them if the run had the default.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("dump", "fields"),
+    [
+        ({"num_layers": 48}, {"attention": "auto"}),  # the same value
+        ({"num_layers": 48, "cp": 1}, {"cp_comm": "a2a"}),  # without effect at cp = 1
+        ({"gbs": 8}, {"attention": "flash"}),  # no dump of a model: nothing has a default
+    ],
+)
+def test_no_default_is_overruled(dump: dict[str, Value], fields: dict[str, Value]) -> None:
+    assert not any("default" in warning for warning in resolved(dump, fields).warnings)
+
+
+def test_what_the_metadata_state_changes_what_follows_from_it() -> None:
+    log = make_log([100.0] * 10, stated=OVERLAP_CASE | {"dispatcher": "alltoall", "dp": 16})
+    contract = resolve(log, make_metadata({"dispatcher_type": "flex", "flex_backend": "hybridep", "gpus": 32}))
+    assert contract.fields["dispatcher"].value == "hybridep"
+    assert contract.fields["dp"].value == 32
+
+
+def test_agreeing_statements_warn_of_nothing() -> None:
+    assert resolved(OVERLAP_CASE, {"gpus": 16, "model": "Qwen3-30B-A3B", "routing_mode": "dropless"}).warnings == ()
+
+
+def test_the_dispatcher_that_ran_counts() -> None:
+    event = LogEvent("dispatcher_fallback", 7, "Current GPU: X. Falling back to alltoall.")
+    stated = OVERLAP_CASE | {"dispatcher_type": "flex", "flex_backend": "deepep"}
+    contract = resolved(stated, events=(event,))
+    assert contract.fields["dispatcher"].value == "alltoall"
+    assert contract.warnings == (
+        "The dispatcher deepep was asked for, but alltoall ran (line 7: Current GPU: X. Falling back to alltoall.). "
+        "The run counts for alltoall only.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"gpus": 24, "tp": 16}, "`gpus` = 24 cannot be divided by tp x pp x cp = 16 x 1 x 1 = 16"),
+        ({"gpus": 24}, "`gpus` = 24 cannot be divided by pp x ep x etp = 1 x 16 x 1 = 16"),
+        ({"gbs": 1000}, "`gbs` = 1000 cannot be divided by mbs x dp = 1 x 16 = 16"),
+        ({"num_experts": 120}, "`num_experts` = 120 cannot be divided by ep = 16."),
+        ({"dp": 8}, "tp x pp x cp x dp = 8, but `gpus` = 16."),
+        ({"num_experts": None}, "`ep` = 16, but the model has no experts."),
+        ({"cp": 4, "seq_len": 4100}, "`seq_len` = 4100 cannot be divided by 2 x cp = 8"),
+        ({"pp": 4, "vpp": 2, "ep": 4, "gbs": 8}, "needs at least pp = 4 micro-batches a step; this run has 2."),
+        ({"pp": 2, "ep": 8, "pp_layout": "Et*24|t*23L"}, "The pipeline layout Et*24|t*23L holds 47 layers, the model "
+         "has 48."),
+        ({"pp": 2, "ep": 8, "pp_layout": "t*48|L"}, "must begin with E and end with L"),
+        ({"model": "DeepSeek-V3"}, "`model` is DeepSeek-V3, but num_layers is 48, DeepSeek-V3 has 61"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_told(stated: dict[str, Value], words: str) -> None:
+    assert words in " ".join(resolved(OVERLAP_CASE | stated).warnings)
+
+
+def test_a_value_that_no_field_takes_is_left_out_and_told() -> None:
+    contract = resolved(OVERLAP_CASE | {"attention": "magic"})
+    assert contract.fields["attention"].source == "default"
+    assert "which was left out: attention must be one of auto, flash" in contract.warnings[0]
+
+
+def test_the_batch_of_the_iteration_lines_is_used_where_nobody_states_one() -> None:
+    sizes = [512.0] * 10
+    log = make_log([100.0] * 10, columns={"global_batch_size": sizes})
+    found = resolve(log, make_metadata()).fields["gbs"]
+    assert (found.value, found.source) == (512, "log line")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([512.0] * 10, "but the iterations print 512"),
+        ([256.0] * 5 + [1024.0] * 5, "The batch size changes during the run, from 256 to 1024"),
+        ([np.nan] * 10, ""),
+    ],
+)
+def test_the_iteration_lines_check_the_batch(sizes: list[float], words: str) -> None:
+    log = make_log([100.0] * 10, stated=OVERLAP_CASE, columns={"global_batch_size": sizes})
+    assert words in " ".join(resolve(log, make_metadata()).warnings)
+
+
+def test_a_vocabulary_is_padded_as_the_trainer_pads_it() -> None:
+    contract = resolved(OVERLAP_CASE | {"vocab_size": 151643}, arguments={"make_vocab_size_divisible_by": 128})
+    assert contract.fields["vocab_size"].value == 151680
+
+
+def test_nothing_known_is_all_unknown() -> None:
+    contract = resolved()
+    assert contract.provisional
+    assert contract.fields == {}
+    assert contract.unknown == tuple(name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if not name.startswith("env."))
+
+
+def test_a_run_with_a_whole_stack_is_not_provisional() -> None:
+    stack = {"gpu": "H100", "cluster": "eos", "container": "nemo:26.06"}
+    contract = resolved(OVERLAP_CASE, stack)
+    assert not contract.provisional
+    assert [name for name in contract.unknown if FIELDS[name].role == "stack"] == []
+
+
+def test_keys_are_stable_digests() -> None:
+    contract = resolved(OVERLAP_CASE)
+    assert len(contract.stack_key) == len(contract.config_key) == 64
+    assert contract.stack_key != contract.config_key
+    assert resolved(OVERLAP_CASE).stack_key == contract.stack_key
+
+
+def test_the_project_is_part_of_the_keys() -> None:
+    fields = make_stated(OVERLAP_CASE)
+    assert stack_key("a", fields) != stack_key("b", fields)
+    assert stack_key("a", fields) == stack_key("A", fields)
+
+
+def test_unknown_is_equal_to_no_stated_value() -> None:
+    unset = make_stated({"pp_layout": None})
+    assert stack_key("p", unset) != stack_key("p", {})
+    assert is_provisional(unset)
+
+
+EXAMPLES: dict[str, list[object]] = {
+    "count": [1, 8, 64],
+    "whole": [0, 1, 3],
+    "number": [0.5, 1, 1.25],
+    "flag": [True, False],
+    "words": [["core_attn"], ["moe_act", "layernorm"]],
+    "counts": [[2, 2], [4]],
+    "text": ["a", "b:1"],
+    "name": ["a", "H100"],
+    "layers": [1, 2],
+}
+OWN_EXAMPLES = {
+    "pp_account": [["embedding"], ["embedding", "loss"]],
+    "dp_overlap": [["grad_reduce"], ["grad_reduce", "param_gather"]],
+    "lb_type": [["aux_loss"], ["seq_aux_loss"]],
+    "graph_modules": [["attn"], ["moe_router", "attn"]],
+}
+
+
+def examples(name: str) -> list[object]:
+    field = FIELDS[name]
+    return OWN_EXAMPLES.get(name) or list(field.choices) or EXAMPLES[field.kind]
+
+
+@st.composite
+def contracts(draw: st.DrawFn) -> dict[str, object]:
+    names = draw(st.sets(st.sampled_from((*STACK_FIELDS, *CONFIG_FIELDS)), min_size=1))
+    return {name: draw(st.sampled_from(examples(name))) for name in sorted(names)}
+
+
+def canonical(values: dict[str, object], source: str = "arguments") -> dict[str, Stated]:
+    return {name: Stated(read_value(name, raw), source) for name, raw in values.items()}  # type: ignore[arg-type]
+
+
+def spelled_otherwise(raw: object) -> object:
+    """The same fact as another tool writes it."""
+    if isinstance(raw, bool):
+        return str(raw).lower()
+    if isinstance(raw, int):
+        return float(raw)
+    if isinstance(raw, float):
+        return str(raw)
+    return ",".join(map(str, reversed(raw))) if isinstance(raw, list) and isinstance(raw[0], str) else raw
+
+
+@settings(max_examples=100, deadline=None)
+@given(contracts(), st.randoms())
+def test_keys_see_facts_only(values: dict[str, object], random: object) -> None:
+    """Neither order, nor source, nor spelling makes another key."""
+    names = list(values)
+    random.shuffle(names)  # type: ignore[attr-defined]
+    other = canonical({name: spelled_otherwise(values[name]) for name in names}, "metadata")
+    first = canonical(values)
+    assert stack_key("p", other) == stack_key("p", first)
+    assert config_key("p", other) == config_key("p", first)
+
+
+@settings(max_examples=100, deadline=None)
+@given(contracts(), st.data())
+def test_a_changed_member_changes_its_keys_and_no_other(values: dict[str, object], data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(values)))
+    before = canonical(values)
+    options = [one for one in examples(name) if read_value(name, one) != before[name].value]
+    after = before | canonical({name: data.draw(st.sampled_from(options))})
+    assert config_key("p", after) != config_key("p", before)
+    assert (stack_key("p", after) != stack_key("p", before)) == (FIELDS[name].role == "stack")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sets(st.sampled_from(sorted(OVERLAP_CASE))))
+def test_metadata_and_log_give_the_same_keys(names: set[str]) -> None:
+    """Who states a field does not matter, as long as the dump is there."""
+    from_log = resolved(OVERLAP_CASE)
+    told = {name: OVERLAP_CASE[name] for name in names if name not in QWEN3_30B}
+    rest = {name: value for name, value in OVERLAP_CASE.items() if name not in told}
+    split = resolved(rest, told)
+    assert (split.stack_key, split.config_key) == (from_log.stack_key, from_log.config_key)
+    assert all("the trainer's default is" in warning for warning in split.warnings)
