@@ -31,13 +31,20 @@ def _time(nullable: bool = True) -> Column[datetime]:
 
 
 class ProjectRow(SQLModel, table=True):
-    """A team's runs. `generated` marks the demo project, whose logs a generator rendered."""
+    """A team's runs. `generated` marks the demo project, whose logs a generator rendered.
+
+    `baseline_branch`: whose `ci` runs others are judged against, `*` for any. `commit_url` and `compare_url` are
+    templates of links, with `{commit}` and with `{from}` and `{to}`; empty when nobody gave one.
+    """
 
     __tablename__ = "project"
 
     id: int | None = Field(default=None, primary_key=True)
     slug: str = Field(unique=True, max_length=100)
     generated: bool = False
+    baseline_branch: str = Field(default="main", max_length=300)
+    commit_url: str = Field(default="", max_length=500)
+    compare_url: str = Field(default="", max_length=500)
     created_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
 
 
@@ -52,7 +59,11 @@ class RunRow(SQLModel, table=True):
     `reception`: `whole` (uploaded at once), `receiving` (more of its logs is to come), `complete` (the client said so)
     or `incomplete` (no news for too long). `heard_at` is when the last bytes came.
 
-    Columns below `definition_version` repeat values of `contract` and `metrics`, for filters and lists only.
+    `ordered_at` is its place in the history of its stack: when its commit was made, else when it was uploaded; a rerun
+    takes the place of the first run of its commit. `quarantine` is a person's reason to leave it out of everything.
+
+    Columns below `slices` repeat values of `contract`, `metrics`, `health`, `steady_state` and the current verdict, for
+    filters, lists and slim reads only.
     """
 
     __tablename__ = "run"
@@ -62,7 +73,7 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_work_lease", "work", "lease_until"),
         Index("ix_run_reception_heard", "reception", "heard_at"),
         Index("ix_run_project_created", "project_id", "created_at"),
-        Index("ix_run_stack_key", "stack_key"),
+        Index("ix_run_stack_ordered", "stack_key", "ordered_at"),
         Index("ix_run_config_key", "config_key"),
     )
 
@@ -75,6 +86,10 @@ class RunRow(SQLModel, table=True):
     ci_url: str = Field(default="", max_length=2000)
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     created_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+    ordered_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+    quarantine: str = Field(default="", max_length=1000)
+    quarantined_by: str = Field(default="", max_length=100)
+    quarantined_at: datetime | None = Field(default=None, sa_column=_time())
 
     idempotency_key: str | None = Field(default=None, max_length=255)
     content_key: str = Field(max_length=64)
@@ -124,6 +139,14 @@ class RunRow(SQLModel, table=True):
     tflops_per_gpu: float | None = None
     mfu_pct: float | None = None
     peak_memory_gib: float | None = None
+    outcome: str = Field(default="", max_length=20)
+    log_step_time: float | None = None
+    step_time_se: float | None = None
+    window_length: int | None = None
+    is_steady: bool | None = None
+    short: bool | None = None
+    verdict: str = Field(default="", max_length=20)
+    verdict_delta_pct: float | None = None
 
 
 class RunFileRow(SQLModel, table=True):
@@ -222,3 +245,150 @@ class AvailabilityRow(SQLModel, table=True):
     available: bool
     evidence: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     seen_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+
+
+class VerdictRow(SQLModel, table=True):
+    """What was said about a run, once. Older verdicts stay; one of a run is `current`. `because`: why it was made.
+
+    The columns from `decision` on repeat values of `document` (`domain/verdict_document.py`), for lists and for the
+    evidence about a knob: `comparison` is the kind of comparability, `attributed_to` the one field that explains it.
+    """
+
+    __tablename__ = "verdict"
+    __table_args__ = (
+        Index("ix_verdict_run_current", "run_id", "current"),
+        Index("ix_verdict_attributed", "attributed_to", "comparison"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False))
+    current: bool = True
+    made_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+    because: str = Field(default="", max_length=300)
+    decision: str = Field(max_length=20)
+    delta_pct: float | None = None
+    ci_low_pct: float | None = None
+    ci_high_pct: float | None = None
+    baseline_kind: str = Field(default="", max_length=20)
+    comparison: str = Field(default="", max_length=20)
+    attributed_to: str = Field(default="", max_length=100)
+    from_value: str = Field(default="", max_length=500)
+    to_value: str = Field(default="", max_length=500)
+    definition_version: int = 0
+    verdict_version: int = 0
+    document: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+
+
+class RegressionRow(SQLModel, table=True):
+    """What people triage: one cause, with every stack that it slowed down as a member.
+
+    `kind` is run (a verdict opened it) or upgrade (single-field contrasts did); `cause_key` is what groups members.
+    `state`: open, acknowledged, expected, fixed or invalid. `proposal` is a state that the service proposes, with the
+    first run of the level that speaks for it.
+    """
+
+    __tablename__ = "regression"
+    __table_args__ = (
+        Index("ix_regression_project_state", "project_id", "state"),
+        Index("ix_regression_cause", "project_id", "cause_key"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(foreign_key="project.id")
+    kind: str = Field(max_length=20)
+    cause_key: str = Field(max_length=200)
+    cause: str = Field(default="", sa_column=Column(Text, nullable=False))
+    metric: str = Field(max_length=100)
+    state: str = Field(default="open", max_length=20)
+    assignee: str = Field(default="", max_length=100)
+    note: str = Field(default="", max_length=2000)
+    external_url: str = Field(default="", max_length=2000)
+    opened_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+    changed_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+    proposal: str = Field(default="", max_length=20)
+    proposal_run_id: int | None = Field(
+        default=None, sa_column=Column(ForeignKey("run.id", ondelete="SET NULL"), nullable=True)
+    )
+    worst_delta_pct: float | None = None
+    gpu_hours_per_day: float | None = None
+
+
+class RegressionMemberRow(SQLModel, table=True):
+    """One stack of a regression, with the slow run that made it a member. Levels are ln(step time in ms)."""
+
+    __tablename__ = "regression_member"
+    __table_args__ = (Index("ix_regression_member_stack", "stack_key", "config_key"),)
+
+    regression_id: int = Field(
+        sa_column=Column(ForeignKey("regression.id", ondelete="CASCADE"), primary_key=True, nullable=False)
+    )
+    run_id: int = Field(
+        sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
+    )
+    stack_key: str = Field(max_length=64)
+    config_key: str = Field(max_length=64)
+    usual_level: float | None = None
+    slow_level: float | None = None
+    delta_pct: float | None = None
+    gpu_hours_per_day: float | None = None
+    proposal: str = Field(default="", max_length=20)
+    joined_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+
+
+class PinRow(SQLModel, table=True):
+    """A run that a person made the golden baseline of its stack. In force until `unpinned_at`."""
+
+    __tablename__ = "pin"
+    __table_args__ = (Index("ix_pin_stack", "project_id", "stack_key"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(foreign_key="project.id")
+    stack_key: str = Field(max_length=64)
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    pinned_by: str = Field(max_length=100)
+    pinned_at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+    note: str = Field(default="", max_length=1000)
+    unpinned_by: str = Field(default="", max_length=100)
+    unpinned_at: datetime | None = Field(default=None, sa_column=_time())
+
+
+class AuditEventRow(SQLModel, table=True):
+    """Who changed what of a regression, run, stack or project. `who` is a person, or Threewalls itself."""
+
+    __tablename__ = "audit_event"
+    __table_args__ = (Index("ix_audit_event_subject", "subject", "subject_id"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int | None = Field(default=None, foreign_key="project.id")
+    at: datetime = Field(default_factory=utc_now, sa_column=_time(nullable=False))
+    who: str = Field(max_length=100)
+    subject: str = Field(max_length=20)
+    subject_id: str = Field(max_length=64)
+    action: str = Field(max_length=40)
+    before: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    after: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    note: str = Field(default="", sa_column=Column(Text, nullable=False))
+
+
+class StackWorkRow(SQLModel, table=True):
+    """The judging that a stack waits for; the same life as the work of a run (`RunRow.work`).
+
+    `judge_from`: every run from that place of the history on is judged again; without it only those not judged yet.
+    """
+
+    __tablename__ = "stack_work"
+    __table_args__ = (
+        UniqueConstraint("project_id", "stack_key"),
+        Index("ix_stack_work_work_lease", "work", "lease_until"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(foreign_key="project.id")
+    stack_key: str = Field(max_length=64)
+    work: str = Field(default="", max_length=10)
+    wanted: int = 0
+    claims: int = 0
+    attempts: int = 0
+    lease_until: datetime | None = Field(default=None, sa_column=_time())
+    judge_from: datetime | None = Field(default=None, sa_column=_time())
+    because: str = Field(default="", max_length=300)
