@@ -1,9 +1,13 @@
-"""Versions of what the stored figures mean, so that older ones can be told from newer ones and computed again.
+"""Versions of what the stored figures and verdicts mean, so that older ones can be told from newer ones and made again.
 
-Raise the one whose rule changes, and say in `docs/metrics.md` what changed.
+Raise the one whose rule changes, and say in `docs/metrics.md` what changed. The service then computes every run again
+(`app/runs/recompute.py`), or judges every stack again when only a rule of verdicts changed.
 """
 
+from collections.abc import Mapping
+
 DEFINITIONS: dict[str, int] = {
+    "reading": 1,
     "steady_state": 1,
     "intervals": 1,
     "flops": 2,
@@ -12,9 +16,28 @@ DEFINITIONS: dict[str, int] = {
     "failures": 1,
     "timers": 1,
 }
-"""Rule -> version. `flops`: 2 since the formula's figure stands in for a printed one that is rounded from it. `keys`: 2
+"""Rule -> version. `reading`: what is taken from logs and documents; the others are computed from what was taken.
+`flops`: 2 since the formula's figure stands in for a printed one that is rounded from it. `keys`: 2
 since captured CUDA graphs and HybridEP's fallback count as what ran, 3 since neither a selection of environment
 variables nor a cut dump states what it leaves out."""
 
 DEFINITION_VERSION = sum(DEFINITIONS.values())
 """All of them in one number, which grows with every change."""
+
+VERDICT_RULES: dict[str, int] = {"baseline": 1, "step_time": 1, "memory": 1, "loss": 1, "levels": 1, "suspects": 1}
+"""Rule -> version of what is concluded from figures (`docs/verdicts.md`): a change needs no figure computed again."""
+
+VERDICT_VERSION = sum(VERDICT_RULES.values())
+
+
+def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """What differs between two sets of rules, for people: `flops 1 -> 2, keys 2 -> 3`; empty when nothing does.
+
+    A rule that `before` does not know is new; figures that carry no rules at all are of an earlier version.
+    """
+    if not before:
+        return "an earlier version"
+    changed = ((name, before.get(name), version) for name, version in after.items())
+    return ", ".join(
+        f"{name} {was} -> {now}" if was is not None else f"{name} is new" for name, was, now in changed if was != now
+    )
