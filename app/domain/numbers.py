@@ -1,0 +1,169 @@
+"""How figures are written, on pages, in reports and on the command line: units, significant digits, intervals, times.
+
+Step time in ms below 10 s, else s; four significant digits; percent with one decimal, two below 1 %.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from app.domain.run import Metric, Value
+
+THIN = "\u202f"
+"""A narrow space that does not break: a figure never stands on another line than its unit."""
+DASH = "–"
+"""Not applicable. What is not known is `unknown`; nothing is ever shown as 0 or left blank."""
+_SECONDS_FROM_MS = 10_000
+_SIGNIFICANT = 4
+_ABSURD = 1e15
+"""From here on a number has no digits that anyone reads: it is written with its power of ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A metric as text, all parts in `unit` and with the same decimals.
+
+    `half` is half the width of the interval; empty when it has none (a figure that was equal in every iteration).
+    """
+
+    value: str
+    unit: str
+    half: str
+    low: str
+    high: str
+    n: int
+    note: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.value}{THIN}{self.unit}" if self.unit else self.value
+
+    @property
+    def interval(self) -> str:
+        """Ends of the 95 % interval: `30.89 to 31.73 s`; `unknown` where one of them is no number."""
+        if DASH in (self.low, self.high):
+            return "unknown"
+        return f"{self.low} to {self.high}{THIN + self.unit if self.unit else ''}"
+
+
+UNITS = {
+    "step_time_ms": "ms",
+    "tokens_per_s_per_gpu": "",
+    "tflops_per_gpu": "",
+    "mfu_pct": "%",
+    "peak_memory_gib": "GiB",
+}
+"""Units printed behind the figure; those of throughput stand in its label (`tokens/s/GPU`)."""
+
+
+def figure(metric: Metric, name: str) -> Figure:
+    """The headline figure `name` (a key of UNITS) as text."""
+    unit, scale = UNITS[name], 1.0
+    if name == "step_time_ms" and abs(metric.value) >= _SECONDS_FROM_MS:
+        unit, scale = "s", 1e-3
+    value = metric.value * scale
+    decimals = _decimals(name, value)
+    half = (metric.ci_high - metric.ci_low) / 2 * scale
+    return Figure(
+        value=grouped(value, decimals),
+        unit=unit,
+        half=_half_width(half, decimals),
+        low=grouped(metric.ci_low * scale, decimals),
+        high=grouped(metric.ci_high * scale, decimals),
+        n=metric.n,
+        note=metric.note,
+    )
+
+
+def step_time(milliseconds: float) -> str:
+    """`412.3 ms`, `31.31 s`."""
+    return figure(Metric(milliseconds, milliseconds, milliseconds, 0), "step_time_ms").text
+
+
+def percent(value: float) -> str:
+    """`19.5 %`, `0.42 %`; `value` is in percent."""
+    return f"{grouped(value, _decimals('mfu_pct', value))}{THIN}%"
+
+
+def significant(value: float) -> str:
+    """Four significant digits; all digits of a number from 1,000 on."""
+    return grouped(value, _decimals("", value))
+
+
+def grouped(value: float, decimals: int = 0) -> str:
+    """`1,204`, with the minus sign that belongs to figures; an en dash for what is no number."""
+    if not math.isfinite(value):
+        return DASH
+    text = f"{value:,.{decimals}f}" if abs(value) < _ABSURD else f"{value:.3e}"
+    return text.replace("-", "−")
+
+
+def counted(n: int, singular: str, plural: str = "") -> str:
+    """`1 run`, `1,204 runs`."""
+    return f"{n:,} {singular if n == 1 else plural or singular + 's'}"
+
+
+def file_size(size_bytes: int) -> str:
+    """Decimal units, as file managers and object stores write them: `41.2 MB`."""
+    size = float(size_bytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 999.5 or unit == "GB":
+            break
+        size /= 1000
+    if unit == "bytes":
+        return counted(size_bytes, "byte")
+    return f"{grouped(size, 1 if size < 99.95 else 0)}{THIN}{unit}"
+
+
+def ago(time: datetime, now: datetime) -> str:
+    """`just now`, `5 min ago`, `2 h ago`, `3 d ago`; the date after a month. Both times are aware."""
+    seconds = (now - time).total_seconds()
+    if seconds < 45:
+        return "just now"
+    for limit, divisor, unit in ((3600, 60, "min"), (86_400, 3600, "h"), (30 * 86_400, 86_400, "d")):
+        if seconds < limit:
+            return f"{max(1, int(seconds // divisor))}{THIN}{unit} ago"
+    return time.astimezone(UTC).strftime("%Y-%m-%d")
+
+
+def absolute(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def short_commit(commit: str) -> str:
+    return commit[:8]
+
+
+def contract_value(value: Value) -> str:
+    """A contract value in words: knobs are on or off, None is a knob that was stated as unset."""
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ", ".join(contract_value(part) for part in value) or "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if value != "" else "empty"
+
+
+def _decimals(name: str, value: float) -> int:
+    if not abs(value) < _ABSURD:  # also for NaN
+        return 0
+    if name == "mfu_pct":
+        return 1 if abs(value) >= 0.9995 else 2
+    if name == "peak_memory_gib":
+        return 1 if abs(value) >= 9.95 else 2
+    if value == 0:
+        return 0
+    # Rounding first: 9.99996 is 10.00, not 10.000.
+    rounded = float(f"{value:.{_SIGNIFICANT - 1}e}")
+    return max(0, _SIGNIFICANT - 1 - math.floor(math.log10(abs(rounded))))
+
+
+def _half_width(half: float, decimals: int) -> str:
+    if half <= 0 or not math.isfinite(half):
+        return ""
+    text = grouped(half, decimals)
+    smallest = grouped(10**-decimals, decimals)
+    return f"<{THIN}{smallest}" if not text.strip("0.,") else text
