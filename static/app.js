@@ -86,12 +86,30 @@ function problemText(request) {
   try { return JSON.parse(request.responseText).detail; } catch { return `The service answered ${request.status}. Reload the page.`; }
 }
 
+// Until there are accounts, every form asks who does it; one answer is enough.
+const AUTHOR = "author";
+
+function rememberedAuthor() {
+  try { return localStorage.getItem(AUTHOR) ?? ""; } catch { return ""; }
+}
+
+function fillAuthor(root) {
+  for (const input of $$(`form[method="post"] input[name="${AUTHOR}"]`, root)) input.value ||= rememberedAuthor();
+}
+
+document.addEventListener("submit", (event) => {
+  const author = event.target.elements[AUTHOR]?.value?.trim();
+  if (!author) return;
+  try { localStorage.setItem(AUTHOR, author); } catch { /* asked again next time */ }
+});
+
 /* ---------- wiring ---------- */
 
 function start(root) {
   showTheme();
   for (const button of $$("[data-copy]", root)) button.hidden = !navigator.clipboard;
   for (const log of $$(".log", root)) showInside(log);
+  fillAuthor(root);
 }
 
 document.addEventListener("click", (event) => {
