@@ -8,10 +8,12 @@ ThreewallsError
 │   ├── TooLarge             over a size limit, also after decompression
 │   ├── BrokenCompression
 │   └── InvalidMetadata      carries one FieldError a field
+├── InvalidChange            a change of something that is there already, refused; one FieldError a field
 ├── InvalidQuery             a filter or a page number that means nothing
 ├── NotFound
 ├── Conflict                 the same Idempotency-Key with another content
-│   └── OffsetConflict       a piece of a log that does not go on where what is held ends
+│   ├── OffsetConflict       a piece of a log that does not go on where what is held ends
+│   └── EditConflict         somebody else changed it since it was read
 └── Unavailable              a service that we need did not answer
 """
 
@@ -65,6 +67,10 @@ class InvalidMetadata(InvalidUpload):
     title = "The metadata is not valid"
 
 
+class InvalidChange(ThreewallsError):
+    title = "This change cannot be made"
+
+
 class InvalidQuery(ThreewallsError):
     title = "This filter cannot be understood"
 
@@ -85,6 +91,10 @@ class OffsetConflict(Conflict):
     def __init__(self, detail: str, offset: int) -> None:
         super().__init__(detail)
         self.offset = offset
+
+
+class EditConflict(Conflict):
+    title = "Somebody changed it meanwhile"
 
 
 class Unavailable(ThreewallsError):

@@ -20,6 +20,7 @@ STATUS: Mapping[type[ThreewallsError], int] = {
     errors.BrokenForm: 400,
     errors.TooLarge: 413,
     errors.InvalidUpload: 422,
+    errors.InvalidChange: 422,
     errors.InvalidQuery: 422,
     errors.NotFound: 404,
     errors.Conflict: 409,
