@@ -1,0 +1,174 @@
+"""What a verdict says in words, the same on pages, in reports and on the command line.
+
+`label` turns the name of a run in a document into what people call it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from app.domain.detection import StepTimeChange, Verdict
+from app.domain.matching import Difference, NearMiss, Suspect
+from app.domain.numbers import contract_value, counted, grouped, percent, short_commit
+from app.domain.run import Stated
+from app.domain.verdict_document import MeasuredContrast, VerdictDocument
+
+Label = Callable[[str], str]
+
+DECISIONS = {"no_change": "no change", "no_baseline": "no baseline", "not_judged": "not judged"}
+"""Decisions whose word is not their name."""
+MEASURED = {"regression": "worse", "improvement": "better"}
+"""What is no verdict on the code is not called one: A/Bs and contrasts."""
+BASELINES = {"golden": "pinned golden", "same_config": "same configuration", "last_config": "other knobs"}
+_MOST_LISTED = 4
+
+
+def as_named(run: str) -> str:
+    return run
+
+
+def decision_word(decision: str, *, is_verdict: bool = True) -> str:
+    """`no change`, `regression`; `worse` where it is no verdict on the code."""
+    return (None if is_verdict else MEASURED.get(decision)) or DECISIONS.get(decision, decision.replace("_", " "))
+
+
+def headline(document: VerdictDocument, label: Label = as_named) -> str:
+    """Line 1: the verdict, the worst change, and how sure it is."""
+    verdict = document.verdict
+    word = decision_word(verdict.decision)
+    if verdict.decision == "no_baseline":
+        return f"{word}: {_what_stands_between(document.misses, label)}"
+    if verdict.step_time is None or verdict.decision == "failed":
+        return f"{word}: {verdict.reason}"
+    if not document.raises_regression:
+        word = f"A/B, {decision_word(verdict.decision, is_verdict=False)}"
+    return f"{word}{' (provisional)' if document.provisional else ''}: {worst_change(verdict)}; {confidence(verdict)}"
+
+
+def baseline_line(document: VerdictDocument, label: Label = as_named, offered: int | None = None) -> str:
+    """Line 2: the baseline and what differs. `offered`: how many runs could have been one; those of the stack."""
+    found = document.comparability
+    if found is None:
+        many = len(document.left_out) if offered is None else offered
+        return f"baseline: {f'none of {counted(many, "run")} can be one' if many else 'no earlier run of its stack'}"
+    kind = BASELINES.get(document.baseline_kind, document.baseline_kind.replace("_", " "))
+    differ = [*found.stack, *found.knobs, *found.beside]
+    listing = f"differs in {differences(differ)}" if differ else "nothing that is known differs"
+    evidence = f" (matched A/B: evidence about {found.attributed_to})" if found.kind == "matched_ab" else ""
+    runs = f"{counted(len(document.baseline), 'run')} ({listed_runs(document.baseline, label)})"
+    return f"baseline: {runs}, {kind}; {listing}{evidence}"
+
+
+def worst_change(verdict: Verdict) -> str:
+    """The change that made the verdict: `step time +3.4 % slower (2.1 to 4.7, 99 % interval)`."""
+    memory, time = verdict.memory, verdict.step_time
+    if memory is not None and memory.decision == "regression":
+        worse_time = time is not None and time.decision == "regression" and time.delta_pct > memory.delta_pct
+        if not worse_time:
+            return f"peak memory +{percent(memory.delta_pct)} higher, where {percent(memory.alarm_pct)} is the limit"
+    return f"step time {step_time_change(time)}" if time is not None else verdict.reason
+
+
+def step_time_change(time: StepTimeChange) -> str:
+    """`+3.4 % slower (2.1 to 4.7, 99 % interval)`, the interval in the direction of the word."""
+    slower = time.delta_pct >= 0
+    low, high = (time.ci_low_pct, time.ci_high_pct) if slower else (-time.ci_high_pct, -time.ci_low_pct)
+    decimals = 2 if max(abs(low), abs(high)) < 0.995 else 1
+    ends = f"{grouped(low, decimals)} to {grouped(high, decimals)}, 99 % interval"
+    return f"{signed(time.delta_pct)} {'slower' if slower else 'faster'} ({ends})"
+
+
+def signed(delta_pct: float) -> str:
+    return f"{'+' if delta_pct >= 0 else ''}{percent(delta_pct)}"
+
+
+def confidence(verdict: Verdict) -> str:
+    time = verdict.step_time
+    if verdict.loss is not None and verdict.loss.decision == "worse":
+        return f"the loss is {percent(verdict.loss.delta_pct or 0.0)} higher, explain that first"
+    if verdict.memory is not None and verdict.memory.decision == "regression":
+        return "certain enough to act on"
+    if time is not None and time.needs_confirmation:
+        return "on few iterations, so a full run must confirm it"
+    return {
+        "regression": "certain enough to act on",
+        "improvement": "beyond what launches of the same job vary",
+        "no_change": "shown to be within 2 %",
+    }.get(verdict.decision, "too uncertain to call")
+
+
+def differences(found: Sequence[Difference]) -> str:
+    """`ep_overlap (off -> on), commit (0f3c2a9d -> 77aa01bc)` and how many more there are."""
+    shown = [f"{one.field} ({side_text(one.field, one.a)} -> {side_text(one.field, one.b)})" for one in found]
+    more = len(found) - _MOST_LISTED
+    return ", ".join(shown[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def side_text(field: str, stated: Stated | None) -> str:
+    """One side of a difference: `unknown` when nobody states it, commits in eight characters."""
+    if stated is None:
+        return "unknown"
+    text = contract_value(stated.value)
+    return short_commit(text) if "commit" in field else text
+
+
+def listed_runs(runs: Sequence[str], label: Label = as_named) -> str:
+    """The oldest runs by name, and how many more there are."""
+    more = len(runs) - _MOST_LISTED
+    return ", ".join(label(run) for run in runs[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[str]:
+    """What a single-field contrast measured, and whose the difference is."""
+    found = contrast.comparability
+    whose = (
+        f"the difference belongs to {found.attributed_to}"
+        if found.attributed_to
+        else f"knobs differ, too, so it belongs to no single field: {differences(found.knobs)}"
+    )
+    where = f"{listed_runs(contrast.runs, label)}, in {differences(found.stack)}"
+    lines = [f"Single-field contrast with {where}: {whose}. This is no verdict on the code."]
+    if found.one_is_benchmark_only:
+        lines += [
+            "One side is benchmark only (forced routing or made-up data): its speed promises nothing for training."
+        ]
+    if contrast.measured.step_time is not None:
+        change = step_time_change(contrast.measured.step_time)
+        lines += [f"Measured: step time {change}; {confidence(contrast.measured)}."]
+    return lines
+
+
+def miss_line(miss: NearMiss, label: Label = as_named) -> str:
+    found = (*miss.comparability.stack, *miss.comparability.knobs)
+    name = label(miss.run)
+    text = f"{name} differs in {differences(found)}" if found else f"{name} differs in nothing that is known"
+    return f"{text}; {miss.never_a_baseline_because}" if miss.never_a_baseline_because else text
+
+
+def suspect_line(suspect: Suspect) -> str:
+    """`commit (0f3c2a9d -> 77aa01bc): All code between the two commits.`"""
+    if suspect.difference is not None:
+        return f"{differences([suspect.difference])}: {suspect.reason}"
+    return f"{suspect.field}: {suspect.reason}" if suspect.field else suspect.reason
+
+
+def notes(document: VerdictDocument) -> list[str]:
+    """The rest of the story. Runs that were left out have a list of their own."""
+    if document.decision in ("no_baseline", "failed"):
+        return []
+    return [note for note in document.verdict.notes if not note.startswith("Left out: ")]
+
+
+def left_out(document: VerdictDocument, label: Label = as_named) -> list[str]:
+    """Runs of the stack that count on neither side, each with the reason."""
+    chosen = [(one.run, one.why) for one in document.left_out]
+    pairs = [*chosen, *((one.run, one.why) for one in document.verdict.dropped)]
+    return [f"{label(run)}: {why}" for run, why in dict.fromkeys(pairs)]
+
+
+def _what_stands_between(misses: Sequence[NearMiss], label: Label) -> str:
+    if not misses:
+        return "there is no other run."
+    nearest = misses[0]
+    if nearest.never_a_baseline_because and not nearest.fields:
+        return f"{label(nearest.run)} is of the same stack, but {nearest.never_a_baseline_because}"
+    differ = nearest.comparability.stack or nearest.comparability.knobs
+    return f"{label(nearest.run)} differs in {differences(differ)}" if differ else f"{label(nearest.run)} came closest"
