@@ -48,7 +48,8 @@ def baseline_line(document: VerdictDocument, label: Label = as_named, offered: i
     found = document.comparability
     if found is None:
         many = len(document.left_out) if offered is None else offered
-        return f"baseline: {f'none of {counted(many, "run")} can be one' if many else 'no earlier run of its stack'}"
+        none_fits = f"none of {counted(many, 'run')} can be one"
+        return f"baseline: {none_fits if many else 'no earlier run of its stack'}"
     kind = BASELINES.get(document.baseline_kind, document.baseline_kind.replace("_", " "))
     differ = [*found.stack, *found.knobs, *found.beside]
     listing = f"differs in {differences(differ)}" if differ else "nothing that is known differs"
