@@ -8,7 +8,7 @@ import numpy as np
 
 from app.domain.figures.steady_state import Role, iteration_roles, steady_state
 from app.domain.run import FloatArray, IntArray, SteadyState
-from app.runs.series_groups import series_label
+from app.web.series_groups import series_label
 
 MAX_POINTS = 3000
 """More marks than a screen has columns only cost time; the slowest of a stretch is never thinned out."""

@@ -21,12 +21,12 @@ from app.runs.health_view import HealthRow, health_rows
 from app.runs.news import Token, is_settled, token_of
 from app.runs.queries import get_run, get_series
 from app.runs.run_view import RunView
-from app.runs.series_groups import grouped_series, series_label
 from app.storage.log_files import LogFiles
 from app.storage.run_records import ENDED_BADLY, RunDetail, Series
 from app.web.assets import vega_bundle
 from app.web.contract_inputs import ContractInput
 from app.web.numbers import counted, significant
+from app.web.series_groups import grouped_series, series_label
 from app.web.templating import render
 
 TABLE_ROWS = 100
