@@ -11,9 +11,10 @@ from jinja2_fragments import render_block
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from app.domain import changes
 from app.domain.commit_links import commit_address, range_address
 from app.settings import ROOT
-from app.web import changes, numbers
+from app.web import numbers
 from app.web.assets import asset_url
 
 _FILTERS = (

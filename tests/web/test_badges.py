@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from app.web.changes import change_text, gpu_hours
-from app.web.numbers import THIN
+from app.domain.changes import change_text, gpu_hours
+from app.domain.numbers import THIN
 from app.web.templating import environment
 
 

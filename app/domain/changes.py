@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from app.web.numbers import THIN, grouped, percent
+from app.domain.numbers import THIN, grouped, percent
 
 _WORDS = {
     "step_time_ms": ("slower", "faster"),

@@ -1,0 +1,32 @@
+"""Verdict documents for tests: what the judge says of records, as the service would keep it."""
+
+from collections.abc import Sequence
+
+from app.domain.detection import DEFAULT_PRIOR, Prior
+from app.domain.matching import BaselineRules, RunRecord, assess
+from app.domain.verdict_document import VerdictDocument, verdict_document
+from tests.domain.matching.runs import make_record
+
+SURE = Prior(variance=0.004**2, degrees_of_freedom=20, configurations=9)
+"""Launches that vary by 0.4 %, as learned from nine other configurations."""
+
+
+def make_baseline(n: int = 12, **other: object) -> list[RunRecord]:
+    """Runs 1 to n, which vary by 0.2 %."""
+    return [make_record(str(k + 1), slower=0.002 * (k % 3 - 1), **other) for k in range(n)]  # type: ignore[arg-type]
+
+
+def make_document(
+    candidate: RunRecord | Sequence[RunRecord],
+    earlier: Sequence[RunRecord] = (),
+    *,
+    prior: Prior = SURE,
+    pinned: frozenset[str] = frozenset(),
+) -> VerdictDocument:
+    candidates = [candidate] if isinstance(candidate, RunRecord) else list(candidate)
+    assessment = assess(candidates, earlier, prior=prior, rules=BaselineRules("main", pinned))
+    metrics: dict[str, dict[str, None]] = {one.run: {} for one in (*candidates, *earlier)}
+    return verdict_document(assessment, tuple(one.run for one in candidates), metrics, definition_version=1)
+
+
+__all__ = ["DEFAULT_PRIOR", "SURE", "make_baseline", "make_document", "make_record"]
