@@ -16,8 +16,10 @@ from sqlalchemy import ColumnElement, CursorResult, Engine, and_, case, select, 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session, col
 
+from app.domain.definitions import DEFINITION_VERSION
 from app.settings import Settings
 from app.storage.database import transaction
+from app.storage.definition_progress import has_old_figures
 from app.storage.run_work import REST, is_claimable, is_due
 from app.storage.tables import RunRow, utc_now
 
@@ -31,12 +33,16 @@ _RENEWALS_A_LEASE = 3
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`attempt` counts since the last change of the run, `wanted` is the change up to which it is read."""
+    """`attempt` counts since the last change of the run, `wanted` is the change up to which it is read.
+
+    `recomputes`: it has figures, of an earlier version of the definitions.
+    """
 
     run_id: int
     number: int
     attempt: int = 1
     wanted: int = 0
+    recomputes: bool = False
 
 
 def claim(session: Session, run_id: int, settings: Settings) -> Claim | None:
@@ -45,7 +51,7 @@ def claim(session: Session, run_id: int, settings: Settings) -> Claim | None:
     A run that was given up `max_attempts` times is parked as failed: it would take down one worker after another.
     """
     now = utc_now()
-    mine = select(RunRow.claims, RunRow.attempts, RunRow.wanted).where(col(RunRow.id) == run_id)  # type: ignore[call-overload]
+    mine = select(RunRow.claims, RunRow.attempts, RunRow.wanted, has_old_figures()).where(col(RunRow.id) == run_id)  # type: ignore[call-overload]
     taken = _update(
         session,
         and_(col(RunRow.id) == run_id, is_claimable(now), col(RunRow.attempts) < settings.max_attempts),
@@ -61,11 +67,12 @@ def claim(session: Session, run_id: int, settings: Settings) -> Claim | None:
         session,
         and_(col(RunRow.id) == run_id, is_claimable(now)),
         work="",
-        status="failed",
         processed_at=now,
         lease_until=None,
-        error=f"Reading this run was interrupted {settings.max_attempts} times, so it is not tried again. "
-        "Its files are kept. The worker's log says what happened; too little memory is the usual cause.",
+        **given_up(
+            f"Reading this run was interrupted {settings.max_attempts} times, so it is not tried again. Its files are "
+            "kept. The worker's log says what happened; too little memory is the usual cause."
+        ),
     )
     if parked:
         log.error("run_parked", run_id=run_id, attempts=settings.max_attempts)
@@ -94,6 +101,16 @@ def finish(session: Session, held: Claim, **columns: Any) -> bool:
         processed_at=now,
         **columns,
     )
+
+
+def given_up(reason: str) -> dict[str, Any]:
+    """What becomes of a run that cannot be read: it has failed, or it keeps its figures, which are then old."""
+    return {
+        "status": case((has_old_figures(), RunRow.status), else_="failed"),
+        "error": case((has_old_figures(), RunRow.error), else_=reason),
+        "recompute_error": case((has_old_figures(), reason), else_=None),
+        "recompute_failed": DEFINITION_VERSION,
+    }
 
 
 def give_back(session: Session, held: Claim, *, again_at: datetime, counts: bool) -> bool:

@@ -9,14 +9,19 @@ from sqlmodel import Session, col
 from app.domain.contract.project_defaults import CONTAINER_RULE, ProjectDefaults
 from app.domain.metadata import read_metadata
 from app.domain.run import Metadata, Stated
+from app.storage import readings
 from app.storage.findings import frozen
+from app.storage.readings import Reading
 from app.storage.run_records import RunFile, files_of
 from app.storage.tables import AmendmentRow, ProjectDefaultRow, RunRow
 
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """`documents` are files that were recognised as such; `unread` are kept and say nothing."""
+    """`documents` are files that were recognised as such; `unread` are kept and say nothing.
+
+    `kept` is what an earlier reading found in `read`, the logs and documents; None when they must be read.
+    """
 
     project_id: int
     reception: str
@@ -25,6 +30,11 @@ class RunInputs:
     logs: tuple[RunFile, ...]
     documents: tuple[RunFile, ...]
     unread: tuple[RunFile, ...]
+    kept: Reading | None = None
+
+    @property
+    def read(self) -> tuple[RunFile, ...]:
+        return (*self.logs, *self.documents)
 
 
 def read_inputs(session: Session, run_id: int) -> RunInputs:
@@ -33,7 +43,7 @@ def read_inputs(session: Session, run_id: int) -> RunInputs:
     ).one()
     metadata = read_metadata(run.metadata_stated)
     files = files_of(session, run_id)
-    return RunInputs(
+    inputs = RunInputs(
         project_id=run.project_id,
         reception=run.reception,
         metadata=replace(metadata, fields=dict(metadata.fields) | amended_fields(session, run_id)),
@@ -42,6 +52,7 @@ def read_inputs(session: Session, run_id: int) -> RunInputs:
         documents=tuple(file for file in files if file.document),
         unread=tuple(file for file in files if file.kind != "log" and not file.document),
     )
+    return replace(inputs, kept=readings.load(session, run_id, inputs.read))
 
 
 def amended_fields(session: Session, run_id: int) -> dict[str, Stated]:

@@ -62,6 +62,9 @@ class RunRow(SQLModel, table=True):
     `ordered_at` is its place in the history of its stack: when its commit was made, else when it was uploaded; a rerun
     takes the place of the first run of its commit. `quarantine` is a person's reason to leave it out of everything.
 
+    `recompute_failed` is the version of the definitions in which its figures could not be computed, and
+    `recompute_error` why; it keeps those that it had, which are of `definition_version` (`definition_progress.py`).
+
     Columns below `slices` repeat values of `contract`, `metrics`, `health`, `steady_state` and the current verdict, for
     filters, lists and slim reads only.
     """
@@ -75,6 +78,7 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_project_created", "project_id", "created_at"),
         Index("ix_run_stack_ordered", "stack_key", "ordered_at"),
         Index("ix_run_config_key", "config_key"),
+        Index("ix_run_definition_version", "definition_version"),
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -122,6 +126,8 @@ class RunRow(SQLModel, table=True):
     semantic_class: str = Field(default="", max_length=30)
     definition_version: int = 0
     definitions: dict[str, int] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    recompute_failed: int = 0
+    recompute_error: str | None = Field(default=None, sa_column=Column(Text))
     failures: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     activity: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     availability: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
@@ -197,6 +203,17 @@ class SeriesRow(SQLModel, table=True):
     metric: str = Field(primary_key=True, max_length=100)
     unit: str = Field(default="", max_length=30)
     n: int
+    blob: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class ReadingRow(SQLModel, table=True):
+    """What was found in the files of a run beside its series (`readings.py`). `files`: which ones, as a hash."""
+
+    __tablename__ = "reading"
+
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True))
+    files: str = Field(max_length=64)
+    version: int
     blob: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 

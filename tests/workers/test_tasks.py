@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from app import queue
 from app.domain import logs
-from app.runs import summarise
+from app.runs import compute
 from app.settings import Settings
 from app.storage import run_work
 from app.storage.database import read_session, transaction
@@ -86,7 +86,7 @@ def test_a_defect_is_tried_again_and_then_said(
     def fail(*_: object) -> None:
         raise KeyError("inside")
 
-    monkeypatch.setattr(summarise, "parse_log", fail)
+    monkeypatch.setattr(compute, "parse_log", fail)
     run_id = uploaded(client)
     for attempt in range(1, settings.max_attempts):
         process_run(run_id)
@@ -103,7 +103,7 @@ def test_a_log_that_takes_too_long_is_given_up_at_once(
     def take_too_long(*_: object) -> None:
         raise queue.SoftTimeLimitExceeded
 
-    monkeypatch.setattr(summarise, "parse_log", take_too_long)
+    monkeypatch.setattr(compute, "parse_log", take_too_long)
     run_id = uploaded(client)
     process_run(run_id)
     run = run_of(engine, run_id)
@@ -122,7 +122,7 @@ def test_a_claim_lost_while_working_writes_nothing(
             session.get_one(RunRow, run_id).claims += 1
         return really_parse(chunks)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(summarise, "parse_log", lose_claim_meanwhile)
+    monkeypatch.setattr(compute, "parse_log", lose_claim_meanwhile)
     process_run(run_id)
     run = run_of(engine, run_id)
     assert (run.status, run.trainer) == ("processing", "")

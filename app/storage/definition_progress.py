@@ -1,0 +1,84 @@
+"""Which runs have figures of an earlier version of the definitions, and how far their computing again has come.
+
+Told from the rows themselves, so that nothing is lost whatever is killed.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, and_, case, func, or_, select
+from sqlmodel import Session, col
+
+from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
+from app.storage.run_records import aware
+from app.storage.tables import RunRow
+
+_DONE = ("ready", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Runs by how their figures stand to the current definitions.
+
+    `failed` keep older figures for good. `since`: when the first run was computed by these definitions.
+    """
+
+    current: int
+    waiting: int
+    failed: int
+    since: datetime | None
+
+    @property
+    def total(self) -> int:
+        return self.current + self.waiting + self.failed
+
+    @property
+    def done_pct(self) -> float:
+        """Of those that can be computed; 100 when there is none."""
+        possible = self.current + self.waiting
+        return 100 * self.current / possible if possible else 100.0
+
+
+def is_current() -> ColumnElement[bool]:
+    # A run of a later version is one that a newer Threewalls computed; an older one leaves it as it is.
+    return col(RunRow.definition_version) >= DEFINITION_VERSION
+
+
+def has_old_figures() -> ColumnElement[bool]:
+    return and_(col(RunRow.definition_version) > 0, col(RunRow.definition_version) < DEFINITION_VERSION)
+
+
+def is_outdated() -> ColumnElement[bool]:
+    """It was read, and is to be computed again: once, for these definitions."""
+    return and_(
+        col(RunRow.definition_version) < DEFINITION_VERSION,
+        col(RunRow.recompute_failed) < DEFINITION_VERSION,
+        col(RunRow.status).in_(_DONE),
+    )
+
+
+def could_not_be_computed() -> ColumnElement[bool]:
+    """It keeps older figures, is no baseline and waits for nothing."""
+    return and_(has_old_figures(), col(RunRow.recompute_failed) >= DEFINITION_VERSION)
+
+
+def is_stack_outdated(session: Session, project_id: int, stack_key: str) -> bool:
+    """Whether runs of this stack are still to be computed again; also runs that may yet turn out to belong to it."""
+    keys = col(RunRow.definitions)["keys"].as_integer()
+    # Under other keys a run is in another stack, or in none: any of the project may become one of this stack.
+    elsewhere = or_(keys.is_(None), keys != DEFINITIONS["keys"])
+    found = select(RunRow.id).where(  # type: ignore[call-overload]
+        is_outdated(), col(RunRow.project_id) == project_id, or_(col(RunRow.stack_key) == stack_key, elsewhere)
+    )
+    return session.execute(found.limit(1)).first() is not None
+
+
+def progress(session: Session) -> Progress:
+    counted = select(
+        func.count(case((is_current(), 1))),
+        func.count(case((is_outdated(), 1))),
+        func.count(case((could_not_be_computed(), 1))),
+        func.min(case((is_current(), RunRow.processed_at))),
+    )
+    current, waiting, failed, since = session.execute(counted).one()
+    return Progress(current, waiting, failed, aware(since) if since else None)
