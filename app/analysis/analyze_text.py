@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from app.analysis.plain_text import listed, plain, shortened, table
 from app.analysis.reading import Analysis
 from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
+from app.domain.numbers import contract_value, counted, figure, percent, step_time
 from app.domain.run import Failure, RunSummary, Stated, SteadyState
-from app.web.numbers import contract_value, counted, figure, percent, step_time
 
 _OUTCOMES = {
     "completed": "the job completed",

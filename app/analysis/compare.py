@@ -6,14 +6,13 @@ from dataclasses import replace
 
 from app.analysis.compare_document import comparison_document
 from app.analysis.compare_text import text_of
-from app.analysis.comparison import Comparison
+from app.analysis.comparison import make_comparison
 from app.analysis.documents import as_json
-from app.analysis.exit_codes import exit_code
 from app.analysis.plain_text import printed
 from app.analysis.reading import Analysis, ReadLog, analyse, names_of, records
 from app.analysis.statements import read_statements
 from app.analysis.usage_error import UsageError
-from app.domain.matching import Assessment, RunRecord, assess, compare_contracts
+from app.domain.matching import Assessment, LeftOut, RunRecord, assess, compare_contracts
 from app.domain.matching.baseline import listed
 from app.errors import InvalidUpload
 
@@ -37,11 +36,9 @@ def compare(options: argparse.Namespace, read_log: ReadLog) -> int:
     old, new = known[: len(earlier)], known[len(earlier) :]
     _check_reruns(new)
     assessment = assess(new, old, looks=options.looks)
-    code = exit_code(assessment.verdict.decision, raises_regression=assessment.raises_regression)
-    others = tuple(_of_other_stacks(new[-1], old, assessment))
-    comparison = Comparison(assessment, tuple(candidates), tuple(earlier), others, code)
+    comparison = make_comparison(assessment, candidates, earlier, tuple(_of_other_stacks(new[-1], old, assessment)))
     printed(as_json(comparison_document(comparison)) if options.json else text_of(comparison))
-    return code
+    return comparison.exit_code
 
 
 def _check_named_once(options: argparse.Namespace) -> None:
@@ -57,15 +54,16 @@ def _check_readable(candidates: Sequence[Analysis]) -> None:
             raise InvalidUpload(f"{run.name}: {run.summary.error}")
 
 
-def _of_other_stacks(run: RunRecord, earlier: Sequence[RunRecord], assessment: Assessment) -> Iterator[tuple[str, str]]:
+def _of_other_stacks(run: RunRecord, earlier: Sequence[RunRecord], assessment: Assessment) -> Iterator[LeftOut]:
     """Whoever names a run as baseline learns why it is none. Without any baseline the nearest misses tell the rest."""
     for one in earlier:
         if one.stack_key == run.stack_key:
             continue
         if why := one.never_a_baseline_because:
-            yield one.run, why
+            yield LeftOut(one.run, why)
         elif assessment.choice.runs:
-            yield one.run, f"another stack: {listed(field.field for field in compare_contracts(one, run).stack)}"
+            fields = listed(field.field for field in compare_contracts(one, run).stack)
+            yield LeftOut(one.run, f"another stack: {fields}")
 
 
 def _check_reruns(candidates: Sequence[RunRecord]) -> None:

@@ -1,53 +1,39 @@
 """All that `compare` knows when it prints."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from app.analysis.reading import Analysis
-from app.domain.detection import Verdict
-from app.domain.detection.metric_changes import MetricChange, metric_changes
-from app.domain.matching import Assessment
+from app.domain.matching import Assessment, LeftOut
+from app.domain.report.exit_codes import exit_code
+from app.domain.verdict_document import VerdictDocument, verdict_document
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """`candidates`: reruns of the run to judge. `earlier`: what was named as baseline, oldest first.
 
-    `of_other_stacks`: those of them that matching passed over, each with the reason.
+    `document` is what a service would store, with the names of files in place of runs.
     """
 
-    assessment: Assessment
+    document: VerdictDocument
     candidates: tuple[Analysis, ...]
     earlier: tuple[Analysis, ...]
-    of_other_stacks: tuple[tuple[str, str], ...]
-    exit_code: int
-
-    def changes(self, verdict: Verdict) -> dict[str, MetricChange | None]:
-        """Of each headline figure, by the verdict or by a measured contrast."""
-        return metric_changes(verdict, {run.name: run.summary.metrics for run in (*self.candidates, *self.earlier)})
 
     @property
-    def provisional(self) -> bool:
-        found = self.assessment.choice.comparability
-        return found is not None and found.provisional
-
-    @property
-    def left_out(self) -> list[tuple[str, str]]:
-        """Runs that count on neither side, each with the reason."""
-        chosen = [(one.run, one.why) for one in self.assessment.choice.left_out]
-        judged = [(one.run, one.why) for one in self.assessment.verdict.dropped]
-        return list(dict.fromkeys([*chosen, *judged, *self.of_other_stacks]))
-
-    @property
-    def to_supply(self) -> tuple[str, ...]:
-        """Fields to state: those of the comparison, or without one those that hide a near miss."""
-        found = self.assessment.choice.comparability
-        if found is not None:
-            return found.unknown
-        missing = (
-            name for miss in self.assessment.misses for name in _uncertain(miss.comparability.unknown, miss.fields)
-        )
-        return tuple(dict.fromkeys(missing))
+    def exit_code(self) -> int:
+        return exit_code(self.document.decision, raises_regression=self.document.raises_regression)
 
 
-def _uncertain(unknown: tuple[str, ...], differing: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in unknown if name in differing or name == "env")
+def make_comparison(
+    assessment: Assessment,
+    candidates: Sequence[Analysis],
+    earlier: Sequence[Analysis],
+    of_other_stacks: Sequence[LeftOut],
+) -> Comparison:
+    """`of_other_stacks`: runs named as baseline that matching passed over, each with the reason."""
+    metrics = {run.name: run.summary.metrics for run in (*candidates, *earlier)}
+    names = tuple(run.name for run in candidates)
+    document = verdict_document(assessment, names, metrics, candidates[-1].summary.definition_version)
+    document = replace(document, left_out=(*document.left_out, *of_other_stacks))
+    return Comparison(document, tuple(candidates), tuple(earlier))

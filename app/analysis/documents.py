@@ -4,12 +4,9 @@ Values are plain; NaN and infinity become null.
 """
 
 import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
-from typing import Any
 
 from app.analysis.reading import Analysis
+from app.domain.report.values import storable
 
 ANALYSIS_SCHEMA = "threewalls.analysis/1"
 _OF_THE_WINDOW = ("first_iteration", "last_iteration", "n", "method", "is_steady", "reasons", "short")
@@ -55,14 +52,3 @@ def analysis_document(run: Analysis) -> dict[str, object]:
         "definition_version": summary.definition_version,
         "definitions": summary.definitions,
     }
-
-
-def storable(value: object) -> Any:
-    """A value of the domain as JSON has it."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return storable(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): storable(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [storable(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

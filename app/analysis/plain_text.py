@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from app.web.numbers import THIN
+from app.domain.numbers import THIN
 
 _ASCII = str.maketrans({"±": "+-", "−": "-", "–": "-", "…": "..."})
 

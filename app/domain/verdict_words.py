@@ -159,10 +159,13 @@ def notes(document: VerdictDocument) -> list[str]:
 
 
 def left_out(document: VerdictDocument, label: Label = as_named) -> list[str]:
-    """Runs of the stack that count on neither side, each with the reason."""
+    """Runs that count on neither side, each with the reason."""
+    return [f"{label(run)}: {why}" for run, why in left_out_runs(document)]
+
+
+def left_out_runs(document: VerdictDocument) -> list[tuple[str, str]]:
     chosen = [(one.run, one.why) for one in document.left_out]
-    pairs = [*chosen, *((one.run, one.why) for one in document.verdict.dropped)]
-    return [f"{label(run)}: {why}" for run, why in dict.fromkeys(pairs)]
+    return list(dict.fromkeys([*chosen, *((one.run, one.why) for one in document.verdict.dropped)]))
 
 
 def _what_stands_between(misses: Sequence[NearMiss], label: Label) -> str:

@@ -1,0 +1,124 @@
+"""A verdict as plain values: the JSON of the API, of the report and of `compare`. Described in `docs/cli.md`."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from app.domain.matching import Comparability, Difference, NearMiss
+from app.domain.report.exit_codes import exit_code
+from app.domain.run import Stated
+from app.domain.suspect_evidence import RankedSuspect
+from app.domain.verdict_document import MeasuredContrast, VerdictDocument
+from app.domain.verdict_words import left_out_runs
+
+
+def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | None = None) -> dict[str, Any]:
+    """Without `schema`, which says whose JSON it is. `suspects`: with evidence, where a service has some."""
+    verdict, time = document.verdict, document.verdict.step_time
+    found: dict[str, object] = {
+        "verdict": verdict.decision,
+        "exit_code": exit_code(verdict.decision, raises_regression=document.raises_regression),
+        "reason": verdict.reason,
+        "notes": verdict.notes,
+        "raises_regression": document.raises_regression,
+        "provisional": document.provisional,
+        "fields_to_supply": document.to_supply,
+        "metrics": document.metrics,
+        "loss": verdict.loss,
+        "need_runs": None if time is None else time.need_runs,
+        "would_decide": None if time is None else time.alternative,
+        "smallest_callable_pct": None if time is None else time.smallest_callable_pct,
+        "needs_confirmation": time is not None and time.needs_confirmation,
+        "looks": verdict.looks,
+        "candidate": {"runs": document.candidates, "used": verdict.candidates_used},
+        "baseline": {
+            "kind": document.baseline_kind,
+            "runs": verdict.baseline_used,
+            "left_out": [{"run": run, "why": why} for run, why in left_out_runs(document)],
+            "prior": verdict.prior,
+        },
+        "comparability": None if document.comparability is None else comparability_json(document.comparability),
+        "suspects": _plain_suspects(document) if suspects is None else [suspect_json(one) for one in suspects],
+        "contrast": None if document.contrast is None else _contrast(document.contrast),
+        "nearest_misses": [_miss(miss) for miss in document.misses],
+    }
+    plain: dict[str, Any] = storable(found)
+    return plain
+
+
+def comparability_json(found: Comparability) -> dict[str, object]:
+    return {
+        "kind": found.kind,
+        "attributed_to": found.attributed_to,
+        "differences": _differences(found.differences),
+        "unknown": found.unknown,
+        "one_is_benchmark_only": found.one_is_benchmark_only,
+    }
+
+
+def suspect_json(one: RankedSuspect) -> dict[str, object]:
+    suspect = one.suspect
+    return {
+        "axis": suspect.axis,
+        "field": suspect.field or None,
+        "reason": suspect.reason,
+        "standing": one.standing,
+        "evidence": one.evidence,
+        "past_results": one.past,
+        "other_stacks": one.elsewhere,
+    }
+
+
+def storable(value: object) -> Any:
+    """A value of the domain as JSON has it: NaN and infinity become null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return storable(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): storable(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [storable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _plain_suspects(document: VerdictDocument) -> list[dict[str, object]]:
+    return [{"axis": one.axis, "field": one.field or None, "reason": one.reason} for one in document.suspects]
+
+
+def _differences(found: Iterable[Difference]) -> list[dict[str, object]]:
+    """`a` is the baseline's value, `b` the candidate's; null where it is unknown, `known` then says that it is."""
+    return [
+        {
+            "field": one.field,
+            "role": one.role,
+            "axis": one.axis,
+            "follows": one.follows or None,
+            "a": _value(one.a),
+            "b": _value(one.b),
+            "known": [one.a is not None, one.b is not None],
+        }
+        for one in found
+    ]
+
+
+def _value(stated: Stated | None) -> object:
+    return None if stated is None else stated.value
+
+
+def _contrast(contrast: MeasuredContrast) -> dict[str, object]:
+    return {
+        "runs": contrast.runs,
+        "comparability": comparability_json(contrast.comparability),
+        "decision": contrast.measured.decision,
+        "metrics": contrast.metrics,
+    }
+
+
+def _miss(miss: NearMiss) -> dict[str, object]:
+    return {
+        "run": miss.run,
+        "fields": miss.fields,
+        "comparability": comparability_json(miss.comparability),
+        "runs_alike": miss.alike,
+        "never_a_baseline_because": miss.never_a_baseline_because or None,
+    }

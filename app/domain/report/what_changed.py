@@ -1,0 +1,135 @@
+"""What changed between a run and its baseline, by axis; with the commits in between, packages and environment."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from app.domain.commit_links import commit_address, range_address
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.fields.environment import PREFIX, VARIABLES
+from app.domain.documents.secrets import is_secret
+from app.domain.matching import Axis, Comparability, Difference
+from app.domain.matching.differences import COMMIT
+from app.domain.numbers import short_commit
+from app.domain.run import Stated
+from app.domain.verdict_words import side_text
+
+AXIS_TITLES: Mapping[Axis, str] = {
+    "workload": "Workload",
+    "container": "Container",
+    "recipe": "Recipe",
+    "code": "Code",
+    "place": "Place",
+}
+Kind = Literal["field", "package", "environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference as text. `follows`: the field because of which it differs. `known`: both sides are stated."""
+
+    field: str
+    axis: Axis
+    kind: Kind
+    before: str
+    after: str
+    follows: str = ""
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRange:
+    """From the newest baseline run's commit to that of the run. Addresses are empty without a template."""
+
+    first: str
+    last: str
+    address: str
+    first_address: str
+    last_address: str
+
+    @property
+    def text(self) -> str:
+        return f"{short_commit(self.first)}..{short_commit(self.last)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WhatChanged:
+    """`axes`: those on which anything differs, in their fixed order; `commit_range` stands beside the axis `code`."""
+
+    axes: tuple[tuple[Axis, tuple[Change, ...]], ...]
+    commit_range: CommitRange | None = None
+
+    @property
+    def packages(self) -> tuple[Change, ...]:
+        return self._of("package")
+
+    @property
+    def environment(self) -> tuple[Change, ...]:
+        return self._of("environment")
+
+    def _of(self, kind: Kind) -> tuple[Change, ...]:
+        return tuple(one for _, changes in self.axes for one in changes if one.kind == kind)
+
+
+def what_changed(
+    comparability: Comparability | None,
+    *,
+    commit_url: str = "",
+    compare_url: str = "",
+    environment: tuple[Mapping[str, object], Mapping[str, object]] = ({}, {}),
+) -> WhatChanged:
+    """Differences of a comparison; the templates are the project's.
+
+    `environment`: all variables that were stated for the baseline and for the run, of which the contract holds some.
+    """
+    by_axis = {} if comparability is None else comparability.by_axis()
+    changes = {axis: [_change(one) for one in found] for axis, found in by_axis.items()}
+    changes.setdefault("recipe", []).extend(_other_variables(*environment))
+    commits = _commits(by_axis.get("code", ()))
+    return WhatChanged(
+        axes=tuple((axis, tuple(changes[axis])) for axis in AXIS_TITLES if changes.get(axis)),
+        commit_range=commits and _linked(commits, commit_url, compare_url),
+    )
+
+
+def _change(one: Difference) -> Change:
+    before, after = side_text(one.field, one.a), side_text(one.field, one.b)
+    return Change(one.field, one.axis, _kind(one), before, after, one.follows, one.is_certain)
+
+
+def _kind(one: Difference) -> Kind:
+    if one.field.startswith(PREFIX):
+        return "environment"
+    field = FIELDS.get(one.field)
+    return "package" if field is not None and field.group == "Software" and field.role == "info" else "field"
+
+
+def _other_variables(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Change]:
+    """Variables beside those of the contract. One that only one side states may be unset on the other."""
+    for name in sorted({*before, *after} - set(VARIABLES)):
+        a, b = before.get(name), after.get(name)
+        if before and after and a != b and not is_secret(name, f"{a or ''}") and not is_secret(name, f"{b or ''}"):
+            known = a is not None and b is not None
+            sides = (_variable(a), _variable(b))
+            yield Change(PREFIX + name, "recipe", "environment", *sides, known=known)
+
+
+def _variable(value: object) -> str:
+    return side_text("env", None if value is None else Stated(str(value), "metadata"))
+
+
+def _commits(code: Iterable[Difference]) -> CommitRange | None:
+    for one in code:
+        if one.field == COMMIT and one.a is not None and one.b is not None:
+            return CommitRange(str(one.a.value), str(one.b.value), "", "", "")
+    return None
+
+
+def _linked(commits: CommitRange, commit_url: str, compare_url: str) -> CommitRange:
+    first, last = commits.first, commits.last
+    return replace(
+        commits,
+        address=range_address(compare_url, first, last),
+        first_address=commit_address(commit_url, first),
+        last_address=commit_address(commit_url, last),
+    )
