@@ -6,7 +6,7 @@ Runs go by their names here: the number of a run, as text, in the service; the n
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.domain.detection import Outcome, Verdict
+from app.domain.detection import Outcome, StepTimeChange, Verdict
 from app.domain.detection.metric_changes import MetricChange, metric_changes
 from app.domain.matching import Assessment, Comparability, Contrast, LeftOut, NearMiss, Suspect
 from app.domain.matching.baseline import BaselineKind
@@ -47,6 +47,18 @@ class VerdictDocument:
     @property
     def decision(self) -> Outcome:
         return self.verdict.decision
+
+    @property
+    def compared(self) -> Comparability | None:
+        """What it was compared with: the baseline, else the other side of the contrast."""
+        return self.contrast.comparability if self.comparability is None and self.contrast else self.comparability
+
+    @property
+    def measured(self) -> StepTimeChange | None:
+        """The change of the step time against what `compared` says."""
+        return (
+            self.contrast.measured.step_time if self.comparability is None and self.contrast else self.verdict.step_time
+        )
 
     @property
     def provisional(self) -> bool:

@@ -65,6 +65,8 @@ class RunRow(SQLModel, table=True):
     `recompute_failed` is the version of the definitions in which its figures could not be computed, and
     `recompute_error` why; it keeps those that it had, which are of `definition_version` (`definition_progress.py`).
 
+    `not_finite` counts iterations whose loss was none; `shape` is the outline of the model (`RunFacts.shape`).
+
     Columns below `slices` repeat values of `contract`, `metrics`, `health`, `steady_state` and the current verdict, for
     filters, lists and slim reads only.
     """
@@ -78,6 +80,7 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_project_created", "project_id", "created_at"),
         Index("ix_run_stack_ordered", "stack_key", "ordered_at"),
         Index("ix_run_config_key", "config_key"),
+        Index("ix_run_family_ordered", "project_id", "gpu", "ordered_at"),
         Index("ix_run_definition_version", "definition_version"),
     )
 
@@ -151,6 +154,8 @@ class RunRow(SQLModel, table=True):
     window_length: int | None = None
     is_steady: bool | None = None
     short: bool | None = None
+    not_finite: int = 0
+    shape: str = Field(default="", max_length=300)
     verdict: str = Field(default="", max_length=20)
     verdict_delta_pct: float | None = None
 

@@ -20,6 +20,8 @@ def _run_columns() -> tuple[sa.Column[object], ...]:
         sa.Column("window_length", sa.Integer(), nullable=True),
         sa.Column("is_steady", sa.Boolean(), nullable=True),
         sa.Column("short", sa.Boolean(), nullable=True),
+        sa.Column("not_finite", sa.Integer(), nullable=False, server_default="0"),
+        sa.Column("shape", sa.String(length=300), nullable=False, server_default=""),
         sa.Column("verdict", sa.String(length=20), nullable=False, server_default=""),
         sa.Column("verdict_delta_pct", sa.Float(), nullable=True),
     )
@@ -39,6 +41,7 @@ def upgrade() -> None:
     _order_runs()
     op.drop_index("ix_run_stack_key", "run")
     op.create_index("ix_run_stack_ordered", "run", ["stack_key", "ordered_at"])
+    op.create_index("ix_run_family_ordered", "run", ["project_id", "gpu", "ordered_at"])
     _create_judging()
     _create_regressions()
     # The new columns come from the logs: every run is read once more, and its stack judged after it.
@@ -194,6 +197,7 @@ def _create_regressions() -> None:
 def downgrade() -> None:
     for name in ("audit_event", "regression_member", "regression", "stack_work", "pin", "verdict"):
         op.drop_table(name)
+    op.drop_index("ix_run_family_ordered", "run")
     op.drop_index("ix_run_stack_ordered", "run")
     with op.batch_alter_table("run") as table:
         for column in _run_columns():

@@ -10,7 +10,7 @@ from app.domain.matching.baseline import BaselineChoice, BaselineRules, LeftOut,
 from app.domain.matching.comparability import Comparability, Comparable, Kind, compare_contracts
 from app.domain.matching.differences import AXES, Axis, Difference, axis_of
 from app.domain.matching.near_misses import NearMiss, nearest_misses
-from app.domain.matching.record import RunRecord
+from app.domain.matching.record import RunFacts, RunRecord, not_finite_iterations, shape_of
 from app.domain.matching.shared_loss import shared_losses
 from app.domain.matching.suspects import Suspect, suspects
 
@@ -27,6 +27,7 @@ __all__ = [
     "Kind",
     "LeftOut",
     "NearMiss",
+    "RunFacts",
     "RunRecord",
     "Suspect",
     "assess",
@@ -34,6 +35,8 @@ __all__ = [
     "choose_baseline",
     "compare_contracts",
     "nearest_misses",
+    "not_finite_iterations",
+    "shape_of",
     "shared_losses",
     "suspects",
 ]

@@ -37,7 +37,7 @@ _AXIS: Mapping[str, Axis] = {
     "mbs": "recipe",
 }
 _BESIDE = (*(name for name, field in FIELDS.items() if field.group == "Software" and field.role == "info"), "driver")
-_SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "topk")
+SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "topk")
 """The outline by which models are recognised. Other sizes are written in several ways, or follow a knob."""
 
 
@@ -96,7 +96,7 @@ def differing_project(a: str, b: str) -> Iterator[Difference]:
 
 def differing_shape(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
     """The model, when its shape is known on both sides and is not the same, whatever the models are called."""
-    found = [name for name in _SHAPE if name in a and name in b and not same_value(name, a[name].value, b[name].value)]
+    found = [name for name in SHAPE if name in a and name in b and not same_value(name, a[name].value, b[name].value)]
     if found:
         yield Difference("model", "stack", axis_of("model"), _shape(found, a), _shape(found, b))
 

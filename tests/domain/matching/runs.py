@@ -8,7 +8,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
 from app.domain.contract.keys import config_key, stack_key
 from app.domain.detection import RunEstimate
 from app.domain.evidence import semantic_class
-from app.domain.matching import RunRecord
+from app.domain.matching import RunRecord, shape_of
 from app.domain.run import Stated, Value
 
 SAMPLES: Mapping[str, Value] = {
@@ -61,6 +61,7 @@ def make_record(
         "commit": f"commit of {run}",
         "outcome": "completed",
         "definition_version": 1,
+        "shape": shape_of(contract),
     }
     return RunRecord(
         run=run,

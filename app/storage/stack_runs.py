@@ -1,0 +1,213 @@
+"""The runs of a stack in the order of its history, as slim as levels and baselines allow; one run whole.
+
+A history may have thousands of runs, whose contracts are 15 KB of JSON each: only columns are read here.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, select
+from sqlmodel import Session, col
+
+from app.domain.detection import RunEstimate
+from app.domain.health import BYTES_PER_GIB
+from app.domain.matching import RunFacts, RunRecord
+from app.domain.run import Metric
+from app.storage.findings import stated
+from app.storage.run_records import aware, metrics_of
+from app.storage.tables import ProjectRow, RunRow
+
+_AT_ONCE = 500
+_SLIM = (
+    RunRow.id, RunRow.project_id, RunRow.name, RunRow.commit, RunRow.branch, RunRow.purpose, RunRow.created_at,
+    RunRow.ordered_at, RunRow.stack_key, RunRow.config_key, RunRow.dispatcher, RunRow.gpus, RunRow.reception,
+    RunRow.status, RunRow.outcome, RunRow.quarantine, RunRow.verdict, RunRow.verdict_delta_pct, RunRow.log_step_time,
+    RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib,
+    RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version, RunRow.evidence_level,
+    RunRow.semantic_class,
+)  # fmt: skip
+_COMPARED = (
+    RunRow.id, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.stack_key, RunRow.config_key,
+    RunRow.semantic_class, RunRow.outcome, RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length,
+    RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib, RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing,
+    RunRow.definition_version, RunRow.quarantine,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StackRun:
+    """One run of a stack. `se` and `log_step_time` (ln ms) are NaN where there is no estimate.
+
+    `gpus` and `dispatcher` None: unknown. `metrics` are empty unless they were asked for. `facts`: as matching sees it.
+    """
+
+    id: int
+    project_id: int
+    name: str
+    commit: str
+    branch: str
+    purpose: str
+    created_at: datetime
+    ordered_at: datetime
+    dispatcher: str | None
+    gpus: int | None
+    reception: str
+    status: str
+    verdict: str
+    verdict_delta_pct: float | None
+    evidence_level: str
+    facts: RunFacts
+    metrics: Mapping[str, Metric | None] = field(default_factory=dict)
+
+    @property
+    def config_key(self) -> str:
+        return self.facts.config_key
+
+    @property
+    def outcome(self) -> str:
+        return self.facts.outcome
+
+    @property
+    def quarantine(self) -> str:
+        """A person's reason, empty when it counts."""
+        return self.facts.quarantined
+
+    @property
+    def definition_version(self) -> int:
+        return self.facts.definition_version
+
+    @property
+    def semantic_class(self) -> str:
+        return self.facts.semantic_class
+
+    @property
+    def log_step_time(self) -> float:
+        return self.facts.estimate.log_step_time
+
+    @property
+    def se(self) -> float:
+        return self.facts.estimate.se
+
+    @property
+    def window_length(self) -> int:
+        return self.facts.estimate.window_length
+
+    @property
+    def is_steady(self) -> bool:
+        return self.facts.estimate.is_steady
+
+    @property
+    def short(self) -> bool:
+        return self.facts.estimate.short
+
+    @property
+    def makes_levels(self) -> bool:
+        """Whether it is one of the runs that the levels of its history are found in."""
+        return self.purpose == "ci" and not self.facts.never_a_baseline_because
+
+
+def stack_runs(
+    session: Session,
+    project_id: int,
+    stack_key: str,
+    *conditions: ColumnElement[bool],
+    with_metrics: bool = True,
+    newest: int | None = None,
+) -> list[StackRun]:
+    """The processed runs of a stack in the order of its history: by place, then by number. The `newest`, or all."""
+    columns = (*_SLIM, RunRow.metrics) if with_metrics else _SLIM
+    chosen = (
+        select(*columns)
+        .where(
+            col(RunRow.project_id) == project_id,
+            col(RunRow.stack_key) == stack_key,
+            col(RunRow.status).in_(("ready", "failed")),
+            *conditions,
+        )
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(newest)
+    )
+    return [_stack_run(row, with_metrics) for row in session.execute(chosen).all()][::-1]
+
+
+def full_record(session: Session, run_id: int) -> RunRecord:
+    """A run with its whole contract, by its number. Raises KeyError when it is gone."""
+    return full_records(session, [run_id])[str(run_id)]
+
+
+def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecord]:
+    """By name, which is the run's number as text. Their losses are not known here: they are those of a comparison."""
+    found: dict[str, RunRecord] = {}
+    for start in range(0, len(run_ids), _AT_ONCE):
+        rows = session.execute(
+            select(*_COMPARED, RunRow.contract, ProjectRow.slug)  # type: ignore[call-overload]
+            .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+            .where(col(RunRow.id).in_(run_ids[start : start + _AT_ONCE]))
+        )
+        for row in rows:
+            contract = {name: stated(entry) for name, entry in (row.contract or {}).items()}
+            found[str(row.id)] = RunRecord.of(facts_of(row), row.slug, contract)
+    return found
+
+
+def figures_of(session: Session, run_ids: Iterable[int]) -> dict[str, Mapping[str, Metric | None]]:
+    """The headline figures of runs, by their names."""
+    rows = session.execute(select(RunRow.id, RunRow.metrics).where(col(RunRow.id).in_(list(run_ids))))  # type: ignore[call-overload]
+    return {str(row.id): metrics_of(row.metrics) for row in rows}
+
+
+def facts_of(row: Row[Any]) -> RunFacts:
+    """Of a row with the columns that a comparison needs."""
+    name = str(row.id)
+    short = row.short is None or row.short
+    memory = row.peak_memory_gib
+    estimate = RunEstimate(
+        run=name,
+        log_step_time=math.nan if row.log_step_time is None else row.log_step_time,
+        se=math.nan if row.step_time_se is None else row.step_time_se,
+        window_length=row.window_length or 0,
+        is_steady=bool(row.is_steady),
+        short=short,
+        peak_memory_bytes=None if memory is None else memory * BYTES_PER_GIB,
+        not_finite_iterations=row.not_finite,
+    )
+    return RunFacts(
+        run=name,
+        purpose=row.purpose,
+        branch=row.branch,
+        commit=row.commit,
+        stack_key=row.stack_key,
+        config_key=row.config_key,
+        semantic_class=row.semantic_class,
+        outcome=row.outcome,
+        estimate=estimate,
+        definition_version=row.definition_version,
+        shape=tuple(row.shape.split(",")) if row.shape else (),
+        quarantined=row.quarantine,
+        fair_for_timing=row.fair_for_timing,
+    )
+
+
+def _stack_run(row: Row[Any], with_metrics: bool) -> StackRun:
+    return StackRun(
+        id=row.id,
+        project_id=row.project_id,
+        name=row.name,
+        commit=row.commit,
+        branch=row.branch,
+        purpose=row.purpose,
+        created_at=aware(row.created_at),
+        ordered_at=aware(row.ordered_at),
+        dispatcher=row.dispatcher,
+        gpus=row.gpus,
+        reception=row.reception,
+        status=row.status,
+        verdict=row.verdict,
+        verdict_delta_pct=row.verdict_delta_pct,
+        evidence_level=row.evidence_level,
+        facts=facts_of(row),
+        metrics=metrics_of(row.metrics) if with_metrics else {},
+    )

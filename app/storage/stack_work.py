@@ -1,0 +1,183 @@
+"""The judging that a stack waits for, and who does it. The row is the record, Celery only the doorbell.
+
+As with runs (`run_work.py`, `app/runs/claims.py`): `wanted` counts the changes, a claim is numbered, and what a worker
+found is written only while the row still carries its number. So a stack is judged by one worker at a time, and however
+many changes came meanwhile, it is judged once more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import structlog
+from sqlalchemy import ColumnElement, CursorResult, and_, case, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session, col
+
+from app.settings import Settings
+from app.storage.run_records import aware
+from app.storage.tables import StackWorkRow, utc_now
+
+log = structlog.get_logger(__name__)
+
+EVERYTHING = datetime(1970, 1, 1, tzinfo=UTC)
+"""As `judge_from`: the whole history."""
+_SWEPT_AT_ONCE = 100
+_MOST_BECAUSE = 300
+_SEVERAL = "Several things changed earlier in its history."
+
+
+@dataclass(frozen=True, slots=True)
+class StackClaim:
+    """`wanted` is the change up to which is judged; `judge_from` None: only the runs that were never judged."""
+
+    work_id: int
+    project_id: int
+    stack_key: str
+    number: int
+    wanted: int
+    judge_from: datetime | None
+    because: str
+
+
+def ask_to_judge(
+    session: Session, project_id: int, stack_key: str, *, judge_from: datetime | None = None, because: str = ""
+) -> int:
+    """Have a stack judged: all runs from `judge_from` on again, and those never judged. The id to ring for.
+
+    It locks the stack's row until the transaction ends. Whoever also changes runs does this first, so that two who
+    change a run and its stack never wait for each other.
+    """
+    row = _locked(session, project_id, stack_key)
+    known = None if row.judge_from is None else aware(row.judge_from)
+    changed = judge_from is not None
+    if changed and because:
+        row.because = because[:_MOST_BECAUSE] if known is None or row.because in ("", because) else _SEVERAL
+    if judge_from is not None:
+        row.judge_from = judge_from if known is None else min(known, judge_from)
+    row.wanted += 1
+    if row.work == "":
+        row.work, row.attempts, row.lease_until = "waiting", 0, None
+    session.flush()
+    assert row.id is not None  # noqa: S101  # a row that was flushed has its key
+    return row.id
+
+
+def _locked(session: Session, project_id: int, stack_key: str) -> StackWorkRow:
+    chosen = (
+        select(StackWorkRow)
+        .where(col(StackWorkRow.project_id) == project_id, col(StackWorkRow.stack_key) == stack_key)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    found: StackWorkRow | None = session.execute(chosen).scalar_one_or_none()
+    if found is not None:
+        return found
+    try:
+        with session.begin_nested():
+            session.add(StackWorkRow(project_id=project_id, stack_key=stack_key))
+    except IntegrityError:  # another worker made it in the same moment
+        pass
+    made: StackWorkRow = session.execute(chosen).scalar_one()
+    return made
+
+
+def claim(session: Session, work_id: int, settings: Settings) -> StackClaim | None:
+    """Take a stack that waits, or whose worker was given up. None when another has it, or there is nothing to do."""
+    now = utc_now()
+    taken = _update(
+        session,
+        and_(col(StackWorkRow.id) == work_id, _is_claimable(now), col(StackWorkRow.attempts) < settings.max_attempts),
+        work="held",
+        claims=StackWorkRow.claims + 1,
+        attempts=StackWorkRow.attempts + 1,
+        lease_until=now + timedelta(seconds=settings.lease_seconds),
+    )
+    if taken:
+        chosen = select(StackWorkRow).where(col(StackWorkRow.id) == work_id)
+        row = session.execute(chosen.execution_options(populate_existing=True)).scalar_one()
+        since = None if row.judge_from is None else aware(row.judge_from)
+        return StackClaim(work_id, row.project_id, row.stack_key, row.claims, row.wanted, since, row.because)
+    if _update(session, and_(col(StackWorkRow.id) == work_id, _is_claimable(now)), work="", lease_until=None):
+        # What is asked for stays in the row: the next change of the stack has it tried again.
+        log.error("stack_parked", work_id=work_id, attempts=settings.max_attempts)
+    return None
+
+
+def finish(session: Session, held: StackClaim, *, go_on_from: datetime | None = None, keep: bool = False) -> bool:
+    """End the claim. False when it was lost: then nothing may be written in this transaction.
+
+    When the stack changed meanwhile it waits to be judged again. `go_on_from`: it was judged only up to there. `keep`:
+    it could not be judged now, and what was asked for stays until the next change.
+    """
+    unchanged = col(StackWorkRow.wanted) == held.wanted
+    done = {"work": "waiting" if go_on_from else "", "judge_from": go_on_from}
+    if keep:
+        done = {"work": "", "judge_from": StackWorkRow.judge_from}
+    return _update(
+        session,
+        _is_held(held),
+        work=case((unchanged, done["work"]), else_="waiting"),
+        judge_from=case((unchanged, done["judge_from"]), else_=StackWorkRow.judge_from),
+        attempts=0,
+        lease_until=None,
+    )
+
+
+def give_back(session: Session, held: StackClaim, *, again_at: datetime) -> bool:
+    """Let it be tried again, from `again_at` on."""
+    return _update(session, _is_held(held), work="waiting", lease_until=again_at)
+
+
+def void_leases(session: Session) -> None:
+    """Make all unfinished judging due now. For the start of the embedded mode, where no other worker can be alive."""
+    _update(session, col(StackWorkRow.work) != "", lease_until=utc_now() - timedelta(seconds=1))
+
+
+def due(session: Session, settings: Settings) -> Sequence[int]:
+    """The stacks to ring for: waiting and not rung for lately, or given up by their worker; oldest first."""
+    now = utc_now()
+    overdue = or_(col(StackWorkRow.lease_until).is_(None), col(StackWorkRow.lease_until) < now)
+    chosen = (
+        select(StackWorkRow.id, StackWorkRow.work)  # type: ignore[call-overload]
+        .where(col(StackWorkRow.work) != "", overdue)
+        .order_by(StackWorkRow.id)
+        .limit(_SWEPT_AT_ONCE)
+        .with_for_update(skip_locked=True)
+    )
+    rows = session.execute(chosen).all()
+    waiting = [row.id for row in rows if row.work == "waiting"]
+    _update(session, col(StackWorkRow.id).in_(waiting), lease_until=now + timedelta(seconds=settings.lease_seconds))
+    return [row.id for row in rows]
+
+
+def waiting_for(session: Session, project_id: int, stack_key: str) -> int | None:
+    """The id of a stack's work when it waits to be judged or is being judged."""
+    found: int | None = session.execute(
+        select(StackWorkRow.id).where(  # type: ignore[call-overload]
+            col(StackWorkRow.project_id) == project_id,
+            col(StackWorkRow.stack_key) == stack_key,
+            col(StackWorkRow.work) != "",
+        )
+    ).scalar_one_or_none()
+    return found
+
+
+def _is_claimable(now: datetime) -> ColumnElement[bool]:
+    return or_(
+        col(StackWorkRow.work) == "waiting", and_(col(StackWorkRow.work) == "held", col(StackWorkRow.lease_until) < now)
+    )
+
+
+def _is_held(held: StackClaim) -> ColumnElement[bool]:
+    return and_(
+        col(StackWorkRow.id) == held.work_id,
+        col(StackWorkRow.work) == "held",
+        col(StackWorkRow.claims) == held.number,
+    )
+
+
+def _update(session: Session, condition: ColumnElement[bool], **values: Any) -> bool:
+    statement = update(StackWorkRow).where(condition).values(**values).execution_options(synchronize_session=False)
+    return cast("CursorResult[Any]", session.execute(statement)).rowcount > 0

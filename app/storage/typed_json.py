@@ -1,0 +1,67 @@
+"""Frozen values of the domain to JSON and back, by their types: what is stored today can be read by tomorrow's code.
+
+A field that a stored document does not have takes its default, and one that the type does not have is passed over.
+"""
+
+import dataclasses
+import math
+import types
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses as objects, tuples as lists. NaN is left to the column, which stores null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(entry) for key, entry in value.items()}
+    return [to_json(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def from_json(kind: type[T], stored: Any) -> T:
+    """A value of the dataclass `kind`. Raises TypeError when a field without a default is missing."""
+    read: Reader = _reader(kind)  # type: ignore[arg-type]  # types are hashable
+    made: T = read(stored)
+    return made
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    origin, args = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_reader(kind)
+    if origin in (Union, types.UnionType):
+        return _union_reader(args)
+    if origin is tuple:
+        entry = _reader(args[0])
+        return lambda stored: tuple(entry(one) for one in stored)
+    if origin is not None and origin is not Literal and issubclass(origin, Mapping):
+        entry = _reader(args[1])
+        return lambda stored: {key: entry(one) for key, one in stored.items()}
+    if kind is float:
+        return lambda stored: math.nan if stored is None else float(stored)
+    return _frozen
+
+
+def _dataclass_reader(kind: Any) -> Reader:
+    hints = get_type_hints(kind)
+    readers = [(field.name, _reader(hints[field.name])) for field in dataclasses.fields(kind)]
+    return lambda stored: kind(**{name: read(stored[name]) for name, read in readers if name in stored})
+
+
+def _union_reader(args: tuple[Any, ...]) -> Reader:
+    """`X | None` with one X that is not plain; a union of plain values is taken as it is stored."""
+    inner = [arg for arg in args if arg is not type(None)]
+    if len(inner) > 1:
+        return _frozen
+    read = _reader(inner[0])
+    return lambda stored: None if stored is None else read(stored)
+
+
+def _frozen(stored: Any) -> Any:
+    return tuple(stored) if isinstance(stored, list) else stored

@@ -1,0 +1,123 @@
+"""The verdicts of runs as they are stored: one of a run is current, the older ones stay."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, select, update
+from sqlmodel import Session, col
+
+from app.domain.contract.values import shown
+from app.domain.definitions import VERDICT_VERSION
+from app.domain.matching import Difference
+from app.domain.verdict_document import VerdictDocument
+from app.storage.run_records import aware
+from app.storage.tables import RunRow, VerdictRow
+from app.storage.typed_json import from_json, to_json
+
+_AT_ONCE = 500
+_MOST_VALUE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVerdict:
+    """`because`: why it was made, a sentence."""
+
+    id: int
+    run_id: int
+    made_at: datetime
+    because: str
+    document: VerdictDocument
+
+
+def current_verdict(session: Session, run_id: int) -> StoredVerdict | None:
+    """None until the run was judged."""
+    return current_verdicts(session, [run_id]).get(run_id)
+
+
+def current_verdicts(session: Session, run_ids: Sequence[int]) -> dict[int, StoredVerdict]:
+    """By run; those that were not judged are left out."""
+    found: dict[int, StoredVerdict] = {}
+    for start in range(0, len(run_ids), _AT_ONCE):
+        some = run_ids[start : start + _AT_ONCE]
+        rows = session.execute(_select().where(col(VerdictRow.run_id).in_(some), col(VerdictRow.current)))
+        found |= {verdict.run_id: verdict for verdict in _stored(rows.scalars())}
+    return found
+
+
+def verdicts_of(session: Session, run_id: int) -> tuple[StoredVerdict, ...]:
+    """All that was ever said about a run, newest first."""
+    rows = session.execute(_select().where(col(VerdictRow.run_id) == run_id).order_by(col(VerdictRow.id).desc()))
+    return tuple(_stored(rows.scalars()))
+
+
+def put_verdict(session: Session, run_id: int, document: VerdictDocument, because: str) -> None:
+    """Make `document` the current verdict of a run; the one before stays in its record.
+
+    Where there is no baseline, the row shows what a contrast measured.
+    """
+    current = update(VerdictRow).where(col(VerdictRow.run_id) == run_id, col(VerdictRow.current))
+    session.execute(current.values(current=False).execution_options(synchronize_session=False))
+    time, found = document.measured, document.compared
+    session.add(
+        VerdictRow(
+            run_id=run_id,
+            because=because[:300],
+            decision=document.decision,
+            delta_pct=None if time is None else time.delta_pct,
+            ci_low_pct=None if time is None else time.ci_low_pct,
+            ci_high_pct=None if time is None else time.ci_high_pct,
+            baseline_kind=document.baseline_kind,
+            comparison="" if found is None else found.kind,
+            definition_version=document.definition_version,
+            verdict_version=VERDICT_VERSION,
+            document=to_json(document),
+            **_attribution(document),
+        )
+    )
+    judged = document.verdict.step_time
+    columns = {"verdict": document.decision, "verdict_delta_pct": None if judged is None else judged.delta_pct}
+    session.execute(
+        update(RunRow).where(col(RunRow.id) == run_id).values(**columns).execution_options(synchronize_session=False)
+    )
+
+
+def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[dict[str, Any], int]]:
+    """Of each run that was judged the current document as it is stored, and the version of the rules behind it."""
+    found: dict[int, tuple[dict[str, Any], int]] = {}
+    for start in range(0, len(run_ids), _AT_ONCE):
+        rows = session.execute(
+            select(VerdictRow.run_id, VerdictRow.document, VerdictRow.verdict_version).where(  # type: ignore[call-overload]
+                col(VerdictRow.run_id).in_(run_ids[start : start + _AT_ONCE]), col(VerdictRow.current)
+            )
+        )
+        found |= {row.run_id: (row.document, row.verdict_version) for row in rows}
+    return found
+
+
+def _attribution(document: VerdictDocument) -> dict[str, Any]:
+    """The one field that explains the difference, with its values on both sides; empty where none may be named."""
+    found = document.compared
+    field = None if found is None else found.attributed_to
+    if found is None or field is None:
+        return {}
+    one: Difference = next(one for one in (*found.stack, *found.knobs) if one.field == field)
+    sides: Mapping[str, str] = {
+        name: shown(side.value)[:_MOST_VALUE] if side is not None else ""
+        for name, side in (("from_value", one.a), ("to_value", one.b))
+    }
+    return {"attributed_to": field[:100], **sides}
+
+
+def _select() -> Select[Any]:
+    return select(VerdictRow)
+
+
+def _stored(rows: Iterable[VerdictRow]) -> Iterable[StoredVerdict]:
+    return (
+        StoredVerdict(
+            row.id or 0, row.run_id, aware(row.made_at), row.because, from_json(VerdictDocument, row.document)
+        )
+        for row in rows
+    )
