@@ -10,12 +10,24 @@ from kombu.entity import Queue
 
 from app.settings import Settings, get_settings
 
-__all__ = ["PROCESS_RUN", "SWEEP", "SoftTimeLimitExceeded", "enqueue", "get_celery", "make_celery", "waiting"]
+__all__ = [
+    "JUDGE_STACK",
+    "PROCESS_RUN",
+    "RECOMPUTE",
+    "SWEEP",
+    "SoftTimeLimitExceeded",
+    "enqueue",
+    "get_celery",
+    "make_celery",
+    "waiting",
+]
 
 log = structlog.get_logger(__name__)
 
 PROCESS_RUN = "threewalls.process_run"
+JUDGE_STACK = "threewalls.judge_stack"
 SWEEP = "threewalls.sweep"
+RECOMPUTE = "threewalls.recompute"
 QUEUE = "threewalls"
 
 

@@ -6,8 +6,9 @@ from functools import lru_cache
 from celery import Celery
 from sqlalchemy import Engine
 
-from app.queue import PROCESS_RUN, SWEEP, enqueue
-from app.runs import append, claims
+from app import queue
+from app.queue import PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
+from app.runs import append, claims, recompute
 from app.runs.summarise import summarise_run
 from app.settings import get_settings
 from app.storage import object_records
@@ -20,6 +21,7 @@ _FORGET_SECONDS = 3600
 def register(app: Celery) -> None:
     app.task(process_run, name=PROCESS_RUN)
     app.task(sweep, name=SWEEP)
+    app.task(recompute_next, name=RECOMPUTE)
 
 
 def process_run(run_id: int) -> None:
@@ -34,7 +36,20 @@ def sweep() -> None:
         waiting = claims.due(session, get_settings())
     for run_id in waiting:
         enqueue(PROCESS_RUN, run_id)
+    recompute_next()
     _forget_unused(int(time.time() // _FORGET_SECONDS))
+
+
+def recompute_next() -> None:
+    """Have the next runs of earlier definitions computed again, and ring for the ones after them at their end."""
+    if queue.waiting() > recompute.MOST_QUEUED:
+        return  # the next sweep asks again
+    with transaction(_engine()) as session:
+        asked = recompute.ask_next(session, get_settings())
+    for run_id in asked:
+        enqueue(PROCESS_RUN, run_id)
+    if asked:
+        enqueue(RECOMPUTE)
 
 
 @lru_cache(maxsize=1)
