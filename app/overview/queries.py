@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlmodel import Session, col
 
-from app.storage.run_records import ENDED_BADLY, RunListItem, count_runs, latest_runs
+from app.storage.run_list import RunListItem, count_runs, latest_runs
+from app.storage.run_records import ENDED_BADLY
 from app.storage.tables import RunRow
 
 NEWEST = 12

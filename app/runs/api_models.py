@@ -23,7 +23,9 @@ from app.runs.api_findings import (
     UnknownFieldOut,
     unknown_fields,
 )
-from app.storage.run_records import RunDetail, RunFile, RunListItem, RunPage
+from app.runs.filters import VERDICTS
+from app.storage.run_list import RunListItem, RunPage
+from app.storage.run_records import RunDetail, RunFile
 from app.web.outcomes import OUTCOMES
 
 RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
@@ -85,6 +87,12 @@ class FileOut(BaseModel):
         )
 
 
+class QuarantineOut(FromDomain):
+    reason: str
+    by: str
+    at: datetime | None
+
+
 class RunItemOut(FromDomain):
     id: int
     name: str
@@ -104,6 +112,9 @@ class RunItemOut(FromDomain):
     evidence_level: str
     semantic_class: str
     provisional: bool
+    verdict: str = Field(description="Of the newest judging: a decision, or empty while there is none.")
+    verdict_delta_pct: Finite = Field(description="Its change of step time: positive is slower.")
+    quarantine: str = Field(description="Why a person left it out of baselines and rankings; empty when nobody did.")
     metrics: dict[str, MetricOut | None]
 
     @classmethod
@@ -168,6 +179,11 @@ class RunOut(FromDomain):
     not_understood: list[LineExampleOut]
     slices: list[SliceOut]
     amendments: list[AmendmentOut]
+    ordered_at: datetime = Field(description="Its place in the history of its stack.")
+    verdict: str = Field(
+        description="Decision of the newest judging, empty while there is none: `.../verdict` has all."
+    )
+    quarantine: QuarantineOut | None = Field(description="Who left it out of baselines and rankings, and why.")
     files: list[FileOut]
 
     @classmethod
@@ -210,6 +226,7 @@ class RunQuery(BaseModel):
     dispatcher: str = ""
     status: str = Field("", description="received, processing, ready or failed.")
     outcome: str = Field("", description=f"How the job itself ended: {', '.join(OUTCOMES)}.")
+    verdict: str = Field("", description=f"{', '.join(VERDICTS[:-1])}; none for those that were not judged.")
     purpose: str = Field("", description="ci, experiment or release.")
     branch: str = ""
     evidence: str = Field("", description="smoke, screen, matched_ab or validated.")

@@ -10,6 +10,8 @@ from app.web.outcomes import OUTCOMES
 
 STATUSES = ("received", "processing", "ready", "failed")
 PURPOSES = ("ci", "experiment", "release")
+VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed", "none")
+"""`none`: not judged."""
 EVIDENCE_LEVELS = ("smoke", "screen", "matched_ab", "validated")
 SORTS = ("created", "name", "step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib")
 NEWEST_FIRST = "-created"
@@ -19,6 +21,7 @@ UNKNOWN = "unknown"
 _CHOICES = {
     "status": STATUSES,
     "outcome": tuple(OUTCOMES),
+    "verdict": VERDICTS,
     "purpose": PURPOSES,
     "evidence": EVIDENCE_LEVELS,
     "sort": tuple(sign + name for name in SORTS for sign in ("", "-")),
@@ -37,6 +40,7 @@ class RunFilters:
     dispatcher: str = ""
     status: str = ""
     outcome: str = ""
+    verdict: str = ""
     purpose: str = ""
     branch: str = ""
     evidence: str = ""

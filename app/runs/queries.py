@@ -9,22 +9,17 @@ from sqlmodel import Session, col
 from app.errors import NotFound
 from app.runs.filters import UNKNOWN, RunFilters, page_number
 from app.storage import series
+from app.storage.run_list import FilterOptions, RunListItem, RunPage, count_runs, list_item, list_runs
 from app.storage.run_records import (
-    FilterOptions,
     RunDetail,
     RunFile,
-    RunListItem,
-    RunPage,
     RunState,
     Series,
     amendment,
     aware,
-    count_runs,
     detail,
     files_of,
     is_updating,
-    list_item,
-    list_runs,
 )
 from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow
 
@@ -121,10 +116,12 @@ def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
         "evidence": col(RunRow.evidence_level),
         "outcome": col(RunRow.health)["outcome"].as_string(),
     }
-    may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
     conditions: list[ColumnElement[bool]] = [
         column == filters.active[name] for name, column in equal.items() if name in filters.active
     ]
+    if verdict := filters.active.get("verdict"):
+        conditions.append(col(RunRow.verdict) == ("" if verdict == "none" else verdict))
+    may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
     for name, column in may_be_unknown.items():
         if value := filters.active.get(name):
             conditions.append(column.is_(None) if value == UNKNOWN else column == value)

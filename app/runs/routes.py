@@ -5,8 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
+from app.domain.verdict_words import DECISIONS
 from app.runs.export import csv_rows
-from app.runs.filters import EVIDENCE_LEVELS, PURPOSES, STATUSES
+from app.runs.filters import EVIDENCE_LEVELS, PURPOSES, STATUSES, VERDICTS
 from app.runs.news import Token, news_of, token_of
 from app.runs.queries import RunFilters, filter_options, find_runs, get_series, get_state, page_number
 from app.runs.run_page import RunPage, render_run
@@ -34,7 +35,13 @@ def list_runs(request: Request, session: ReadSession) -> HTMLResponse:
         page=page,
         filters=filters,
         options=filter_options(session),
-        choices={"status": STATUSES, "purpose": PURPOSES, "evidence": EVIDENCE_LEVELS, "outcome": OUTCOMES},
+        choices={
+            "status": STATUSES,
+            "purpose": PURPOSES,
+            "evidence": EVIDENCE_LEVELS,
+            "outcome": OUTCOMES,
+            "verdict": {name: DECISIONS.get(name, name) for name in VERDICTS} | {"none": "not judged"},
+        },
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, func, select
+from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.run import (
@@ -28,57 +28,6 @@ from app.storage.tables import AmendmentRow, ProjectRow, RunFileRow, RunRow, Seg
 
 ENDED_BADLY = ("failed", "out_of_memory", "not_finite")
 """Outcomes of a job that ended in an error, also when it printed iterations before and its run is `ready`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunListItem:
-    """One row of the list. `outcome` is how the job itself ended (`health.outcome`), empty until it is known;
-    `evidence` is what that was seen in.
-    """
-
-    id: int
-    name: str
-    project: str
-    generated: bool
-    purpose: str
-    branch: str
-    commit: str
-    created_at: datetime
-    status: str
-    error: str | None
-    outcome: str
-    evidence: str
-    model: str | None
-    gpu: str | None
-    gpus: int | None
-    dispatcher: str | None
-    evidence_level: str
-    semantic_class: str
-    provisional: bool
-    metrics: Mapping[str, Metric | None]
-
-
-@dataclass(frozen=True, slots=True)
-class RunPage:
-    """One page of a list: `page` counts from 1, `total` is over all pages."""
-
-    items: tuple[RunListItem, ...]
-    total: int
-    page: int
-    page_size: int
-
-    @property
-    def pages(self) -> int:
-        return max(1, -(-self.total // self.page_size))
-
-    @property
-    def first(self) -> int:
-        """Number of the first row shown, from 1; 0 when there is none."""
-        return (self.page - 1) * self.page_size + 1 if self.items else 0
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.items) - 1 if self.items else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +63,21 @@ class Amendment:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantine:
+    """A person left the run out of every baseline and ranking."""
+
+    reason: str
+    by: str
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunDetail:
     """All of a run but its series and its lines. Times are aware, in UTC.
 
     `reception`: whole, receiving, complete or incomplete. `updating`: it is shown as last read, and will be read again.
+    `ordered_at`: its place in the history of its stack. `verdict`: the current one, empty until it was judged.
+    `commit_url`, `compare_url`: the project's templates of links (`domain/commit_links.py`).
     """
 
     id: int
@@ -161,6 +121,12 @@ class RunDetail:
     not_understood: tuple[LineExample, ...] = ()
     slices: tuple[Slice, ...] = ()
     amendments: tuple[Amendment, ...] = ()
+    project_id: int = 0
+    ordered_at: datetime | None = None
+    verdict: str = ""
+    quarantine: Quarantine | None = None
+    commit_url: str = ""
+    compare_url: str = ""
 
     @property
     def receiving(self) -> bool:
@@ -197,57 +163,6 @@ class Series:
     units: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class FilterOptions:
-    """The values that the select boxes of the list offer."""
-
-    projects: tuple[str, ...]
-    models: tuple[str, ...]
-    gpus: tuple[str, ...]
-    dispatchers: tuple[str, ...]
-    branches: tuple[str, ...]
-
-
-_LIST_COLUMNS = (
-    RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.created_at, RunRow.status,
-    RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
-    RunRow.semantic_class, RunRow.provisional, RunRow.metrics, RunRow.health,
-    ProjectRow.slug, ProjectRow.generated,
-)  # fmt: skip
-"""The contract and the warnings stay behind: a list of 50 runs would read megabytes of JSON for them."""
-
-
-def list_runs() -> Select[Any]:
-    """The select of list rows, to be narrowed and ordered by conditions on RunRow and ProjectRow."""
-    return _joined(select(*_LIST_COLUMNS))  # type: ignore[call-overload]
-
-
-def count_runs(session: Session, *conditions: ColumnElement[bool]) -> int:
-    counted: int = session.execute(_joined(select(func.count(col(RunRow.id)))).where(*conditions)).scalar_one()
-    return counted
-
-
-def latest_runs(session: Session, limit: int, *conditions: ColumnElement[bool]) -> tuple[RunListItem, ...]:
-    """The newest runs that meet all `conditions`."""
-    rows = session.execute(list_runs().where(*conditions).order_by(col(RunRow.id).desc()).limit(limit))
-    return tuple(list_item(row) for row in rows)
-
-
-def _joined(statement: Select[Any]) -> Select[Any]:
-    return statement.select_from(RunRow).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-
-
-def list_item(row: Row[Any]) -> RunListItem:
-    return RunListItem(
-        id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
-        commit=row.commit, created_at=aware(row.created_at), status=row.status, error=row.error,
-        outcome=str((row.health or {}).get("outcome") or ""),
-        evidence=str((row.health or {}).get("evidence") or ""), model=row.model, gpu=row.gpu, gpus=row.gpus,
-        dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
-        provisional=row.provisional, metrics=_metrics(row.metrics),
-    )  # fmt: skip
-
-
 def detail(
     row: RunRow, project: ProjectRow, files: tuple[RunFile, ...], amendments: tuple[Amendment, ...] = ()
 ) -> RunDetail:
@@ -259,13 +174,21 @@ def detail(
         status=row.status, attempts=row.attempts, error=row.error, warnings=tuple(row.warnings),
         trainer=row.trainer, contract=_contract(row.contract), unknown=tuple(row.unknown), stack_key=row.stack_key,
         config_key=row.config_key, provisional=row.provisional, steady_state=_steady_state(row.steady_state),
-        metrics=_metrics(row.metrics), health=row.health, evidence_level=row.evidence_level,
+        metrics=metrics_of(row.metrics), health=row.health, evidence_level=row.evidence_level,
         semantic_class=row.semantic_class, definition_version=row.definition_version,
         metadata_stated=row.metadata_stated, files=files, reception=row.reception,
         heard_at=aware(row.heard_at) if row.heard_at else None, updating=is_updating(row.status, row.work),
         definitions=row.definitions, fair_for_timing=row.fair_for_timing, amendments=amendments,
+        project_id=row.project_id, ordered_at=aware(row.ordered_at), verdict=row.verdict, quarantine=_quarantine(row),
+        commit_url=project.commit_url, compare_url=project.compare_url,
         **findings.read(row),
     )  # fmt: skip
+
+
+def _quarantine(row: RunRow) -> Quarantine | None:
+    if not row.quarantine:
+        return None
+    return Quarantine(row.quarantine, row.quarantined_by, aware(row.quarantined_at) if row.quarantined_at else None)
 
 
 def is_updating(status: str, work: str) -> bool:
@@ -302,7 +225,7 @@ def amendment(row: AmendmentRow) -> Amendment:
     )  # fmt: skip
 
 
-def _metrics(stored: Mapping[str, Any]) -> dict[str, Metric | None]:
+def metrics_of(stored: Mapping[str, Any]) -> dict[str, Metric | None]:
     return {name: _metric(value) for name, value in (stored or {}).items()}
 
 

@@ -351,6 +351,31 @@ def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, 
         assert f">{count} runs match</span>" in client.get(address).text, address
 
 
+def test_the_list_shows_verdicts_and_filters_by_them(client: TestClient, make: Make) -> None:
+    make(name="slow", purpose="ci", verdict="regression", verdict_delta_pct=3.42)
+    make(name="other knob", purpose="experiment", verdict="regression", verdict_delta_pct=9.0)
+    make(name="waiting", verdict="")
+    text = client.get("/runs").text
+    assert re.search(r'#verdict"><span class="badge regression".*?regression</span>.*?>\+3\.4\u202f%<', text, re.DOTALL)
+    assert "A/B slower</span>" in text
+    assert '<span class="ellipsis">verdict: not judged</span>' in client.get("/runs?verdict=none").text
+    for query, names in (("regression", {"slow", "other knob"}), ("none", {"waiting"}), ("failed", set())):
+        found = client.get(f"/api/v1/runs?verdict={query}").json()["items"]
+        assert {item["name"] for item in found} == names, query
+    assert client.get("/api/v1/runs?verdict=slow").status_code == 422
+    item = client.get("/api/v1/runs?q=slow").json()["items"][0]
+    assert (item["verdict"], item["verdict_delta_pct"], item["quarantine"]) == ("regression", 3.42, "")
+
+
+def test_a_quarantined_run_says_so_in_the_list_and_in_the_api(client: TestClient, make: Make) -> None:
+    run = make(quarantine="node <b>17</b> throttled", quarantined_by="Ada")
+    text = client.get("/runs").text
+    assert 'title="node &lt;b&gt;17&lt;/b&gt; throttled"' in text
+    assert "quarantined</span>" in text
+    answer = client.get(f"/api/v1/runs/{run}").json()
+    assert answer["quarantine"] == {"reason": "node <b>17</b> throttled", "by": "Ada", "at": None}
+
+
 def test_names_and_branches_are_never_cut_by_the_server(client: TestClient, make: Make) -> None:
     make(name="a-name-that-is-longer-than-a-column-is-wide", branch="feature/a-branch-with-a-long-name")
     text = client.get("/runs").text
