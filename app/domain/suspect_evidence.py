@@ -22,6 +22,8 @@ EXPLAINS = 0.5
 """An A/B supports a suspect that explains half of the change: the rest may well be noise or a second cause."""
 FEWEST_STILL = 2
 """One other stack that stands still may not use the code in question; two or more are a hint."""
+MOST_VALUE = 500
+"""Characters of a value that are stored beside a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def rank_suspects(
 
 def value_text(stated: Stated | None) -> str:
     """A side of a difference as it is stored beside a verdict, to be found again."""
-    return "" if stated is None else shown(stated.value)
+    return "" if stated is None else shown(stated.value)[:MOST_VALUE]
 
 
 def _of_contrast(contrast: MeasuredContrast | None) -> tuple[Suspect, ...]:

@@ -1,6 +1,6 @@
 """What the service knows about the suspects of a verdict: earlier A/Bs of the project, and its other stacks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Row, Select, and_, false, or_, select
@@ -8,6 +8,7 @@ from sqlmodel import Session, col
 
 from app.domain.detection.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
 from app.domain.matching import Suspect
+from app.domain.matching.differences import COMMIT
 from app.domain.suspect_evidence import (
     OtherStacks,
     PastResult,
@@ -33,8 +34,19 @@ def suspects_with_evidence(session: Session, run_id: int, document: VerdictDocum
     suspects, run = suspects_of(document), session.get(RunRow, run_id)
     if run is None or not suspects:
         return ()
-    found = [(one, _past(session, run, one), _elsewhere(session, run, document, one)) for one in suspects]
-    return rank_suspects(change_pct(document), found)
+    slower = (change_pct(document) or 0.0) >= 0
+    at_the_time = _at_the_time(session, run, document, suspects)
+
+    def elsewhere(suspect: Suspect) -> OtherStacks | None:
+        if suspect.difference is None or not suspect.difference.is_certain:
+            return None
+        if suspect.difference.role == "info":
+            rows: Iterable[Row[Any]] = _with_same_change(at_the_time, suspect)
+        else:
+            rows = session.execute(_same_contrast(run, suspect)) if suspect.difference.role == "stack" else ()
+        return other_stacks(_moves(rows, slower=slower))
+
+    return rank_suspects(change_pct(document), [(one, _past(session, run, one), elsewhere(one)) for one in suspects])
 
 
 def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None:
@@ -71,16 +83,31 @@ def _candidate(stack_key: str, config_key: str, commit: str, run_id: int | None)
     return stack_key, config_key, commit or run_id
 
 
-def _elsewhere(session: Session, run: RunRow, document: VerdictDocument, suspect: Suspect) -> OtherStacks | None:
-    """How other stacks of the project fared with the same change."""
-    slower = (change_pct(document) or 0.0) >= 0
-    if suspect.field == "commit" and suspect.difference is not None:
-        rows = session.execute(_in_commit_range(session, run, document))
-    elif suspect.difference is not None and suspect.difference.is_certain and suspect.difference.role != "config":
-        rows = session.execute(_same_contrast(run, suspect))
-    else:
-        return None
-    return other_stacks(_moves(rows, slower=slower))
+def _at_the_time(
+    session: Session, run: RunRow, document: VerdictDocument, suspects: Iterable[Suspect]
+) -> Sequence[Row[Any]]:
+    """CI runs of other stacks in the same range of commits; with their documents when versions are suspected, too."""
+    beside = {one.field for one in suspects if one.difference is not None and one.difference.role == "info"}
+    if not beside:
+        return ()
+    wanted = _in_commit_range(session, run, document)
+    return session.execute(wanted.add_columns(VerdictRow.document) if beside - {COMMIT} else wanted).all()  # type: ignore[arg-type]
+
+
+def _with_same_change(rows: Iterable[Row[Any]], suspect: Suspect) -> Iterator[Row[Any]]:
+    """Those whose own verdict has the same difference. A commit is the same for all that lie in its range."""
+    assert suspect.difference is not None  # noqa: S101  # the caller looked
+    one = suspect.difference
+    sides = tuple(None if side is None else side.value for side in (one.a, one.b))
+    for row in rows:
+        if suspect.field == COMMIT or (suspect.field, *sides) in _beside(row.document):
+            yield row
+
+
+def _beside(document: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """Field and values of the differences beside the keys, from a document as it is stored."""
+    found = (document.get("comparability") or {}).get("beside") or ()
+    return [(one["field"], *((one.get(side) or {}).get("value") for side in ("a", "b"))) for one in found]
 
 
 def _in_commit_range(session: Session, run: RunRow, document: VerdictDocument) -> Select[Any]:
