@@ -13,7 +13,8 @@ ThreewallsError
 ├── NotFound
 ├── Conflict                 the same Idempotency-Key with another content
 │   ├── OffsetConflict       a piece of a log that does not go on where what is held ends
-│   └── EditConflict         somebody else changed it since it was read
+│   ├── EditConflict         somebody else changed it since it was read
+│   └── NotReady             a run that must be read first, and is not yet
 └── Unavailable              a service that we need did not answer
 """
 
@@ -95,6 +96,10 @@ class OffsetConflict(Conflict):
 
 class EditConflict(Conflict):
     title = "Somebody changed it meanwhile"
+
+
+class NotReady(Conflict):
+    title = "This run is not read yet"
 
 
 class Unavailable(ThreewallsError):
