@@ -93,9 +93,7 @@ def suspects_of(document: VerdictDocument) -> tuple[Suspect, ...]:
 
 def change_pct(document: VerdictDocument) -> float | None:
     """The change of step time that wants an explanation: that of the verdict, else of the contrast."""
-    contrast = document.contrast.measured if document.contrast else None
-    time = document.verdict.step_time or (contrast and contrast.step_time)
-    return time.delta_pct if time else None
+    return document.measured.delta_pct if document.measured else None
 
 
 def past_results(found: Iterable[PastResult], from_value: str, to_value: str) -> PastResults | None:

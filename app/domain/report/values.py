@@ -7,6 +7,7 @@ from typing import Any
 
 from app.domain.matching import Comparability, Difference, NearMiss
 from app.domain.report.exit_codes import exit_code
+from app.domain.report.what_changed import WhatChanged
 from app.domain.run import Stated
 from app.domain.suspect_evidence import RankedSuspect
 from app.domain.verdict_document import MeasuredContrast, VerdictDocument
@@ -55,6 +56,11 @@ def comparability_json(found: Comparability) -> dict[str, object]:
         "unknown": found.unknown,
         "one_is_benchmark_only": found.one_is_benchmark_only,
     }
+
+
+def what_changed_json(changed: WhatChanged) -> dict[str, object]:
+    """By axis; axes on which nothing differs are left out."""
+    return {"axes": dict(changed.axes), "commit_range": changed.commit_range}
 
 
 def suspect_json(one: RankedSuspect) -> dict[str, object]:

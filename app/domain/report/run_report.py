@@ -1,0 +1,63 @@
+"""The report of a run: what its verdict says, what changed, and which regression it is part of; or why it has none."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.report.text import VerdictText
+from app.domain.report.what_changed import WhatChanged
+
+Status = Literal["judged", "pending", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedRun:
+    id: str
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionOfRun:
+    """A regression that covers the run's stack. `opened_by_it`: this run, or a rerun of it, made its stack a member."""
+
+    id: int
+    address: str
+    state: str
+    cause: str
+    stacks: int
+    assignee: str
+    external_url: str
+    gpu_hours_per_day: float | None
+    opened_by_it: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """`headline` and `baseline` are lines 1 and 2, whatever the run's state. `text` is None unless it was judged.
+
+    `problems`: what went wrong in a run without figures, with advice. `baseline_runs`: those that counted.
+    """
+
+    run: LinkedRun
+    status: Status
+    decision: str
+    headline: str
+    baseline: str
+    text: VerdictText | None = None
+    changed: WhatChanged | None = None
+    baseline_runs: tuple[LinkedRun, ...] = ()
+    regressions: tuple[RegressionOfRun, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def pending_report(run: LinkedRun, status: str) -> RunReport:
+    """Of a run that was not judged yet; `status` is that of the run."""
+    waits = {"received": "the run waits to be read", "processing": "the run is being read"}
+    headline = f"pending: {waits.get(status, 'the run was read and waits for its verdict')}"
+    return RunReport(run, "pending", "", headline, "baseline: not chosen yet; ask again in a minute")
+
+
+def failed_report(run: LinkedRun, error: str, problems: tuple[str, ...]) -> RunReport:
+    """Of a run from which no figure could be read."""
+    headline = f"failed: {error or 'no iteration could be read from this run.'}"
+    return RunReport(run, "failed", "failed", headline, "baseline: none is needed", problems=problems)

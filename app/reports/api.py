@@ -1,0 +1,89 @@
+"""`/api/v1/runs/{id}/report.md`, the comment to post on a change, and the same as JSON."""
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse
+
+from app.domain.report.exit_codes import FAILED, exit_code
+from app.domain.report.markdown import markdown
+from app.domain.report.run_report import RunReport
+from app.domain.report.values import storable, verdict_json, what_changed_json
+from app.reports.queries import get_report
+from app.storage.database import read_session
+from app.storage.verdicts import StoredVerdict
+from app.web.dependencies import AppEngine
+from app.web.problems import as_content, documented
+from app.web.templating import public_address
+
+router = APIRouter(prefix="/api/v1", tags=["runs"])
+
+SCHEMA = "threewalls.report/1"
+MARKDOWN = "text/markdown; charset=utf-8"
+MAX_WAIT_SECONDS = 300
+_ASK_AGAIN_SECONDS = 0.5
+
+RunId = Annotated[int, Path(ge=1, lt=2**63)]
+Wait = Annotated[
+    float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for a verdict that is not there yet.")
+]
+
+
+@router.get(
+    "/runs/{run_id}/report.md", response_class=Response, responses=documented(404, 422, ok=as_content("text/markdown"))
+)
+async def report_as_markdown(request: Request, engine: AppEngine, run_id: RunId, wait: Wait = 0) -> Response:
+    """Line 1 verdict, worst change and confidence; line 2 baseline and what differs; what moved; the rest folded."""
+    body, _ = await _once_judged(engine, run_id, public_address(request), wait)
+    return Response(body, media_type=MARKDOWN)
+
+
+@router.get("/runs/{run_id}/report", response_class=JSONResponse, responses=documented(404, 422))
+async def report_as_json(request: Request, engine: AppEngine, run_id: RunId, wait: Wait = 0) -> JSONResponse:
+    """The same as values, `schema` = `threewalls.report/1`."""
+    _, document = await _once_judged(engine, run_id, public_address(request), wait)
+    return JSONResponse(document)
+
+
+async def _once_judged(engine: Engine, run_id: int, address: str, wait: float) -> tuple[str, dict[str, Any]]:
+    """The report, as Markdown and as JSON, when the run was judged or after `wait` seconds."""
+    until = time.monotonic() + wait
+    while True:
+        body, document = await run_in_threadpool(_read, engine, run_id, address)
+        left = until - time.monotonic()
+        if document["status"] != "pending" or left <= 0:
+            return body, document
+        await asyncio.sleep(min(_ASK_AGAIN_SECONDS, left))
+
+
+def _read(engine: Engine, run_id: int, address: str) -> tuple[str, dict[str, Any]]:
+    with read_session(engine) as session:
+        report, verdict, suspects = get_report(session, run_id, address)
+    document = {
+        "schema": SCHEMA,
+        "run": report.run,
+        "status": report.status,
+        "headline": report.headline,
+        "baseline": report.baseline,
+        "exit_code": _exit_code(report, verdict),
+        "made_at": None if verdict is None else verdict.made_at.isoformat(),
+        "because": None if verdict is None else verdict.because,
+        "verdict": None if verdict is None else verdict_json(verdict.document, suspects),
+        "what_changed": None if report.changed is None else what_changed_json(report.changed),
+        "moved": [] if report.text is None else report.text.moved,
+        "regressions": report.regressions,
+        "problems": report.problems,
+    }
+    plain: dict[str, Any] = storable(document)
+    return markdown(report), plain
+
+
+def _exit_code(report: RunReport, verdict: StoredVerdict | None) -> int | None:
+    """That of the command line for the same result; None as long as there is none."""
+    if verdict is None:
+        return FAILED if report.status == "failed" else None
+    return exit_code(verdict.document.decision, raises_regression=verdict.document.raises_regression)

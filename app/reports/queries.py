@@ -1,0 +1,113 @@
+"""What the report of a run is made of: the run, its verdict, the names of other runs, its project's templates."""
+
+from collections.abc import Iterable
+
+from sqlalchemy import func, select
+from sqlmodel import Session, col
+
+from app.domain.report.run_report import (
+    LinkedRun,
+    RegressionOfRun,
+    RunReport,
+    failed_report,
+    pending_report,
+)
+from app.domain.report.text import verdict_text
+from app.domain.suspect_evidence import RankedSuspect
+from app.domain.verdict_document import VerdictDocument
+from app.errors import NotFound
+from app.storage.evidence import suspects_with_evidence
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
+from app.storage.verdicts import StoredVerdict, current_verdict
+from app.storage.what_changed import what_changed_of
+
+ACTIVE = ("open", "acknowledged", "expected")
+"""States of a regression that still stands: the level is slow, whatever people think of it."""
+
+
+def get_report(
+    session: Session, run_id: int, address: str
+) -> tuple[RunReport, StoredVerdict | None, tuple[RankedSuspect, ...]]:
+    """With the verdict that it rests on, and its suspects. `address`: of the service. Raises NotFound."""
+    row = session.get(RunRow, run_id)
+    if row is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    run = LinkedRun(str(run_id), row.name, f"{address}/runs/{run_id}")
+    verdict = current_verdict(session, run_id)
+    if verdict is None and row.status == "failed":
+        return failed_report(run, row.error or "", _problems(row)), None, ()
+    if verdict is None or row.status in ("received", "processing"):
+        return pending_report(run, row.status), None, ()
+    suspects = suspects_with_evidence(session, run_id, verdict.document)
+    return _judged(session, row, run, verdict.document, suspects=suspects, address=address), verdict, suspects
+
+
+def _judged(
+    session: Session,
+    row: RunRow,
+    run: LinkedRun,
+    document: VerdictDocument,
+    *,
+    suspects: tuple[RankedSuspect, ...],
+    address: str,
+) -> RunReport:
+    text = verdict_text(document, label=_label, suspects=suspects)
+    return RunReport(
+        run=run,
+        status="judged",
+        decision=document.decision,
+        headline=text.headline,
+        baseline=text.baseline,
+        text=text,
+        changed=what_changed_of(session, row, document),
+        baseline_runs=_linked(session, document.verdict.baseline_used, address),
+        regressions=tuple(_regressions(session, row, document, address)),
+        problems=_problems(row) if document.decision == "failed" else (),
+    )
+
+
+def _label(run: str) -> str:
+    """Short and safe: names follow in the list of the baseline."""
+    return f"run {run}"
+
+
+def _linked(session: Session, runs: Iterable[str], address: str) -> tuple[LinkedRun, ...]:
+    ids = [int(run) for run in runs]
+    rows = session.execute(select(RunRow.id, RunRow.name).where(col(RunRow.id).in_(ids)))  # type: ignore[call-overload]
+    names = {row.id: row.name for row in rows}
+    return tuple(LinkedRun(str(run), names.get(run, "deleted"), f"{address}/runs/{run}") for run in ids)
+
+
+def _problems(row: RunRow) -> tuple[str, ...]:
+    sentences = (
+        f"{one.get('title', '')}. {one.get('explanation', '')} {one.get('advice', '')}" for one in row.failures
+    )
+    return tuple(sentence.strip() for sentence in sentences)
+
+
+def _regressions(session: Session, row: RunRow, document: VerdictDocument, address: str) -> Iterable[RegressionOfRun]:
+    """Those that still stand and have the run's stack and configuration as a member, newest first."""
+    stacks = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
+    rows = session.execute(
+        select(RegressionRow, RegressionMemberRow.run_id, stacks.scalar_subquery())  # type: ignore[call-overload]
+        .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
+        .where(
+            col(RegressionRow.project_id) == row.project_id,
+            col(RegressionRow.state).in_(ACTIVE),
+            col(RegressionMemberRow.stack_key) == row.stack_key,
+            col(RegressionMemberRow.config_key) == row.config_key,
+        )
+        .order_by(col(RegressionRow.id).desc())
+    )
+    for found, member, members in rows:
+        yield RegressionOfRun(
+            id=found.id,
+            address=f"{address}/regressions/{found.id}",
+            state=found.state,
+            cause=found.cause,
+            stacks=members,
+            assignee=found.assignee,
+            external_url=found.external_url,
+            gpu_hours_per_day=found.gpu_hours_per_day,
+            opened_by_it=str(member) in document.candidates,
+        )
