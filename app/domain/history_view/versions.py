@@ -3,8 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from app.domain.contract.fields import FIELDS
 from app.domain.matching.differences import Difference, differing_beside
 from app.domain.run import Stated
+
+WATCHED = tuple(name for name, field in FIELDS.items() if field.group == "Software" or name == "driver")
+"""Fields of the contract among which versions stand; those of the keys cannot change within a stack."""
 
 
 @dataclass(frozen=True, slots=True)

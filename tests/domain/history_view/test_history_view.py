@@ -7,8 +7,12 @@ from datetime import timedelta
 import pytest
 
 from app.domain.history_view import (
+    LevelChange,
+    PlacedAlarm,
     VersionProbe,
+    alarm_of,
     answer,
+    called_at,
     changed_versions,
     configurations,
     drifts,
@@ -172,3 +176,41 @@ def test_another_year_is_named() -> None:
     assert "faster since 1 October;" in said(runs)
     runs[-1] = replace(runs[-1], ordered_at=runs[-1].ordered_at + timedelta(days=200))
     assert "faster since 1 October 2026;" in said(runs)
+
+
+SLOWER = LevelChange(run=20, before=19, delta_pct=5.0, p_value=0, from_ms=400, to_ms=420)
+FASTER = replace(SLOWER, delta_pct=-5.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "alarms", "found"),
+    [
+        (SLOWER, [], None),
+        (SLOWER, [PlacedAlarm(1, 20)], 1),
+        (SLOWER, [PlacedAlarm(1, 18), PlacedAlarm(2, 21)], 2),  # the nearest
+        (SLOWER, [PlacedAlarm(1, 17)], None),
+        (SLOWER, [PlacedAlarm(1, 31)], None),  # of the level after
+        (SLOWER, [PlacedAlarm(1, 5, fixed_by=20)], None),
+        (FASTER, [PlacedAlarm(1, 5, fixed_by=20)], 1),
+        (FASTER, [PlacedAlarm(1, 20)], None),
+    ],
+)
+def test_the_regression_that_a_change_belongs_to(
+    change: LevelChange, alarms: list[PlacedAlarm], found: int | None
+) -> None:
+    assert alarm_of(change, 30, alarms) == found
+
+
+@pytest.mark.parametrize(
+    ("change", "verdicts", "place"),
+    [
+        (SLOWER, [(19, "no_change"), (20, "inconclusive"), (21, "regression"), (22, "regression")], 21),
+        (SLOWER, [(23, "regression")], None),
+        (SLOWER, [(20, "improvement")], None),
+        (FASTER, [(18, "improvement")], 18),
+    ],
+)
+def test_the_verdict_that_called_a_change(
+    change: LevelChange, verdicts: list[tuple[int, str]], place: int | None
+) -> None:
+    assert called_at(change, verdicts) == place
