@@ -6,6 +6,8 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from app.definitions.api import router as definitions_api
+from app.definitions.routes import router as definitions_pages
 from app.overview.routes import router as overview_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
@@ -52,10 +54,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         append_api,
         amend_api,
         projects_api,
+        definitions_api,
         overview_pages,
         runs_pages,
         run_forms,
         projects_pages,
+        definitions_pages,
         glossary,
         reference,
     ):

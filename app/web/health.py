@@ -12,6 +12,7 @@ from sqlmodel import col
 
 from app import queue
 from app.storage.database import read_session
+from app.storage.definition_progress import progress
 from app.storage.tables import RunRow, utc_now
 from app.web.dependencies import AppEngine, AppLogFiles
 from app.web.metrics import STATUSES, Metrics
@@ -87,6 +88,9 @@ def _count_runs(engine: Engine, numbers: Metrics) -> None:
         by_status = {row.status: row.runs for row in session.execute(counted)}
         unfinished = col(RunRow.status).in_(("received", "processing"))
         oldest = session.execute(select(func.min(RunRow.created_at)).where(unfinished)).scalar_one()
+        computed = progress(session)
     for status in STATUSES:
         numbers.runs.labels(status).set(by_status.get(status, 0))
     numbers.oldest_waiting_seconds.set((utc_now() - oldest).total_seconds() if oldest else 0)
+    for state in ("current", "waiting", "failed"):
+        numbers.definitions.labels(state).set(getattr(computed, state))

@@ -27,3 +27,9 @@ class Metrics:
             "Age of the oldest run that is not processed yet; 0 when none waits.",
             registry=self.registry,
         )
+        self.definitions = Gauge(
+            "threewalls_definitions_runs",
+            "Runs by their figures: of the current definitions, waiting to be computed again, failed at that.",
+            ("state",),
+            registry=self.registry,
+        )

@@ -1,0 +1,197 @@
+"""Figures of earlier definitions: computed again in batches, without reading logs, and what becomes of failures."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, update
+from sqlmodel import col, select
+from starlette.testclient import TestClient
+
+from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, changes
+from app.errors import Unavailable
+from app.runs import compute, recompute
+from app.settings import Settings
+from app.storage.database import read_session, transaction
+from app.storage.definition_progress import is_stack_outdated, progress
+from app.storage.log_files import LogFiles
+from app.storage.tables import ReadingRow, RunRow
+from tests.runs.uploading import upload
+from tests.training_logs import training_log
+from workers.tasks import process_run
+
+FIGURES = ("status", "metrics", "steady_state", "contract", "health", "stack_key", "config_key", "warnings", "failures")
+
+
+def processed(client: TestClient, *step_times_ms: float, **meta: Any) -> list[int]:
+    ids = []
+    for step_time_ms in step_times_ms:
+        log = training_log(step_time_ms=step_time_ms)
+        ids.append(int(upload(client, log, meta={"gpu": "H100"} | meta).json()["id"]))
+        process_run(ids[-1])
+    return ids
+
+
+def outdate(engine: Engine, *ids: int, **columns: Any) -> None:
+    """As if an earlier Threewalls had computed them."""
+    older = DEFINITIONS | {"flops": DEFINITIONS["flops"] - 1}
+    values = {"definition_version": DEFINITION_VERSION - 1, "definitions": older, "step_time_ms": 1.0, "metrics": {}}
+    with transaction(engine) as session:
+        session.execute(update(RunRow).where(col(RunRow.id).in_(ids)).values(**(values | columns)))
+
+
+def ask(engine: Engine, settings: Settings) -> list[int]:
+    with transaction(engine) as session:
+        return recompute.ask_next(session, settings)
+
+
+def row(engine: Engine, run_id: int) -> RunRow:
+    with read_session(engine) as session:
+        return session.get_one(RunRow, run_id)
+
+
+def counts(engine: Engine) -> tuple[int, int, int]:
+    with read_session(engine) as session:
+        found = progress(session)
+    return found.current, found.waiting, found.failed
+
+
+def test_figures_are_computed_again_without_reading_the_log(
+    client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run_id,) = processed(client, 412.0)
+    before = client.get(f"/api/v1/runs/{run_id}").json()
+    outdate(engine, run_id)
+    assert counts(engine) == (0, 1, 0)
+    monkeypatch.setattr(compute, "parse_log", None)
+    assert ask(engine, settings) == [run_id]
+    process_run(run_id)
+    after = client.get(f"/api/v1/runs/{run_id}").json()
+    assert {name: after[name] for name in FIGURES} == {name: before[name] for name in FIGURES}
+    assert (counts(engine), ask(engine, settings)) == ((1, 0, 0), [])
+
+
+def test_what_another_reader_found_is_read_again(client: TestClient, engine: Engine, settings: Settings) -> None:
+    (run_id,) = processed(client, 412.0)
+    with transaction(engine) as session:
+        session.execute(update(ReadingRow).values(version=0))
+    outdate(engine, run_id)
+    ask(engine, settings)
+    process_run(run_id)
+    with read_session(engine) as session:
+        assert session.execute(select(ReadingRow.version)).scalar_one() == DEFINITIONS["reading"]
+    assert counts(engine) == (1, 0, 0)
+
+
+def test_a_correction_needs_no_log_either(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run_id,) = processed(client, 412.0)
+    client.patch(f"/api/v1/runs/{run_id}/contract", json={"fields": {"cluster": "west"}, "author": "Ada"})
+    monkeypatch.setattr(compute, "parse_log", None)
+    process_run(run_id)
+    assert client.get(f"/api/v1/runs/{run_id}").json()["contract"]["cluster"]["value"] == "west"
+
+
+def test_the_stack_of_the_newest_run_is_ended_first(client: TestClient, engine: Engine, settings: Settings) -> None:
+    ids = []
+    for number in range(12):
+        ids += processed(client, 300.0 + number, cluster="east") + processed(client, 400.0 + number, cluster="west")
+    outdate(engine, *ids)
+    first = ask(engine, settings)
+    west, east = ids[1::2], ids[0::2]
+    assert len(first) == recompute.BATCH_RUNS
+    assert first == [*reversed(west), *list(reversed(east))[:4]]
+    assert ask(engine, settings) == list(reversed(east))[4:]  # those of before wait already
+    assert ask(engine, settings) == []
+
+
+def test_a_batch_holds_few_long_logs(client: TestClient, engine: Engine, settings: Settings) -> None:
+    ids = processed(client, 300.0, 301.0, 302.0)
+    outdate(engine, *ids, read_seconds=recompute.BATCH_SECONDS * 0.6)
+    assert len(ask(engine, settings)) == 1
+
+
+def test_a_run_that_cannot_be_computed_keeps_its_figures_and_nobody_waits_for_it(
+    client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run_id,) = processed(client, 412.0)
+    outdate(engine, run_id)
+
+    def fail(*_: object) -> None:
+        raise KeyError("a new rule")
+
+    monkeypatch.setattr(compute, "summarise", fail)
+    ask(engine, settings)
+    for _ in range(settings.max_attempts):
+        process_run(run_id)
+    run = row(engine, run_id)
+    assert (run.status, run.error, run.step_time_ms) == ("ready", None, 1.0)
+    assert "KeyError" in (run.recompute_error or "")
+    assert run.definition_version == DEFINITION_VERSION - 1
+    assert counts(engine) == (0, 0, 1)
+    assert ask(engine, settings) == []
+    with read_session(engine) as session:
+        assert not is_stack_outdated(session, run.project_id, run.stack_key)
+
+
+def test_a_run_whose_files_are_lost_is_given_up_and_can_be_tried_again(
+    client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run_id,) = processed(client, 412.0)
+    with transaction(engine) as session:
+        session.execute(update(ReadingRow).values(version=0))
+    outdate(engine, run_id)
+
+    def lost(*_: object) -> None:
+        raise Unavailable("The artifact store did not answer (NotFoundError).")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogFiles, "stream", lost)
+        ask(engine, settings)
+        for _ in range(settings.max_attempts):
+            process_run(run_id)
+    assert counts(engine) == (0, 0, 1)
+    listed = client.get("/api/v1/definitions").json()["failed_runs"]
+    assert [one["run_id"] for one in listed] == [run_id]
+    assert "could not be read" in listed[0]["reason"]
+    assert client.post("/api/v1/definitions/retry").json()["runs"]["waiting"] == 1
+    ask(engine, settings)
+    process_run(run_id)
+    assert counts(engine) == (1, 0, 0)
+
+
+def test_a_store_that_is_away_is_waited_for(
+    client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run_id,) = processed(client, 412.0)
+    with transaction(engine) as session:
+        session.execute(update(ReadingRow).values(version=0))
+    outdate(engine, run_id)
+
+    def away(*_: object) -> None:
+        raise Unavailable("The artifact store did not answer.")
+
+    monkeypatch.setattr(LogFiles, "stream", away)
+    monkeypatch.setattr(LogFiles, "check", away)
+    ask(engine, settings)
+    for _ in range(settings.max_attempts + 2):
+        process_run(run_id)
+    assert counts(engine) == (0, 1, 0)
+
+
+def test_a_stack_waits_for_its_runs_and_for_those_of_other_keys(client: TestClient, engine: Engine) -> None:
+    (run_id,) = processed(client, 412.0, project="keys")
+    run = row(engine, run_id)
+    outdate(engine, run_id)
+    with read_session(engine) as session:
+        assert is_stack_outdated(session, run.project_id, run.stack_key)
+        assert not is_stack_outdated(session, run.project_id, "another stack")
+    outdate(engine, run_id, definitions=DEFINITIONS | {"keys": 1})
+    with read_session(engine) as session:
+        assert is_stack_outdated(session, run.project_id, "another stack")
+        assert not is_stack_outdated(session, run.project_id + 1, run.stack_key)
+
+
+def test_changed_rules_are_told() -> None:
+    assert changes({"flops": 1, "keys": 3}, {"flops": 2, "keys": 3}) == "flops 1 -> 2"
+    assert changes({"flops": 1}, {"flops": 2, "reading": 1}) == "flops 1 -> 2, reading is new"
+    assert changes({}, DEFINITIONS) == "an earlier version"
+    assert changes(DEFINITIONS, DEFINITIONS) == ""
