@@ -11,6 +11,7 @@ from app.definitions.routes import router as definitions_pages
 from app.overview.routes import router as overview_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
+from app.reports.api import router as reports_api
 from app.runs.amend_api import router as amend_api
 from app.runs.api import router as runs_api
 from app.runs.append_api import router as append_api
@@ -54,6 +55,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         append_api,
         amend_api,
         projects_api,
+        reports_api,
         definitions_api,
         overview_pages,
         runs_pages,
