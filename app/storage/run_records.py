@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlmodel import Session, col
 
+from app.domain.definitions import DEFINITIONS, changes
 from app.domain.run import (
     Activity,
     DispatcherAvailability,
@@ -171,7 +172,7 @@ def detail(
         id=row.id, name=row.name, project=project.slug, generated=project.generated, purpose=row.purpose,
         branch=row.branch, commit=row.commit, ci_url=row.ci_url, tags=tuple(row.tags),
         created_at=aware(row.created_at), processed_at=aware(row.processed_at) if row.processed_at else None,
-        status=row.status, attempts=row.attempts, error=row.error, warnings=tuple(row.warnings),
+        status=row.status, attempts=row.attempts, error=row.error, warnings=_warnings(row),
         trainer=row.trainer, contract=_contract(row.contract), unknown=tuple(row.unknown), stack_key=row.stack_key,
         config_key=row.config_key, provisional=row.provisional, steady_state=_steady_state(row.steady_state),
         metrics=metrics_of(row.metrics), health=row.health, evidence_level=row.evidence_level,
@@ -189,6 +190,15 @@ def _quarantine(row: RunRow) -> Quarantine | None:
     if not row.quarantine:
         return None
     return Quarantine(row.quarantine, row.quarantined_by, aware(row.quarantined_at) if row.quarantined_at else None)
+
+
+def _warnings(row: RunRow) -> tuple[str, ...]:
+    """Those of the reading, behind what is wrong with the figures as a whole."""
+    if not row.recompute_error:
+        return tuple(row.warnings)
+    changed = changes(row.definitions, DEFINITIONS)
+    behind = f"Its figures are of earlier definitions ({changed}) and in no baseline: they could not be computed again."
+    return (f"{behind} {row.recompute_error}", *row.warnings)
 
 
 def is_updating(status: str, work: str) -> bool:
