@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from app.domain.detection import Outcome, StepTimeChange, Verdict
 from app.domain.detection.metric_changes import MetricChange, metric_changes
-from app.domain.matching import Assessment, Comparability, Contrast, LeftOut, NearMiss, Suspect
-from app.domain.matching.baseline import BaselineKind
+from app.domain.matching import Assessment, BaselineKind, Comparability, Contrast, LeftOut, NearMiss, Suspect
 from app.domain.run import Metric
 
 
@@ -29,6 +28,9 @@ class VerdictDocument:
 
     `baseline`: the runs that were chosen, oldest first; `verdict.baseline_used` those that counted. `comparability`:
     with the newest of them, None without a baseline. `metrics`: of each headline figure, by its name.
+    `left_out`: the newest runs of the stack that are no baseline; `more_left_out` counts those that are not listed.
+    `rests_on`: iterations behind an A/B that shows a direction only, else None. `quarantined`: a person's reason why
+    the run itself counts for nothing, else empty.
     """
 
     verdict: Verdict
@@ -43,6 +45,9 @@ class VerdictDocument:
     misses: tuple[NearMiss, ...] = ()
     contrast: MeasuredContrast | None = None
     definition_version: int = 0
+    more_left_out: int = 0
+    rests_on: int | None = None
+    quarantined: str = ""
 
     @property
     def decision(self) -> Outcome:
@@ -97,6 +102,7 @@ def verdict_document(
         misses=assessment.misses,
         contrast=None if contrast is None else _measured(contrast, metrics),
         definition_version=definition_version,
+        rests_on=assessment.rests_on,
     )
 
 

@@ -29,9 +29,12 @@ class Baseline:
         return np.array([run.log_step_time for run in self.used])
 
 
-def select_baseline(offered: Sequence[RunEstimate], prior_variance: float) -> Baseline:
-    """The newest 20 usable runs of `offered` (oldest first), without those far off the others."""
-    refused = {run.run: why for run in offered if (why := unusable_as_baseline(run))}
+def select_baseline(offered: Sequence[RunEstimate], prior_variance: float, *, also_short: bool = False) -> Baseline:
+    """The newest 20 usable runs of `offered` (oldest first), without those far off the others.
+
+    `also_short`: short runs count, too, where a direction is all that is asked for.
+    """
+    refused = {run.run: why for run in offered if (why := unusable_as_baseline(run, also_short=also_short))}
     newest = [run for run in offered if run.run not in refused][-MOST_BASELINE_RUNS:]
     outliers = _outliers(newest, prior_variance)
     return Baseline(
@@ -49,13 +52,13 @@ def centre(log_step_times: FloatArray) -> float:
     return middle + float(np.mean(np.clip(log_step_times - middle, -limit, limit)))
 
 
-def unusable_as_baseline(run: RunEstimate) -> str:
+def unusable_as_baseline(run: RunEstimate, *, also_short: bool = False) -> str:
     """Why a run's figures can be no baseline, empty when they can: stricter than what a candidate needs."""
     if why := run.unusable_because:
         return why
     if run.not_finite_iterations:
         return f"the loss was not finite in {run.not_finite_iterations} iterations"
-    return "too short to tell a steady run from one still warming up" if run.short else ""
+    return "too short to tell a steady run from one still warming up" if run.short and not also_short else ""
 
 
 def _outliers(runs: Sequence[RunEstimate], prior_variance: float) -> dict[str, str]:

@@ -30,16 +30,18 @@ def judge(
     prior: Prior = DEFAULT_PRIOR,
     *,
     looks: int = 1,
+    directional: bool = False,
 ) -> Verdict:
     """Judge reruns of one commit and config, pooled as one candidate, against earlier comparable runs.
 
     `baseline`: runs of the same config key in the current segment of its history, oldest first; unusable ones and
     outliers are left out and named. `prior`: from `family_prior`. `looks`: how many times this commit was judged so
-    far, this time included; it changes no threshold, but the verdict says it. Raises ValueError without a candidate.
+    far, this time included; it changes no threshold, but the verdict says it. `directional`: a baseline of short runs
+    counts, and the result is an indication. Raises ValueError without a candidate.
     """
     if not candidates:
         raise ValueError("a verdict needs at least one run to judge")
-    against = select_baseline(baseline, prior.variance)
+    against = select_baseline(baseline, prior.variance, also_short=directional)
     usable = [run for run in candidates if not run.unusable_because]
     step_time = compare_step_time(usable, against, prior) if usable and against.used else None
     # Memory and loss are facts of every rerun, also of one whose step time never settled.

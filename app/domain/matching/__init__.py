@@ -6,11 +6,12 @@ assess(reruns, earlier, rules=...)           both, with the verdict, suspects an
 """
 
 from app.domain.matching.assessment import Assessment, Contrast, assess
-from app.domain.matching.baseline import BaselineChoice, BaselineRules, LeftOut, choose_baseline
+from app.domain.matching.baseline import BaselineChoice, LeftOut, choose_baseline
 from app.domain.matching.comparability import Comparability, Comparable, Kind, compare_contracts
 from app.domain.matching.differences import AXES, Axis, Difference, axis_of
 from app.domain.matching.near_misses import NearMiss, nearest_misses
 from app.domain.matching.record import RunFacts, RunRecord, not_finite_iterations, shape_of
+from app.domain.matching.selection import BaselineKind, BaselineRules
 from app.domain.matching.shared_loss import shared_losses
 from app.domain.matching.suspects import Suspect, suspects
 
@@ -19,6 +20,7 @@ __all__ = [
     "Assessment",
     "Axis",
     "BaselineChoice",
+    "BaselineKind",
     "BaselineRules",
     "Comparability",
     "Comparable",

@@ -1,17 +1,18 @@
 """From runs to an answer: the baseline is chosen, the run is judged, and the result is put in its place.
 
 A failed run gets no speed; a run without a baseline gets the nearest misses, and a measured contrast where exactly one
-field of the stack stands between.
+field of the stack stands between; an experiment gets an A/B.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.detection import DEFAULT_PRIOR, DroppedRun, Prior, Verdict, judge
-from app.domain.matching.baseline import BaselineChoice, BaselineRules, choose_baseline, unfit_because
+from app.domain.matching.baseline import BaselineChoice, choose_baseline
 from app.domain.matching.comparability import Comparability, compare_contracts
 from app.domain.matching.near_misses import NearMiss, nearest_misses
-from app.domain.matching.record import RunRecord
+from app.domain.matching.record import RunFacts, RunRecord
+from app.domain.matching.selection import BaselineRules, unfit_because
 from app.domain.matching.suspects import Suspect, suspects
 
 
@@ -22,7 +23,7 @@ class Contrast:
     `measured.decision` says whether the difference is certain, `comparability.attributed_to` whose it is.
     """
 
-    runs: tuple[RunRecord, ...]
+    runs: tuple[RunFacts, ...]
     comparability: Comparability
     measured: Verdict
 
@@ -31,12 +32,14 @@ class Contrast:
 class Assessment:
     """`raises_regression` is false for an experiment: its result is an A/B, however slow it is.
 
+    `rests_on`: iterations of the shorter side of an A/B that is a direction only, because a side is short; else None.
     `misses` and `contrast` are looked for only without a baseline, `suspects` only with one.
     """
 
     verdict: Verdict
     choice: BaselineChoice
     raises_regression: bool
+    rests_on: int | None = None
     suspects: tuple[Suspect, ...] = ()
     misses: tuple[NearMiss, ...] = ()
     contrast: Contrast | None = None
@@ -54,24 +57,74 @@ def assess(
     candidate, reruns = candidates[-1], {one.run for one in candidates}
     earlier = [one for one in earlier if one.run not in reruns]
     choice = choose_baseline(candidate, earlier, rules, prior)
-    verdict = _judge(candidates, choice.runs, prior, looks)
+    assessment = conclude(candidate, candidates, choice, prior=prior, looks=looks)
     if choice.comparability is not None:
-        found = suspects(candidate, choice.runs, choice.comparability)
-        return Assessment(verdict, choice, candidate.purpose != "experiment", found)
-    return Assessment(
-        verdict,
-        choice,
-        raises_regression=False,
-        misses=nearest_misses(candidate, earlier),
-        contrast=_contrast(candidates, earlier, rules or BaselineRules(), prior),
-    )
+        return assessment
+    rules = rules or BaselineRules()
+    usable = [one for one in earlier if not unfit_because(one, candidate, rules)]
+    found = nearest_contrast(candidate, usable)
+    contrast = None
+    if found is not None:
+        runs = [one for one in usable if one.config_key == found[0].config_key]
+        contrast = measure_contrast(candidates, runs, found[1], prior)
+    return replace(assessment, misses=nearest_misses(candidate, earlier), contrast=contrast)
 
 
-def _judge(candidates: Sequence[RunRecord], baseline: Sequence[RunRecord], prior: Prior, looks: int) -> Verdict:
+def conclude(
+    candidate: RunRecord,
+    candidates: Sequence[RunFacts],
+    choice: BaselineChoice,
+    *,
+    prior: Prior = DEFAULT_PRIOR,
+    looks: int = 1,
+) -> Assessment:
+    """The verdict on `candidates`, reruns of which `candidate` is the newest, against a baseline that was chosen."""
+    is_experiment = candidate.purpose == "experiment"
+    verdict = _judge(candidates, choice.runs, prior, looks, directional=choice.kind == "nearest")
+    if choice.comparability is None:
+        return Assessment(verdict, choice, raises_regression=False)
+    rests_on = _rests_on(verdict, candidates, choice.runs) if is_experiment else None
+    if rests_on is not None:
+        verdict = replace(verdict, notes=(_direction(rests_on), *verdict.notes))
+    found = suspects(candidate, choice.runs, choice.comparability)
+    quarantined = all(one.quarantined for one in candidates)
+    return Assessment(verdict, choice, not is_experiment and not quarantined, rests_on, found)
+
+
+def nearest_contrast(candidate: RunRecord, usable: Sequence[RunRecord]) -> tuple[RunRecord, Comparability] | None:
+    """The newest run that differs in one field of the stack: those first that no knob sets apart, then the newest.
+
+    `usable`: oldest first; one run of each config key is enough.
+    """
+    newest: dict[str, RunRecord] = {}
+    for one in reversed(usable):
+        newest.setdefault(one.config_key, one)
+    offered = [(one, compare_contracts(one, candidate)) for one in newest.values()]
+    contrasts = [(one, found) for one, found in offered if found.kind == "contrast"]
+    return min(contrasts, key=lambda pair: len(pair[1].knobs), default=None)
+
+
+def measure_contrast(
+    candidates: Sequence[RunFacts], runs: Sequence[RunFacts], comparability: Comparability, prior: Prior
+) -> Contrast | None:
+    """None when a candidate failed: its speed is no evidence."""
+    if any(one.failed_because for one in candidates):
+        return None
+    measured = judge([one.estimate for one in candidates], [one.estimate for one in runs], prior)
+    return Contrast(tuple(runs), comparability, measured)
+
+
+def _judge(
+    candidates: Sequence[RunFacts], baseline: Sequence[RunFacts], prior: Prior, looks: int, *, directional: bool
+) -> Verdict:
     """The verdict on the reruns that did not fail; `failed` when all of them did."""
     alive = [one for one in candidates if not one.failed_because]
     verdict = judge(
-        [one.estimate for one in alive or candidates], [one.estimate for one in baseline], prior, looks=looks
+        [one.estimate for one in alive or candidates],
+        [one.estimate for one in baseline],
+        prior,
+        looks=looks,
+        directional=directional,
     )
     if not alive:
         reason = f"{_sentence(candidates[-1].failed_because)}, so its speed is no evidence of anything."
@@ -81,23 +134,17 @@ def _judge(candidates: Sequence[RunRecord], baseline: Sequence[RunRecord], prior
     return replace(verdict, notes=(*notes, *verdict.notes), dropped=(*failed, *verdict.dropped))
 
 
-def _contrast(
-    candidates: Sequence[RunRecord], earlier: Sequence[RunRecord], rules: BaselineRules, prior: Prior
-) -> Contrast | None:
-    """Against the runs that differ in one field of the stack: those first that no knob sets apart, then the newest."""
-    candidate = candidates[-1]
-    usable = [one for one in earlier if not unfit_because(one, candidate, rules)]
-    newest: dict[str, RunRecord] = {}
-    for one in reversed(usable):
-        newest.setdefault(one.config_key, one)
-    offered = [(one, compare_contracts(one, candidate)) for one in newest.values()]
-    contrasts = [(one, found) for one, found in offered if found.kind == "contrast"]
-    if not contrasts or any(one.failed_because for one in candidates):
+def _rests_on(verdict: Verdict, candidates: Sequence[RunFacts], baseline: Sequence[RunFacts]) -> int | None:
+    """Iterations of the shorter side, when a side has nothing but short runs; None when both are long enough."""
+    used = {*verdict.candidates_used, *verdict.baseline_used}
+    sides = [[one.estimate for one in side if one.run in used] for side in (candidates, baseline)]
+    if verdict.step_time is None or not any(all(one.short for one in side) for side in sides):
         return None
-    other, comparability = min(contrasts, key=lambda pair: len(pair[1].knobs))
-    runs = tuple(one for one in usable if one.config_key == other.config_key)
-    measured = judge([one.estimate for one in candidates], [one.estimate for one in runs], prior)
-    return Contrast(runs, comparability, measured)
+    return min(sum(one.window_length for one in side) for side in sides)
+
+
+def _direction(iterations: int) -> str:
+    return f"A direction only: the shorter side rests on {iterations} iterations. Let runs of 50 steps confirm it."
 
 
 def _sentence(text: str) -> str:

@@ -1,29 +1,27 @@
-"""Which earlier runs a run is judged against, and why the others are not among them (`docs/verdicts.md`).
+"""The baseline of a run with what differs, and why the other runs of its stack are none of it (`docs/verdicts.md`).
 
 A pinned golden run comes first; then runs of the same config key in the current level of their history; then those of
-the config key that the stack used last, whose knobs are then the first suspects.
+the config key that the stack used last, whose knobs are then the first suspects. An experiment without any of these is
+measured against the earlier run of its stack that comes nearest.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.detection.baseline import MOST_BASELINE_RUNS
-from app.domain.history import find_changes
 from app.domain.matching.comparability import Comparability, compare_contracts
-from app.domain.matching.differences import differing_shape
-from app.domain.matching.record import RunRecord
+from app.domain.matching.record import RunFacts, RunRecord
+from app.domain.matching.selection import (
+    OLDER,
+    BaselineKind,
+    BaselineRules,
+    Selection,
+    offered_to_experiment,
+    select,
+    with_reruns,
+)
 
-BaselineKind = Literal["golden", "same_config", "last_config", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class BaselineRules:
-    """`branch`: the project's baseline branch, None for any. `pinned`: names of the stack's golden runs."""
-
-    branch: str | None = None
-    pinned: frozenset[str] = frozenset()
+__all__ = ["BaselineChoice", "BaselineKind", "BaselineRules", "LeftOut", "choose_baseline", "listed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +34,13 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class BaselineChoice:
-    """`runs`: oldest first, of one config key; none when `kind` is `none`. `comparability`: with the newest of them."""
+    """`runs`: oldest first, of one config key; none when `kind` is `none`. `comparability`: with the newest of them.
+
+    `kind` is `nearest` for the one run, with its reruns, that an experiment is measured against for lack of a baseline.
+    """
 
     kind: BaselineKind
-    runs: tuple[RunRecord, ...]
+    runs: tuple[RunFacts, ...]
     left_out: tuple[LeftOut, ...]
     comparability: Comparability | None
 
@@ -49,82 +50,60 @@ def choose_baseline(
 ) -> BaselineChoice:
     """The baseline of `run` among `earlier` runs, which are oldest first in the order of their commits.
 
-    Runs of other stack keys are passed over in silence. `prior`: what is known about run-to-run variation; it decides
-    where the history's levels end.
+    `prior`: what is known about run-to-run variation; it decides where the history's levels end.
     """
-    rules = rules or BaselineRules()
-    stack = [one for one in earlier if one.stack_key == run.stack_key and one.run != run.run]
-    refused = {one.run: why for one in stack if (why := _refusal(one, run, rules))}
-    usable = [one for one in stack if one.run not in refused]
-    kind, chosen = _choose(run, usable, rules, prior)
-    used = {one.run for one in chosen}
-    left_out = [
-        LeftOut(one.run, refused.get(one.run) or _passed_over(one, chosen)) for one in stack if one.run not in used
-    ]
-    comparability = compare_contracts(chosen[-1], run) if chosen else None
-    return BaselineChoice(kind, tuple(chosen), tuple(left_out), comparability)
-
-
-def unfit_because(earlier: RunRecord, run: RunRecord, rules: BaselineRules) -> str:
-    """Why `earlier` cannot be measured against `run`, whatever their contracts; empty when it can."""
-    pinned = earlier.run in rules.pinned
-    other_branch = rules.branch is not None and earlier.branch != rules.branch
-    reasons = (
-        (earlier.definition_version != run.definition_version, "its figures are of another version of the definitions"),
-        (earlier.fair_for_timing != run.fair_for_timing, "only one of the two was slowed down by its own timers"),
-        (earlier.purpose != "ci" and not pinned, f"its purpose is {earlier.purpose}"),
-        (other_branch and not pinned, f"it is not of the baseline branch {rules.branch}"),
+    selection = select(run, earlier, rules, prior)
+    by_name = {one.run: one for one in earlier}
+    if not selection.runs and run.purpose == "experiment":
+        selection = _nearest(run, selection, offered_to_experiment(run, earlier))
+    knobs = {one.config_key: one for one in earlier}
+    comparability = compare_contracts(by_name[selection.runs[-1].run], run) if selection.runs else None
+    return BaselineChoice(
+        selection.kind, selection.runs, left_out(selection, [one.run for one in earlier], knobs), comparability
     )
-    return earlier.never_a_baseline_because or next((why for holds, why in reasons if holds), "")
 
 
-def _refusal(earlier: RunRecord, run: RunRecord, rules: BaselineRules) -> str:
-    """Why `earlier`, of the same stack key, is no baseline of `run`; empty when it may be one."""
-    if why := unfit_because(earlier, run, rules):
-        return why
-    if earlier.semantic_class != run.semantic_class:
-        return f"its class is {_words(earlier.semantic_class)}, that of this run is {_words(run.semantic_class)}"
-    return "its model has another shape" if any(differing_shape(earlier.contract, run.contract)) else ""
+def nearest_run(run: RunRecord, offered: Sequence[RunRecord]) -> RunRecord | None:
+    """The one that differs in the fewest knobs, the newest among equals; `offered` is oldest first."""
+    newest = {one.config_key: one for one in offered}
+    apart = [(len(compare_contracts(one, run).knobs), -offered.index(one), one) for one in newest.values()]
+    return min(apart, key=lambda found: found[:2])[2] if apart else None
 
 
-def _choose(
-    run: RunRecord, usable: Sequence[RunRecord], rules: BaselineRules, prior: Prior
-) -> tuple[BaselineKind, list[RunRecord]]:
-    pinned = [one for one in usable if one.run in rules.pinned]
-    if pinned:
-        newest = pinned[-1]
-        # Reruns of the golden commit are as golden as itself, and sharpen every verdict.
-        golden = [one for one in usable if one.config_key == newest.config_key and _is_rerun(one, newest)]
-        return "golden", golden[-MOST_BASELINE_RUNS:]
-    same = [one for one in usable if one.config_key == run.config_key]
-    if same:
-        return "same_config", _current_level(same, prior)
-    if usable:
-        last = [one for one in usable if one.config_key == usable[-1].config_key]
-        return "last_config", _current_level(last, prior)
-    return "none", []
+def left_out(
+    selection: Selection[RunFacts], names: Iterable[str], newest: Mapping[str, RunRecord]
+) -> tuple[LeftOut, ...]:
+    """Of the runs `names`, those of the stack that are no baseline, each with the reason.
+
+    `newest`: a run of each config key, whose contract tells what is other about it.
+    """
+    passed = {one.run: one for one in selection.passed_over}
+    found = ((name, selection.refused.get(name) or _passed_over(passed.get(name), selection, newest)) for name in names)
+    return tuple(LeftOut(name, why) for name, why in found if why)
 
 
-def _is_rerun(one: RunRecord, golden: RunRecord) -> bool:
-    return one.run == golden.run or (one.commit != "" and one.commit == golden.commit)
+def _nearest(run: RunRecord, selection: Selection[RunRecord], offered: Sequence[RunRecord]) -> Selection[RunRecord]:
+    nearest = nearest_run(run, offered)
+    if nearest is None:
+        return selection
+    runs = tuple(with_reruns(nearest, offered))
+    used = {one.run for one in runs}
+    refused = {name: why for name, why in selection.refused.items() if name not in used}
+    return Selection("nearest", runs, refused, selection.passed_over)
 
 
-def _current_level(runs: Sequence[RunRecord], prior: Prior) -> list[RunRecord]:
-    """The newest 20 runs of the last level of their history."""
-    level = find_changes([one.estimate.log_step_time for one in runs], prior).current
-    return list(runs[level.start : level.stop])[-MOST_BASELINE_RUNS:]
-
-
-def _passed_over(run: RunRecord, chosen: Sequence[RunRecord]) -> str:
+def _passed_over(run: RunFacts | None, selection: Selection[RunFacts], newest: Mapping[str, RunRecord]) -> str:
     """Why a usable run was not taken."""
-    if run.config_key == chosen[-1].config_key:
-        return "older than the current level of the history, or than the newest 20 runs"
-    return f"another configuration: {listed(one.field for one in compare_contracts(run, chosen[-1]).knobs)}"
+    if run is None or not selection.runs:
+        return ""
+    chosen = selection.runs[-1].config_key
+    if run.config_key == chosen:
+        return OLDER
+    if run.config_key in newest and chosen in newest:
+        knobs = compare_contracts(newest[run.config_key], newest[chosen]).knobs
+        return f"another configuration: {listed(one.field for one in knobs)}"
+    return "another configuration"
 
 
 def listed(fields: Iterable[str]) -> str:
     return ", ".join(f"`{field}`" for field in fields)
-
-
-def _words(semantic_class: str) -> str:
-    return semantic_class.replace("_", " ")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.domain.matching.comparability import Comparability
 from app.domain.matching.differences import Axis, Difference
-from app.domain.matching.record import RunRecord
+from app.domain.matching.record import RunFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Suspect:
     difference: Difference | None = None
 
 
-def suspects(run: RunRecord, baseline: Sequence[RunRecord], comparability: Comparability) -> tuple[Suspect, ...]:
+def suspects(run: RunFacts, baseline: Sequence[RunFacts], comparability: Comparability) -> tuple[Suspect, ...]:
     """Suspects for `run` against `baseline` (oldest first, at least one run); `comparability` with the newest of it."""
     found = [
         *_members(comparability.stack),
@@ -60,7 +60,7 @@ def _beside(one: Difference) -> Suspect:
     return Suspect(one.axis, one.field, reasons.get(one.field, fallback), one)
 
 
-def _unstated_commits(run: RunRecord, newest: RunRecord) -> Iterator[Suspect]:
+def _unstated_commits(run: RunFacts, newest: RunFacts) -> Iterator[Suspect]:
     if not (run.commit and newest.commit):
         side = "either run" if not run.commit and not newest.commit else "the baseline" if run.commit else "this run"
         yield Suspect("code", "commit", f"Nobody states the commit of {side}, so the code may have changed.")
