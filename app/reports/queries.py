@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from app.domain.report.run_report import (
@@ -86,16 +87,22 @@ def _problems(row: RunRow) -> tuple[str, ...]:
 
 
 def _regressions(session: Session, row: RunRow, document: VerdictDocument, address: str) -> Iterable[RegressionOfRun]:
-    """Those that still stand and have the run's stack and configuration as a member, newest first."""
-    stacks = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
+    """Those that the run, or a rerun of it, made; for a slow one also those that stand at its level. Newest first."""
+    level = and_(
+        col(RegressionMemberRow.stack_key) == row.stack_key,
+        col(RegressionMemberRow.config_key) == row.config_key,
+        document.decision == "regression",
+    )
+    made = col(RegressionMemberRow.run_id).in_([int(run) for run in document.candidates])
+    of_it = aliased(RegressionMemberRow)
+    stacks = select(func.count()).where(col(of_it.regression_id) == col(RegressionRow.id))
     rows = session.execute(
         select(RegressionRow, RegressionMemberRow.run_id, stacks.scalar_subquery())  # type: ignore[call-overload]
         .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
         .where(
             col(RegressionRow.project_id) == row.project_id,
             col(RegressionRow.state).in_(ACTIVE),
-            col(RegressionMemberRow.stack_key) == row.stack_key,
-            col(RegressionMemberRow.config_key) == row.config_key,
+            or_(made, level),
         )
         .order_by(col(RegressionRow.id).desc())
     )

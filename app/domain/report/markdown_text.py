@@ -11,7 +11,8 @@ from app.domain.text import one_line
 _NO_WIDTH = "&#8203;"
 _MARKUP = re.compile(r"[\\`*_\[\]|~]")
 _REFERENCE = re.compile(r"@(?=\w)|[#!](?=\d)|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
-_BLOCK_AT_START = re.compile(r"^([#>+=-]|\d+(?=[.)]))")
+_BLOCK_AT_START = re.compile(r"^(?=(#+|[+=-]+|\d{1,9}[.)])(\s|$))")
+"""A heading, list, rule or underline, which need a blank or nothing behind their mark; `>` is an entity by then."""
 LONGEST = 500
 
 
@@ -22,7 +23,7 @@ def escaped(text: str, most: int = LONGEST) -> str:
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = _MARKUP.sub(lambda found: "\\" + found[0], line)
     line = _REFERENCE.sub(lambda found: found[0] + _NO_WIDTH, line)
-    return _BLOCK_AT_START.sub(lambda found: _NO_WIDTH + found[0], line)
+    return _BLOCK_AT_START.sub(_NO_WIDTH, line)
 
 
 def link(text: str, address: str) -> str:

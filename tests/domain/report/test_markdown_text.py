@@ -1,0 +1,49 @@
+"""Untrusted text in Markdown: table of what goes in and what comes out."""
+
+import pytest
+
+from app.domain.report.markdown_text import escaped, link
+
+
+@pytest.mark.parametrize(
+    ("text", "out"),
+    [
+        ("nightly 12", "nightly 12"),
+        ("a|b", "a\\|b"),
+        ("`rm`", "\\`rm\\`"),
+        ("<b>&amp;", "&lt;b&gt;&amp;amp;"),
+        ("[x](y)", "\\[x\\](y)"),
+        ("a\nb\r\n\tc", "a b c"),
+        ("*x* _y_ ~z~ \\", "\\*x\\* \\_y\\_ \\~z\\~ \\\\"),
+        ("@ada: hello", "@&#8203;ada: hello"),
+        ("mail@example", "mail@&#8203;example"),
+        ("fix #12, !7", "fix #&#8203;12, !&#8203;7"),
+        ("http://a.example www.b", "http:&#8203;//a.example www&#8203;.b"),
+        ("# head", "&#8203;# head"),
+        ("- item", "&#8203;- item"),
+        ("1. item", "&#8203;1. item"),
+        ("---", "&#8203;---"),
+        ("399.9 ms", "399.9 ms"),
+        ("+9.4 %", "+9.4 %"),
+        ("\u202egnp.exe\x1b[31m", "gnp.exe\\[31m"),
+    ],
+)
+def test_text_renders_as_what_it_says(text: str, out: str) -> None:
+    assert escaped(text) == out
+
+
+def test_long_text_is_cut() -> None:
+    assert escaped("x" * 600) == "x" * 499 + "…"
+
+
+@pytest.mark.parametrize(
+    ("address", "out"),
+    [
+        ("https://git.example/a", "[a\\]b](https://git.example/a)"),
+        ("https://git.example/a)b <c>", "[a\\]b](https://git.example/a%29b%20%3Cc%3E)"),
+        ("javascript:alert(1)", "a\\]b"),
+        ("", "a\\]b"),
+    ],
+)
+def test_only_addresses_of_the_web_are_links(address: str, out: str) -> None:
+    assert link("a]b", address) == out

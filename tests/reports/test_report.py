@@ -1,0 +1,203 @@
+"""The report as a CI job gets it: the comment on a change, and the same as JSON."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session
+from starlette.testclient import TestClient
+
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from tests.builders import make_run
+from tests.reports.judged import Lab, nightly
+from tests.runs.uploading import assert_problem
+
+EVIL = "x | `rm` <img src=x onerror=alert(1)> [a](javascript:b) @everyone #12 !7 https://evil.example\n# head"
+
+
+@pytest.fixture
+def lab(client: TestClient, engine: Engine) -> Iterator[Lab]:
+    with Session(engine, expire_on_commit=False) as session:
+        yield Lab(session)
+
+
+def comment(client: TestClient, lab: Lab, run_id: int) -> list[str]:
+    lab.session.commit()
+    answer = client.get(f"/api/v1/runs/{run_id}/report.md")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
+    return answer.text.splitlines()
+
+
+def as_json(client: TestClient, lab: Lab, run_id: int) -> dict[str, Any]:
+    lab.session.commit()
+    document: dict[str, Any] = client.get(f"/api/v1/runs/{run_id}/report").json()
+    return document
+
+
+def test_line_1_is_the_verdict_line_2_the_baseline_then_what_moved_then_a_link(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    slow = lab.run(slower=0.09, name="nightly slow")
+    lab.judge(slow)
+    lines = comment(client, lab, slow)
+    assert (
+        lines[0] == "**↘ regression: step time +9.4 % slower (6.7 to 12.3, 99 % interval); certain enough to act on**  "
+    )
+    assert lines[1].startswith(
+        "baseline: 12 runs (run 1, run 2, run 3, run 4 and 8 more), same configuration; differs in"
+    )
+    assert lines[3:5] == [
+        "| figure | baseline | candidate | change | 99 % interval | decision |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    assert lines[5].startswith("| Step time | 399.9 ms | 437.7 ms | +9.4 % | +6.7 % to +12.3 % |")
+    assert lines[7] == "<details><summary>1 suspect</summary>"
+    assert lines[-3:] == ["</details>", "", f"[nightly slow (run {slow})](http://testserver/runs/{slow})"]
+
+
+def test_what_did_not_move_is_not_in_the_table(client: TestClient, lab: Lab) -> None:
+    nightly(lab, 20)
+    same = [lab.run(commit="same") for _ in range(8)]
+    lab.judge(*same)
+    lines = comment(client, lab, same[0])
+    assert lines[0].startswith("**= no change: step time")
+    assert "No figure moved." in lines
+    assert not any(line.startswith("|") for line in lines)
+
+
+def test_the_same_as_values(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    slow = lab.run(slower=0.09)
+    lab.judge(slow, because="It is new.")
+    report = as_json(client, lab, slow)
+    assert (report["schema"], report["status"], report["exit_code"]) == ("threewalls.report/1", "judged", 1)
+    assert report["headline"].startswith("regression: step time +9.4")
+    assert report["because"] == "It is new."
+    assert report["verdict"]["metrics"]["step_time_ms"]["decision"] == "regression"
+    assert report["verdict"]["suspects"][0]["field"] == "commit"
+    assert report["moved"][0]["figure"] == "Step time"
+    assert report["what_changed"]["commit_range"]["first"] == "0000000baaaa"
+    assert report["run"]["address"] == f"http://testserver/runs/{slow}"
+
+
+def test_commits_are_linked_by_the_templates_of_the_project(client: TestClient, lab: Lab) -> None:
+    nightly(lab, 3, commit="feature/a b")
+    slow = lab.run(slower=0.2, commit="0f3c2a9d11")
+    lab.judge(slow)
+    project = lab.session.get_one(ProjectRow, 1)
+    project.commit_url = "https://git.example/moe/commit/{commit}"
+    project.compare_url = "https://git.example/moe/compare/{from}...{to}"
+    text = "\n".join(comment(client, lab, slow))
+    assert "([feature/..0f3c2a9d](https://git.example/moe/compare/feature%2Fa%20b...0f3c2a9d11))" in text
+    assert "[0f3c2a9d](https://git.example/moe/commit/0f3c2a9d11)" in text
+
+
+def test_a_knob_that_was_turned_is_named_with_its_axis(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    slow = lab.run({"dispatcher": "deepep"}, slower=0.2)
+    lab.judge(slow)
+    lines = comment(client, lab, slow)
+    assert lines[1].endswith("(matched A/B: evidence about dispatcher)")
+    assert lines[lines.index("**Changed: recipe**") + 2] == "- dispatcher: alltoall → deepep"
+
+
+def test_an_experiment_is_an_a_b(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    slow = lab.run({"dispatcher": "deepep"}, slower=0.2, purpose="experiment")
+    lab.judge(slow)
+    assert comment(client, lab, slow)[0].startswith("**↘ A/B, worse: step time +22.2 % slower")
+    assert as_json(client, lab, slow)["exit_code"] == 0
+
+
+def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    moved = lab.run({"container": "train:2026.10"}, slower=0.2)
+    lab.judge(moved)
+    lines = comment(client, lab, moved)
+    assert lines[0] == "**◌ no baseline: run 12 differs in container (train:2026.09 -&gt; train:2026.10)**  "
+    assert lines[1] == "baseline: no earlier run of its stack"
+    text = "\n".join(lines)
+    assert "the difference belongs to container. This is no verdict on the code." in text
+    assert "| worse |" in text
+    assert "**Nearest misses**" in text
+    assert "regression" not in text
+    assert as_json(client, lab, moved)["exit_code"] == 4
+
+
+def test_a_provisional_verdict_says_what_to_state(client: TestClient, lab: Lab) -> None:
+    nightly(lab, 4, fields={"cluster": ...})
+    late = lab.run({"cluster": ...}, slower=0.2)
+    lab.judge(late)
+    lines = comment(client, lab, late)
+    assert "regression (provisional): step time" in lines[0]
+    assert any(line.startswith("Provisional: nobody states `cluster`. State each in `meta`") for line in lines)
+
+
+def test_a_failed_run_says_what_failed(client: TestClient, lab: Lab) -> None:
+    failed = make_run(
+        lab.session,
+        status="failed",
+        failures=[{"title": "A package is missing", "explanation": "deep_ep cannot be imported.", "advice": "Add it."}],
+    )
+    lines = comment(client, lab, failed)
+    assert lines[0].startswith("**✕ failed: No iteration line was read.")
+    assert "- A package is missing. deep\\_ep cannot be imported. Add it." in lines
+    assert as_json(client, lab, failed)["exit_code"] == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [("received", "waits to be read"), ("processing", "is being read"), ("ready", "for its verdict")],
+)
+def test_a_run_that_was_not_judged_is_pending(client: TestClient, lab: Lab, status: str, says: str) -> None:
+    run_id = make_run(lab.session, status=status)
+    lines = comment(client, lab, run_id)
+    assert lines[0].startswith("**… pending: the run")
+    assert says in lines[0]
+    report = as_json(client, lab, run_id)
+    assert (report["status"], report["exit_code"], report["verdict"]) == ("pending", None, None)
+
+
+def test_a_regression_that_covers_it_is_named(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    slow, later = lab.run(slower=0.2, commit="bad"), lab.run(slower=0.2, commit="worse")
+    lab.judge(slow)
+    lab.judge(later)
+    row = lab.session.get_one(RunRow, slow)
+    regression = RegressionRow(
+        project_id=row.project_id, kind="run", cause_key="code:bad", cause="commit bad", metric="step_time_ms",
+        assignee="Ada", gpu_hours_per_day=62.0,
+    )  # fmt: skip
+    lab.session.add(regression)
+    lab.session.flush()
+    number = regression.id or 0
+    lab.session.add(
+        RegressionMemberRow(regression_id=number, run_id=slow, stack_key=row.stack_key, config_key=row.config_key)
+    )
+    address = f"[regression {number}](http://testserver/regressions/{number})"
+    assert (
+        f"- {address}, open, opened by this run: commit bad; 1 stack; about 62 GPU-hours a day; with Ada"
+    ) in comment(client, lab, slow)
+    assert any(line.startswith(f"- {address}, open, covers this level") for line in comment(client, lab, later))
+
+
+def test_names_and_values_of_others_are_no_markup(client: TestClient, lab: Lab) -> None:
+    nightly(lab, 4, name=EVIL)
+    slow = lab.run({"attention": "a|b<c>@you"}, slower=0.2, name=EVIL)
+    lab.judge(slow)
+    text = "\n".join(comment(client, lab, slow))
+    assert "<img" not in text
+    assert "&lt;img" in text
+    assert "@everyone" not in text
+    assert "@you" not in text
+    assert "[a](" not in text
+    assert "https://evil" not in text
+    assert "#12" not in text
+    assert "\n# head" not in text
+    assert "a\\|b&lt;c&gt;" in text
+
+
+def test_a_run_that_is_not_there_is_404(client: TestClient) -> None:
+    assert_problem(client.get("/api/v1/runs/7/report.md"), 404, "no run 7")
+    assert_problem(client.get("/api/v1/runs/7/report"), 404, "no run 7")
