@@ -8,6 +8,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Literal, TypeVar, cast
 
@@ -33,12 +34,16 @@ MAX_ITERATION = 10**12
 MAX_DEPTH = 20
 """Nesting of unknown fields that is kept; no tool writes more."""
 MAX_UNKNOWN = 500
+_FIRST_YEAR, _LAST_YEAR = 1990, 2200
+"""Of commits; a time outside is a mistake of its unit."""
 
-_KNOWN = (*LIMITS, "purpose", "tags", "window", "launch_args", "env")
+_KNOWN = (*LIMITS, "commit_time", "purpose", "tags", "window", "launch_args", "env")
 _OTHER_NAMES = {other: name for name, known in FIELDS.items() for other in known.also} | {
     "sha": "commit",
     "git_commit": "commit",
     "git_branch": "branch",
+    "commit_date": "commit_time",
+    "committed_at": "commit_time",
     "url": "ci_url",
     "title": "name",
     "run_name": "name",
@@ -84,6 +89,7 @@ def read_metadata(document: object) -> Metadata:
         branch=texts["branch"],
         commit=texts["commit"],
         ci_url=_url(reading, texts["ci_url"]),
+        commit_time=reading.attempt("commit_time", partial(_time, stated.get("commit_time")), None),
         tags=_tags(reading, stated.get("tags")),
         window=reading.attempt("window", partial(_window, stated.get("window")), None),
         fields=_contract_fields(reading, stated),
@@ -140,6 +146,19 @@ def _url(reading: _Reading, url: str) -> str:
     if url and not url.lower().startswith(("https://", "http://")):
         reading.refuse("ci_url", "ci_url must begin with https:// or http://.")
     return url
+
+
+def _time(raw: object) -> datetime | None:
+    """In UTC, which is also meant where no zone is given."""
+    if raw in (None, ""):
+        return None
+    try:
+        time = datetime.fromisoformat(str(raw).strip()) if isinstance(raw, str) else None
+    except ValueError:
+        time = None
+    if time is None or not _FIRST_YEAR <= time.year <= _LAST_YEAR:
+        raise ValueError("must be a time as `git show -s --format=%cI` prints it, for instance 2026-11-18T04:12:00Z")
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def _tags(reading: _Reading, raw: object) -> tuple[str, ...]:

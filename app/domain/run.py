@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 import numpy as np
@@ -159,7 +160,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What the uploader stated, validated. `fields` are contract fields by name; `extra` is kept, not understood."""
+    """What the uploader stated, validated. `fields` are contract fields by name; `extra` is kept, not understood.
+
+    `commit_time`, aware and in UTC, is the place of the run in the history of its stack.
+    """
 
     name: str = ""
     project: str = "default"
@@ -167,6 +171,7 @@ class Metadata:
     branch: str = ""
     commit: str = ""
     ci_url: str = ""
+    commit_time: datetime | None = None
     tags: tuple[str, ...] = ()
     window: Window | None = None
     fields: Mapping[str, Stated] = field(default_factory=dict)

@@ -215,8 +215,11 @@ def _find(session: Session, project: str, content_key: str, idempotency_key: str
 
 
 def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[Staged], is_open: bool) -> RunRow:
+    now = utc_now()
     return RunRow(
         project_id=0,
+        created_at=now,
+        ordered_at=metadata.commit_time or now,
         content_key="",
         name=metadata.name or _name_from_files(staged),
         purpose=metadata.purpose,
@@ -227,7 +230,7 @@ def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[Staged],
         metadata_stated=document,
         warnings=[*metadata.warnings, *cut_warnings(staged)],
         reception="receiving" if is_open else "whole",
-        heard_at=utc_now(),
+        heard_at=now,
         work="waiting",
     )
 

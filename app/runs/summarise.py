@@ -11,8 +11,8 @@ from sqlmodel import Session, col
 
 from app.domain.run import RunSummary, Value
 from app.errors import Unavailable
-from app.queue import PROCESS_RUN, SoftTimeLimitExceeded, enqueue
-from app.runs import claims
+from app.queue import JUDGE_STACK, PROCESS_RUN, SoftTimeLimitExceeded, enqueue
+from app.runs import claims, judging
 from app.runs.claims import Claim
 from app.runs.compute import Computed, compute
 from app.runs.json_text import storable
@@ -46,21 +46,29 @@ def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_i
                 inputs = read_inputs(session, run_id)
             computed = compute(log_files, inputs)
         with transaction(engine) as session:
-            status = _write(session, held, computed)
+            status, stacks = _write(session, held, computed)
             waits = status and session.execute(select(RunRow.work).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
         if waits and computed.seconds < _SHORT_SECONDS:
             enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; one that takes long to read rests, and the sweep rings
+        for work_id in stacks:
+            enqueue(JUDGE_STACK, work_id)
         return status
     except Exception as error:
         return _end_without_result(engine, log_files, settings, held, error)
 
 
-def _write(session: Session, held: Claim, computed: Computed) -> str | None:
+def _write(session: Session, held: Claim, computed: Computed) -> tuple[str | None, list[int]]:
+    """The status that was written, None when the claim was lost; and the stacks to be judged, but for the run's own.
+
+    Its own is judged by the same worker right after (`workers/tasks.py`).
+    """
     summary = computed.summary
     status = "failed" if summary.error else "ready"
+    before, asked = judging.ask_before(session, held.run_id, summary.stack_key)
     if not claims.finish(session, held, status=status, **_columns(computed)):
         log.warning("result_dropped", run_id=held.run_id, claim=held.number)
-        return None
+        return None, []
+    judging.take_place(session, before, summary.stack_key, summary.config_key)
     for table in (SeriesRow, AvailabilityRow):
         session.execute(delete(table).where(col(table.run_id) == held.run_id))
     session.execute(insert(SeriesRow), list(_series_rows(held.run_id, summary)))
@@ -74,7 +82,7 @@ def _write(session: Session, held: Claim, computed: Computed) -> str | None:
         iterations=len(summary.line_numbers),
         seconds=round(computed.seconds, 3),
     )
-    return status
+    return status, asked if before.stack_key not in ("", summary.stack_key) else []
 
 
 def _columns(computed: Computed) -> dict[str, Any]:
@@ -102,7 +110,7 @@ def _columns(computed: Computed) -> dict[str, Any]:
         "gpus": gpus if isinstance(gpus, int) else None,
         "read_seconds": computed.seconds,
     }
-    columns |= findings.write(summary)
+    columns |= findings.write(summary) | judging.slim_columns(summary)
     columns |= {name: _listed(contract.get(name), length) for name, length in _LISTED_TEXTS.items()}
     columns |= {name: metric.value if metric else None for name, metric in summary.metrics.items() if _has_column(name)}
     return {name: storable(value) for name, value in columns.items()}

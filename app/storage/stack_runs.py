@@ -15,6 +15,7 @@ from sqlmodel import Session, col
 from app.domain.detection import RunEstimate
 from app.domain.health import BYTES_PER_GIB
 from app.domain.matching import RunFacts, RunRecord
+from app.domain.matching.record import FAILED, UNREAD
 from app.domain.run import Metric
 from app.storage.findings import stated
 from app.storage.run_records import aware, metrics_of
@@ -29,12 +30,13 @@ _SLIM = (
     RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version, RunRow.evidence_level,
     RunRow.semantic_class,
 )  # fmt: skip
-_COMPARED = (
-    RunRow.id, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.stack_key, RunRow.config_key,
+COMPARED = (
+    RunRow.id, RunRow.status, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.stack_key, RunRow.config_key,
     RunRow.semantic_class, RunRow.outcome, RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length,
     RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib, RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing,
     RunRow.definition_version, RunRow.quarantine,
 )  # fmt: skip
+"""What `facts_of` needs of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecor
     found: dict[str, RunRecord] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         rows = session.execute(
-            select(*_COMPARED, RunRow.contract, ProjectRow.slug)  # type: ignore[call-overload]
+            select(*COMPARED, RunRow.contract, ProjectRow.slug)  # type: ignore[call-overload]
             .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
             .where(col(RunRow.id).in_(run_ids[start : start + _AT_ONCE]))
         )
@@ -182,7 +184,7 @@ def facts_of(row: Row[Any]) -> RunFacts:
         stack_key=row.stack_key,
         config_key=row.config_key,
         semantic_class=row.semantic_class,
-        outcome=row.outcome,
+        outcome=UNREAD if row.status == "failed" and row.outcome not in FAILED else row.outcome,
         estimate=estimate,
         definition_version=row.definition_version,
         shape=tuple(row.shape.split(",")) if row.shape else (),

@@ -105,29 +105,26 @@ def claim(session: Session, work_id: int, settings: Settings) -> StackClaim | No
     return None
 
 
-def finish(session: Session, held: StackClaim, *, go_on_from: datetime | None = None, keep: bool = False) -> bool:
+def finish(session: Session, held: StackClaim, *, go_on_from: datetime | None = None) -> bool:
     """End the claim. False when it was lost: then nothing may be written in this transaction.
 
-    When the stack changed meanwhile it waits to be judged again. `go_on_from`: it was judged only up to there. `keep`:
-    it could not be judged now, and what was asked for stays until the next change.
+    When the stack changed meanwhile it waits to be judged again. `go_on_from`: it was judged only up to there.
     """
     unchanged = col(StackWorkRow.wanted) == held.wanted
-    done = {"work": "waiting" if go_on_from else "", "judge_from": go_on_from}
-    if keep:
-        done = {"work": "", "judge_from": StackWorkRow.judge_from}
     return _update(
         session,
         _is_held(held),
-        work=case((unchanged, done["work"]), else_="waiting"),
-        judge_from=case((unchanged, done["judge_from"]), else_=StackWorkRow.judge_from),
+        work=case((unchanged, "waiting" if go_on_from else ""), else_="waiting"),
+        judge_from=case((unchanged, go_on_from), else_=StackWorkRow.judge_from),
         attempts=0,
         lease_until=None,
     )
 
 
-def give_back(session: Session, held: StackClaim, *, again_at: datetime) -> bool:
-    """Let it be tried again, from `again_at` on."""
-    return _update(session, _is_held(held), work="waiting", lease_until=again_at)
+def give_back(session: Session, held: StackClaim, *, again_at: datetime, counts: bool) -> bool:
+    """Let it be tried again, from `again_at` on. `counts`: it was an attempt, of which there are only so many."""
+    attempts = {} if counts else {"attempts": 0}
+    return _update(session, _is_held(held), work="waiting", lease_until=again_at, **attempts)
 
 
 def void_leases(session: Session) -> None:

@@ -11,7 +11,10 @@ from app.domain.health import BYTES_PER_GIB
 from app.domain.matching.differences import SHAPE
 from app.domain.run import Metadata, RunSummary, Stated
 
+UNREAD = "unread"
+"""In place of an outcome: its files hold no figure at all."""
 _ENDINGS = {
+    UNREAD: "no iteration could be read from its files",
     "failed": "the job failed",
     "out_of_memory": "the job ran out of memory",
     "not_finite": "the loss or the gradient was not finite",
@@ -19,7 +22,7 @@ _ENDINGS = {
     "stopped": "it was stopped by a time limit or a signal",
     "running": "it is still running",
 }
-FAILED = frozenset({"failed", "out_of_memory", "not_finite"})
+FAILED = frozenset({"failed", "out_of_memory", "not_finite", UNREAD})
 """Outcomes after which a run's speed is no evidence of anything."""
 
 
