@@ -1,0 +1,174 @@
+"""What an upgrade did: one container (driver, cluster, version) against another, over all stacks of a project.
+
+Each stack with runs on both sides gets its single-field contrast: measured like a verdict, and none on the code.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.contract.fields import FIELDS, STACK_FIELDS
+from app.domain.contract.values import comparable
+from app.domain.detection import Prior, RunEstimate, Verdict, family_prior, judge
+from app.domain.detection.baseline import MOST_BASELINE_RUNS
+from app.domain.history import find_changes
+from app.domain.matching import Comparability, Difference, RunRecord, compare_contracts
+
+UPGRADE_FIELDS = (
+    "container",
+    "cluster",
+    "driver",
+    *(name for name, field in FIELDS.items() if field.group == "Software" and field.role == "info"),
+)
+"""What a project moves to as a whole. A knob or a workload is no upgrade."""
+NEAR = 3
+"""A stack that differs in up to so many further fields from one on the other side is shown with them."""
+
+Word = Literal["worse", "better", "no change", "inconclusive"]
+_WORDS: Mapping[str, Word] = {"regression": "worse", "improvement": "better", "no_change": "no change"}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRuns:
+    """Runs of one config key that share the value of the field, oldest first; at least one. `newest`: one of them."""
+
+    newest: RunRecord
+    estimates: tuple[RunEstimate, ...]
+    commits: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A configuration on both sides, which nothing but the field sets apart. Runs: those of the current levels."""
+
+    old: RunRecord
+    new: RunRecord
+    comparability: Comparability
+    measured: Verdict
+    shares_commits: bool
+
+    @property
+    def word(self) -> Word:
+        return _WORDS.get(self.measured.decision, "inconclusive")
+
+
+@dataclass(frozen=True, slots=True)
+class NearPair:
+    """A stack of the new side and the nearest of the old: what differs besides the field."""
+
+    old: RunRecord
+    new: RunRecord
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeReport:
+    """`pairs`: the slowest first. `only_old` and `only_new`: the newest run of each stack without a counterpart."""
+
+    field: str
+    old_value: str
+    new_value: str
+    pairs: tuple[Pair, ...]
+    near: tuple[NearPair, ...]
+    only_old: tuple[RunRecord, ...]
+    only_new: tuple[RunRecord, ...]
+
+    @property
+    def cause_key(self) -> str:
+        """What the regression that this upgrade opened is found by."""
+        return cause_key(self.field, self.old_value, self.new_value)
+
+
+def cause_key(field: str, old_value: str, new_value: str) -> str:
+    return f"upgrade:{field}:{old_value}:{new_value}"
+
+
+def compare_sides(
+    field: str, old_value: str, new_value: str, old: Sequence[ConfigRuns], new: Sequence[ConfigRuns]
+) -> UpgradeReport:
+    """`old` and `new`: the usable CI runs of each side by configuration, in any order."""
+    before, after = _by_stack(old, field), _by_stack(new, field)
+    pairs: list[Pair] = []
+    near: list[NearPair] = []
+    unmatched = []
+    for stack, configs in after.items():
+        found = [pair for config in configs if (pair := _pair(field, config, before.get(stack, ()), old))]
+        pairs += found
+        if not found:
+            unmatched.append(_newest(configs))
+    only_new = []
+    for config in unmatched:
+        nearest = _nearest(field, config, [_newest(configs) for configs in before.values()])
+        near += [nearest] if nearest else []
+        only_new += [] if nearest else [config.newest]
+    seen = {*(pair.old.stack_key for pair in pairs), *(pair.old.stack_key for pair in near)}
+    only_old = [run for configs in before.values() if (run := _newest(configs).newest).stack_key not in seen]
+    ordered = sorted(pairs, key=lambda pair: -_shift(pair))
+    return UpgradeReport(field, old_value, new_value, tuple(ordered), tuple(near), tuple(only_old), tuple(only_new))
+
+
+def shared_stacks(field: str, old: Iterable[RunRecord], new: Iterable[RunRecord]) -> int:
+    """How many stacks have runs on both sides and differ in the field alone."""
+    return len({_rest(one, field) for one in old} & {_rest(one, field) for one in new})
+
+
+def _by_stack(configs: Iterable[ConfigRuns], field: str) -> dict[tuple[object, ...], list[ConfigRuns]]:
+    stacks: dict[tuple[object, ...], list[ConfigRuns]] = {}
+    for one in configs:
+        stacks.setdefault(_rest(one.newest, field), []).append(one)
+    return stacks
+
+
+def _rest(run: RunRecord, field: str) -> tuple[object, ...]:
+    """The stack without the field. What is unknown is equal to nothing but unknown."""
+    names = [name for name in STACK_FIELDS if name != field]
+    return tuple(comparable(name, run.contract[name].value) if name in run.contract else None for name in names)
+
+
+def _pair(field: str, new: ConfigRuns, candidates: Sequence[ConfigRuns], family: Sequence[ConfigRuns]) -> Pair | None:
+    """The same configuration on the old side; None when every one there differs in a knob, too."""
+    for old in sorted(candidates, key=lambda one: -_number(one.newest.run)):
+        found = compare_contracts(old.newest, new.newest)
+        beyond = [one for one in (*found.stack, *found.knobs) if one.field != field]
+        if not beyond:
+            prior = _prior(old, family)
+            measured = judge(_level(new, prior), _level(old, prior), prior)
+            return Pair(old.newest, new.newest, found, measured, bool({*old.commits} & {*new.commits} - {""}))
+    return None
+
+
+def _prior(old: ConfigRuns, family: Sequence[ConfigRuns]) -> Prior:
+    """Learned from the other configurations of the old side on the same GPU."""
+    gpu = old.newest.contract.get("gpu")
+    others = (one for one in family if one is not old and one.newest.contract.get("gpu") == gpu)
+    return family_prior([one.estimates for one in others])
+
+
+def _level(config: ConfigRuns, prior: Prior) -> tuple[RunEstimate, ...]:
+    """The newest runs of the current level: what the configuration is like now."""
+    level = find_changes([one.log_step_time for one in config.estimates], prior).current
+    return config.estimates[level.start : level.stop][-MOST_BASELINE_RUNS:]
+
+
+def _newest(configs: Sequence[ConfigRuns]) -> ConfigRuns:
+    return max(configs, key=lambda one: _number(one.newest.run))
+
+
+def _nearest(field: str, new: ConfigRuns, old: Sequence[ConfigRuns]) -> NearPair | None:
+    """The old stack that differs in the fewest further fields, if they are few."""
+    found = []
+    for one in old:
+        comparability = compare_contracts(one.newest, new.newest)
+        others = tuple(d for d in (*comparability.stack, *comparability.knobs) if d.field != field)
+        if len(others) <= NEAR:
+            found.append(NearPair(one.newest, new.newest, others))
+    return min(found, key=lambda pair: len(pair.differences), default=None)
+
+
+def _shift(pair: Pair) -> float:
+    return pair.measured.step_time.shift if pair.measured.step_time else 0.0
+
+
+def _number(run: str) -> int:
+    """Runs are numbered in the order of their upload."""
+    return int(run) if run.isdigit() else 0

@@ -1,0 +1,113 @@
+"""What an upgrade did, as tables: runs on both sides in, pairs, near misses, one-sided stacks and a sentence out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from app.domain.numbers import THIN
+from app.domain.upgrade import ConfigRuns, UpgradeReport, compare_sides, shared_stacks
+from app.domain.upgrade_words import upgrade_sentence
+from tests.domain.matching.runs import make_record
+
+OLD, NEW = "train:2026.09", "train:2026.10"
+NOISE = (0.0, 0.002, -0.002, 0.001, -0.001, 0.003)
+
+
+def config(
+    value: str,
+    fields: Mapping[str, Any] | None = None,
+    *,
+    slower: float = 0.0,
+    first: int = 1,
+    field: str = "container",
+) -> ConfigRuns:
+    """Six runs of one configuration that vary by 0.2 %, numbered from `first`."""
+    stated = {**(fields or {}), field: value}
+    runs = [make_record(str(first + k), stated, slower=slower + noise) for k, noise in enumerate(NOISE)]
+    return ConfigRuns(runs[-1], tuple(run.estimate for run in runs), tuple(run.commit for run in runs))
+
+
+def report(old: Sequence[ConfigRuns], new: Sequence[ConfigRuns], field: str = "container") -> UpgradeReport:
+    return compare_sides(field, OLD, NEW, old, new)
+
+
+def told(found: UpgradeReport, hours: float | None = None) -> str:
+    return upgrade_sentence(found, hours).replace(THIN, " ")
+
+
+def test_each_stack_on_both_sides_is_measured_the_slowest_first() -> None:
+    changes = {1024: 0.0, 2048: 0.06, 4096: -0.08, 8192: 0.09}
+    old = [config(OLD, {"seq_len": n}, first=100 * k) for k, n in enumerate(changes, 1)]
+    new = [config(NEW, {"seq_len": n}, slower=d, first=100 * k + 50) for k, (n, d) in enumerate(changes.items(), 1)]
+    found = report(old, new)
+    assert [pair.new.contract["seq_len"].value for pair in found.pairs] == [8192, 2048, 1024, 4096]
+    assert [pair.word for pair in found.pairs] == ["worse", "worse", "no change", "better"]
+    assert all(pair.comparability.attributed_to == "container" for pair in found.pairs)
+    assert (found.near, found.only_old, found.only_new) == ((), (), ())
+    assert told(found, 57.4) == (
+        "2 of 4 stacks are slower by 6.2 to 9.4 %, 1 is faster by 7.7 %, 1 shows no change; about 57 GPU-hours a day."
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "old", "new"),
+    [("cluster", "west", "east"), ("driver", "570.1", "580.2"), ("nccl_version", "2.25", "2.27")],
+)
+def test_any_place_or_version_may_be_the_upgrade(field: str, old: str, new: str) -> None:
+    sides = [config(old, field=field)], [config(new, field=field, slower=0.1, first=50)]
+    found = compare_sides(field, old, new, *sides)
+    assert [pair.word for pair in found.pairs] == ["worse"]
+    assert told(found) == "The only stack is slower by 10.5 %."
+    assert found.cause_key == f"upgrade:{field}:{old}:{new}"
+
+
+def test_a_stack_on_one_side_only_says_what_is_missing() -> None:
+    found = report([config(OLD)], [])
+    assert [run.run for run in found.only_old] == ["6"]
+    assert told(found) == "No stack can be measured on both sides: run a stack with container train:2026.10, too."
+    found = report([], [config(NEW)])
+    assert [run.run for run in found.only_new] == ["6"]
+    assert told(found) == "No stack can be measured on both sides: run a stack with container train:2026.09, too."
+
+
+def test_a_stack_that_differs_in_more_is_named_with_the_fields_and_not_measured() -> None:
+    old = [config(OLD), config(OLD, {"model": "DeepSeek-V3", "gpu": "B200", "gpus": 256, "seq_len": 8192}, first=20)]
+    found = report(old, [config(NEW, {"gpu": "GB200"}, slower=0.1, first=50)])
+    assert not found.pairs
+    assert [[one.field for one in near.differences] for near in found.near] == [["gpu"]]
+    assert [run.run for run in found.only_old] == ["25"]
+    assert told(found).startswith("No stack can be measured on both sides: 1 stack came near, but more than the")
+
+
+def test_a_knob_that_was_turned_as_well_is_no_contrast() -> None:
+    found = report([config(OLD)], [config(NEW, {"dispatcher": "deepep"}, slower=0.1, first=50)])
+    assert not found.pairs
+    assert [[one.field for one in near.differences] for near in found.near] == [["dispatcher"]]
+
+
+def test_of_several_configurations_the_one_without_another_knob_is_the_counterpart() -> None:
+    old = [config(OLD, {"dispatcher": "alltoall"}), config(OLD, {"dispatcher": "deepep"}, first=20, slower=-0.2)]
+    found = report(old, [config(NEW, {"dispatcher": "alltoall"}, slower=0.1, first=50)])
+    assert [(pair.old.run, pair.word) for pair in found.pairs] == [("6", "worse")]
+
+
+def test_only_the_current_level_of_either_side_counts() -> None:
+    """A slow-down that was there before the upgrade is none of it."""
+    before, after = config(OLD, slower=-0.1), config(OLD, first=7)
+    old = ConfigRuns(after.newest, (*before.estimates, *after.estimates), (*before.commits, *after.commits))
+    found = report([old], [config(NEW, first=50)])
+    assert found.pairs[0].word == "no change"
+    assert set(found.pairs[0].measured.baseline_used) == {run.run for run in after.estimates}
+
+
+def test_stacks_that_share_all_but_the_field_are_counted() -> None:
+    old = [config(OLD).newest, config(OLD, {"seq_len": 8192}).newest]
+    new = [config(NEW).newest, config(NEW, {"dispatcher": "deepep"}).newest]
+    assert shared_stacks("container", old, new) == 1
+
+
+def test_nothing_on_either_side_says_so() -> None:
+    assert told(report([], [])) == (
+        "No stack can be measured on both sides: no CI run has container train:2026.09 or train:2026.10."
+    )
