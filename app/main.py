@@ -6,15 +6,21 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from app.compare.api import router as compare_api
+from app.compare.routes import router as compare_pages
 from app.definitions.api import router as definitions_api
 from app.definitions.routes import router as definitions_pages
 from app.overview.routes import router as overview_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
+from app.regressions.api import router as regressions_api
+from app.regressions.routes import router as regressions_pages
 from app.reports.api import router as reports_api
 from app.runs.amend_api import router as amend_api
 from app.runs.api import router as runs_api
 from app.runs.append_api import router as append_api
+from app.runs.decision_api import router as decision_api
+from app.runs.decision_routes import router as run_decisions
 from app.runs.form_routes import router as run_forms
 from app.runs.routes import router as runs_pages
 from app.settings import Settings, get_settings
@@ -54,14 +60,20 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         runs_api,
         append_api,
         amend_api,
+        decision_api,
         projects_api,
+        regressions_api,
         reports_api,
         definitions_api,
+        compare_api,
         overview_pages,
         runs_pages,
         run_forms,
+        run_decisions,
         projects_pages,
+        regressions_pages,
         definitions_pages,
+        compare_pages,
         glossary,
         reference,
     ):

@@ -58,7 +58,7 @@ def contrast_sentence(contrast: MeasuredContrast, label: Label = numbered) -> st
     """What was measured against another stack, and whose the difference is."""
     found, time = contrast.comparability, contrast.measured.step_time
     runs = listed_runs(contrast.measured.baseline_used or contrast.runs, label)
-    speed = f"{_size(time)}, {_certainty(time)}" if time is not None else "not measurable"
+    speed = f"{_size(time)}, {_certain(time)}" if time is not None else "not measurable"
     whose = (
         f"the difference belongs to {found.attributed_to}"
         if found.attributed_to
@@ -74,6 +74,12 @@ def baseline_words(document: VerdictDocument) -> str:
     n = len(document.verdict.baseline_used)
     if document.baseline_kind == "golden":
         return "the pinned run" if n == 1 else f"the pinned run and {counted(n - 1, 'rerun')} of its commit"
+    if document.baseline_kind == "nearest":
+        return (
+            "the nearest run of this stack"
+            if n == 1
+            else f"the nearest run of this stack and {counted(n - 1, 'rerun')}"
+        )
     runs = "the last run of this stack" if n == 1 else f"the last {n} runs of this stack"
     return runs if document.baseline_kind == "same_config" else f"{runs}, which had other knobs"
 
@@ -119,11 +125,11 @@ def _speed(document: VerdictDocument, time: StepTimeChange) -> str:
         against = f"with {knob.field} {side_text(knob.field, knob.b)} instead of {side_text(knob.field, knob.a)}"
         if time.decision == "no_change":
             return f"As fast {against}, to within 2{THIN}% (matched A/B, one knob)."
-        return f"{_size(time)} {against} (matched A/B, one knob), {_certainty(time)}."
+        return f"{_size(time)} {against} (matched A/B, one knob), {_certainty(document, time)}."
     if time.decision == "no_change":
         text = f"As fast as {against}, to within 2{THIN}%"
     else:
-        text = f"{_size(time)} than {against}, {_certainty(time)}"
+        text = f"{_size(time)} than {against}, {_certainty(document, time)}"
     if not document.raises_regression and found is not None and found.kind == "side_by_side":
         return f"{text}. {counted(len(found.knobs), 'knob')} differ, so it is evidence about none of them alone."
     return f"{text}."
@@ -138,7 +144,13 @@ def _size(time: StepTimeChange) -> str:
     return "As fast" if change.word == "the same" else f"{change.size} {change.word}"
 
 
-def _certainty(time: StepTimeChange) -> str:
+def _certainty(document: VerdictDocument, time: StepTimeChange) -> str:
+    if document.rests_on is not None:
+        return f"directional: {counted(document.rests_on, 'iteration')}"
+    return _certain(time)
+
+
+def _certain(time: StepTimeChange) -> str:
     if time.needs_confirmation:
         return "but on few iterations: a full run must confirm it"
     return _CERTAINTY.get(time.decision, f"to within 2{THIN}%")

@@ -16,6 +16,9 @@ MAX_POINTS = 3000
 _BESIDE_WINDOW = 0.5
 """The axis reaches this many times the window's range beyond it; warm-up that lies farther off is drawn at its edge."""
 
+_BAND_REACH = 1.5
+"""A baseline farther off than this is not worth an axis on which the run itself becomes a line."""
+
 _SECONDS_FROM_MS = 10_000
 _HIDDEN = ("iteration", "log_line", "log_file", "step_time_true_ms")
 
@@ -49,6 +52,16 @@ class Scale:
     low: float
     high: float
     log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Where the runs of the baseline lie, in the unit of the chart: their lowest, their centre, their highest."""
+
+    low: float
+    value: float
+    high: float
+    runs: int
 
 
 def series_names(columns: Mapping[str, FloatArray]) -> tuple[str, ...]:
@@ -124,8 +137,17 @@ def drawable(data: Points, log: bool) -> Points:
     return _chosen(data, keep.astype(np.int64))
 
 
-def fitting_scale(data: Points, log: bool) -> Scale:
-    """An axis on which the steady window can be read. It does not start at zero."""
+def baseline_band(step_times_ms: Sequence[float], centre_ms: float | None, unit: str) -> Band | None:
+    """Of the runs of a baseline, in `unit` (ms or s). None without one."""
+    if not step_times_ms or centre_ms is None:
+        return None
+    per_ms = 1e-3 if unit == "s" else 1.0
+    low, high = min(*step_times_ms, centre_ms), max(*step_times_ms, centre_ms)
+    return Band(per_ms * low, per_ms * centre_ms, per_ms * high, len(step_times_ms))
+
+
+def fitting_scale(data: Points, log: bool, band: Band | None = None) -> Scale:
+    """An axis on which the steady window can be read, and the band beside it. It does not start at zero."""
     values = data.values[np.isfinite(data.values)]
     if len(values) == 0:
         return Scale(0, 1, False)
@@ -141,6 +163,8 @@ def fitting_scale(data: Points, log: bool) -> Scale:
     if len(inside) > 1 and (span := float(np.ptp(inside))) > 0:
         low = max(low, float(inside.min()) - _BESIDE_WINDOW * span)
         high = min(high, float(inside.max()) + _BESIDE_WINDOW * span)
+    if band is not None and low / _BAND_REACH < band.value < high * _BAND_REACH:
+        low, high = min(low, band.low), max(high, band.high)
     margin = (high - low) * 0.08 or abs(high) * 0.05 or 1.0
     return Scale(low - margin, high + margin, False)
 

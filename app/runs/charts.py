@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.domain.run import SteadyState
-from app.runs.chart_data import Points, Scale
+from app.runs.chart_data import Band, Points, Scale
 from app.web import chart_theme as theme
 from app.web.numbers import significant, step_time
 
@@ -25,10 +25,13 @@ _HATCH_SLANT = 10
 """Lines that one line crosses on its way up: at 110 lines on a usual chart that is a slope of about 60 degrees."""
 
 
-def series_chart(data: Points, scale: Scale, steady: SteadyState | None, pointed_at: int = 0) -> dict[str, Any]:
+def series_chart(
+    data: Points, scale: Scale, steady: SteadyState | None, pointed_at: int = 0, baseline: Band | None = None
+) -> dict[str, Any]:
     """A Vega-Lite specification that app.js embeds; `pointed_at` is the iteration that a log line led to, or 0."""
     low, high = int(data.iterations.min()), int(data.iterations.max())
     datasets = _datasets(data, scale, steady, low, high)
+    datasets["baseline"] = _baseline_rows(baseline, scale, low, max(high, low + 1))
     datasets["pointed"] = [{"iteration": pointed_at}] if low <= pointed_at <= high else []
     # A layer without data would have no extent, which Vega warns of.
     drawn = {name for name, rows in datasets.items() if rows}
@@ -78,11 +81,23 @@ def _frame(alt: Any, x: Any, y: Any) -> Any:
 def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
     """What lies under the points, by the dataset that it needs."""
     return [
+        ("baseline", _baseline(alt)),
         ("hatch", [_hatching(alt)]),
         ("window", _window(alt)),
         ("figure", _figure(alt)),
         ("restarts", _restarts(alt)),
         ("pointed", [_pointer(alt)]),
+    ]
+
+
+def _baseline(alt: Any) -> list[Any]:
+    data = alt.NamedData("baseline")
+    place = {"x": alt.X("first:Q"), "x2": "last:Q"}
+    band = alt.Chart(data).mark_rect(color=theme.BASELINE, opacity=theme.BAND_OPACITY, clip=True)
+    rule = alt.Chart(data).mark_rule(color=theme.BASELINE, strokeWidth=1.5, strokeDash=[6, 3], clip=True)
+    return [
+        band.encode(**place, y=alt.Y("low:Q"), y2="high:Q"),
+        rule.encode(**place, y=alt.Y("value:Q")),
     ]
 
 
@@ -210,6 +225,14 @@ def _figure_rows(
     per_ms = 1e-3 if data.unit == "s" else 1.0
     low, value, high = (per_ms * ms for ms in (steady.ci_low_ms, steady.step_time_ms, steady.ci_high_ms))
     return [{"first": first, "last": last, "value": value, "low": max(low, scale.low), "high": min(high, scale.high)}]
+
+
+def _baseline_rows(band: Band | None, scale: Scale, first: int, last: int) -> list[dict[str, float]]:
+    """Over the whole width, cut to the axis; nothing where it lies beyond."""
+    if band is None or not scale.low <= band.value <= scale.high:
+        return []
+    low, high = max(band.low, scale.low), min(band.high, scale.high)
+    return [{"first": first, "last": last, "value": band.value, "low": low, "high": high}]
 
 
 def _shown_window(steady: SteadyState | None, low: int, high: int) -> tuple[int, int]:

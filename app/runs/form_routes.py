@@ -65,7 +65,9 @@ async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles,
 
     def page() -> HTMLResponse:
         with read_session(engine) as session:
-            return render_run(request, RunPage(session, log_files, run_id, RunView(), refused), block=None, status=422)
+            return render_run(
+                request, RunPage(session, log_files, run_id, RunView(), form=refused), block=None, status=422
+            )
 
     return await run_in_threadpool(page)
 

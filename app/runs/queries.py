@@ -1,9 +1,10 @@
 """What pages and the API read about runs: filters in, selects, read models out."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, false, func, or_, select
+from sqlalchemy import ColumnElement, and_, false, func, or_, select
 from sqlmodel import Session, col
 
 from app.errors import NotFound
@@ -11,6 +12,7 @@ from app.runs.filters import UNKNOWN, RunFilters, page_number
 from app.storage import series
 from app.storage.run_list import FilterOptions, RunListItem, RunPage, count_runs, list_item, list_runs
 from app.storage.run_records import (
+    Judged,
     RunDetail,
     RunFile,
     RunState,
@@ -21,7 +23,7 @@ from app.storage.run_records import (
     files_of,
     is_updating,
 )
-from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow
+from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow, StackWorkRow, VerdictRow
 
 __all__ = [
     "PAGE_SIZE",
@@ -65,7 +67,8 @@ def get_run(session: Session, run_id: int) -> RunDetail:
     amended = session.execute(
         select(AmendmentRow).where(col(AmendmentRow.run_id) == run_id).order_by(col(AmendmentRow.id))
     ).scalars()
-    return detail(found[0], found[1], files_of(session, run_id), tuple(amendment(row) for row in amended))
+    run = detail(found[0], found[1], files_of(session, run_id), tuple(amendment(row) for row in amended))
+    return replace(run, judged=_judged(session, run_id))
 
 
 def get_state(session: Session, run_id: int) -> RunState:
@@ -86,7 +89,24 @@ def get_state(session: Session, run_id: int) -> RunState:
         processed_at=aware(found.processed_at) if found.processed_at else None,
         receiving=found.reception == "receiving",
         updating=is_updating(found.status, found.work),
+        judged=_judged(session, run_id),
     )
+
+
+def _judged(session: Session, run_id: int) -> Judged:
+    verdict = select(col(VerdictRow.id)).where(col(VerdictRow.run_id) == run_id, col(VerdictRow.current))
+    work = (
+        select(col(StackWorkRow.work))
+        .join(
+            RunRow,
+            and_(
+                col(RunRow.project_id) == col(StackWorkRow.project_id), col(RunRow.stack_key) == StackWorkRow.stack_key
+            ),
+        )
+        .where(col(RunRow.id) == run_id)
+    )
+    verdict_id, working = session.execute(select(verdict.scalar_subquery(), work.scalar_subquery())).one()
+    return Judged(verdict_id or 0, waiting=bool(working))
 
 
 def get_series(session: Session, run_id: int) -> Series:

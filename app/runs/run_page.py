@@ -17,19 +17,22 @@ from app.runs import chart_data, contract_view, log_view, sentences, slices_view
 from app.runs.activity_view import ActivityRow, activity_rows, differing
 from app.runs.amend_form import AmendForm
 from app.runs.charts import series_chart
+from app.runs.decision_form import DecisionForm
 from app.runs.health_view import HealthRow, health_rows
 from app.runs.news import Token, is_settled, token_of
+from app.runs.pin_view import PinView, pin_view
 from app.runs.queries import get_run, get_series
+from app.runs.run_table import Table, table_of
 from app.runs.run_view import RunView
+from app.runs.verdict_view import VerdictView, rerun_command, verdict_view
+from app.storage.audit import AuditEvent, events
 from app.storage.log_files import LogFiles
 from app.storage.run_records import ENDED_BADLY, RunDetail, Series
 from app.web.assets import vega_bundle
 from app.web.contract_inputs import ContractInput
-from app.web.numbers import counted, significant
+from app.web.numbers import counted
 from app.web.series_groups import grouped_series, series_label
 from app.web.templating import render
-
-TABLE_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +45,24 @@ class Headline:
     metric: Metric | None
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """One iteration in the table below the chart; `values` in the order of the columns, as text."""
-
-    iteration: int
-    role: str
-    file: int
-    line: int
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    columns: tuple[str, ...]
-    items: tuple[TableRow, ...]
-    page: int
-    pages: int
-    first: int
-    last: int
-    total: int
-
-
 class RunPage:
     """Reads what it is asked for; keeps it for the length of one request."""
 
     def __init__(
-        self, session: Session, log_files: LogFiles, run_id: int, view: RunView, form: AmendForm | None = None
+        self,
+        session: Session,
+        log_files: LogFiles,
+        run_id: int,
+        view: RunView,
+        *,
+        form: AmendForm | None = None,
+        decision: DecisionForm | None = None,
     ) -> None:
         self._session = session
         self._log_files = log_files
         self.view = view
         self.form = form or AmendForm()
+        self.decision = decision or DecisionForm()
         self.run: RunDetail = get_run(session, run_id)
 
     @property
@@ -90,6 +79,27 @@ class RunPage:
             Headline(name, series_label(name), field.meaning, self.run.metrics.get(name))
             for name, field in METRICS.items()
         ]
+
+    @cached_property
+    def verdict(self) -> VerdictView | None:
+        return verdict_view(self._session, self.run)
+
+    @property
+    def judging(self) -> bool:
+        return self.run.judged.waiting
+
+    @cached_property
+    def pins(self) -> PinView | None:
+        """None for a run that cannot be pinned."""
+        return pin_view(self._session, self.run) if self.run.status == "ready" and self.run.stack_key else None
+
+    @cached_property
+    def decided(self) -> tuple[AuditEvent, ...]:
+        """Who quarantined and released the run, newest first."""
+        return events(self._session, "run", self.run.id)
+
+    def rerun_command(self, base_url: str) -> str:
+        return rerun_command(base_url, self.run)
 
     @property
     def health(self) -> tuple[HealthRow, ...]:
@@ -212,7 +222,14 @@ class RunPage:
 
     @cached_property
     def scale(self) -> chart_data.Scale:
-        return chart_data.fitting_scale(self.drawn, self.view.scale == "log")
+        return chart_data.fitting_scale(self.drawn, self.view.scale == "log", self.baseline_band)
+
+    @cached_property
+    def baseline_band(self) -> chart_data.Band | None:
+        """Behind the step times: where the runs of the baseline lie."""
+        if self.verdict is None or self.shown_series != "step_time_ms":
+            return None
+        return chart_data.baseline_band(self.verdict.baseline_times, self.verdict.baseline_ms, self.points.unit)
 
     @property
     def lies_outside(self) -> bool:
@@ -220,7 +237,7 @@ class RunPage:
 
     @property
     def chart(self) -> Mapping[str, Any]:
-        return series_chart(self.drawn, self.scale, self.run.steady_state, self.view.iteration)
+        return series_chart(self.drawn, self.scale, self.run.steady_state, self.view.iteration, self.baseline_band)
 
     @property
     def restarts(self) -> int:
@@ -242,29 +259,7 @@ class RunPage:
     @cached_property
     def table(self) -> Table:
         """The same data as the chart, with the other series beside it."""
-        whole = self.points
-        pages = max(1, -(-len(whole.iterations) // TABLE_ROWS))
-        start = (min(self.view.page, pages) - 1) * TABLE_ROWS
-        shown = slice(start, start + TABLE_ROWS)
-        rows = tuple(
-            TableRow(
-                iteration=int(whole.iterations[row]),
-                role=whole.roles[row],
-                file=int(whole.log_files[row]),
-                line=int(whole.log_lines[row]),
-                values=(significant(float(whole.values[row])),),
-            )
-            for row in range(*shown.indices(len(whole.iterations)))
-        )
-        return Table(
-            columns=(whole.title,),
-            items=rows,
-            page=start // TABLE_ROWS + 1,
-            pages=pages,
-            first=start + 1 if rows else 0,
-            last=start + len(rows),
-            total=len(whole.iterations),
-        )
+        return table_of(self.points, self.view.page)
 
     def table_address(self, page: int) -> str:
         return self.view.query(page=page)

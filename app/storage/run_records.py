@@ -64,6 +64,17 @@ class Amendment:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """`verdict_id`: of the current verdict, 0 until there is one. `waiting`: its stack is judged, or will be."""
+
+    verdict_id: int
+    waiting: bool
+
+
+NOT_JUDGED = Judged(0, waiting=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Quarantine:
     """A person left the run out of every baseline and ranking."""
 
@@ -128,6 +139,7 @@ class RunDetail:
     quarantine: Quarantine | None = None
     commit_url: str = ""
     compare_url: str = ""
+    judged: Judged = NOT_JUDGED
 
     @property
     def receiving(self) -> bool:
@@ -154,6 +166,7 @@ class RunState:
     processed_at: datetime | None = None
     receiving: bool = False
     updating: bool = False
+    judged: Judged = NOT_JUDGED
 
 
 @dataclass(frozen=True, slots=True)

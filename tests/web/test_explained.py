@@ -160,7 +160,7 @@ def test_news_of_a_growing_run_come_part_by_part(client: TestClient, make: Make,
     current = HTMX | {"HX-Current-URL": f"http://testserver/runs/{run}?series=lm_loss"}
     news = client.get(asks[1], headers=current).text
     assert re.findall(r'id="([\w-]+)"[^>]* hx-swap-oob="true"', news) == [
-        "run-top", "run-chart-data", "run-chart-note", "run-middle", "run-contract", "run-end",
+        "run-top", "run-chart-data", "run-chart-note", "run-middle", "run-contract", "run-decisions", "run-end",
     ]  # fmt: skip
     assert "lm loss" in news
     assert 'data-announce="The log is complete."' in news

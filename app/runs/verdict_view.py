@@ -1,0 +1,253 @@
+"""The verdict of a run as its page shows it: the answer, the baseline, suspects, near misses."""
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, select
+from sqlmodel import Session, col
+
+from app.domain.detection.metric_changes import MetricChange
+from app.domain.matching import Difference, NearMiss
+from app.domain.matching.differences import COMMIT
+from app.domain.report.what_changed import AXIS_TITLES, CommitRange, what_changed
+from app.domain.suspect_evidence import RankedSuspect
+from app.domain.verdict_document import VerdictDocument
+from app.domain.verdict_sentences import (
+    answer,
+    baseline_words,
+    contrast_sentence,
+    further_notes,
+    numbered,
+    what_would_decide,
+)
+from app.domain.verdict_words import left_out_runs, side_text
+from app.storage.evidence import suspects_with_evidence
+from app.storage.run_records import RunDetail
+from app.storage.run_regressions import RunRegression, regressions_of
+from app.storage.tables import RunRow
+from app.storage.verdicts import StoredVerdict, verdicts_of
+
+_BASELINES: Mapping[str, str] = {
+    "golden": "pinned as golden",
+    "same_config": "of the same configuration",
+    "last_config": "of the configuration that the stack had last",
+    "nearest": "the nearest there is: no baseline, but something to measure an experiment against",
+}
+_MOST_LEFT_OUT = 8
+_MOST_OLDER = 50
+_LONGEST_META = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Runs of the stack that are no part of the baseline, for one reason; `more` of them are not listed."""
+
+    why: str
+    runs: tuple[str, ...]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiffersIn:
+    field: str
+    axis: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectRow:
+    """`standing`: supported, open or unlikely, as the evidence says. `commits`: for the code, with its links."""
+
+    differs: DiffersIn
+    reason: str
+    evidence: tuple[str, ...]
+    standing: str
+    commits: CommitRange | None
+
+
+@dataclass(frozen=True, slots=True)
+class MissRow:
+    """The run that came closest of its stack; `why` is not empty when it could be no baseline in any case."""
+
+    run: str
+    differs: tuple[DiffersIn, ...]
+    alike: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OlderVerdict:
+    """What was said before. `superseded_by`: why it was judged again."""
+
+    made_at: datetime
+    decision: str
+    answer: str
+    superseded_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictView:
+    """`names`: of the runs that are mentioned, by number. `baseline_times`: step times (ms) of the baseline.
+
+    `ab`: an experiment, of which nothing is a regression.
+    """
+
+    document: VerdictDocument
+    made_at: datetime
+    because: str
+    ab: bool
+    answer: str
+    would_decide: str
+    baseline_kind: str
+    baseline_words: str
+    contrast: str
+    left_out: tuple[LeftOut, ...]
+    suspects: tuple[SuspectRow, ...]
+    misses: tuple[MissRow, ...]
+    notes: tuple[str, ...]
+    older: tuple[OlderVerdict, ...]
+    regressions: tuple[RunRegression, ...]
+    names: Mapping[str, str]
+    baseline_times: tuple[float, ...]
+
+    @property
+    def decision(self) -> str:
+        return self.document.decision
+
+    @property
+    def metrics(self) -> Mapping[str, MetricChange | None]:
+        """Of the verdict; of the contrast where there is no baseline."""
+        contrast = self.document.contrast
+        return contrast.metrics if contrast is not None and not self.baseline else self.document.metrics
+
+    @property
+    def baseline(self) -> tuple[str, ...]:
+        return self.document.verdict.baseline_used
+
+    @property
+    def more_left_out(self) -> int:
+        return self.document.more_left_out
+
+    @property
+    def baseline_ms(self) -> float | None:
+        """Its centre, as the verdict counts it."""
+        time = self.document.verdict.step_time
+        return None if time is None else time.baseline_ms
+
+    @property
+    def compared_with(self) -> tuple[str, ...]:
+        """For the page of comparison: the baseline, the other side of the contrast, or the nearest run."""
+        contrast, misses = self.document.contrast, self.document.misses
+        if self.baseline or contrast is not None:
+            return self.baseline or (contrast.runs if contrast else ())
+        return (misses[0].run,) if misses else ()
+
+    @property
+    def compare_query(self) -> str:
+        """Empty when there is nothing to compare with."""
+        a, b = ",".join(self.compared_with), ",".join(self.document.candidates)
+        return f"a={a}&b={b}" if a else ""
+
+    @property
+    def reruns(self) -> tuple[str, ...]:
+        """The other runs that were judged together with this one: all are one candidate."""
+        return self.document.candidates if len(self.document.candidates) > 1 else ()
+
+
+def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
+    """None until the run was judged."""
+    stored = verdicts_of(session, run.id)
+    if not stored:
+        return None
+    newest, document = stored[0], stored[0].document
+    left_out, misses = _left_out(document), tuple(_miss(miss) for miss in document.misses)
+    contrast = document.contrast
+    mentioned = [*document.baseline, *document.candidates, *(run for one in left_out for run in one.runs)]
+    mentioned += [*(miss.run for miss in misses), *(contrast.runs if contrast else ())]
+    runs = _mentioned(session, mentioned)
+    times = (runs[run].step_time_ms for run in document.verdict.baseline_used if run in runs)
+    return VerdictView(
+        document=document,
+        made_at=newest.made_at,
+        because=newest.because,
+        ab=run.purpose == "experiment",
+        answer=answer(document),
+        would_decide=what_would_decide(document),
+        baseline_kind=_BASELINES.get(document.baseline_kind, ""),
+        baseline_words=baseline_words(document) if document.verdict.baseline_used else "",
+        contrast=contrast_sentence(contrast, numbered) if contrast else "",
+        left_out=left_out,
+        suspects=_suspects(session, run, document),
+        misses=misses,
+        notes=further_notes(document),
+        older=_older(stored),
+        regressions=_regressions(session, run, document),
+        names={name: row.name for name, row in runs.items()},
+        baseline_times=tuple(time for time in times if time is not None),
+    )
+
+
+def rerun_command(base_url: str, run: RunDetail) -> str:
+    """The upload of one more run of this commit, with the metadata of this one: pooled with it by commit and config."""
+    meta = json.dumps({**run.metadata_stated, "project": run.project, "purpose": run.purpose, "commit": run.commit})
+    part = f"meta={meta}" if len(meta) <= _LONGEST_META else "meta=@meta.json"
+    return f"curl -F log=@train.log -F {shlex.quote(part)} {base_url}/api/v1/runs"
+
+
+def _left_out(document: VerdictDocument) -> tuple[LeftOut, ...]:
+    by_reason: dict[str, list[str]] = {}
+    for name, why in left_out_runs(document):
+        by_reason.setdefault(why, []).append(name)
+    return tuple(
+        LeftOut(why, tuple(runs[-_MOST_LEFT_OUT:]), max(0, len(runs) - _MOST_LEFT_OUT))
+        for why, runs in by_reason.items()
+    )
+
+
+def _suspects(session: Session, run: RunDetail, document: VerdictDocument) -> tuple[SuspectRow, ...]:
+    changed = what_changed(document.comparability, commit_url=run.commit_url, compare_url=run.compare_url)
+    ranked = suspects_with_evidence(session, run.id, document)
+    return tuple(_suspect(one, changed.commit_range) for one in ranked)
+
+
+def _suspect(ranked: RankedSuspect, commits: CommitRange | None) -> SuspectRow:
+    suspect = ranked.suspect
+    one = suspect.difference
+    differs = _differs(one) if one else DiffersIn(suspect.field, AXIS_TITLES[suspect.axis], "", "")
+    is_commit = one is not None and suspect.field == COMMIT
+    return SuspectRow(differs, suspect.reason, ranked.evidence, ranked.standing, commits if is_commit else None)
+
+
+def _miss(miss: NearMiss) -> MissRow:
+    found = (*miss.comparability.stack, *miss.comparability.knobs)
+    return MissRow(miss.run, tuple(map(_differs, found)), miss.alike, miss.never_a_baseline_because)
+
+
+def _differs(one: Difference) -> DiffersIn:
+    return DiffersIn(one.field, AXIS_TITLES[one.axis], side_text(one.field, one.a), side_text(one.field, one.b))
+
+
+def _older(stored: tuple[StoredVerdict, ...]) -> tuple[OlderVerdict, ...]:
+    """Each with the reason of the one after it."""
+    pairs = zip(stored[1:], stored, strict=False)
+    return tuple(
+        OlderVerdict(one.made_at, one.document.decision, answer(one.document), later.because)
+        for one, later in list(pairs)[:_MOST_OLDER]
+    )
+
+
+def _regressions(session: Session, run: RunDetail, document: VerdictDocument) -> tuple[RunRegression, ...]:
+    stands = document.decision == "regression" and document.raises_regression
+    return regressions_of(session, run.id, run.stack_key, run.config_key, also_standing=stands)
+
+
+def _mentioned(session: Session, runs: Iterable[str]) -> dict[str, Row[Any]]:
+    """Name and step time of the runs that are still there, by number."""
+    ids = {int(run) for run in runs if run.isdigit()}
+    chosen = select(RunRow.id, RunRow.name, RunRow.step_time_ms).where(col(RunRow.id).in_(ids))  # type: ignore[call-overload]
+    return {str(row.id): row for row in session.execute(chosen)}
