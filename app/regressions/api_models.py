@@ -1,0 +1,211 @@
+"""What the API says of regressions, in types (`docs/api.md` in prose). Additions are welcome, changes are not."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.domain.cost import Cost
+from app.domain.triage import State
+from app.regressions.filters import ANY_STATE, WORST_FIRST
+from app.regressions.read_models import Member, Regression, RegressionPage
+from app.regressions.triage import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, Answer, Change, Seen
+from app.storage.audit import AuditEvent
+
+RegressionId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the regression.")]
+Metric = Literal["step_time_ms", "peak_memory_gib", "lm_loss"]
+
+
+class RegressionQuery(BaseModel):
+    """Filters of the list; an empty one means any."""
+
+    q: str = Field("", description="Words that must all occur: in the cause, note, assignee, link, or a run's names.")
+    state: str = Field(ANY_STATE, description="A state, `active` (open or acknowledged) or `any`.")
+    project: str = ""
+    assignee: str = Field("", description="`nobody`: those that nobody has.")
+    metric: str = ""
+    kind: str = Field("", description="`run` or `upgrade`.")
+    axis: str = Field("", description="Where the cause lies: `container`, `recipe`, `code`, `place` or `workload`.")
+    gpu: str = Field("", description="`unknown`: those of which it is not known.")
+    model: str = ""
+    sort: str = Field(WORST_FIRST, description="`cost`, `age` or `size`, with `-` for descending.")
+    page: int = Field(1, ge=1, le=1_000_000)
+    page_size: int = Field(50, ge=1, le=200)
+
+    def filters(self) -> dict[str, str]:
+        return {name: value for name, value in self.model_dump().items() if isinstance(value, str)}
+
+
+class MemberOut(BaseModel):
+    """One stack that became slower."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    run_id: int = Field(description="The first slow run.")
+    run_url: str
+    run_name: str
+    branch: str
+    commit: str
+    ordered_at: datetime = Field(description="Place of the run in the history of its stack.")
+    quarantine: str = Field(description="Why the run counts no more; empty when it counts.")
+    title: str = Field(description="The stack in one line, for people.")
+    stack_key: str
+    config_key: str
+    model: str | None
+    gpu: str | None
+    gpus: int | None
+    dispatcher: str | None
+    usual_ms: float | None = Field(description="Step time before; null for a regression of another metric.")
+    slow_ms: float | None
+    delta_pct: float | None
+    gpu_hours_per_day: float | None = Field(description="Null when it is not known; `cost` of one regression says why.")
+    proposal: Literal["", "fixed"] = Field(description="What the service proposes for this stack.")
+    joined_at: datetime
+
+    @classmethod
+    def of(cls, member: Member, base: str) -> Self:
+        fields = {name: getattr(member, name) for name in cls.model_fields if name != "run_url"}
+        return cls.model_validate(fields | {"run_url": f"{base}/runs/{member.run_id}"})
+
+
+class RegressionOut(BaseModel):
+    """`worst_delta_pct` and `gpu_hours_per_day` are over all members."""
+
+    id: int
+    url: str = Field(description="Page of the regression, for people.")
+    project: str
+    kind: Literal["run", "upgrade"] = Field(description="What opened it: the verdict of a run, or an upgrade report.")
+    state: State
+    metric: Metric
+    cause: str = Field(description="A sentence.")
+    axis: str = Field(description="Where the cause lies; empty when nothing tells.")
+    assignee: str
+    note: str = Field(description="The newest of the discussion.")
+    external_url: str
+    opened_at: datetime
+    changed_at: datetime = Field(description="What a change must have seen.")
+    proposal: Literal["", "fixed"] = Field(description="A state that the service proposes, to accept or to decline.")
+    proposal_run_id: int | None = Field(description="First run of the level that speaks for it, or did.")
+    worst_delta_pct: float | None
+    gpu_hours_per_day: float | None
+    members: list[MemberOut]
+
+    @classmethod
+    def of(cls, found: Regression, base: str) -> Self:
+        return cls.model_validate(_fields(found, base))
+
+
+class RegressionListOut(BaseModel):
+    items: list[RegressionOut]
+    total: int
+    page: int
+    page_size: int
+    pages: int
+
+    @classmethod
+    def of(cls, found: RegressionPage, base: str) -> Self:
+        items = [RegressionOut.of(item, base) for item in found.items]
+        return cls(items=items, total=found.total, page=found.page, page_size=found.page_size, pages=found.pages)
+
+
+class CostOut(BaseModel):
+    """GPU-hours a day of one member: the product of the factors."""
+
+    run_id: int
+    gpu_hours_per_day: float | None
+    runs_per_day: float | None = Field(description="Over the last 14 days of the stack's history.")
+    extra_ms_per_step: float | None
+    steps_per_run: int | None
+    gpus: int | None
+    unknown_because: str
+
+    @classmethod
+    def of(cls, run_id: int, cost: Cost) -> Self:
+        return cls(
+            run_id=run_id, gpu_hours_per_day=cost.gpu_hours_per_day, runs_per_day=cost.runs_per_day,
+            extra_ms_per_step=cost.extra_ms_per_step, steps_per_run=cost.steps_per_run, gpus=cost.gpus,
+            unknown_because=cost.unknown_because,
+        )  # fmt: skip
+
+
+class EventOut(BaseModel):
+    """What somebody did. `before` and `after` hold what changed, by name; `who` is Threewalls for the service."""
+
+    at: datetime
+    who: str
+    action: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+    note: str
+
+    @classmethod
+    def of(cls, event: AuditEvent) -> Self:
+        return cls(
+            at=event.at, who=event.who, action=event.action, before=dict(event.before), after=dict(event.after),
+            note=event.note,
+        )  # fmt: skip
+
+
+class RegressionDetailOut(RegressionOut):
+    costs: list[CostOut] = Field(description="How the cost of each member was made.")
+    events: list[EventOut] = Field(description="The discussion and all that was changed, oldest first.")
+
+
+class ChangeIn(BaseModel):
+    """What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    author: str = Field(min_length=1, max_length=MAX_NAME, description="Who changes it.")
+    state: State | None = None
+    assignee: str | None = Field(None, max_length=MAX_NAME, description='Who has it; "" for nobody.')
+    note: str = Field("", max_length=MAX_NOTE, description="Added to the discussion; `expected` asks for one.")
+    external_url: str | None = Field(None, max_length=MAX_URL, description="http(s) address of an issue elsewhere.")
+    proposal: Answer | None = Field(None, description="The answer to what the service proposes.")
+    quarantine: bool = Field(False, description="With the state `invalid`: also quarantine the slow runs; says why.")
+
+    def change(self) -> Change:
+        return Change(
+            author=self.author, state=self.state, assignee=self.assignee, note=self.note,
+            external_url=self.external_url, answer=self.proposal, quarantine=self.quarantine,
+        )  # fmt: skip
+
+
+class OneChangeIn(ChangeIn):
+    changed_at: datetime | None = Field(
+        None, description="`changed_at` as it was read: if it is another by now, nothing is changed and 409 says whose."
+    )
+
+
+class SeenIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    id: int = Field(ge=1, le=2**31 - 1)
+    changed_at: datetime | None = None
+
+
+class ManyChangesIn(ChangeIn):
+    regressions: list[SeenIn] = Field(min_length=1, max_length=MAX_AT_ONCE, description="All are changed, or none.")
+
+    def seen(self) -> list[Seen]:
+        return [Seen(one.id, one.changed_at) for one in self.regressions]
+
+
+class ManyChangedOut(BaseModel):
+    changed: int = Field(description="How many are different now; the others were so already.")
+    items: list[RegressionOut]
+
+
+def _fields(found: Regression, base: str) -> dict[str, Any]:
+    own = {name: getattr(found, name) for name in RegressionOut.model_fields if name not in ("url", "members")}
+    members = [MemberOut.of(member, base) for member in found.members]
+    return own | {"url": f"{base}/regressions/{found.id}", "members": members}
+
+
+def detail_out(found: Regression, costs: dict[int, Cost], events: list[AuditEvent], base: str) -> RegressionDetailOut:
+    more = {
+        "costs": [CostOut.of(run_id, cost) for run_id, cost in costs.items()],
+        "events": [EventOut.of(event) for event in events],
+    }
+    return RegressionDetailOut.model_validate(_fields(found, base) | more)

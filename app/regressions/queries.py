@@ -1,0 +1,197 @@
+"""What pages and the API read about regressions: filters in, selects, read models out."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, exists, false, func, or_, select
+from sqlmodel import Session, col
+
+from app.domain.run import Stated
+from app.domain.stack_title import stack_title
+from app.domain.triage import ACTIVE, STATES
+from app.errors import NotFound
+from app.regressions.causes import axis_of_cause, has_axis
+from app.regressions.filters import ACTIVE_STATES, ANY_STATE, NOBODY, UNKNOWN, RegressionFilters
+from app.regressions.read_models import Member, Options, Regression, RegressionPage, level_ms
+from app.storage.run_records import aware
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+
+PAGE_SIZE = 50
+
+
+def find_regressions(
+    session: Session, filters: RegressionFilters, page: int = 1, page_size: int = PAGE_SIZE
+) -> RegressionPage:
+    """The regressions that match, in the order asked for. A page past the end is empty, with the true total."""
+    conditions = [*_conditions(filters), *_in_state(filters.state)]
+    total = session.execute(_joined(select(func.count(col(RegressionRow.id)))).where(*conditions)).scalar_one()
+    wanted = _joined(select(RegressionRow, ProjectRow)).where(*conditions).order_by(*_order(filters.sort))
+    rows = session.execute(wanted.limit(page_size).offset((page - 1) * page_size)).all()
+    return RegressionPage(_with_members(session, rows), total, page, page_size)
+
+
+def count_by_state(session: Session, filters: RegressionFilters) -> dict[str, int]:
+    """How many match in each state, whatever state is asked for; `active` and `any` are sums."""
+    counted = _joined(select(col(RegressionRow.state), func.count(col(RegressionRow.id))))
+    rows = session.execute(counted.where(*_conditions(filters)).group_by(col(RegressionRow.state))).all()
+    found: dict[str, int] = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
+    return {ACTIVE_STATES: sum(found[state] for state in ACTIVE)} | found | {ANY_STATE: sum(found.values())}
+
+
+def cost_of(session: Session, filters: RegressionFilters) -> tuple[float | None, int]:
+    """The known cost of all that match, in GPU-hours a day (None: no cost is known), and how many have no known one."""
+    wanted = _joined(
+        select(
+            func.sum(col(RegressionRow.gpu_hours_per_day)),
+            func.count(col(RegressionRow.id)) - func.count(col(RegressionRow.gpu_hours_per_day)),
+        )
+    )
+    found = session.execute(wanted.where(*_conditions(filters), *_in_state(filters.state))).one()
+    return found[0], found[1]
+
+
+def get_regression(session: Session, regression_id: int) -> Regression:
+    """Raises NotFound."""
+    rows = session.execute(
+        _joined(select(RegressionRow, ProjectRow)).where(col(RegressionRow.id) == regression_id)
+    ).all()
+    if not rows:
+        raise NotFound(f"There is no regression {regression_id}. It may have been deleted, or the address is mistyped.")
+    return _with_members(session, rows)[0]
+
+
+def options_of(session: Session) -> Options:
+    """All values that occur among regressions, sorted: what a select box may offer."""
+    of_runs = [
+        _distinct(
+            session,
+            select(column).join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id).distinct(),
+        )
+        for column in (col(RunRow.gpu), col(RunRow.model))
+    ]
+    projects = select(col(ProjectRow.slug)).join(RegressionRow, col(RegressionRow.project_id) == ProjectRow.id)
+    assignees = select(col(RegressionRow.assignee)).distinct()
+    return Options(_distinct(session, projects.distinct()), _distinct(session, assignees), of_runs[0], of_runs[1])
+
+
+def _distinct(session: Session, wanted: Select[Any]) -> tuple[str, ...]:
+    return tuple(sorted(value for value in session.execute(wanted).scalars() if value))
+
+
+def _joined(wanted: Any) -> Select[Any]:
+    chosen: Select[Any] = wanted.select_from(RegressionRow)
+    return chosen.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
+
+
+def _in_state(state: str) -> list[ColumnElement[bool]]:
+    if state == ANY_STATE:
+        return []
+    return [col(RegressionRow.state).in_(ACTIVE if state == ACTIVE_STATES else (state,))]
+
+
+def _conditions(filters: RegressionFilters) -> list[ColumnElement[bool]]:
+    """All but the state."""
+    equal = {"project": col(ProjectRow.slug), "metric": col(RegressionRow.metric), "kind": col(RegressionRow.kind)}
+    conditions: list[ColumnElement[bool]] = [
+        column == filters.active[name] for name, column in equal.items() if name in filters.active
+    ]
+    if filters.assignee:
+        conditions.append(col(RegressionRow.assignee) == ("" if filters.assignee == NOBODY else filters.assignee))
+    if filters.axis:
+        conditions.append(has_axis(filters.axis))
+    for value, column in ((filters.gpu, col(RunRow.gpu)), (filters.model, col(RunRow.model))):
+        if value:
+            conditions.append(_some_member(column.is_(None) if value == UNKNOWN else column == value))
+    return conditions + [_mentions(word) for word in filters.q.split()]
+
+
+def _some_member(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """One of its slow runs is so."""
+    return exists(
+        select(col(RunRow.id))
+        .join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id)
+        .where(col(RegressionMemberRow.regression_id) == RegressionRow.id, condition)
+    )
+
+
+def _mentions(word: str) -> ColumnElement[bool]:
+    """Regressions that a word of the search box names: by part of a text or of a run's, by number or stack key."""
+    number = word.removeprefix("#")
+    # Ids fit in 63 bits; a longer number is part of a text, not an id.
+    is_number = number.isascii() and number.isdigit() and len(number) < 19
+    by_id = col(RegressionRow.id) == int(number) if is_number else false()
+    by_run = col(RunRow.id) == int(number) if is_number else false()
+    own = (RegressionRow.cause, RegressionRow.assignee, RegressionRow.note, RegressionRow.external_url, ProjectRow.slug)
+    of_run = (RunRow.name, RunRow.branch, RunRow.commit, RunRow.model, RunRow.gpu, RunRow.dispatcher)
+    by_stack = col(RunRow.stack_key).startswith(word, autoescape=True)
+    return or_(by_id, *_contain(own, word), _some_member(or_(by_run, by_stack, *_contain(of_run, word))))
+
+
+def _contain(columns: Iterable[Any], word: str) -> list[ColumnElement[bool]]:
+    return [func.lower(col(column)).contains(word.lower(), autoescape=True) for column in columns]
+
+
+def _order(sort: str) -> tuple[ColumnElement[Any], ...]:
+    columns: dict[str, Any] = {
+        "cost": col(RegressionRow.gpu_hours_per_day),
+        "age": col(RegressionRow.opened_at),
+        "size": col(RegressionRow.worst_delta_pct),
+    }
+    name, descending = sort.removeprefix("-"), sort.startswith("-")
+    column = columns[name]
+    # The greatest age is the earliest time.
+    ordered = column.desc() if descending != (name == "age") else column.asc()
+    # `is null` first puts those without the figure last in both directions, on both databases.
+    return (column.is_(None), ordered, col(RegressionRow.id).desc())
+
+
+_MEMBER_COLUMNS = (
+    RunRow.name, RunRow.branch, RunRow.commit, RunRow.ordered_at, RunRow.quarantine, RunRow.model, RunRow.gpu,
+    RunRow.gpus, RunRow.dispatcher,
+    col(RunRow.contract)["routing_mode"]["value"].as_string().label("routing_mode"),
+    col(RunRow.contract)["container"]["value"].as_string().label("container"),
+)  # fmt: skip
+"""Two values of the contract instead of all of it: a list would read megabytes of JSON for its titles."""
+
+
+def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
+    ids = [row.RegressionRow.id for row in rows]
+    found = session.execute(
+        select(RegressionMemberRow, *_MEMBER_COLUMNS)  # type: ignore[call-overload]
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+        .where(col(RegressionMemberRow.regression_id).in_(ids))
+        .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
+    )
+    members: dict[int, list[Member]] = {id_: [] for id_ in ids}
+    for row in found:
+        members[row.RegressionMemberRow.regression_id].append(_member(row))
+    return tuple(_regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id]) for row in rows)
+
+
+def _regression(row: RegressionRow, project: ProjectRow, members: Sequence[Member]) -> Regression:
+    assert row.id is not None  # noqa: S101  # a row that was read has its key
+    return Regression(
+        id=row.id, project=project.slug, generated=project.generated, kind=row.kind, cause=row.cause,
+        axis=axis_of_cause(row.cause_key) or "", metric=row.metric, state=row.state, assignee=row.assignee,
+        note=row.note, external_url=row.external_url, opened_at=aware(row.opened_at),
+        changed_at=aware(row.changed_at),
+        proposal=row.proposal, proposal_run_id=row.proposal_run_id, worst_delta_pct=row.worst_delta_pct,
+        gpu_hours_per_day=row.gpu_hours_per_day, members=tuple(members),
+    )  # fmt: skip
+
+
+def _member(row: Row[Any]) -> Member:
+    member: RegressionMemberRow = row.RegressionMemberRow
+    return Member(
+        run_id=member.run_id, run_name=row.name, branch=row.branch, commit=row.commit,
+        ordered_at=aware(row.ordered_at), quarantine=row.quarantine, model=row.model, gpu=row.gpu, gpus=row.gpus,
+        dispatcher=row.dispatcher, stack_key=member.stack_key, config_key=member.config_key, title=_title(row),
+        usual_ms=level_ms(member.usual_level), slow_ms=level_ms(member.slow_level), delta_pct=member.delta_pct,
+        gpu_hours_per_day=member.gpu_hours_per_day, proposal=member.proposal, joined_at=aware(member.joined_at),
+    )  # fmt: skip
+
+
+def _title(row: Row[Any]) -> str:
+    named = ("model", "gpu", "gpus", "dispatcher", "routing_mode", "container")
+    known = {name: Stated(value, "metadata") for name in named if (value := getattr(row, name)) is not None}
+    return stack_title(known)

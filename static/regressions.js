@@ -1,0 +1,24 @@
+// The triage list: select all rows of the page, and how many are selected. Without script each row is selected by itself.
+const rows = () => [...document.querySelectorAll('input[name="seen"]')];
+
+function show() {
+  const all = document.querySelector("[data-select-all]");
+  const selected = rows().filter((row) => row.checked).length;
+  if (all) {
+    all.hidden = false;
+    all.checked = selected > 0 && selected === rows().length;
+    all.indeterminate = selected > 0 && selected < rows().length;
+  }
+  const count = document.querySelector("[data-selected]");
+  if (count) {
+    count.hidden = false;
+    count.textContent = `${selected} of ${rows().length}`;
+  }
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-select-all]")) for (const row of rows()) row.checked = event.target.checked;
+  if (event.target.matches('[data-select-all], input[name="seen"]')) show();
+});
+document.addEventListener("htmx:afterSwap", show);
+show();

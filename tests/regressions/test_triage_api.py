@@ -1,0 +1,367 @@
+"""The triage list and its changes through the API: contract, errors that name their field, who saw what, the record."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select
+from sqlmodel import Session, col
+from starlette.testclient import TestClient
+
+from app.storage.database import read_session, transaction
+from app.storage.regressions import open_regressions
+from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow
+from tests.regressions.triaged import FIRST, SlowStack, make_regression, make_slow_stack
+
+Make = Callable[..., int]
+URL = "/api/v1/regressions"
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with transaction(engine) as session:
+        yield session
+
+
+@pytest.fixture
+def stack(engine: Engine) -> SlowStack:
+    with transaction(engine) as session:
+        return make_slow_stack(session)
+
+
+@pytest.fixture
+def make(engine: Engine, stack: SlowStack) -> Make:
+    def make(stacks: Any = stack, **columns: Any) -> int:
+        with transaction(engine) as session:
+            return make_regression(session, stacks, **columns)
+
+    return make
+
+
+def patch(client: TestClient, number: int, **body: Any) -> Any:
+    return client.patch(f"{URL}/{number}", json={"author": "Ada"} | body)
+
+
+def fields(answer: Any) -> dict[str, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return {error["field"]: error["message"] for error in answer.json()["errors"]}
+
+
+def test_the_list_says_what_where_since_and_how_much(client: TestClient, make: Make, stack: SlowStack) -> None:
+    number = make()
+    answer = client.get(URL).json()
+    assert {name: answer[name] for name in ("total", "page", "page_size", "pages")} == {
+        "total": 1, "page": 1, "page_size": 50, "pages": 1,
+    }  # fmt: skip
+    (item,) = answer["items"]
+    assert item["id"] == number
+    assert item["url"] == f"http://testserver/regressions/{number}"
+    assert (item["project"], item["kind"], item["state"], item["metric"]) == ("triage", "run", "open", "step_time_ms")
+    assert (item["worst_delta_pct"], item["gpu_hours_per_day"]) == (5.0, 12.5)
+    assert item["opened_at"] == "2026-11-09T03:00:00Z"
+    (member,) = item["members"]
+    assert member["run_id"] == stack.since
+    assert member["run_url"] == f"http://testserver/runs/{stack.since}"
+    assert member["title"] == "Qwen3-30B-A3B · 16 × H100 · alltoall · forced balance · nemo:26.06"
+    assert member["usual_ms"] == pytest.approx(20_000.0)
+    assert member["slow_ms"] == pytest.approx(21_000.0)
+
+
+def test_one_regression_says_how_its_cost_was_made(client: TestClient, make: Make, stack: SlowStack) -> None:
+    answer = client.get(f"{URL}/{make()}").json()
+    (cost,) = answer["costs"]
+    # 1 run a day x 1 s x 50 steps x 16 GPUs
+    assert cost == {
+        "run_id": stack.since, "gpu_hours_per_day": pytest.approx(1000 * 50 * 16 / 3.6e6), "runs_per_day": 1.0,
+        "extra_ms_per_step": pytest.approx(1000.0), "steps_per_run": 50, "gpus": 16, "unknown_because": "",
+    }  # fmt: skip
+    assert [event["action"] for event in answer["events"]] == ["opened"]
+
+
+def test_a_cost_that_is_not_known_says_why(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        lonely = make_slow_stack(session, stack="lonely", days=(0, 1))
+        memory = make_slow_stack(session, stack="memory")
+    for stack, metric, because in (
+        (lonely, "step_time_ms", "fewer than 2 runs"),
+        (memory, "peak_memory_gib", "step time did not change"),
+    ):
+        (cost,) = client.get(f"{URL}/{make(stack, metric=metric)}").json()["costs"]
+        assert cost["gpu_hours_per_day"] is None
+        assert because in cost["unknown_because"]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", {"fast", "mine", "old"}),
+        ("state=active", {"fast", "mine"}),
+        ("state=any", {"fast", "mine", "old"}),
+        ("state=acknowledged", {"mine"}),
+        ("project=triage", {"fast", "mine", "old"}),
+        ("project=nothing", set()),
+        ("assignee=Ada", {"mine"}),
+        ("assignee=nobody", {"fast", "old"}),
+        ("metric=peak_memory_gib", {"old"}),
+        ("kind=upgrade", {"old"}),
+        ("axis=container", {"old"}),
+        ("axis=code", {"fast", "mine"}),
+        ("gpu=GB200", {"old"}),
+        ("gpu=H100", {"fast", "mine"}),
+        ("model=Qwen3-30B-A3B", {"fast", "mine", "old"}),
+        ("model=unknown", set()),
+        ("q=FAST", {"fast"}),
+        ("q=nightly-a fast", {"fast"}),
+        ("q=100%25", set()),
+        ("state=acknowledged&assignee=nobody", set()),
+    ],
+)
+def test_filters_select_regressions(
+    client: TestClient, engine: Engine, make: Make, query: str, found: set[str]
+) -> None:
+    with transaction(engine) as session:
+        other = make_slow_stack(session, stack="other", gpu="GB200")
+    make(cause="fast")
+    make(cause="mine", state="acknowledged", assignee="Ada")
+    make(other, cause="old", state="fixed", metric="peak_memory_gib", kind="upgrade", cause_key="container:x")
+    assert {item["cause"] for item in client.get(f"{URL}?{query}").json()["items"]} == found
+
+
+def test_a_number_a_run_and_a_stack_are_found_by_text(client: TestClient, make: Make, stack: SlowStack) -> None:
+    number = make(cause="one")
+    for text in (f"%23{number}", f"%23{stack.since}", stack.stack_key[:12]):
+        assert client.get(f"{URL}?q={text}").json()["total"] == 1, text
+    assert client.get(f"{URL}?q=99999999999999999999").json()["total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("sort", "order"),
+    [
+        ("-cost", "bac"),
+        ("cost", "abc"),
+        ("-age", "cba"),
+        ("age", "abc"),
+        ("-size", "cab"),
+        ("size", "acb"),
+    ],
+)
+def test_sorting_puts_what_is_unknown_last(client: TestClient, make: Make, sort: str, order: str) -> None:
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    make(cause="a", gpu_hours_per_day=1.0, worst_delta_pct=2.0, opened_at=now)
+    make(cause="b", gpu_hours_per_day=9.0, worst_delta_pct=None, opened_at=now - timedelta(days=1))
+    make(cause="c", gpu_hours_per_day=None, worst_delta_pct=3.0, opened_at=now - timedelta(days=2))
+    items = client.get(f"{URL}?sort={sort}").json()["items"]
+    assert "".join(item["cause"] for item in items) == order
+
+
+def test_the_list_pages_on_the_server(client: TestClient, make: Make) -> None:
+    for _ in range(5):
+        make()
+    answer = client.get(f"{URL}?page=2&page_size=2").json()
+    assert (len(answer["items"]), answer["total"], answer["pages"]) == (2, 5, 3)
+    assert client.get(f"{URL}?page=9&page_size=2").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("state=done", "state"),
+        ("metric=mfu", "metric"),
+        ("kind=person", "kind"),
+        ("axis=moon", "axis"),
+        ("sort=id", "sort"),
+        ("page=0", "page"),
+        ("page_size=100000", "page_size"),
+        ("q=%00", "q"),
+    ],
+)
+def test_a_filter_that_means_nothing_is_refused_by_name(client: TestClient, query: str, field: str) -> None:
+    answer = client.get(f"{URL}?{query}")
+    assert answer.status_code == 422
+    assert field in fields(answer)
+
+
+def test_a_change_is_made_and_recorded_in_one_piece(client: TestClient, engine: Engine, make: Make) -> None:
+    number = make()
+    before = client.get(f"{URL}/{number}").json()["changed_at"]
+    answer = patch(
+        client, number, state="acknowledged", assignee=" Grace ", note="Looks like\nNCCL.",
+        external_url="https://tracker.example/42", changed_at=before,
+    )  # fmt: skip
+    assert answer.status_code == 200
+    body = answer.json()
+    assert (body["state"], body["assignee"], body["note"]) == ("acknowledged", "Grace", "Looks like\nNCCL.")
+    assert body["external_url"] == "https://tracker.example/42"
+    assert body["changed_at"] > before
+    event = body["events"][-1]
+    assert (event["who"], event["action"], event["note"]) == ("Ada", "changed", "Looks like\nNCCL.")
+    assert event["before"] == {"state": "open", "assignee": "", "external_url": ""}
+    assert event["after"] == {
+        "state": "acknowledged", "assignee": "Grace", "external_url": "https://tracker.example/42",
+    }  # fmt: skip
+    with read_session(engine) as session:
+        (row,) = session.execute(select(AuditEventRow).where(col(AuditEventRow.who) == "Ada")).scalars()
+        assert (row.subject, row.subject_id) == ("regression", str(number))
+        assert row.project_id is not None
+
+
+def test_a_note_alone_is_part_of_the_discussion(client: TestClient, make: Make) -> None:
+    number = make()
+    patch(client, number, note="first")
+    body = patch(client, number, note="second").json()
+    assert body["note"] == "second"
+    assert [(event["action"], event["note"]) for event in body["events"][1:]] == [
+        ("noted", "first"), ("noted", "second"),
+    ]  # fmt: skip
+
+
+def test_what_is_so_already_is_no_change(client: TestClient, make: Make) -> None:
+    number = make(assignee="Ada")
+    before = client.get(f"{URL}/{number}").json()
+    assert patch(client, number, state="open", assignee="Ada").json() == before
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({}, "state", "must say what"),
+        ({"author": " "}, "author", "must say who"),
+        ({"state": "done"}, "state", ""),
+        ({"state": "expected"}, "note", "why it is expected"),
+        ({"state": "expected", "note": " \n"}, "note", "why it is expected"),
+        ({"assignee": "x" * 101}, "assignee", ""),
+        ({"note": "x" * 2001}, "note", ""),
+        ({"note": "a\0b"}, "note", "control"),
+        ({"external_url": "javascript:alert(1)"}, "external_url", "https://"),
+        ({"external_url": "ftp://host/x"}, "external_url", "https://"),
+        ({"external_url": "//host/x"}, "external_url", "https://"),
+        ({"external_url": "https://"}, "external_url", "https://"),
+        ({"external_url": "https://[host"}, "external_url", "https://"),
+        ({"external_url": "https://a b"}, "external_url", "without blanks"),
+        ({"external_url": "https://me:secret@host/x"}, "external_url", "user name"),
+        ({"proposal": "accept"}, "proposal", "nothing is proposed"),
+        ({"proposal": "maybe"}, "proposal", ""),
+        ({"quarantine": True, "note": "bad node"}, "quarantine", "invalid"),
+        ({"quarantine": True, "state": "invalid"}, "note", "why the runs are quarantined"),
+        ({"state": "fixed", "colour": "red"}, "colour", ""),
+        ({"state": "acknowledged", "changed_at": "yesterday"}, "changed_at", ""),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_by_field(
+    client: TestClient, make: Make, body: dict[str, Any], field: str, words: str
+) -> None:
+    number = make()
+    answer = patch(client, number, **body)
+    assert answer.status_code == 422
+    assert words in fields(answer)[field]
+    assert len(client.get(f"{URL}/{number}").json()["events"]) == 1
+
+
+def test_a_state_that_may_not_follow_is_refused(client: TestClient, make: Make) -> None:
+    answer = patch(client, make(state="fixed"), state="expected", note="why")
+    assert answer.status_code == 422
+    assert "only open may follow" in fields(answer)["state"]
+
+
+def test_what_somebody_else_changed_is_told_and_not_overwritten(client: TestClient, make: Make) -> None:
+    number = make()
+    seen = client.get(f"{URL}/{number}").json()["changed_at"]
+    assert patch(client, number, author="Grace", state="acknowledged", changed_at=seen).status_code == 200
+    answer = patch(client, number, state="invalid", note="a bad node", changed_at=seen)
+    assert answer.status_code == 409
+    assert answer.json()["title"] == "Somebody changed it meanwhile"
+    assert "by Grace" in fields(answer)["changed_at"]
+    assert "it is acknowledged" in fields(answer)["changed_at"]
+    after = client.get(f"{URL}/{number}").json()
+    assert (after["state"], after["note"]) == ("acknowledged", "")
+
+
+@pytest.mark.parametrize(("answer", "state"), [("accept", "fixed"), ("decline", "open")])
+def test_a_proposal_is_accepted_or_declined(
+    client: TestClient, make: Make, stack: SlowStack, answer: str, state: str
+) -> None:
+    number = make(proposal="fixed", proposal_run_id=stack.runs[-1])
+    body = patch(client, number, proposal=answer, note="looked at it").json()
+    assert (body["state"], body["proposal"], body["proposal_run_id"]) == (state, "", stack.runs[-1])
+    event = body["events"][-1]
+    assert (event["action"], event["note"]) == (f"proposal_{answer.removesuffix('e')}ed", "looked at it")
+    assert event["before"]["proposal"] == "fixed"
+    assert [member["proposal"] for member in body["members"]] == [""]
+
+
+def test_closing_it_otherwise_answers_the_proposal_too(client: TestClient, make: Make, stack: SlowStack) -> None:
+    number = make(proposal="fixed", proposal_run_id=stack.runs[-1])
+    assert patch(client, number, state="acknowledged").json()["proposal"] == "fixed"
+    assert patch(client, number, state="fixed").json()["proposal"] == ""
+
+
+def test_an_invalid_one_quarantines_its_slow_runs_when_asked(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    number = make()
+    body = patch(client, number, state="invalid", note="node 7 was throttled", quarantine=True).json()
+    assert body["state"] == "invalid"
+    assert body["members"][0]["quarantine"] == "node 7 was throttled"
+    with read_session(engine) as session:
+        run = session.get_one(RunRow, stack.since)
+        assert (run.quarantine, run.quarantined_by) == ("node 7 was throttled", "Ada")
+        assert session.execute(select(func.count()).where(col(AuditEventRow.subject) == "run")).scalar_one() == 1
+
+
+def test_a_refused_change_quarantines_nothing(client: TestClient, engine: Engine, make: Make, stack: SlowStack) -> None:
+    answer = patch(client, make(state="fixed"), state="invalid", note="node 7", quarantine=True)
+    assert answer.status_code == 422
+    with read_session(engine) as session:
+        assert session.get_one(RunRow, stack.since).quarantine == ""
+
+
+def test_several_are_changed_together(client: TestClient, make: Make) -> None:
+    first, second = make(), make(assignee="Grace")
+    body = {"author": "Ada", "assignee": "Grace", "regressions": [{"id": first}, {"id": second}]}
+    answer = client.patch(URL, json=body)
+    assert answer.status_code == 200
+    assert answer.json()["changed"] == 1
+    assert [item["assignee"] for item in answer.json()["items"]] == ["Grace", "Grace"]
+
+
+def test_several_are_changed_all_or_none(client: TestClient, make: Make) -> None:
+    good, closed, stale = make(), make(state="fixed"), make()
+    answer = client.patch(
+        URL, json={"author": "Ada", "state": "acknowledged", "regressions": [{"id": good}, {"id": closed}]}
+    )
+    assert answer.status_code == 422
+    assert list(fields(answer)) == ["regressions.1.state"]
+    old = (FIRST - timedelta(days=1)).isoformat()
+    rows = [{"id": good}, {"id": stale, "changed_at": old}]
+    answer = client.patch(URL, json={"author": "Ada", "state": "acknowledged", "regressions": rows})
+    assert answer.status_code == 409
+    assert list(fields(answer)) == ["regressions.1.changed_at"]
+    answer = client.patch(
+        URL, json={"author": "Ada", "state": "acknowledged", "regressions": [{"id": good}, {"id": 999}]}
+    )
+    assert answer.status_code == 404
+    assert client.get(f"{URL}/{good}").json()["state"] == "open"
+
+
+def test_what_is_not_there_is_not_found(client: TestClient) -> None:
+    assert client.get(f"{URL}/7").status_code == 404
+    assert patch(client, 7, state="fixed").status_code == 404
+    assert client.get(URL).json()["items"] == []
+
+
+def test_open_ones_are_counted_for_the_navigation(session: Session) -> None:
+    assert open_regressions(session).count == 0
+    stack = make_slow_stack(session)
+    for state, hours in (("open", 2.5), ("open", None), ("open", 1.0), ("acknowledged", 9.0), ("fixed", 9.0)):
+        make_regression(session, stack, state=state, gpu_hours_per_day=hours)
+    found = open_regressions(session)
+    assert (found.count, found.gpu_hours_per_day, found.without_cost) == (3, 3.5, 1)
+
+
+def test_a_regression_goes_with_nothing_but_its_own_rows(session: Session) -> None:
+    number = make_regression(session, make_slow_stack(session))
+    session.delete(session.get_one(RegressionRow, number))
+    session.flush()
+    assert session.execute(select(func.count(col(RegressionMemberRow.run_id)))).scalar_one() == 0
+    assert session.execute(select(func.count(col(RunRow.id)))).scalar_one() == 17
