@@ -11,6 +11,7 @@ _WORDS = {
 }
 """Of a metric that rises, and of one that falls; the others are higher or lower."""
 _OTHERWISE = ("higher", "lower")
+THE_SAME = "the same"
 _NO_CHANGE = 0.005
 """In percent: below this all digits that are shown are zeros."""
 
@@ -26,8 +27,9 @@ class ChangeText:
 
     @property
     def text(self) -> str:
-        """`+3.4 % slower (2.1 to 4.7)`."""
-        return f"{self.delta} {self.word}" + (f" ({self.interval})" if self.interval else "")
+        """`+3.4 % slower (2.1 to 4.7)`; `the same (-0.20 to 0.20)`."""
+        size = self.word if self.word == THE_SAME else f"{self.delta} {self.word}"
+        return size + (f" ({self.interval})" if self.interval else "")
 
 
 def change_text(
@@ -35,7 +37,7 @@ def change_text(
 ) -> ChangeText:
     """The change of `metric` in percent of itself, with the ends of its interval."""
     if abs(delta_pct) < _NO_CHANGE:
-        return ChangeText(f"0.00{THIN}%", f"0.00{THIN}%", "the same", _interval(ci_low_pct, ci_high_pct, rises=True))
+        return ChangeText(f"0.00{THIN}%", f"0.00{THIN}%", THE_SAME, _interval(ci_low_pct, ci_high_pct, rises=True))
     rises = delta_pct > 0
     word = _WORDS.get(metric, _OTHERWISE)[0 if rises else 1]
     return ChangeText(

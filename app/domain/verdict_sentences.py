@@ -5,12 +5,14 @@ The short lines of reports are in `verdict_words.py`. `label` turns the name of 
 
 from collections.abc import Iterator, Sequence
 
-from app.domain.changes import change_text
+from app.domain.changes import THE_SAME, change_text
 from app.domain.detection import StepTimeChange
+from app.domain.matching import Difference, NearMiss
 from app.domain.numbers import THIN, counted, percent
 from app.domain.verdict_document import MeasuredContrast, VerdictDocument
-from app.domain.verdict_words import Label, differences, listed_runs, miss_line, side_text
+from app.domain.verdict_words import Label, differences, listed_runs, side_text
 
+_MOST_FIELDS = 5
 _CERTAINTY = {
     "regression": "certain enough to act on",
     "improvement": "beyond what launches of the same job vary",
@@ -54,19 +56,28 @@ def further_notes(document: VerdictDocument) -> tuple[str, ...]:
     return tuple(note for note in notes if "of this commit would decide" not in note)
 
 
-def contrast_sentence(contrast: MeasuredContrast, label: Label = numbered) -> str:
+def contrast_sentence(contrast: MeasuredContrast) -> str:
     """What was measured against another stack, and whose the difference is."""
     found, time = contrast.comparability, contrast.measured.step_time
-    runs = listed_runs(contrast.measured.baseline_used or contrast.runs, label)
-    speed = f"{_size(time)}, {_certain(time)}" if time is not None else "not measurable"
-    whose = (
-        f"the difference belongs to {found.attributed_to}"
-        if found.attributed_to
-        else f"knobs differ, too, so it belongs to no single field: {differences(found.knobs)}"
-    )
-    differ = "differs" if len(contrast.runs) == 1 else "differ"
-    text = f"Against {runs}, which {differ} only in {differences(found.stack)}: {speed}; {whose}."
-    return f"{text} A single-field contrast, no verdict on the code."
+    one = found.stack[0]
+    before, after = sides_text(one)
+    n = counted(len(contrast.measured.baseline_used or contrast.runs), "run")
+    whose = f"It may be {one.field}"
+    if found.knobs:
+        whose = f"Knobs differ, too, so it belongs to no single field: {differences(found.knobs)}"
+    elif found.attributed_to:
+        whose = f"The difference belongs to {one.field}, as far as contracts can tell"
+    if time is None:
+        return f"{n} that had {one.field} {before} instead of {after} came closest, and cannot be measured against."
+    against = f"than {n} with {one.field} {before} instead of {after}, {_certain(time)}"
+    return f"{_size(time)} {against}. {whose}. A single-field contrast, no verdict on the code."
+
+
+def sides_text(one: Difference) -> tuple[str, str]:
+    """Both sides; of names in one folder (`nvcr.io/nvidia/nemo:26.06`) their last parts."""
+    before, after = side_text(one.field, one.a), side_text(one.field, one.b)
+    (folder, _, old), (other_folder, _, new) = before.rpartition("/"), after.rpartition("/")
+    return (old, new) if folder and folder == other_folder else (before, after)
 
 
 def baseline_words(document: VerdictDocument) -> str:
@@ -111,18 +122,30 @@ def _sentences(document: VerdictDocument, label: Label) -> Iterator[str]:
 def _without_baseline(document: VerdictDocument, label: Label) -> Iterator[str]:
     if document.contrast is not None:
         yield "No run of this stack can be its baseline yet."
-        yield contrast_sentence(document.contrast, label)
+        yield contrast_sentence(document.contrast)
     elif not document.misses:
         yield "There is no earlier run to compare with."
     else:
-        yield f"No earlier run may be compared. The closest: {miss_line(document.misses[0], label)}."
+        yield f"No earlier run may be compared. {_closest(document.misses[0], label)}"
+
+
+def _closest(miss: NearMiss, label: Label) -> str:
+    """Names alone: what the values are stands in a table below."""
+    run = label(miss.run)
+    if not miss.fields:
+        return f"The closest, {run}, is of the same stack, but {miss.never_a_baseline_because or 'is no baseline'}."
+    fields = miss.fields[:_MOST_FIELDS]
+    more = len(miss.fields) - len(fields)
+    names = ", ".join(fields) + (f" and {counted(more, 'more field')}" if more else "")
+    return f"The closest, {run}, differs in {names}."
 
 
 def _speed(document: VerdictDocument, time: StepTimeChange) -> str:
     against, found = baseline_words(document), document.comparability
     if not document.raises_regression and found is not None and found.kind == "matched_ab":
         knob = found.knobs[0]
-        against = f"with {knob.field} {side_text(knob.field, knob.b)} instead of {side_text(knob.field, knob.a)}"
+        before, after = sides_text(knob)
+        against = f"with {knob.field} {after} instead of {before}"
         if time.decision == "no_change":
             return f"As fast {against}, to within 2{THIN}% (matched A/B, one knob)."
         return f"{_size(time)} {against} (matched A/B, one knob), {_certainty(document, time)}."
@@ -141,7 +164,7 @@ def _is(names: Sequence[str]) -> str:
 
 def _size(time: StepTimeChange) -> str:
     change = change_text(time.delta_pct)
-    return "As fast" if change.word == "the same" else f"{change.size} {change.word}"
+    return "As fast" if change.word == THE_SAME else f"{change.size} {change.word}"
 
 
 def _certainty(document: VerdictDocument, time: StepTimeChange) -> str:

@@ -19,12 +19,11 @@ from app.domain.verdict_document import VerdictDocument
 from app.domain.verdict_sentences import (
     answer,
     baseline_words,
-    contrast_sentence,
     further_notes,
-    numbered,
+    sides_text,
     what_would_decide,
 )
-from app.domain.verdict_words import left_out_runs, side_text
+from app.domain.verdict_words import left_out_runs
 from app.storage.evidence import suspects_with_evidence
 from app.storage.run_records import RunDetail
 from app.storage.run_regressions import RunRegression, regressions_of
@@ -105,7 +104,6 @@ class VerdictView:
     would_decide: str
     baseline_kind: str
     baseline_words: str
-    contrast: str
     left_out: tuple[LeftOut, ...]
     suspects: tuple[SuspectRow, ...]
     misses: tuple[MissRow, ...]
@@ -114,6 +112,11 @@ class VerdictView:
     regressions: tuple[RunRegression, ...]
     names: Mapping[str, str]
     baseline_times: tuple[float, ...]
+
+    @property
+    def is_verdict(self) -> bool:
+        """False of a contrast: what was measured decides nothing."""
+        return bool(self.baseline)
 
     @property
     def decision(self) -> str:
@@ -180,7 +183,6 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         would_decide=what_would_decide(document),
         baseline_kind=_BASELINES.get(document.baseline_kind, ""),
         baseline_words=baseline_words(document) if document.verdict.baseline_used else "",
-        contrast=contrast_sentence(contrast, numbered) if contrast else "",
         left_out=left_out,
         suspects=_suspects(session, run, document),
         misses=misses,
@@ -229,7 +231,7 @@ def _miss(miss: NearMiss) -> MissRow:
 
 
 def _differs(one: Difference) -> DiffersIn:
-    return DiffersIn(one.field, AXIS_TITLES[one.axis], side_text(one.field, one.a), side_text(one.field, one.b))
+    return DiffersIn(one.field, AXIS_TITLES[one.axis], *sides_text(one))
 
 
 def _older(stored: tuple[StoredVerdict, ...]) -> tuple[OlderVerdict, ...]:

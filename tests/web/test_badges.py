@@ -18,7 +18,7 @@ from app.web.templating import environment
         ((0.31, -0.04, 0.66), "step_time_ms", "+0.31 % slower (−0.04 to 0.66)"),
         ((-3.3, -4.5, -2.1), "tokens_per_s_per_gpu", "−3.3 % lower (2.1 to 4.5)"),
         ((4.2, None, None), "peak_memory_gib", "+4.2 % more"),
-        ((0.001, -0.2, 0.2), "step_time_ms", "0.00 % the same (−0.20 to 0.20)"),
+        ((0.001, -0.2, 0.2), "step_time_ms", "the same (−0.20 to 0.20)"),
         ((1.0, float("nan"), float("inf")), "step_time_ms", "+1.0 % slower"),
     ],
 )
