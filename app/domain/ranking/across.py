@@ -1,0 +1,185 @@
+"""Several stacks of one hardware and family beside each other: counts and ranges, never a mean of unlike things.
+
+Stacks differ in workload, size, container and precision, so their step times and gains have no common mean. What can be
+said of all of them is in how many a dispatcher won, tied or lost, and between which values its gain lies.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.ranking.ep_size import EpSize, ep_size
+from app.domain.ranking.ranked_run import DISPATCHERS
+from app.domain.ranking.standings import REFERENCE, Board, Entry, StackStandings
+
+Result = Literal["won", "tied", "lost", "directional", "alone", "could_not_run"]
+"""won            clearly faster than every other dispatcher of the stack
+tied           beaten by none, and not clearly faster than all
+lost           clearly slower than at least one
+directional    it rests on runs that are too short, or all that it met do: counted for neither side
+alone          the only one with a result
+could_not_run  its package is not in the container"""
+
+
+@dataclass(frozen=True, slots=True)
+class StackResult:
+    """How one dispatcher did in one stack. `gain_pct` over alltoall, None where there is no full-length one."""
+
+    stack_key: str
+    dispatcher: str
+    result: Result
+    ep_size: EpSize
+    precision: str
+    gain_pct: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GainRange:
+    """The lowest and the highest gain in throughput over alltoall, percent, each with its stack."""
+
+    lowest_pct: float
+    lowest_stack: str
+    highest_pct: float
+    highest_stack: str
+    stacks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """One dispatcher over stacks. Each stack counts once, in one of the numbers."""
+
+    dispatcher: str
+    won: int
+    tied: int
+    lost: int
+    directional: int
+    alone: int
+    could_not_run: int
+    gain: GainRange | None
+    stacks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TallyGroup:
+    """Tallies of stacks with one precision and size of expert parallelism; None and None: all of them."""
+
+    precision: str | None
+    ep_size: EpSize | None
+    tallies: tuple[Tally, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSummary:
+    """All stacks of one hardware, family, routing mode and semantic class at one floor of evidence."""
+
+    hardware: str
+    family: str
+    routing_mode: str
+    semantic_class: str
+    floor: str
+    stacks: int
+    rankings: int
+    overall: TallyGroup
+    groups: tuple[TallyGroup, ...]
+
+
+def across(standings: Iterable[StackStandings], floor: str) -> tuple[ClassSummary, ...]:
+    """One summary for each hardware, family and class among `standings`. Different classes are never added up."""
+    classes: dict[tuple[str, str, str, str], list[tuple[StackStandings, Board]]] = {}
+    for stack in sorted(standings, key=lambda one: one.stack_key):
+        for board in stack.boards_at(floor):
+            key = (stack.hardware, stack.family, board.routing_mode, board.semantic_class)
+            classes.setdefault(key, []).append((stack, board))
+    return tuple(_summary(key, classes[key], floor) for key in sorted(classes))
+
+
+def results_of(stack: StackStandings, board: Board) -> tuple[StackResult, ...]:
+    """How each dispatcher did on one board."""
+    done = [
+        StackResult(
+            stack.stack_key, entry.dispatcher, _result(entry, board), ep_size(entry.ep), stack.precision,
+            _solid_gain(entry),
+        )
+        for entry in board.entries
+    ]  # fmt: skip
+    names = {entry.dispatcher for entry in board.entries}
+    sizes = {one.ep_size for one in done}
+    size: EpSize = sizes.pop() if len(sizes) == 1 else "unknown"
+    could_not: list[StackResult] = [
+        StackResult(stack.stack_key, one.dispatcher, "could_not_run", size, stack.precision)
+        for one in stack.missing
+        if one.dispatcher not in names
+    ]
+    return (*done, *could_not)
+
+
+def _result(entry: Entry, board: Board) -> Result:
+    place = entry.place
+    if place is None:
+        return "alone"
+    met = {other.dispatcher: other for other in board.entries}
+    solid_loss = any(not met[name].directional for name in place.beaten_by)
+    if entry.directional or all(met[name].directional for name in met if name != entry.dispatcher):
+        return "directional"
+    if place.beaten_by:
+        return "lost" if solid_loss else "directional"
+    return "tied" if place.ties else "won"
+
+
+def _solid_gain(entry: Entry) -> float | None:
+    gain = entry.gain
+    return None if gain is None or gain.duel.directional else gain.duel.gain_pct
+
+
+def _summary(
+    key: tuple[str, str, str, str], stacks: Sequence[tuple[StackStandings, Board]], floor: str
+) -> ClassSummary:
+    hardware, family, routing_mode, semantic_class = key
+    results = [result for stack, board in stacks for result in results_of(stack, board)]
+    groups = sorted({(one.precision, one.ep_size) for one in results})
+    return ClassSummary(
+        hardware=hardware,
+        family=family,
+        routing_mode=routing_mode,
+        semantic_class=semantic_class,
+        floor=floor,
+        stacks=len(stacks),
+        rankings=sum(board.is_ranking for _, board in stacks),
+        overall=TallyGroup(None, None, _tallies(results)),
+        groups=tuple(
+            TallyGroup(precision, size, _tallies([r for r in results if (r.precision, r.ep_size) == (precision, size)]))
+            for precision, size in groups
+        ),
+    )
+
+
+def _tallies(results: Sequence[StackResult]) -> tuple[Tally, ...]:
+    """In the order of the dispatchers' names: an order by wins would be a ranking of unlike things."""
+    present = {one.dispatcher for one in results}
+    names = [name for name in DISPATCHERS if name in present] + sorted(present.difference(DISPATCHERS))
+    return tuple(_tally(name, [one for one in results if one.dispatcher == name]) for name in names)
+
+
+def _tally(name: str, results: Sequence[StackResult]) -> Tally:
+    def times(result: Result) -> int:
+        return sum(one.result == result for one in results)
+
+    return Tally(
+        dispatcher=name,
+        won=times("won"),
+        tied=times("tied"),
+        lost=times("lost"),
+        directional=times("directional"),
+        alone=times("alone"),
+        could_not_run=times("could_not_run"),
+        gain=None if name == REFERENCE else _gain_range(results),
+        stacks=tuple(one.stack_key for one in results),
+    )
+
+
+def _gain_range(results: Sequence[StackResult]) -> GainRange | None:
+    known = sorted((one.gain_pct, one.stack_key) for one in results if one.gain_pct is not None)
+    if not known:
+        return None
+    (lowest, lowest_stack), (highest, highest_stack) = known[0], known[-1]
+    return GainRange(lowest, lowest_stack, highest, highest_stack, len(known))

@@ -1,0 +1,133 @@
+"""Which of two results is better: the verdict's own test, held in both directions, so that it is symmetric.
+
+A is better than B only when A against B is an improvement and B against A a regression (docs/verdicts.md). Neither
+better is a tie: `equal` when both directions show them to be within 2 %, else `undecided`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.detection.guards import compare_memory
+from app.domain.detection.step_time import MOST_RERUNS, REGRESSION_P, Comparison
+from app.domain.ranking.pooling import Pool
+
+Outcome = Literal["first", "second", "equal", "undecided"]
+_TURNED: dict[Outcome, Outcome] = {"first": "second", "second": "first", "equal": "equal", "undecided": "undecided"}
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """`first` against `second`, dispatchers or configurations. `gain_pct`: more throughput of the first, in percent.
+
+    The interval is the 99 % one of the test; of memory there is none. `gain_pct` of memory is what the first needs
+    less. `more_runs`: further runs of each that would decide, when nothing else changes; None: decided, or not by 20.
+    """
+
+    first: str
+    second: str
+    outcome: Outcome
+    gain_pct: float
+    low_pct: float | None = None
+    high_pct: float | None = None
+    directional: bool = False
+    more_runs: int | None = None
+
+    @property
+    def tie(self) -> bool:
+        return self.outcome in ("equal", "undecided")
+
+    @property
+    def winner(self) -> str:
+        """Empty for a tie."""
+        return {"first": self.first, "second": self.second}.get(self.outcome, "")
+
+    def turned(self) -> "Duel":
+        """The same, seen from the other side."""
+        low, high = (None if side is None else _turn(side) for side in (self.high_pct, self.low_pct))
+        return Duel(
+            self.second, self.first, _TURNED[self.outcome], _turn(self.gain_pct), low, high, self.directional,
+            self.more_runs,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """Both directions of the verdict's test; `shift` of ln(step time), positive when the first is slower."""
+
+    forward: Comparison
+    backward: Comparison
+
+    def outcome(self, k: int, m: int) -> Outcome:
+        there, back = self.forward.decide(k, m), self.backward.decide(m, k)
+        if there == "improvement" and back == "regression":
+            return "first"
+        if there == "regression" and back == "improvement":
+            return "second"
+        return "equal" if there == back == "no_change" else "undecided"
+
+    def half_width(self, k: int, m: int) -> float:
+        """The wider of the two: each direction takes the variance of its own baseline."""
+        return max(self.forward.half_width(REGRESSION_P, k, m), self.backward.half_width(REGRESSION_P, m, k))
+
+
+def duel(first: Pool, second: Pool, names: tuple[str, str] | None = None) -> Duel:
+    """By step time. `names`: what to call the two; else their dispatchers."""
+    test, k, m = _test(first, second), len(first.runs), len(second.runs)
+    outcome, half, shift = test.outcome(k, m), test.half_width(k, m), test.forward.shift
+    one, other = names or (first.dispatcher, second.dispatcher)
+    return Duel(
+        first=one,
+        second=other,
+        outcome=outcome,
+        gain_pct=_gain(shift),
+        low_pct=_gain(shift + half),
+        high_pct=_gain(shift - half),
+        directional=first.directional or second.directional,
+        more_runs=_more_runs(test, k, m) if outcome == "undecided" else None,
+    )
+
+
+def duel_by_memory(first: Pool, second: Pool) -> Duel | None:
+    """By peak memory, by the verdict's rule for it, in both directions; None where it is unknown on a side."""
+    there = compare_memory(first.estimates, second.estimates)
+    back = compare_memory(second.estimates, first.estimates)
+    if there is None or back is None:
+        return None
+    outcome: Outcome = "undecided"
+    if there.decision == "improvement" and back.decision == "regression":
+        outcome = "first"
+    elif there.decision == "regression" and back.decision == "improvement":
+        outcome = "second"
+    elif there.decision == back.decision == "no_change":
+        outcome = "equal"
+    return Duel(
+        first.dispatcher, second.dispatcher, outcome, _less(there.candidate_bytes, there.baseline_bytes),
+        directional=first.directional or second.directional,
+    )  # fmt: skip
+
+
+def _test(first: Pool, second: Pool) -> _Test:
+    shift = first.log_step_time - second.log_step_time
+    return _Test(
+        Comparison(shift, second.variance, second.prior, first.noise, second.noise),
+        Comparison(-shift, first.variance, first.prior, second.noise, first.noise),
+    )
+
+
+def _more_runs(test: _Test, k: int, m: int) -> int | None:
+    more = range(1, MOST_RERUNS + 1)
+    return next((n for n in more if test.outcome(k + n, m + n) != "undecided"), None)
+
+
+def _gain(shift: float) -> float:
+    return 100 * math.expm1(-shift)
+
+
+def _turn(gain_pct: float) -> float:
+    return 100 * (1 / (1 + gain_pct / 100) - 1)
+
+
+def _less(first: float, second: float) -> float:
+    """How much less the first needs: as a gain, so that it turns over as throughput does."""
+    return 100 * (second / first - 1)

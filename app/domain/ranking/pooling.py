@@ -1,0 +1,114 @@
+"""The runs of one config key become one result. The run is the sample: more iterations do not make it surer."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from app.domain.detection import DroppedRun, Prior, RunEstimate
+from app.domain.detection.baseline import centre, select_baseline
+from app.domain.detection.prior import degrees_of_freedom, moderated_variance
+from app.domain.detection.special import t_quantile
+from app.domain.health import BYTES_PER_GIB
+from app.domain.history import find_changes
+from app.domain.ranking.ranked_run import LEVELS, RankedRun, reaches
+from app.domain.run import FloatArray
+
+_INTERVAL_P = 0.975
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Runs of one configuration that stand for it, oldest first, at least one. `dropped`: eligible ones that do not.
+
+    `directional`: only runs that are too short for more than a direction.
+    """
+
+    runs: tuple[RankedRun, ...]
+    dropped: tuple[DroppedRun, ...]
+    directional: bool
+    prior: Prior
+
+    @property
+    def config_key(self) -> str:
+        return self.runs[-1].facts.config_key
+
+    @property
+    def dispatcher(self) -> str:
+        return self.runs[-1].dispatcher or ""
+
+    @property
+    def estimates(self) -> list[RunEstimate]:
+        return [run.facts.estimate for run in self.runs]
+
+    @property
+    def values(self) -> FloatArray:
+        return np.array([estimate.log_step_time for estimate in self.estimates])
+
+    @property
+    def log_step_time(self) -> float:
+        return centre(self.values)
+
+    @property
+    def noise(self) -> float:
+        """Mean squared standard error inside the runs."""
+        return float(np.mean([estimate.se**2 for estimate in self.estimates]))
+
+    @property
+    def variance(self) -> float:
+        """Of ln(step time) between launches, drawn towards the family's."""
+        return moderated_variance(self.prior, self.values)
+
+    @property
+    def half_width(self) -> float:
+        """Of the 95 % interval of the configuration's step time over launches, in ln."""
+        runs = len(self.runs)
+        error = math.sqrt(max(self.variance, self.noise) / runs)
+        return t_quantile(_INTERVAL_P, degrees_of_freedom(self.prior, runs)) * error
+
+    @property
+    def peak_memory_gib(self) -> float | None:
+        known = [estimate.peak_memory_bytes for estimate in self.estimates]
+        found = [value for value in known if value is not None and math.isfinite(value) and value > 0]
+        return float(np.median(found)) / BYTES_PER_GIB if found else None
+
+    @property
+    def level(self) -> str:
+        """The strongest evidence level that at least half of its runs reach."""
+        needed = (len(self.runs) + 1) // 2
+        enough = (one for one in reversed(LEVELS) if self.runs_at(one) >= needed)
+        return next(enough, LEVELS[0])
+
+    def runs_at(self, level: str) -> int:
+        return sum(reaches(run.evidence_level, level) for run in self.runs)
+
+
+def pool(runs: Sequence[RankedRun], prior: Prior) -> Pool:
+    """The result of one configuration from its eligible runs, oldest first, at least one.
+
+    Short runs count only where there are no others. What stands for the configuration is the current level of its
+    history, the newest 20 runs of it, without those far off the others: what a verdict would take as its baseline.
+    """
+    full = [run for run in runs if not run.directional]
+    offered = full or list(runs)
+    current = offered
+    if full:
+        level = find_changes([run.facts.estimate.log_step_time for run in full], prior).current
+        current = full[level.start : level.stop]
+    # A short run is no baseline of a verdict. Here one may stand for itself, and the result says that it is short.
+    estimates = [replace(run.facts.estimate, short=False) for run in current]
+    chosen = {estimate.run for estimate in select_baseline(estimates, prior.variance).used}
+    used = tuple(run for run in current if run.name in chosen) or tuple(current[-1:])
+    taken = {run.name for run in used}
+    kept = {run.name for run in current}
+    dropped = tuple(DroppedRun(run.name, _why(run, bool(full), kept)) for run in runs if run.name not in taken)
+    return Pool(used, dropped, not full, prior)
+
+
+def _why(run: RankedRun, full_runs_exist: bool, current_level: set[str]) -> str:
+    if run.directional and full_runs_exist:
+        return "short, and there are longer runs of this configuration"
+    if run.name not in current_level:
+        return "older than the current level of this configuration"
+    return "far off the other runs of this configuration, or older than the newest 20"

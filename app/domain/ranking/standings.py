@@ -1,0 +1,166 @@
+"""What is kept of a stack: for each class of runs and each floor of evidence, one board of its dispatchers.
+
+These values are stored as they are (JSON by their types) and served; nothing in them is computed again for a page.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from app.domain.ranking.duels import Duel
+from app.domain.ranking.eligibility import Refusal
+from app.domain.ranking.places import Place
+
+Reading = Literal["leader", "tie", "directional", "only_measurement", "nothing_ranked"]
+"""leader            one dispatcher is clearly better than every other one
+tie               nobody is clearly better than all others
+directional       it would be one of the two, but rests on runs that are too short
+only_measurement  a single dispatcher was measured: this is not a ranking
+nothing_ranked    several were seen, none well enough"""
+
+GainKind = Literal["matched_ab", "side_by_side", "unknown"]
+REFERENCE = "alltoall"
+"""What gains are measured against: the dispatcher that every container has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure with its 95 % interval over launches of the job; without one for memory."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Against the best configuration of `over`. Percentages are of throughput, with the test's 99 % interval.
+
+    `kind`: matched_ab when the two differ in the dispatcher alone, else side_by_side with `differs_in`; unknown when
+    their contracts were not at hand. `memory_more_pct`: None where it is unknown on a side.
+    """
+
+    over: str
+    duel: Duel
+    kind: GainKind
+    differs_in: tuple[str, ...]
+    memory_more_pct: float | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One configuration of a dispatcher. `duel`: against the best one; None for the best itself."""
+
+    config_key: str
+    runs: int
+    step_time_ms: Interval
+    directional: bool
+    duel: Duel | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A dispatcher by its best configuration. `place` None when this is no ranking.
+
+    `runs`: names of the runs behind it, oldest first, and `validated_runs` how many of them are validated. `level`:
+    the result's. `unproven`: no log shows which dispatcher ran. `configurations`: all that were measured, best first.
+    """
+
+    dispatcher: str
+    place: Place | None
+    config_key: str
+    runs: tuple[str, ...]
+    validated_runs: int
+    step_time_ms: Interval
+    tokens_per_s_per_gpu: Interval | None
+    tflops_per_gpu: Interval | None
+    peak_memory_gib: float | None
+    memory_headroom_pct: float | None
+    level: str
+    directional: bool
+    unproven: bool
+    ep: int | None
+    gain: Gain | None
+    configurations: tuple[Configuration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """A dispatcher that was seen running, in a run that may not be ranked."""
+
+    dispatcher: str
+    run: str
+    step_time_ms: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MissingDispatcher:
+    """A dispatcher whose package is not in the container, with the runs that show it, newest first."""
+
+    dispatcher: str
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """The ranking of one stack, one routing mode and one semantic class, from evidence of `floor` and better.
+
+    `entries`: fastest first. `by_memory`: places by peak memory, least first; empty where it is unknown somewhere.
+    `flops_differ`: the entries count other work in a step, so TFLOP/s/GPU must not order them. `below_floor`: how many
+    runs the floor left out.
+    """
+
+    floor: str
+    routing_mode: str
+    semantic_class: str
+    reading: Reading
+    sentence: str
+    leaders: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    duels: tuple[Duel, ...]
+    by_memory: tuple[Place, ...]
+    glimpses: tuple[Glimpse, ...]
+    flops_differ: bool
+    below_floor: int
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def is_ranking(self) -> bool:
+        return len(self.entries) > 1
+
+    def entry(self, dispatcher: str) -> Entry | None:
+        return next((one for one in self.entries if one.dispatcher == dispatcher), None)
+
+
+@dataclass(frozen=True, slots=True)
+class StackStandings:
+    """All that the leaderboards know of a stack. `refused`: its newest runs that may be ranked nowhere, and why.
+
+    `refused_count`: all of them. `fallbacks`: runs that count for another dispatcher than they asked for. `partial`:
+    some figures are of other definitions and wait to be computed again, so a leader may change without any new run.
+    """
+
+    stack_key: str
+    hardware: str
+    family: str
+    precision: str
+    boards: tuple[Board, ...]
+    missing: tuple[MissingDispatcher, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    refused_count: int = 0
+    fallbacks: tuple[Refusal, ...] = field(default=())
+    partial: bool = False
+
+    def boards_at(self, floor: str) -> tuple[Board, ...]:
+        return tuple(board for board in self.boards if board.floor == floor)
+
+    def board(self, floor: str, routing_mode: str, semantic_class: str) -> Board | None:
+        wanted = (routing_mode, semantic_class)
+        found = (one for one in self.boards_at(floor) if (one.routing_mode, one.semantic_class) == wanted)
+        return next(found, None)
+
+
+def missing_names(missing: Iterable[MissingDispatcher]) -> tuple[str, ...]:
+    return tuple(one.dispatcher for one in missing)

@@ -1,0 +1,108 @@
+"""Which runs may be ranked, and what is said of the others."""
+
+import pytest
+
+from app.domain.definitions import DEFINITION_VERSION
+from app.domain.ranking.eligibility import fallbacks, other_shapes, refusal
+from app.domain.ranking.rank import rank_stack
+from tests.domain.ranking.runs import make_run, make_runs
+
+
+@pytest.mark.parametrize(
+    ("fields", "why", "sentence"),
+    [
+        ({"quarantined": "bad node"}, "quarantined", "quarantined: bad node"),
+        ({"outcome": "failed"}, "ended_badly", "the job failed"),
+        ({"outcome": "out_of_memory"}, "ended_badly", "the job ran out of memory"),
+        ({"outcome": "not_finite"}, "ended_badly", "the loss or the gradient was not finite"),
+        ({"outcome": "truncated"}, "ended_badly", "its log ends before the training does"),
+        ({"outcome": "stopped"}, "ended_badly", "it was stopped by a time limit or a signal"),
+        ({"outcome": "running"}, "ended_badly", "it is still running"),
+        ({"not_finite": 2}, "not_finite", "its loss was not finite in 2 iterations"),
+        ({"fair": False}, "slowed_by_timers", "barriers of its own timers slowed it down"),
+        (
+            {"definition_version": DEFINITION_VERSION - 1},
+            "other_definitions",
+            "its figures are of another version of the definitions",
+        ),
+        (
+            {"dispatcher": None, "requested": None},
+            "dispatcher_unknown",
+            "nobody states its dispatcher, and its log shows none",
+        ),
+        (
+            {"dispatcher": None, "requested": "hybridep"},
+            "not_active",
+            "hybridep was asked for, but nothing in its log shows that it ran",
+        ),
+        ({"window": 4}, "too_short", "only 4 steady iterations, 5 are needed"),
+        ({"step_time_ms": 0.0, "window": 0}, "too_short", "only 0 steady iterations, 5 are needed"),
+        ({"is_steady": False}, "not_steady", "not steady"),
+        (
+            {"dispatcher": None, "requested": "deepep", "missing": ("deepep",), "outcome": "failed"},
+            "import_failed",
+            "the package of deepep is not in its container: a fact about the container, not a speed",
+        ),
+        # The strongest reason is named.
+        ({"quarantined": "bad node", "outcome": "failed", "window": 4}, "quarantined", "quarantined: bad node"),
+    ],
+)
+def test_a_run_that_may_not_be_ranked(fields: dict[str, object], why: str, sentence: str) -> None:
+    found = refusal(make_run(**fields))  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.why, found.sentence) == (why, sentence)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"outcome": ""},  # documents only: nobody says how it ended
+        {"short": True, "window": 8, "evidence_level": "screen"},
+        {"dispatcher": None, "requested": "alltoall"},  # needs no package, and nothing else is run in its name
+        {"dispatcher": "alltoall", "requested": "deepep"},  # counts for what ran
+        {"dispatcher": "alltoall", "requested": None},
+    ],
+)
+def test_a_run_that_may(fields: dict[str, object]) -> None:
+    assert refusal(make_run(**fields)) is None  # type: ignore[arg-type]
+
+
+def test_a_fallback_counts_for_what_ran_and_not_for_what_was_asked_for() -> None:
+    run = make_run("7", "alltoall", requested="deepep")
+    told = fallbacks([run])
+    assert [(one.run, one.dispatcher, one.sentence) for one in told] == [
+        ("7", "deepep", "deepep was asked for, but alltoall ran")
+    ]
+    standings = rank_stack([run, *make_runs("hybridep", [300])])
+    assert standings.fallbacks == told
+    assert {entry.dispatcher for entry in standings.boards_at("screen")[0].entries} == {"alltoall", "hybridep"}
+
+
+def test_a_dispatcher_that_ran_in_the_stack_is_not_missing() -> None:
+    failed = make_run("1", None, 0.0, requested="deepep", missing=("deepep",), outcome="failed", window=0)
+    assert rank_stack([failed, make_run("2", "deepep", hour=1)]).missing == ()
+
+
+def test_a_model_of_another_shape_is_left_out_whatever_its_name_is() -> None:
+    runs = [
+        make_run("1", shape=("24", "2048", ""), hour=0),
+        make_run("2", shape=("48", "2048", ""), hour=1),
+        make_run("3", shape=(), hour=2),
+        make_run("4", shape=("", "", "32"), hour=3),
+    ]
+    assert [one.run for one in other_shapes(runs)] == ["1"]
+    standings = rank_stack(runs)
+    assert [(one.run, one.why) for one in standings.refused] == [("1", "other_shape")]
+
+
+def test_standings_wait_for_figures_of_other_definitions() -> None:
+    old = make_run("1", definition_version=DEFINITION_VERSION - 1)
+    assert rank_stack([old, make_run("2", hour=1)]).partial
+    assert not rank_stack([make_run("2", hour=1)]).partial
+
+
+def test_a_thousand_refused_runs_are_told_by_their_number() -> None:
+    standings = rank_stack([make_run(str(i), outcome="failed", hour=i) for i in range(60)])
+    assert (standings.refused_count, len(standings.refused), standings.refused[0].run) == (60, 50, "59")
+    assert standings.boards == ()
