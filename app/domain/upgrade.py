@@ -9,10 +9,9 @@ from typing import Literal
 
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
-from app.domain.detection import Prior, RunEstimate, Verdict, family_prior, judge
-from app.domain.detection.baseline import MOST_BASELINE_RUNS
-from app.domain.history import find_changes
-from app.domain.matching import Comparability, Difference, RunRecord, compare_contracts
+from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate, Verdict, family_prior, judge
+from app.domain.matching import Comparability, Difference, RunFacts, RunRecord, compare_contracts
+from app.domain.matching.selection import current_level
 
 UPGRADE_FIELDS = (
     "container",
@@ -33,8 +32,11 @@ class ConfigRuns:
     """Runs of one config key that share the value of the field, oldest first; at least one. `newest`: one of them."""
 
     newest: RunRecord
-    estimates: tuple[RunEstimate, ...]
-    commits: tuple[str, ...]
+    runs: tuple[RunFacts, ...]
+
+    @property
+    def commits(self) -> set[str]:
+        return {run.commit for run in self.runs} - {""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +134,27 @@ def _pair(field: str, new: ConfigRuns, candidates: Sequence[ConfigRuns], family:
         beyond = [one for one in (*found.stack, *found.knobs) if one.field != field]
         if not beyond:
             prior = _prior(old, family)
-            measured = judge(_level(new, prior), _level(old, prior), prior)
-            return Pair(old.newest, new.newest, found, measured, bool({*old.commits} & {*new.commits} - {""}))
+            after, before = (_estimates(current_level(side.runs, prior)) for side in (new, old))
+            measured = judge(after, before, prior)
+            return Pair(old.newest, new.newest, found, measured, bool(old.commits & new.commits))
     return None
 
 
 def _prior(old: ConfigRuns, family: Sequence[ConfigRuns]) -> Prior:
-    """Learned from the other configurations of the old side on the same GPU."""
+    """Learned from the other configurations of the old side, on the same GPU and of the same class."""
     gpu = old.newest.contract.get("gpu")
-    others = (one for one in family if one is not old and one.newest.contract.get("gpu") == gpu)
-    return family_prior([one.estimates for one in others])
+    others = (
+        one.runs
+        for one in family
+        if one is not old
+        and one.newest.contract.get("gpu") == gpu
+        and one.newest.semantic_class == old.newest.semantic_class
+    )
+    return family_prior([_estimates(current_level(runs, DEFAULT_PRIOR)) for runs in others])
 
 
-def _level(config: ConfigRuns, prior: Prior) -> tuple[RunEstimate, ...]:
-    """The newest runs of the current level: what the configuration is like now."""
-    level = find_changes([one.log_step_time for one in config.estimates], prior).current
-    return config.estimates[level.start : level.stop][-MOST_BASELINE_RUNS:]
+def _estimates(runs: Iterable[RunFacts]) -> list[RunEstimate]:
+    return [run.estimate for run in runs]
 
 
 def _newest(configs: Sequence[ConfigRuns]) -> ConfigRuns:

@@ -25,7 +25,7 @@ def config(
     """Six runs of one configuration that vary by 0.2 %, numbered from `first`."""
     stated = {**(fields or {}), field: value}
     runs = [make_record(str(first + k), stated, slower=slower + noise) for k, noise in enumerate(NOISE)]
-    return ConfigRuns(runs[-1], tuple(run.estimate for run in runs), tuple(run.commit for run in runs))
+    return ConfigRuns(runs[-1], tuple(runs))
 
 
 def report(old: Sequence[ConfigRuns], new: Sequence[ConfigRuns], field: str = "container") -> UpgradeReport:
@@ -95,10 +95,10 @@ def test_of_several_configurations_the_one_without_another_knob_is_the_counterpa
 def test_only_the_current_level_of_either_side_counts() -> None:
     """A slow-down that was there before the upgrade is none of it."""
     before, after = config(OLD, slower=-0.1), config(OLD, first=7)
-    old = ConfigRuns(after.newest, (*before.estimates, *after.estimates), (*before.commits, *after.commits))
+    old = ConfigRuns(after.newest, (*before.runs, *after.runs))
     found = report([old], [config(NEW, first=50)])
     assert found.pairs[0].word == "no change"
-    assert set(found.pairs[0].measured.baseline_used) == {run.run for run in after.estimates}
+    assert set(found.pairs[0].measured.baseline_used) == {run.run for run in after.runs}
 
 
 def test_stacks_that_share_all_but_the_field_are_counted() -> None:

@@ -92,19 +92,20 @@ def _plain_suspects(document: VerdictDocument) -> list[dict[str, object]]:
 
 
 def _differences(found: Iterable[Difference]) -> list[dict[str, object]]:
+    return [difference_json(one) for one in found]
+
+
+def difference_json(one: Difference) -> dict[str, object]:
     """`a` is the baseline's value, `b` the candidate's; null where it is unknown, `known` then says that it is."""
-    return [
-        {
-            "field": one.field,
-            "role": one.role,
-            "axis": one.axis,
-            "follows": one.follows or None,
-            "a": _value(one.a),
-            "b": _value(one.b),
-            "known": [one.a is not None, one.b is not None],
-        }
-        for one in found
-    ]
+    return {
+        "field": one.field,
+        "role": one.role,
+        "axis": one.axis,
+        "follows": one.follows or None,
+        "a": _value(one.a),
+        "b": _value(one.b),
+        "known": [one.a is not None, one.b is not None],
+    }
 
 
 def _value(stated: Stated | None) -> object:

@@ -1,0 +1,85 @@
+"""`GET /api/v1/upgrade`: the upgrade report as JSON."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import JSONResponse
+
+from app.domain.report.values import comparability_json, difference_json, storable
+from app.domain.upgrade import NearPair, Pair
+from app.upgrade.page import UpgradePage, UpgradeQuery, upgrade_page
+from app.upgrade.queries import MeasuredUpgrade
+from app.upgrade.view import titles_of
+from app.web.dependencies import ReadSession
+from app.web.problems import documented
+
+router = APIRouter(prefix="/api/v1", tags=["regressions"])
+
+SCHEMA = "threewalls.upgrade/1"
+
+
+@router.get("/upgrade", response_class=JSONResponse, responses=documented(404, 422))
+def read_upgrade(
+    session: ReadSession,
+    project: Annotated[str, Query(max_length=100, description="May be left out while there is one.")] = "",
+    field: Annotated[str, Query(max_length=50, description="container, cluster, driver or a version.")] = "container",
+    from_: Annotated[str, Query(alias="from", max_length=500, description="The value before.")] = "",
+    to: Annotated[str, Query(max_length=500, description="The value after.")] = "",
+) -> JSONResponse:
+    """One value of a field against another over all stacks. Without both, `values` and `offers` say what there is."""
+    params = {"project": project, "field": field, "from": from_, "to": to}
+    page = upgrade_page(session, UpgradeQuery.from_params(params))
+    return JSONResponse(storable(_document(page)))
+
+
+def _document(page: UpgradePage) -> dict[str, Any]:
+    query = page.query
+    return {
+        "schema": SCHEMA,
+        "project": query.project,
+        "field": query.field,
+        "from": query.old or None,
+        "to": query.new or None,
+        "summary": page.answer,
+        **(_measured(page.measured) if page.measured else {"stacks": []}),
+        "values": [{"value": one.value, "runs": one.runs, "newest_run": one.newest_run} for one in page.values],
+        "offers": [{"from": one.old, "to": one.new, "stacks": one.stacks} for one in page.offers],
+    }
+
+
+def _measured(measured: MeasuredUpgrade) -> dict[str, Any]:
+    report = measured.report
+    titles = titles_of([pair.new for pair in report.pairs], report.field)
+    return {
+        "gpu_hours_per_day": measured.gpu_hours_per_day,
+        "stacks": [_pair(pair, title, measured) for pair, title in zip(report.pairs, titles, strict=True)],
+        "differ_in_more": [_near(one) for one in report.near],
+        "only_from": [{"run": one.run, "stack_key": one.stack_key} for one in report.only_old],
+        "only_to": [{"run": one.run, "stack_key": one.stack_key} for one in report.only_new],
+        "regression": measured.regression,
+    }
+
+
+def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
+    verdict = pair.measured
+    return {
+        "title": title,
+        "stack_key": pair.new.stack_key,
+        "from_stack_key": pair.old.stack_key,
+        "decision": pair.word,
+        "step_time": verdict.step_time,
+        "memory": verdict.memory,
+        "from_runs": verdict.baseline_used,
+        "to_runs": verdict.candidates_used,
+        "gpu_hours_per_day": measured.costs.get(pair.new.run),
+        "shares_commits": pair.shares_commits,
+        "comparability": comparability_json(pair.comparability),
+    }
+
+
+def _near(near: NearPair) -> dict[str, Any]:
+    return {
+        "from_run": near.old.run,
+        "to_run": near.new.run,
+        "differences": [difference_json(one) for one in near.differences],
+    }

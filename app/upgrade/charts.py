@@ -1,0 +1,78 @@
+"""The change of each stack with its interval: a dot and a line a row, the slowest first."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from app.domain.changes import change_text
+from app.upgrade.view import StackRow
+from app.web import chart_theme as theme
+
+ROW = 46
+"""Pixels a stack: its name above, its dot and line below. Names beside the dots would leave a phone no room."""
+_WORDS = ("worse", "better", "no change", "inconclusive")
+_COLOURS = ("--regression", "--improvement", "--no-change", "--inconclusive")
+_SHAPES = ("triangle-down", "triangle-up", "square", "circle")
+
+
+def chart_height(rows: Sequence[StackRow]) -> int:
+    """Of the rows, without the axis below them."""
+    return len(rows) * ROW
+
+
+def upgrade_chart(rows: Sequence[StackRow]) -> dict[str, Any]:
+    """A Vega-Lite specification that charts.js embeds."""
+    drawn = [_row(row) for row in rows if row.time is not None]
+    spec = dict(_specification(chart_height(rows)))
+    spec["datasets"] = {"stacks": drawn, "zero": [{"delta": 0}]}
+    spec["description"] = f"Change of step time of {len(drawn)} stacks. The table holds the same values."
+    return spec
+
+
+def _row(row: StackRow) -> dict[str, Any]:
+    assert row.time is not None  # noqa: S101  # the caller looked
+    change = change_text(row.time.delta_pct, row.time.ci_low_pct, row.time.ci_high_pct)
+    return {
+        "stack": row.title,
+        "delta": row.time.delta_pct,
+        "low": row.time.ci_low_pct,
+        "high": row.time.ci_high_pct,
+        "word": row.word,
+        "change": change.text,
+        "label": f"{change.delta} {change.word}",
+    }
+
+
+@lru_cache(maxsize=64)
+def _specification(height: int) -> dict[str, Any]:
+    import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
+
+    data = alt.NamedData("stacks")
+    y = alt.Y("stack:N", sort=None, title=None, axis=None)
+    x = alt.X("delta:Q", title="change of step time, %; right is slower", axis=alt.Axis(grid=True, domain=False))
+    colour = alt.Color("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_COLOURS)), legend=None)
+    shape = alt.Shape("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_SHAPES)), legend=None)
+    zero = alt.Chart(alt.NamedData("zero")).mark_rule(color=theme.MUTED, strokeDash=[4, 3]).encode(x=x)
+    interval = alt.Chart(data).mark_rule(strokeWidth=3, opacity=0.55, yOffset=8)
+    dots = alt.Chart(data).mark_point(filled=True, opacity=1, size=110, yOffset=8)
+    names = alt.Chart(data).mark_text(align="left", dy=-12, limit=340, color=theme.TEXT)
+    chart = alt.layer(
+        zero,
+        interval.encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour),
+        dots.encode(
+            x,
+            y,
+            colour,
+            shape,
+            tooltip=[
+                alt.Tooltip("stack:N"),
+                alt.Tooltip("change:N", title="step time"),
+                alt.Tooltip("word:N", title="decision"),
+            ],
+        ),
+        names.encode(x=alt.value(0), y=y, text="stack:N"),
+    )
+    chart = chart.properties(width="container", height=height, config=theme.CONFIG)
+    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    spec: dict[str, Any] = chart.to_dict()
+    return spec

@@ -1,0 +1,103 @@
+"""What the page of an upgrade shows: the question as it stands in the address, and its answer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import urlencode
+
+from sqlmodel import Session
+
+from app.domain.upgrade import UPGRADE_FIELDS, shared_stacks
+from app.domain.upgrade_words import upgrade_sentence
+from app.errors import FieldError, InvalidQuery
+from app.upgrade.queries import MeasuredUpgrade, SideValue, get_project, measure, projects, values_of
+
+_NEWEST_VALUES = 8
+"""Values between which upgrades are offered; older ones are still in the select boxes."""
+_MAX_VALUE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeQuery:
+    """`old` and `new` are `from` and `to` of the address; empty while they are not chosen."""
+
+    project: str = ""
+    field: str = "container"
+    old: str = ""
+    new: str = ""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery on a field that no upgrade changes."""
+        given = {name: params.get(name, "").strip()[:_MAX_VALUE] for name in ("project", "field", "from", "to")}
+        field = given["field"] or "container"
+        if field not in UPGRADE_FIELDS:
+            message = f"must be one of {', '.join(UPGRADE_FIELDS)}"
+            raise InvalidQuery(f"`field` {message}.", (FieldError("field", message),))
+        return cls(given["project"], field, given["from"], given["to"])
+
+    def query(self, **changes: str) -> str:
+        values = {"project": self.project, "field": self.field, "from": self.old, "to": self.new} | changes
+        return urlencode({name: value for name, value in values.items() if value})
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Two values between which `stacks` stacks can be measured."""
+
+    old: str
+    new: str
+    stacks: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradePage:
+    """`measured` is None until both sides are chosen; `answer` is the first sentence either way."""
+
+    query: UpgradeQuery
+    projects: tuple[str, ...]
+    values: tuple[SideValue, ...]
+    offers: tuple[Offer, ...]
+    measured: MeasuredUpgrade | None
+    answer: str
+
+
+def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
+    """Raises NotFound for a project that is not there."""
+    slugs = projects(session)
+    if not query.project and len(slugs) == 1:
+        query = UpgradeQuery(slugs[0], query.field, query.old, query.new)
+    if not query.project:
+        answer = "Choose a project." if slugs else "There is no project yet. A project begins with its first run."
+        return UpgradePage(query, slugs, (), (), None, answer)
+    project = get_project(session, query.project)
+    values = values_of(session, project, query.field)
+    if not (query.old and query.new) or query.old == query.new:
+        offers = _offers(query.field, values)
+        return UpgradePage(query, slugs, values, offers, None, _asked(query, offers))
+    old, new = (_side(values, value) for value in (query.old, query.new))
+    measured = measure(session, project, query.field, old, new)
+    offers = () if measured.report.pairs else _offers(query.field, values)
+    return UpgradePage(
+        query, slugs, values, offers, measured, upgrade_sentence(measured.report, measured.gpu_hours_per_day)
+    )
+
+
+def _side(values: Sequence[SideValue], value: str) -> SideValue:
+    return next((side for side in values if side.value == value), SideValue(value, 0, 0, ()))
+
+
+def _offers(field: str, values: Sequence[SideValue]) -> tuple[Offer, ...]:
+    """From each value to each that came later, those with the newest runs first."""
+    newest = values[:_NEWEST_VALUES]
+    pairs = [(old, new) for k, new in enumerate(newest) for old in newest[k + 1 :]]
+    offers = (Offer(old.value, new.value, shared_stacks(field, old.configs, new.configs)) for old, new in pairs)
+    return tuple(offer for offer in offers if offer.stacks)
+
+
+def _asked(query: UpgradeQuery, offers: Sequence[Offer]) -> str:
+    if query.old and query.old == query.new:
+        return "Both sides are the same. Choose two values."
+    if offers:
+        return f"Choose what {query.field} the stacks moved from, and to."
+    return f"No stack has usable CI runs with two values of {query.field} yet."

@@ -1,0 +1,168 @@
+"""Reads the two sides of an upgrade, what it costs, and the regression that it opened."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import shown
+from app.domain.cost import regression_cost, steps_of_run
+from app.domain.matching import RunFacts, RunRecord
+from app.domain.upgrade import ConfigRuns, Pair, UpgradeReport, compare_sides
+from app.errors import NotFound
+from app.storage.run_records import aware
+from app.storage.stack_runs import COMPARED, facts_of, full_records
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+
+ANY_BRANCH = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class SideValue:
+    """A value of the field that usable CI runs have. `configs`: one record of each configuration."""
+
+    value: str
+    runs: int
+    newest_run: int
+    configs: tuple[RunRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRegression:
+    id: int
+    state: str
+    cause: str
+    stacks: int
+    assignee: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredUpgrade:
+    """`costs`: GPU-hours a day of each pair that got slower, by its newest run; None where a factor is unknown."""
+
+    report: UpgradeReport
+    costs: dict[str, float | None]
+    regression: OpenedRegression | None
+
+    @property
+    def gpu_hours_per_day(self) -> float | None:
+        known = [cost for cost in self.costs.values() if cost is not None]
+        return sum(known) if known else None
+
+
+def projects(session: Session) -> tuple[str, ...]:
+    return tuple(session.execute(select(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())  # type: ignore[call-overload]
+
+
+def get_project(session: Session, slug: str) -> ProjectRow:
+    """Raises NotFound."""
+    found: ProjectRow | None = session.execute(
+        select(ProjectRow).where(col(ProjectRow.slug) == slug)
+    ).scalar_one_or_none()
+    if found is None:
+        raise NotFound(f"There is no project {slug!r}. A project begins with its first run.")
+    return found
+
+
+def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideValue, ...]:
+    """The values of `field` that usable CI runs have, those of the newest runs first."""
+    value: ColumnElement[Any] = col(RunRow.contract)[field]["value"].as_string()
+    by_run = FIELDS[field].role == "info"  # no key holds it, so runs of one configuration may differ in it
+    keys = (col(RunRow.config_key), value) if by_run else (col(RunRow.config_key),)
+    newest = select(func.max(col(RunRow.id)), func.count()).where(*_usable(project)).group_by(*keys)
+    counts = dict(session.execute(newest.where(value.is_not(None))).tuples().all())
+    found: dict[str, list[RunRecord]] = {}
+    for record in full_records(session, list(counts)).values():
+        stated = record.contract.get(field)
+        if stated is not None and stated.value is not None:
+            found.setdefault(shown(stated.value), []).append(record)
+    sides = [_side(value_text, configs, counts) for value_text, configs in found.items()]
+    return tuple(sorted(sides, key=lambda side: -side.newest_run))
+
+
+def measure(session: Session, project: ProjectRow, field: str, old: SideValue, new: SideValue) -> MeasuredUpgrade:
+    """Runs of the baseline branch on the old side, of any branch on the new: an upgrade is often tried on its own."""
+    branch = None if project.baseline_branch == ANY_BRANCH else project.baseline_branch
+    before, after = _configs(session, project, field, old, branch), _configs(session, project, field, new, None)
+    report = compare_sides(field, old.value, new.value, before, after)
+    costs = {pair.new.run: _cost(session, pair) for pair in report.pairs if _is_slower(pair)}
+    return MeasuredUpgrade(report, costs, _regression(session, project, report.cause_key))
+
+
+def _usable(project: ProjectRow) -> tuple[ColumnElement[bool], ...]:
+    """What can be a baseline at all. The rest of the rule is that of matching (`RunFacts`)."""
+    return (
+        col(RunRow.project_id) == project.id,
+        col(RunRow.purpose) == "ci",
+        col(RunRow.status) == "ready",
+        col(RunRow.is_steady).is_(True),
+        col(RunRow.short).is_(False),
+        col(RunRow.fair_for_timing).is_(True),
+        col(RunRow.quarantine) == "",
+    )
+
+
+def _side(value: str, configs: Sequence[RunRecord], counts: dict[int, int]) -> SideValue:
+    ids = [int(record.run) for record in configs]
+    return SideValue(value, sum(counts[run] for run in ids), max(ids), tuple(configs))
+
+
+def _configs(
+    session: Session, project: ProjectRow, field: str, side: SideValue, branch: str | None
+) -> list[ConfigRuns]:
+    """Each configuration with its runs, oldest first, all of the version of the definitions that its newest run has."""
+    chosen: Select[Any] = select(*COMPARED).where(  # type: ignore[call-overload]
+        *_usable(project), col(RunRow.config_key).in_({one.config_key for one in side.configs})
+    )
+    if branch is not None:
+        chosen = chosen.where(col(RunRow.branch) == branch)
+    if FIELDS[field].role == "info":
+        chosen = chosen.where(col(RunRow.contract)[field]["value"].as_string() == side.value)
+    runs: dict[str, list[RunFacts]] = {}
+    for row in session.execute(chosen.order_by(col(RunRow.ordered_at), col(RunRow.id))):
+        facts = facts_of(row)
+        if not facts.never_a_baseline_because:
+            runs.setdefault(facts.config_key, []).append(facts)
+    newest = full_records(session, [int(found[-1].run) for found in runs.values()])
+    return [_of_one_version(newest[found[-1].run], found) for found in runs.values()]
+
+
+def _of_one_version(newest: RunRecord, runs: Iterable[RunFacts]) -> ConfigRuns:
+    return ConfigRuns(newest, tuple(one for one in runs if one.definition_version == newest.definition_version))
+
+
+def _is_slower(pair: Pair) -> bool:
+    return pair.measured.step_time is not None and pair.measured.step_time.decision == "regression"
+
+
+def _cost(session: Session, pair: Pair) -> float | None:
+    """GPU-hours a day; the stack runs as often as it did on both sides together."""
+    assert pair.measured.step_time is not None  # noqa: S101  # only slower pairs cost
+    times = session.execute(
+        select(col(RunRow.ordered_at)).where(col(RunRow.stack_key).in_((pair.old.stack_key, pair.new.stack_key)))
+    ).scalars()
+    row = session.get_one(RunRow, int(pair.new.run))
+    extra = pair.measured.step_time.candidate_ms - pair.measured.step_time.baseline_ms
+    cost = regression_cost([aware(at) for at in times], extra, steps_of_run(row.slices, row.health), row.gpus)
+    return cost.gpu_hours_per_day
+
+
+def _regression(session: Session, project: ProjectRow, cause_key: str) -> OpenedRegression | None:
+    """The newest one that this upgrade opened, whatever became of it."""
+    row = session.execute(
+        select(RegressionRow)
+        .where(
+            col(RegressionRow.project_id) == project.id,
+            col(RegressionRow.kind) == "upgrade",
+            col(RegressionRow.cause_key) == cause_key[:200],
+        )
+        .order_by(col(RegressionRow.id).desc())
+        .limit(1)
+    ).scalar_one_or_none()
+    if row is None:
+        return None
+    members = select(func.count()).where(col(RegressionMemberRow.regression_id) == row.id)
+    return OpenedRegression(row.id or 0, row.state, row.cause, session.execute(members).scalar_one(), row.assignee)
