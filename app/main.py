@@ -26,6 +26,8 @@ from app.runs.routes import router as runs_pages
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine
 from app.storage.log_files import LogFiles
+from app.upgrade.api import router as upgrade_api
+from app.upgrade.routes import router as upgrade_pages
 from app.web import error_pages
 from app.web.assets import mount_assets
 from app.web.body_limit import BodyLimitMiddleware
@@ -64,6 +66,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         projects_api,
         regressions_api,
         reports_api,
+        upgrade_api,
         definitions_api,
         compare_api,
         overview_pages,
@@ -71,6 +74,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         run_forms,
         run_decisions,
         projects_pages,
+        upgrade_pages,
         regressions_pages,
         definitions_pages,
         compare_pages,
