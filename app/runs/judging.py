@@ -1,6 +1,7 @@
 """What a new reading of a run means for verdicts: slim columns, its place in the history, which stacks to judge."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlmodel import Session, col
 
+from app.domain.definitions import DEFINITIONS, changes
 from app.domain.matching import not_finite_iterations, shape_of
 from app.domain.run import RunSummary
 from app.storage.places import settle_places
@@ -29,6 +31,7 @@ class Before:
     commit: str
     ordered_at: datetime
     concerns_nobody: bool
+    definitions: Mapping[str, int]
 
 
 def slim_columns(summary: RunSummary) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def ask_before(session: Session, run_id: int, stack_key: str = "") -> tuple[Befo
     row = session.execute(
         select(  # type: ignore[call-overload]
             RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunRow.commit, RunRow.ordered_at,
-            RunRow.reception, RunRow.verdict,
+            RunRow.reception, RunRow.verdict, RunRow.definitions,
         ).where(col(RunRow.id) == run_id)
     ).one()  # fmt: skip
     growing = row.reception == "receiving" and not row.verdict
@@ -67,6 +70,7 @@ def ask_before(session: Session, run_id: int, stack_key: str = "") -> tuple[Befo
         row.commit,
         aware(row.ordered_at),
         concerns_nobody=growing,
+        definitions=row.definitions,
     )
     if growing:
         return before, []
@@ -93,6 +97,8 @@ def take_place(session: Session, before: Before, stack_key: str, config_key: str
 def _because(before: Before, stack_key: str) -> str:
     if not before.stack_key:
         return f"Run {before.run_id} came in at an earlier place of the history."
+    if changed := changes(before.definitions, DEFINITIONS):
+        return f"The definitions changed ({changed})."
     if before.stack_key != stack_key:
         return f"Run {before.run_id} was read again and is of another stack now."
     return f"Run {before.run_id} was read again."

@@ -2,8 +2,8 @@
 
 Nothing is planned ahead: each batch is chosen from the rows as they are, so that whatever is killed goes on where it
 was. Runs are asked to be read like any other (`storage/run_work.py`); what was found in their files is kept, so that
-most of them need no log (`storage/readings.py`). The stack that has the newest run comes first, and a stack is ended
-before the next one, because a stack is judged only when all its runs are of one version.
+most of them need no log (`storage/readings.py`). The project that has the newest run comes first, and a project is
+ended before the next one, because its stacks are judged only when all its runs are of one version.
 """
 
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ BATCH_STACKS = 16
 
 def ask_next(session: Session, settings: Settings) -> list[int]:
     """Have the next runs read again. Their ids, to ring for after the commit."""
-    stacks = select(RunRow.stack_key, func.max(RunRow.ordered_at).label("newest"))  # type: ignore[call-overload]
-    newest = stacks.group_by(RunRow.stack_key).subquery()
+    projects = select(RunRow.project_id, func.max(RunRow.id).label("newest"))  # type: ignore[call-overload]
+    newest = projects.group_by(RunRow.project_id).subquery()
     chosen = (
         select(RunRow.id, RunRow.read_seconds)  # type: ignore[call-overload]
-        .join(newest, newest.c.stack_key == RunRow.stack_key)
+        .join(newest, newest.c.project_id == RunRow.project_id)
         .where(is_outdated(), col(RunRow.work) == "")
-        .order_by(newest.c.newest.desc(), RunRow.stack_key, col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .order_by(newest.c.newest.desc(), col(RunRow.id).desc())
         .limit(BATCH_RUNS)
     )
     found = session.execute(chosen).all()

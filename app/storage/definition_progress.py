@@ -5,11 +5,12 @@ Told from the rows themselves, so that nothing is lost whatever is killed.
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, select
 from sqlmodel import Session, col
 
-from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
+from app.domain.definitions import DEFINITION_VERSION
 from app.storage.run_records import aware
 from app.storage.tables import RunRow
 
@@ -62,15 +63,20 @@ def could_not_be_computed() -> ColumnElement[bool]:
     return and_(has_old_figures(), col(RunRow.recompute_failed) >= DEFINITION_VERSION)
 
 
-def is_stack_outdated(session: Session, project_id: int, stack_key: str) -> bool:
-    """Whether runs of this stack are still to be computed again; also runs that may yet turn out to belong to it."""
-    keys = col(RunRow.definitions)["keys"].as_integer()
-    # Under other keys a run is in another stack, or in none: any of the project may become one of this stack.
-    elsewhere = or_(keys.is_(None), keys != DEFINITIONS["keys"])
-    found = select(RunRow.id).where(  # type: ignore[call-overload]
-        is_outdated(), col(RunRow.project_id) == project_id, or_(col(RunRow.stack_key) == stack_key, elsewhere)
-    )
-    return session.execute(found.limit(1)).first() is not None
+def outdated_projects() -> Select[Any]:
+    """Ids of projects with runs that are still to be computed again. None of their stacks is judged until then.
+
+    The whole project, not the stack: what a verdict rests on beside its own stack (how much launches of the family
+    vary, single-field contrasts) comes from the project's other stacks, and under new keys a run may turn out to belong
+    to any of them.
+    """
+    chosen: Select[Any] = select(RunRow.project_id).where(is_outdated())  # type: ignore[call-overload]
+    return chosen
+
+
+def is_project_outdated(session: Session, project_id: int) -> bool:
+    chosen = outdated_projects().where(col(RunRow.project_id) == project_id)
+    return session.execute(chosen.limit(1)).first() is not None
 
 
 def progress(session: Session) -> Progress:

@@ -16,8 +16,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
 from app.settings import Settings
+from app.storage.definition_progress import outdated_projects
 from app.storage.run_records import aware
-from app.storage.tables import StackWorkRow, utc_now
+from app.storage.tables import RunRow, StackWorkRow, utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -84,8 +85,13 @@ def _locked(session: Session, project_id: int, stack_key: str) -> StackWorkRow:
 
 
 def claim(session: Session, work_id: int, settings: Settings) -> StackClaim | None:
-    """Take a stack that waits, or whose worker was given up. None when another has it, or there is nothing to do."""
+    """Take a stack that waits, or whose worker was given up. None when another has it, or there is nothing to do.
+
+    None, too, while runs of its project are still to be computed by the current definitions: then it goes on waiting.
+    """
     now = utc_now()
+    if _must_wait(session, work_id):
+        return None
     taken = _update(
         session,
         and_(col(StackWorkRow.id) == work_id, _is_claimable(now), col(StackWorkRow.attempts) < settings.max_attempts),
@@ -138,7 +144,7 @@ def due(session: Session, settings: Settings) -> Sequence[int]:
     overdue = or_(col(StackWorkRow.lease_until).is_(None), col(StackWorkRow.lease_until) < now)
     chosen = (
         select(StackWorkRow.id, StackWorkRow.work)  # type: ignore[call-overload]
-        .where(col(StackWorkRow.work) != "", overdue)
+        .where(col(StackWorkRow.work) != "", overdue, col(StackWorkRow.project_id).not_in(outdated_projects()))
         .order_by(StackWorkRow.id)
         .limit(_SWEPT_AT_ONCE)
         .with_for_update(skip_locked=True)
@@ -159,6 +165,13 @@ def waiting_for(session: Session, project_id: int, stack_key: str) -> int | None
         )
     ).scalar_one_or_none()
     return found
+
+
+def _must_wait(session: Session, work_id: int) -> bool:
+    """Figures of two versions are never compared: until all were computed again, the old verdicts stand."""
+    project = select(StackWorkRow.project_id).where(col(StackWorkRow.id) == work_id).scalar_subquery()  # type: ignore[call-overload]
+    chosen = outdated_projects().where(col(RunRow.project_id) == project)
+    return session.execute(chosen.limit(1)).first() is not None
 
 
 def _is_claimable(now: datetime) -> ColumnElement[bool]:

@@ -280,6 +280,7 @@ class VerdictRow(SQLModel, table=True):
     __table_args__ = (
         Index("ix_verdict_run_current", "run_id", "current"),
         Index("ix_verdict_attributed", "attributed_to", "comparison"),
+        Index("ix_verdict_verdict_version", "verdict_version"),
     )
 
     id: int | None = Field(default=None, primary_key=True)

@@ -15,6 +15,7 @@ def upgrade() -> None:
     with op.batch_alter_table("run") as table:
         table.alter_column("recompute_failed", existing_type=sa.Integer(), server_default=None)
     op.create_index("ix_run_definition_version", "run", ["definition_version"])
+    op.create_index("ix_verdict_verdict_version", "verdict", ["verdict_version"])
     op.create_table(
         "reading",
         sa.Column("run_id", sa.Integer(), nullable=False),
@@ -28,6 +29,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("reading")
+    op.drop_index("ix_verdict_verdict_version", "verdict")
     op.drop_index("ix_run_definition_version", "run")
     with op.batch_alter_table("run") as table:
         table.drop_column("recompute_error")

@@ -7,17 +7,18 @@ from sqlalchemy import Engine, update
 from sqlmodel import col, select
 from starlette.testclient import TestClient
 
-from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, changes
+from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, VERDICT_VERSION, changes
 from app.errors import Unavailable
 from app.runs import compute, recompute
 from app.settings import Settings
+from app.storage import stack_work
 from app.storage.database import read_session, transaction
-from app.storage.definition_progress import is_stack_outdated, progress
+from app.storage.definition_progress import is_project_outdated, progress
 from app.storage.log_files import LogFiles
-from app.storage.tables import ReadingRow, RunRow
+from app.storage.tables import ReadingRow, RunRow, VerdictRow
 from tests.runs.uploading import upload
 from tests.training_logs import training_log
-from workers.tasks import process_run
+from workers.tasks import judge_stack, process_run
 
 FIGURES = ("status", "metrics", "steady_state", "contract", "health", "stack_key", "config_key", "warnings", "failures")
 
@@ -37,6 +38,9 @@ def outdate(engine: Engine, *ids: int, **columns: Any) -> None:
     values = {"definition_version": DEFINITION_VERSION - 1, "definitions": older, "step_time_ms": 1.0, "metrics": {}}
     with transaction(engine) as session:
         session.execute(update(RunRow).where(col(RunRow.id).in_(ids)).values(**(values | columns)))
+        for verdict in session.execute(select(VerdictRow).where(col(VerdictRow.run_id).in_(ids))).scalars():
+            verdict.definition_version = DEFINITION_VERSION - 1
+            verdict.document = verdict.document | {"definition_version": DEFINITION_VERSION - 1}
 
 
 def ask(engine: Engine, settings: Settings) -> list[int]:
@@ -90,13 +94,13 @@ def test_a_correction_needs_no_log_either(client: TestClient, monkeypatch: pytes
     assert client.get(f"/api/v1/runs/{run_id}").json()["contract"]["cluster"]["value"] == "west"
 
 
-def test_the_stack_of_the_newest_run_is_ended_first(client: TestClient, engine: Engine, settings: Settings) -> None:
-    ids = []
+def test_the_project_of_the_newest_run_is_ended_first(client: TestClient, engine: Engine, settings: Settings) -> None:
+    east, west = [], []
     for number in range(12):
-        ids += processed(client, 300.0 + number, cluster="east") + processed(client, 400.0 + number, cluster="west")
-    outdate(engine, *ids)
+        east += processed(client, 300.0 + number, project="east")
+        west += processed(client, 400.0 + number, project="west")
+    outdate(engine, *east, *west)
     first = ask(engine, settings)
-    west, east = ids[1::2], ids[0::2]
     assert len(first) == recompute.BATCH_RUNS
     assert first == [*reversed(west), *list(reversed(east))[:4]]
     assert ask(engine, settings) == list(reversed(east))[4:]  # those of before wait already
@@ -131,7 +135,7 @@ def test_a_run_that_cannot_be_computed_keeps_its_figures_and_nobody_waits_for_it
     assert counts(engine) == (0, 0, 1)
     assert ask(engine, settings) == []
     with read_session(engine) as session:
-        assert not is_stack_outdated(session, run.project_id, run.stack_key)
+        assert not is_project_outdated(session, run.project_id)
 
 
 def test_a_run_whose_files_are_lost_is_given_up_and_can_be_tried_again(
@@ -179,17 +183,50 @@ def test_a_store_that_is_away_is_waited_for(
     assert counts(engine) == (0, 1, 0)
 
 
-def test_a_stack_waits_for_its_runs_and_for_those_of_other_keys(client: TestClient, engine: Engine) -> None:
-    (run_id,) = processed(client, 412.0, project="keys")
-    run = row(engine, run_id)
+def test_a_stack_is_not_judged_while_its_project_is_computed_again(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    (run_id,) = processed(client, 412.0, project="waits")
+    (other,) = processed(client, 500.0, project="does not")
     outdate(engine, run_id)
+    with transaction(engine) as session:
+        works = {
+            one: stack_work.ask_to_judge(session, found.project_id, found.stack_key)
+            for one in (run_id, other)
+            if (found := session.get_one(RunRow, one))
+        }
+    with transaction(engine) as session:
+        assert stack_work.due(session, settings) == [works[other]]
+        assert stack_work.claim(session, works[run_id], settings) is None
+        assert stack_work.claim(session, works[other], settings) is not None
+    ask(engine, settings)
+    process_run(run_id)
     with read_session(engine) as session:
-        assert is_stack_outdated(session, run.project_id, run.stack_key)
-        assert not is_stack_outdated(session, run.project_id, "another stack")
-    outdate(engine, run_id, definitions=DEFINITIONS | {"keys": 1})
+        current = select(VerdictRow).where(col(VerdictRow.run_id) == run_id, col(VerdictRow.current))
+        verdict = session.execute(current).scalar_one()
+    assert verdict.definition_version == DEFINITION_VERSION
+    assert verdict.because == f"The definitions changed (flops {DEFINITIONS['flops'] - 1} -> {DEFINITIONS['flops']})."
+
+
+def test_new_rules_of_verdicts_judge_again_without_computing(client: TestClient, engine: Engine) -> None:
+    (run_id,) = processed(client, 412.0)
+    with transaction(engine) as session:
+        session.execute(update(VerdictRow).values(verdict_version=VERDICT_VERSION - 1))
+    assert client.get("/api/v1/definitions").json()["verdicts"] == {"total": 1, "waiting": 1}
+    with transaction(engine) as session:
+        asked = recompute.ask_to_judge_again(session)
+    assert len(asked) == 1
+    with transaction(engine) as session:
+        assert recompute.ask_to_judge_again(session) == []
+    judge_stack(asked[0])
     with read_session(engine) as session:
-        assert is_stack_outdated(session, run.project_id, "another stack")
-        assert not is_stack_outdated(session, run.project_id + 1, run.stack_key)
+        verdicts = session.execute(select(VerdictRow).order_by(col(VerdictRow.id))).scalars().all()
+    assert [(one.run_id, one.current, one.verdict_version) for one in verdicts] == [
+        (run_id, False, VERDICT_VERSION - 1),
+        (run_id, True, VERDICT_VERSION),
+    ]
+    assert verdicts[-1].because.startswith("The rules of verdicts changed (version ")
+    assert client.get("/api/v1/definitions").json()["verdicts"] == {"total": 1, "waiting": 0}
 
 
 def test_changed_rules_are_told() -> None:
