@@ -20,7 +20,7 @@ class RunsOut(BaseModel):
 
     total: int
     done: int = Field(description="Computed by the current definitions.")
-    waiting: int = Field(description="Still to be computed again; their stacks keep their verdicts until then.")
+    waiting: int = Field(description="Still to be computed again; their projects keep their verdicts until then.")
     failed: int = Field(description="Could not be computed again: they keep their figures and are no baseline.")
     since: datetime | None = Field(description="When the first run was computed by these definitions.")
 
