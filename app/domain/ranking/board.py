@@ -9,7 +9,7 @@ from app.domain.detection.metric_changes import SAME_WORK
 from app.domain.ranking.duels import Duel, duel, duel_by_memory
 from app.domain.ranking.memory_sizes import headroom_pct
 from app.domain.ranking.places import Place, places
-from app.domain.ranking.pooling import Pool, pool
+from app.domain.ranking.pooling import Pool, log_work, pool
 from app.domain.ranking.ranked_run import RankedRun, reaches
 from app.domain.ranking.result_level import Contracts, comparison, result_level
 from app.domain.ranking.sentences import gain_sentence, reading_sentence
@@ -152,22 +152,15 @@ def _step_time(one: Pool) -> Interval:
 
 def _throughput(one: Pool, figures: Sequence[float | None]) -> Interval | None:
     """A constant over the step time, so its interval is that of the step time; never a mean of ratios."""
-    work = _log_work(one, figures)
+    work = log_work(one, figures)
     if work is None:
         return None
     middle, half = work - one.log_step_time, one.half_width
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
-def _log_work(one: Pool, figures: Sequence[float | None]) -> float | None:
-    """ln of figure times step time, the mean over the runs that have the figure."""
-    pairs = zip(figures, one.estimates, strict=True)
-    known = [math.log(value) + estimate.log_step_time for value, estimate in pairs if value is not None and value > 0]
-    return sum(known) / len(known) if known else None
-
-
 def _flops_differ(pools: Sequence[Pool]) -> bool:
-    works = [_log_work(one, [run.tflops_per_gpu for run in one.runs]) for one in pools]
+    works = [log_work(one, [run.tflops_per_gpu for run in one.runs]) for one in pools]
     known = [work for work in works if work is not None]
     return bool(known) and max(known) - min(known) > SAME_WORK
 

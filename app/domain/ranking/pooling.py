@@ -106,6 +106,13 @@ def pool(runs: Sequence[RankedRun], prior: Prior) -> Pool:
     return Pool(used, dropped, not full, prior)
 
 
+def log_work(one: Pool, figures: Sequence[float | None]) -> float | None:
+    """ln of figure (of each run) times step time: what a step is worth in units of the figure. No mean of ratios."""
+    pairs = zip(figures, one.estimates, strict=True)
+    known = [math.log(value) + estimate.log_step_time for value, estimate in pairs if value is not None and value > 0]
+    return sum(known) / len(known) if known else None
+
+
 def _why(run: RankedRun, full_runs_exist: bool, current_level: set[str]) -> str:
     if run.directional and full_runs_exist:
         return "short, and there are longer runs of this configuration"

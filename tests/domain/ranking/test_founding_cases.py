@@ -36,8 +36,8 @@ def test_the_fallback_is_the_only_measurement_and_not_a_ranking() -> None:
         assert [(one.dispatcher, one.run) for one in board.glimpses] == [("alltoall", "1")]
         assert board.sentence == (
             "alltoall is the only measured fallback of this stack. This is not a ranking. And its run may not be "
-            "ranked: only 4 steady iterations, 5 are needed. deepep and hybridep could not run: the packages are not in "
-            "the container. That says nothing about their speed."
+            "ranked: only 4 steady iterations, 5 are needed. deepep and hybridep could not run: the packages are not "
+            "in the container. That says nothing about their speed."
         )
 
 

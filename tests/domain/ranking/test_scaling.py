@@ -1,0 +1,122 @@
+"""Which runs make a scaling series, and how efficient each size is."""
+
+from typing import Any
+
+import pytest
+
+from app.domain.ranking.scaling import Configured, ScalingSeries, scaling_series
+from app.domain.run import Stated
+from tests.domain.ranking.runs import make_run
+
+BASE: dict[str, Any] = {
+    "model": "Qwen3-30B-A3B",
+    "gpu": "GB300",
+    "gpus": 8,
+    "gbs": 512,
+    "mbs": 8,
+    "seq_len": 4096,
+    "cp": 1,
+    "dispatcher": "hybridep",
+}
+
+
+def make_point(name: str, step_time_ms: float, project: str = "p", **fields: Any) -> Configured:
+    contract = {field: Stated(value, "metadata") for field, value in (BASE | fields).items()}
+    run_fields = {key: fields.pop(key) for key in ("tflops", "outcome", "semantic_class") if key in fields}
+    contract = {field: one for field, one in contract.items() if field not in run_fields}
+    tflops = run_fields.pop("tflops", None)
+    run = make_run(name, "hybridep", step_time_ms, config=name, stack=name, tflops_per_gpu=tflops, **run_fields)
+    return Configured(project, contract, (run,))
+
+
+def only(series: tuple[ScalingSeries, ...], kind: str) -> ScalingSeries:
+    found = [one for one in series if one.kind == kind]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_weak_scaling_as_published_for_qwen3_30b_on_gb300() -> None:
+    """Step times of the verification card of 2026-08-15: 8, 32, 128 and 256 GPUs with 64 sequences a GPU."""
+    steps = {8: 5889.42, 32: 5814.29, 128: 5831.72, 256: 5818.62}
+    points = [make_point(str(gpus), ms, gpus=gpus, gbs=64 * gpus) for gpus, ms in reversed(steps.items())]
+    series = only(scaling_series(points), "weak")
+    assert (series.along, series.dispatcher) == ("gpus", "hybridep")
+    assert [point.size for point in series.points] == [8, 32, 128, 256]
+    efficiencies = [point.efficiency_pct for point in series.points]
+    assert [one.value for one in efficiencies if one] == pytest.approx([100, 101.29, 100.99, 101.22], abs=0.01)
+    low, high = efficiencies[1].low, efficiencies[1].high  # type: ignore[union-attr]
+    assert low is not None
+    assert high is not None
+    assert low < 100 < high  # one run each: nobody may say that 32 GPUs are better
+
+
+def test_strong_scaling_shares_the_same_work() -> None:
+    points = [make_point("a", 8000, gpus=8), make_point("b", 4000, gpus=16), make_point("c", 2500, gpus=32)]
+    series = only(scaling_series(points), "strong")
+    assert [point.efficiency_pct.value for point in series.points if point.efficiency_pct] == pytest.approx(
+        [100, 100, 80]
+    )
+
+
+def test_longer_sequences_are_measured_in_flops() -> None:
+    """Tokens/s fall because attention costs more a token; the efficiency counts the work."""
+    points = [
+        make_point("a", 1000, seq_len=4096, gbs=256, cp=1, tflops=300.0),
+        make_point("b", 1250, seq_len=16384, gbs=64, cp=4, tflops=285.0, cp_comm="p2p"),
+    ]
+    series = only(scaling_series(points), "sequence_tokens")
+    assert [(point.size, point.cp) for point in series.points] == [(4096, 1), (16384, 4)]
+    second = series.points[1]
+    assert second.tokens_pct.value == pytest.approx(80)
+    assert second.efficiency_pct is not None
+    assert second.efficiency_pct.value == pytest.approx(95)
+
+
+def test_without_flops_the_efficiency_of_a_sequence_is_unknown() -> None:
+    points = [make_point("a", 1000, seq_len=4096), make_point("b", 4400, seq_len=16384, cp=4)]
+    series = only(scaling_series(points), "sequence_batch")
+    assert series.points[1].efficiency_pct is None
+    assert series.points[1].tokens_pct.value == pytest.approx(100 * 4 / 4.4)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"container": "other"},
+        {"routing_mode": "forced-balance"},
+        {"ep_overlap": True},
+        {"mbs": 4},
+        {"dispatcher": "alltoall"},
+        {"gbs": 1000},  # neither the same batch nor the same batch a GPU
+        {"project": "other"},
+        {"semantic_class": "benchmark_only"},
+        {"outcome": "failed"},
+    ],
+)
+def test_what_must_be_equal(other: dict[str, Any]) -> None:
+    points = [make_point("a", 8000, gpus=8), make_point("b", 4000, **{"gpus": 16, "gbs": 512, **other})]
+    assert scaling_series(points) == ()
+
+
+def test_unknown_members_make_a_series_provisional() -> None:
+    series = only(scaling_series([make_point("a", 8000, gpus=8), make_point("b", 4000, gpus=16)]), "strong")
+    assert series.provisional
+    assert "container" in series.unknown
+    assert "gpus" not in series.unknown
+    assert not any(name.startswith("env.") for name in series.unknown)
+
+
+def test_the_faster_context_parallelism_stands_for_its_length() -> None:
+    points = [
+        make_point("a", 1000, seq_len=4096, cp=1),
+        make_point("b", 5000, seq_len=16384, cp=8),
+        make_point("c", 4000, seq_len=16384, cp=4),
+    ]
+    series = only(scaling_series(points), "sequence_batch")
+    assert [(point.size, point.cp) for point in series.points] == [(4096, 1), (16384, 4)]
+
+
+def test_a_size_that_nobody_states_is_in_no_series() -> None:
+    unknown = make_point("b", 4000)
+    del unknown.contract["gpus"]  # type: ignore[attr-defined]
+    assert scaling_series([make_point("a", 8000), unknown]) == ()
