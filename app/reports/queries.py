@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
@@ -88,12 +88,13 @@ def _problems(row: RunRow) -> tuple[str, ...]:
 
 def _regressions(session: Session, row: RunRow, document: VerdictDocument, address: str) -> Iterable[RegressionOfRun]:
     """Those that the run, or a rerun of it, made; for a slow one also those that stand at its level. Newest first."""
-    level = and_(
-        col(RegressionMemberRow.stack_key) == row.stack_key,
-        col(RegressionMemberRow.config_key) == row.config_key,
-        document.decision == "regression",
-    )
-    made = col(RegressionMemberRow.run_id).in_([int(run) for run in document.candidates])
+    concerned: ColumnElement[bool] = col(RegressionMemberRow.run_id).in_([int(run) for run in document.candidates])
+    if document.decision == "regression":
+        level = and_(
+            col(RegressionMemberRow.stack_key) == row.stack_key,
+            col(RegressionMemberRow.config_key) == row.config_key,
+        )
+        concerned = or_(concerned, level)
     of_it = aliased(RegressionMemberRow)
     stacks = select(func.count()).where(col(of_it.regression_id) == col(RegressionRow.id))
     rows = session.execute(
@@ -102,7 +103,7 @@ def _regressions(session: Session, row: RunRow, document: VerdictDocument, addre
         .where(
             col(RegressionRow.project_id) == row.project_id,
             col(RegressionRow.state).in_(ACTIVE),
-            or_(made, level),
+            concerned,
         )
         .order_by(col(RegressionRow.id).desc())
     )
@@ -111,7 +112,7 @@ def _regressions(session: Session, row: RunRow, document: VerdictDocument, addre
             id=found.id,
             address=f"{address}/regressions/{found.id}",
             state=found.state,
-            cause=found.cause,
+            cause=found.cause.rstrip("."),
             stacks=members,
             assignee=found.assignee,
             external_url=found.external_url,

@@ -56,7 +56,7 @@ def _measured(measured: MeasuredUpgrade) -> dict[str, Any]:
         "differ_in_more": [_near(one) for one in report.near],
         "only_from": [{"run": one.run, "stack_key": one.stack_key} for one in report.only_old],
         "only_to": [{"run": one.run, "stack_key": one.stack_key} for one in report.only_new],
-        "regression": measured.regression,
+        "regressions": measured.regressions,
     }
 
 

@@ -18,6 +18,8 @@ from app.storage.stack_runs import COMPARED, facts_of, full_records
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
 
 ANY_BRANCH = "*"
+_MOST_KEY = 200
+"""Characters of a cause key that are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class OpenedRegression:
     id: int
     state: str
     cause: str
+    metric: str
     stacks: int
     assignee: str
 
@@ -45,7 +48,7 @@ class MeasuredUpgrade:
 
     report: UpgradeReport
     costs: dict[str, float | None]
-    regression: OpenedRegression | None
+    regressions: tuple[OpenedRegression, ...]
 
     @property
     def gpu_hours_per_day(self) -> float | None:
@@ -89,7 +92,7 @@ def measure(session: Session, project: ProjectRow, field: str, old: SideValue, n
     before, after = _configs(session, project, field, old, branch), _configs(session, project, field, new, None)
     report = compare_sides(field, old.value, new.value, before, after)
     costs = {pair.new.run: _cost(session, pair) for pair in report.pairs if _is_slower(pair)}
-    return MeasuredUpgrade(report, costs, _regression(session, project, report.cause_key))
+    return MeasuredUpgrade(report, costs, _regressions(session, project, report.cause_key))
 
 
 def _usable(project: ProjectRow) -> tuple[ColumnElement[bool], ...]:
@@ -150,19 +153,19 @@ def _cost(session: Session, pair: Pair) -> float | None:
     return cost.gpu_hours_per_day
 
 
-def _regression(session: Session, project: ProjectRow, cause_key: str) -> OpenedRegression | None:
-    """The newest one that this upgrade opened, whatever became of it."""
-    row = session.execute(
-        select(RegressionRow)
+def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple[OpenedRegression, ...]:
+    """Those that this upgrade opened, one a metric, whatever became of them; the newest first."""
+    members = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
+    rows = session.execute(
+        select(RegressionRow, members.scalar_subquery())
         .where(
             col(RegressionRow.project_id) == project.id,
             col(RegressionRow.kind) == "upgrade",
-            col(RegressionRow.cause_key) == cause_key[:200],
+            col(RegressionRow.cause_key) == cause_key[:_MOST_KEY],
         )
         .order_by(col(RegressionRow.id).desc())
-        .limit(1)
-    ).scalar_one_or_none()
-    if row is None:
-        return None
-    members = select(func.count()).where(col(RegressionMemberRow.regression_id) == row.id)
-    return OpenedRegression(row.id or 0, row.state, row.cause, session.execute(members).scalar_one(), row.assignee)
+    ).tuples()
+    return tuple(
+        OpenedRegression(row.id or 0, row.state, row.cause.rstrip("."), row.metric, count, row.assignee)
+        for row, count in rows
+    )
