@@ -6,7 +6,8 @@ sequence_batch    sequences grow, their number in a step stays
 sequence_tokens   sequences grow, the tokens of a step stay
 
 Everything else in the two keys must be equal: project, model and its shape, class, container, routing, precision,
-cluster, pipeline, dispatcher and all knobs. Along a sequence series context parallelism may grow, too, with how it communicates.
+cluster, pipeline, dispatcher and all knobs. Along a sequence series context parallelism may grow, too, with the way it
+communicates.
 """
 
 import math
