@@ -17,7 +17,12 @@ DECISIONS = {"no_change": "no change", "no_baseline": "no baseline", "not_judged
 """Decisions whose word is not their name."""
 MEASURED = {"regression": "worse", "improvement": "better"}
 """What is no verdict on the code is not called one: A/Bs and contrasts."""
-BASELINES = {"golden": "pinned golden", "same_config": "same configuration", "last_config": "other knobs"}
+BASELINES = {
+    "golden": "pinned golden",
+    "same_config": "same configuration",
+    "last_config": "other knobs",
+    "nearest": "nearest of its stack",
+}
 _MOST_LISTED = 4
 
 
@@ -32,6 +37,11 @@ def decision_word(decision: str, *, is_verdict: bool = True) -> str:
 
 def headline(document: VerdictDocument, label: Label = as_named) -> str:
     """Line 1: the verdict, the worst change, and how sure it is."""
+    aside = f"; quarantined, so it counts for nothing: {document.quarantined}" if document.quarantined else ""
+    return f"{_verdict_line(document, label)}{aside}"
+
+
+def _verdict_line(document: VerdictDocument, label: Label) -> str:
     verdict = document.verdict
     word = decision_word(verdict.decision)
     if verdict.decision == "no_baseline":
@@ -40,7 +50,10 @@ def headline(document: VerdictDocument, label: Label = as_named) -> str:
         return f"{word}: {verdict.reason}"
     if not document.raises_regression:
         word = f"A/B, {decision_word(verdict.decision, is_verdict=False)}"
-    return f"{word}{' (provisional)' if document.provisional else ''}: {worst_change(verdict)}; {confidence(verdict)}"
+    sure = confidence(verdict)
+    if document.rests_on is not None:
+        sure = f"a direction only, on {counted(document.rests_on, 'iteration')}"
+    return f"{word}{' (provisional)' if document.provisional else ''}: {worst_change(verdict)}; {sure}"
 
 
 def baseline_line(document: VerdictDocument, label: Label = as_named, offered: int | None = None) -> str:
@@ -160,7 +173,9 @@ def notes(document: VerdictDocument) -> list[str]:
 
 def left_out(document: VerdictDocument, label: Label = as_named) -> list[str]:
     """Runs that count on neither side, each with the reason."""
-    return [f"{label(run)}: {why}" for run, why in left_out_runs(document)]
+    listed = [f"{label(run)}: {why}" for run, why in left_out_runs(document)]
+    more = document.more_left_out
+    return [*listed, f"{counted(more, 'older run')} of the stack"] if more else listed
 
 
 def left_out_runs(document: VerdictDocument) -> list[tuple[str, str]]:
