@@ -65,7 +65,8 @@ function followAddress() {
   const parameters = new URLSearchParams(location.search);
   for (const form of $$("[data-follows-address]")) {
     for (const control of form.elements) {
-      if (control.name && control !== document.activeElement) control.value = parameters.get(control.name) ?? (control.name === "sort" ? "-created" : "");
+      // Hidden ones come with the list itself.
+      if (control.name && control.type !== "hidden" && control !== document.activeElement) control.value = parameters.get(control.name) ?? "";
     }
   }
 }
@@ -153,6 +154,7 @@ document.addEventListener("htmx:oobBeforeSwap", (event) => {
   }
   for (const opened of $$("details[id][open]", target)) fragment.querySelector(`#${opened.id}`)?.setAttribute("open", "");
 });
+document.addEventListener("change", (event) => { if (event.target.matches("[data-submits]")) event.target.form.requestSubmit(); });
 document.addEventListener("input", (event) => event.target.form?.classList.add("changed"));
 document.addEventListener("htmx:afterSettle", (event) => {
   const cause = event.detail.requestConfig?.elt;

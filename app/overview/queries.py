@@ -1,4 +1,4 @@
-"""What the first page shows: what is being processed, what failed and why, what came in last."""
+"""What the first page shows: regressions by cost, the newest verdicts, what failed and why, what came in last."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,13 +9,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlmodel import Session, col
 
+from app.overview.filters import OverviewFilters
+from app.overview.regressions import NeedsAttention, needs_attention
 from app.storage.run_list import RunListItem, count_runs, latest_runs
 from app.storage.run_records import ENDED_BADLY
 from app.storage.tables import RunRow
 
-NEWEST = 12
+NEWEST = 6
+VERDICTS = 12
 FAILED = 6
-DAYS = 7
 
 _OUTCOME = col(RunRow.health)["outcome"].as_string()
 _ENDED_BADLY: ColumnElement[bool] = _OUTCOME.in_(ENDED_BADLY)
@@ -24,17 +26,22 @@ _WITHOUT_FIGURE: ColumnElement[bool] = col(RunRow.status) == "failed"
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`by_status` and `by_outcome` (those that ended badly) count all runs, as the list filters them.
+    """`by_status` counts all runs; `by_outcome` (those that ended badly) and `without_figure` those of the branch that
+    is asked for, as the list filters them.
 
-    `recent` counts the runs of the last `days` days: those that ended badly, and the others that gave no figure.
+    `recent` counts the runs of the period that is asked for: those that ended badly, and the others without a figure.
+    `verdicts`: the newest runs that were judged in it. `branches`: what can be asked for.
     """
 
     by_status: Mapping[str, int]
     by_outcome: Mapping[str, int]
+    without_figure: int
     recent: int
     recent_ended_badly: int
     recent_without_figure: int
-    days: int
+    attention: NeedsAttention
+    verdicts: tuple[RunListItem, ...]
+    branches: tuple[str, ...]
     newest: tuple[RunListItem, ...]
     failed: tuple[RunListItem, ...]
 
@@ -47,21 +54,30 @@ class Overview:
         return self.by_status.get("received", 0) + self.by_status.get("processing", 0)
 
 
-def overview(session: Session, now: datetime) -> Overview:
+def overview(session: Session, filters: OverviewFilters, now: datetime) -> Overview:
     """The state of the house at `now` (aware)."""
-    since = col(RunRow.created_at) >= now - timedelta(days=DAYS)
+    on_branch = [col(RunRow.branch) == filters.branch] if filters.branch else []
+    recent = [col(RunRow.created_at) >= now - timedelta(days=filters.days), *on_branch]
+    badly = or_(_WITHOUT_FIGURE, _ENDED_BADLY)
+    not_counted = func.coalesce(_OUTCOME, "").not_in(ENDED_BADLY)
     return Overview(
         by_status=Counter(dict(_statuses(session))),
-        recent=count_runs(session, since),
-        by_outcome={name: count_runs(session, _OUTCOME.in_((name,))) for name in ENDED_BADLY},
-        recent_ended_badly=count_runs(session, since, _ENDED_BADLY),
-        recent_without_figure=count_runs(
-            session, since, _WITHOUT_FIGURE, func.coalesce(_OUTCOME, "").not_in(ENDED_BADLY)
-        ),
-        days=DAYS,
-        newest=latest_runs(session, NEWEST),
-        failed=latest_runs(session, FAILED, or_(_WITHOUT_FIGURE, _ENDED_BADLY)),
+        without_figure=count_runs(session, *on_branch, _WITHOUT_FIGURE),
+        recent=count_runs(session, *recent),
+        by_outcome={name: count_runs(session, *on_branch, _OUTCOME.in_((name,))) for name in ENDED_BADLY},
+        recent_ended_badly=count_runs(session, *recent, _ENDED_BADLY),
+        recent_without_figure=count_runs(session, *recent, _WITHOUT_FIGURE, not_counted),
+        attention=needs_attention(session, filters.branch),
+        verdicts=latest_runs(session, VERDICTS, *recent, col(RunRow.verdict) != ""),
+        branches=_branches(session),
+        newest=latest_runs(session, NEWEST, *on_branch),
+        failed=latest_runs(session, FAILED, *recent, badly),
     )
+
+
+def _branches(session: Session) -> tuple[str, ...]:
+    column = col(RunRow.branch)
+    return tuple(value for value in session.execute(select(column).distinct().order_by(column)).scalars() if value)
 
 
 def _statuses(session: Session) -> list[tuple[str, int]]:

@@ -5,7 +5,10 @@ from datetime import UTC, datetime
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
+from app.domain.changes import gpu_hours
+from app.overview.filters import PERIODS, OverviewFilters
 from app.overview.queries import Overview, overview
+from app.overview.regressions import NeedsAttention
 from app.web.dependencies import ReadSession
 from app.web.numbers import counted
 from app.web.outcomes import OUTCOMES
@@ -16,26 +19,56 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 def show_overview(request: Request, session: ReadSession) -> HTMLResponse:
-    found = overview(session, datetime.now(UTC))
-    return render(request, "overview/index.html", overview=found, answer=answer(found), outcomes=OUTCOMES)
+    filters = OverviewFilters.from_params(request.query_params)
+    found = overview(session, filters, datetime.now(UTC))
+    return render(
+        request,
+        "overview/index.html",
+        overview=found,
+        filters=filters,
+        periods=PERIODS,
+        answer=answer(found, filters),
+        arrived=arrived(found, filters),
+        outcomes=OUTCOMES,
+    )
 
 
-def answer(found: Overview) -> str:
+def answer(found: Overview, filters: OverviewFilters) -> str:
     """What needs attention, in plain words."""
+    attention = found.attention
     if not found.total:
         return "Nothing has been uploaded yet."
+    where = f" on {filters.branch}" if filters.branch else ""
+    if not attention.open:
+        more = counted(attention.acknowledged, "regression")
+        return f"No open regression{where}" + (f"; {more} acknowledged." if attention.acknowledged else ".")
+    return _open(attention, where)
+
+
+def arrived(found: Overview, filters: OverviewFilters) -> str:
+    """What came in, and how it ended; empty before the first run."""
+    if not found.total:
+        return ""
     parts = []
     if found.waiting:
         parts.append(f"{counted(found.waiting, 'run')} {'is' if found.waiting == 1 else 'are'} being processed.")
-    if not found.recent:
-        parts.append(f"Nothing was uploaded in the last {found.days} days.")
-    else:
-        parts.append(_ended(found))
+    period = f"the last {filters.period}" + (f" on {filters.branch}" if filters.branch else "")
+    parts.append(_ended(found, period) if found.recent else f"Nothing was uploaded in {period}.")
     return " ".join(parts)
 
 
-def _ended(found: Overview) -> str:
-    runs, period = counted(found.recent, "run"), f"the last {found.days} days"
+def _open(attention: NeedsAttention, where: str) -> str:
+    verb = "costs" if attention.open == 1 else "cost"
+    regressions = f"{counted(attention.open, 'open regression')}{where}"
+    if attention.hours is None:
+        return f"{regressions}; what {'it costs' if attention.open == 1 else 'they cost'} is not known yet."
+    unknown = f", {attention.without_cost} of them at an unknown cost" if attention.without_cost else ""
+    more = f" {counted(attention.acknowledged, 'more is', 'more are')} acknowledged." if attention.acknowledged else ""
+    return f"{regressions} {verb} about {gpu_hours(attention.hours)} GPU-hours a day{unknown}.{more}"
+
+
+def _ended(found: Overview, period: str) -> str:
+    runs = counted(found.recent, "run")
     none, more = found.recent_without_figure, "more " if found.recent_ended_badly else ""
     without = f" {none:,} {more}gave no figure." if none else ""
     if found.recent_ended_badly:

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.domain.run import Value
 from app.projects.availability import find_availability
 from app.projects.defaults import MAX_AUTHOR, Default, Defaults, get_defaults, set_defaults
+from app.projects.rules import Rules, get_rules, set_rules
+from app.storage.database import read_session
+from app.storage.decisions import MAX_BRANCH
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.problems import documented
 
@@ -46,6 +49,45 @@ class DefaultsIn(BaseModel):
     container_image: str = Field(
         "", max_length=500, description="For instance nvcr.io/nvidia/nemo: then `26.06` is whole."
     )
+    author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who sets them.")
+
+
+class RulesChange(BaseModel):
+    who: str
+    at: datetime
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class RulesOut(BaseModel):
+    project: str
+    baseline_branch: str = Field(description="Whose `ci` runs are the baseline; `*`: of any branch.")
+    commit_url: str = Field(description="Link of a commit, with {commit}; empty without one.")
+    compare_url: str = Field(description="Link of a range of commits, with {from} and {to}; empty without one.")
+    changes: list[RulesChange] = Field(description="Who changed what, newest first.")
+
+    @classmethod
+    def of(cls, rules: Rules) -> Self:
+        changes = [
+            RulesChange(who=one.who, at=one.at, before=dict(one.before), after=dict(one.after)) for one in rules.events
+        ]
+        return cls(
+            project=rules.project,
+            baseline_branch=rules.baseline_branch,
+            commit_url=rules.commit_url,
+            compare_url=rules.compare_url,
+            changes=changes,
+        )
+
+
+class RulesIn(BaseModel):
+    """What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    baseline_branch: str | None = Field(None, min_length=1, max_length=MAX_BRANCH, description="`*` for any.")
+    commit_url: str | None = Field(None, description="For instance https://github.com/org/repo/commit/{commit}.")
+    compare_url: str | None = Field(None, description="For instance https://github.com/org/repo/compare/{from}...{to}.")
     author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who sets them.")
 
 
@@ -88,6 +130,29 @@ def write_defaults(engine: AppEngine, slug: Slug, defaults: DefaultsIn) -> Defau
             fields=defaults.fields,
             container_image=defaults.container_image,
             author=defaults.author,
+        )
+    )
+
+
+@router.get("/projects/{slug}/rules", responses=documented(404, 422))
+def read_rules(session: ReadSession, slug: Slug) -> RulesOut:
+    """Whose runs are the baseline of the project, and where its commits can be read."""
+    return RulesOut.of(get_rules(session, slug))
+
+
+@router.patch("/projects/{slug}/rules", responses=documented(404, 422))
+def write_rules(engine: AppEngine, slug: Slug, change: RulesIn) -> RulesOut:
+    """Change them. With another baseline branch every stack of the project is judged again."""
+    with read_session(engine) as session:
+        before = get_rules(session, slug)
+    return RulesOut.of(
+        set_rules(
+            engine,
+            slug,
+            baseline_branch=before.baseline_branch if change.baseline_branch is None else change.baseline_branch,
+            commit_url=before.commit_url if change.commit_url is None else change.commit_url,
+            compare_url=before.compare_url if change.compare_url is None else change.compare_url,
+            author=change.author,
         )
     )
 

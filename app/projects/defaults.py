@@ -46,7 +46,7 @@ class Defaults:
 
 def get_defaults(session: Session, slug: str) -> Defaults:
     """Raises NotFound."""
-    project = _project(session, slug)
+    project = get_project(session, slug)
     rows = session.execute(
         select(ProjectDefaultRow)
         .where(col(ProjectDefaultRow.project_id) == project.id)
@@ -66,7 +66,7 @@ def set_defaults(
     """
     wanted = _checked(fields, container_image.strip(), one_line(author))
     with transaction(engine, durable=True) as session:
-        project = _project(session, slug)
+        project = get_project(session, slug)
         before = {row.name: row for row in _rows(session, project)}
         changed = {name for name in before.keys() | wanted.keys() if _value(before.get(name)) != wanted.get(name)}
         for name in changed:
@@ -100,7 +100,8 @@ def _rows(session: Session, project: ProjectRow) -> list[ProjectDefaultRow]:
     return list(session.execute(chosen).scalars())
 
 
-def _project(session: Session, slug: str) -> ProjectRow:
+def get_project(session: Session, slug: str) -> ProjectRow:
+    """Raises NotFound."""
     project: ProjectRow | None = session.execute(
         select(ProjectRow).where(col(ProjectRow.slug) == slug)
     ).scalar_one_or_none()

@@ -8,12 +8,15 @@ from urllib.parse import parse_qsl, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2_fragments import render_block
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from app.domain import changes
 from app.domain.commit_links import commit_address, range_address
 from app.settings import ROOT
+from app.storage.database import read_session
+from app.storage.regressions import open_regressions
 from app.web import numbers
 from app.web.assets import asset_url
 
@@ -70,7 +73,8 @@ def render(
     block into the page; None leaves it alone.
     """
     fragment = block if block and _wants_fragment(request) else None
-    common = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
+    common: dict[str, Any] = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
+    common["open_regressions"] = lambda: _open_regressions(request)
     context = common | {"fragment": fragment} | context
     headers = {"Vary": "HX-Request", "Cache-Control": "no-cache"}
     if fragment:
@@ -96,6 +100,18 @@ def public_address(request: Request) -> str:
     """The service's own address without a trailing slash, for the commands that pages show."""
     settings = getattr(request.app.state, "settings", None)
     return str((settings and settings.public_url) or request.base_url).rstrip("/")
+
+
+def _open_regressions(request: Request) -> int:
+    """For the navigation; 0 where the database does not answer, because a page of that error has one, too."""
+    engine = getattr(request.app.state, "engine", None)
+    if engine is None:
+        return 0
+    try:
+        with read_session(engine) as session:
+            return open_regressions(session).count
+    except SQLAlchemyError:
+        return 0
 
 
 def _wants_fragment(request: Request) -> bool:
