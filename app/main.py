@@ -8,6 +8,8 @@ from fastapi import FastAPI
 
 from app.compare.api import router as compare_api
 from app.compare.routes import router as compare_pages
+from app.compare.api import router as compare_api
+from app.compare.routes import router as compare_pages
 from app.definitions.api import router as definitions_api
 from app.definitions.routes import router as definitions_pages
 from app.overview.routes import router as overview_pages
@@ -69,6 +71,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         upgrade_api,
         definitions_api,
         compare_api,
+        compare_api,
         overview_pages,
         runs_pages,
         run_forms,
@@ -77,6 +80,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         upgrade_pages,
         regressions_pages,
         definitions_pages,
+        compare_pages,
         compare_pages,
         glossary,
         reference,

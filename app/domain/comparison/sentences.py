@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from app.domain.changes import change_text
 from app.domain.comparison.sides import SideComparison
+from app.domain.contract.fields.environment import PREFIX
 from app.domain.detection import StepTimeChange
 from app.domain.detection.sentences import prior_sentence
 from app.domain.numbers import counted, percent
@@ -45,10 +46,13 @@ def told(comparison: SideComparison) -> Told:
 
 def _differs(comparison: SideComparison) -> str:
     found = comparison.comparability
-    members = (*found.stack, *found.knobs)
-    if members:
-        # What follows another field counts as part of it.
-        return f"Differs in {differences(members)}."
+    # What follows another field counts as part of it.
+    members = [one for one in (*found.stack, *found.knobs) if one.is_certain or not one.field.startswith(PREFIX)]
+    one_sided = len(found.stack) + len(found.knobs) - len(members)
+    variables = f"{counted(one_sided, 'environment variable')} known on one side only" if one_sided else ""
+    if members or variables:
+        named = differences(sorted(members, key=lambda one: not one.is_certain)) if members else ""
+        return f"Differs in {' and '.join(filter(None, (named, variables)))}."
     beside = f", beside {differences(found.beside)}" if found.beside else ""
     return f"Nothing of the contract differs that is known{beside}."
 
@@ -150,7 +154,7 @@ def _notes(comparison: SideComparison) -> Iterator[str]:
             yield f"Not every run of {side} states its commit, so they may be of different code."
         elif inside.reruns and len(runs) > 1:
             yield f"{side} is {counted(len(runs), 'rerun')} of one job; each counts once."
-    if comparison.measured is None and comparison.no_winner and comparison.not_measured:
+    if comparison.measured is None and comparison.no_winner and not comparison.left_out:
         yield f"Nothing is measured between them: {comparison.not_measured}."
     yield from (f"#{one.run} counts for nothing: {one.why}." for one in comparison.left_out)
     if comparison.measured is not None:

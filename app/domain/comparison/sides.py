@@ -4,11 +4,11 @@ The run is the sample, not the iteration: a side of three runs is three values o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from app.domain.comparison.winner import Winner, why_none, winner
 from app.domain.comparison.within import Within, within
-from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate, Verdict, judge
+from app.domain.detection import DEFAULT_PRIOR, Prior, Verdict, judge
 from app.domain.matching import Comparability, Kind, RunRecord, compare_contracts
 
 
@@ -129,7 +129,5 @@ def _obstacle(
 
 
 def _measure(a: Sequence[RunRecord], b: Sequence[RunRecord], prior: Prior) -> Verdict:
-    """The test of verdicts. Its refusal of short baselines is taken back: here a person chose them, and is told."""
-    chosen = [replace(run.estimate, short=False) for run in a]
-    candidates: list[RunEstimate] = [replace(run.estimate, short=False) for run in b]
-    return judge(candidates, chosen, prior)
+    """The test of verdicts. Short runs may be a baseline here: a person chose them, and is told."""
+    return judge([run.estimate for run in b], [run.estimate for run in a], prior, directional=True)

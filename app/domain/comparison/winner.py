@@ -61,13 +61,13 @@ def _reasons(
         if not inside.one_configuration:
             names = ", ".join(f"`{name}`" for name in (*inside.stack, *inside.knobs))
             yield f"The runs of {side} are no reruns of each other: they differ in {names}."
-    versions = {run.definition_version for run in (*a, *b)}
-    if len(versions) > 1:
-        yield "The figures were made by different versions of the definitions, until all runs were read again."
-    if len({run.fair_for_timing for run in (*a, *b)}) > 1:
-        yield "Only some of the runs were slowed down by timers of their own."
     for run in (*a, *b):
         yield from _of_run(run)
+    alive = [run for run in (*a, *b) if not run.failed_because]
+    if len({run.definition_version for run in alive}) > 1:
+        yield "The figures were made by different versions of the definitions, until all runs were read again."
+    if len({run.fair_for_timing for run in alive}) > 1:
+        yield "Only some of the runs were slowed down by timers of their own."
 
 
 def _classes(a: Sequence[RunRecord], found: Comparability) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""Compare two runs, or two sets of runs: the page and the API."""
