@@ -4,14 +4,24 @@ The numbers are those of the overlap case of the founding documents: Qwen3-30B-A
 """
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
 from sqlmodel import Session, select
 
-from app.domain.run import FloatArray, Metric, SteadyState
+from app.domain.contract.keys import config_key, stack_key
+from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
+from app.domain.matching import shape_of
+from app.domain.run import FloatArray, Metric, Stated, SteadyState, Value
+from app.regressions.judge import judge_within
+from app.settings import get_settings
 from app.storage import series
+from app.storage.places import settle_places
+from app.storage.stack_work import EVERYTHING, ask_to_judge
 from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, SeriesRow
 
 GLOBAL_BATCH, SEQUENCE, GPUS = 1024, 4096, 16
@@ -100,6 +110,71 @@ def make_run(
         _store_log(session, log_files, row.id, step_times(step_time_ms, iterations))
     session.flush()
     return row.id
+
+
+FIRST_PLACE = datetime(2026, 9, 1, 4, tzinfo=UTC)
+
+
+def make_stack(
+    session: Session,
+    step_times_ms: Sequence[float],
+    *,
+    project: str = "moe-lab",
+    fields: Mapping[str, Value | EllipsisType] | None = None,
+    commits: Sequence[str] | None = None,
+    started: datetime = FIRST_PLACE,
+    every: timedelta = timedelta(days=1),
+    judged: bool = True,
+    **columns: Any,
+) -> list[int]:
+    """CI runs of one configuration on the baseline branch, one a day, and their verdicts by the real judge.
+
+    `fields`: contract fields that are other than in CONTRACT, `...` for one that is unknown; call it again with other
+    fields for another configuration, or another stack. `commits`: one a run, else all differ. `started`: place of the
+    first. `columns` are for all of them; the ids, in order.
+    """
+    stated = _contract(fields or {})
+    keys = {"stack_key": stack_key(project, stated), "config_key": config_key(project, stated)}
+    found = []
+    for number, time in enumerate(step_times_ms):
+        place = started + number * every
+        commit = commits[number] if commits else hashlib.sha1(repr((place, columns)).encode()).hexdigest()  # noqa: S324
+        facts = {"name": f"nightly-{place:%m-%d}", "purpose": "ci", "tags": [], "commit": commit, "ordered_at": place}
+        facts |= {"metadata_stated": {"commit_time": place.isoformat()}, **_listed(stated), **keys} | columns
+        found.append(make_run(session, project=project, step_time_ms=time, **facts))
+        settle_places(session, make_project(session, project).id or 0, keys["config_key"], commit)
+    if judged:
+        judge(session, project, keys["stack_key"])
+    return found
+
+
+def judge(session: Session, project: str, stack: str) -> None:
+    """Judge the whole stack again, in this transaction."""
+    work_id = ask_to_judge(session, make_project(session, project).id or 0, stack, judge_from=EVERYTHING)
+    judge_within(session, get_settings(), work_id)
+    session.expire_all()
+
+
+def _contract(fields: Mapping[str, Value | EllipsisType]) -> dict[str, Stated]:
+    stated = {
+        name: Stated(value, source, _detail(value, source, detail))  # type: ignore[arg-type]
+        for name, (value, source, detail) in CONTRACT.items()
+    }
+    stated |= {name: Stated(value, "metadata") for name, value in fields.items() if not isinstance(value, EllipsisType)}
+    return {name: value for name, value in stated.items() if fields.get(name) is not ...}
+
+
+def _listed(stated: Mapping[str, Stated]) -> dict[str, Any]:
+    """The columns that repeat fields of the contract."""
+    value = {name: one.value for name, one in stated.items()}
+    return {
+        "contract": {name: asdict(one) for name, one in stated.items()},
+        "shape": ",".join(shape_of(stated)),
+        "model": value.get("model"),
+        "gpu": value.get("gpu"),
+        "gpus": value.get("gpus"),
+        "dispatcher": value.get("dispatcher"),
+    }
 
 
 def step_times(median_ms: float, n: int) -> FloatArray:
@@ -197,7 +272,14 @@ def _result(times: FloatArray) -> dict[str, Any]:
         },
         "evidence_level": "screen",
         "semantic_class": "benchmark_only",
-        "definition_version": 1,
+        "definition_version": DEFINITION_VERSION,
+        "definitions": dict(DEFINITIONS),
+        "outcome": "completed",
+        "log_step_time": steady.log_step_time,
+        "step_time_se": steady.se,
+        "window_length": steady.n,
+        "is_steady": steady.is_steady,
+        "short": steady.short,
         "model": "Qwen3-30B-A3B",
         "gpu": "H100",
         "gpus": GPUS,

@@ -7,11 +7,12 @@ from celery import Celery
 from sqlalchemy import Engine
 
 from app import queue
-from app.queue import PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
+from app.queue import JUDGE_STACK, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
+from app.regressions import judge
 from app.runs import append, claims, recompute
 from app.runs.summarise import summarise_run
 from app.settings import get_settings
-from app.storage import object_records
+from app.storage import object_records, stack_work
 from app.storage.database import make_engine, transaction
 from app.storage.log_files import LogFiles
 
@@ -20,36 +21,54 @@ _FORGET_SECONDS = 3600
 
 def register(app: Celery) -> None:
     app.task(process_run, name=PROCESS_RUN)
+    app.task(judge_stack, name=JUDGE_STACK)
     app.task(sweep, name=SWEEP)
     app.task(recompute_next, name=RECOMPUTE)
 
 
 def process_run(run_id: int) -> None:
-    """Read one run, when it waits to be read."""
+    """Read one run, when it waits to be read, and judge it."""
     summarise_run(_engine(), _log_files(), get_settings(), run_id)
+    judge.judge_run(_engine(), get_settings(), run_id)
+
+
+def judge_stack(work_id: int) -> None:
+    """Judge what waits of one stack."""
+    judge.judge_stack(_engine(), get_settings(), work_id)
 
 
 def sweep() -> None:
-    """Ring for every run that waits without a bell, or whose worker died; close and forget what nobody needs."""
+    """Ring for runs and stacks that wait without a bell, or whose worker died; close and forget what nobody needs."""
     with transaction(_engine()) as session:
         append.close_abandoned(session, get_settings())
         waiting = claims.due(session, get_settings())
+        stacks = stack_work.due(session, get_settings())
     for run_id in waiting:
         enqueue(PROCESS_RUN, run_id)
-    recompute_next()
+    for work_id in stacks:
+        enqueue(JUDGE_STACK, work_id)
+    if _ask_for_old():
+        enqueue(RECOMPUTE)
     _forget_unused(int(time.time() // _FORGET_SECONDS))
 
 
 def recompute_next() -> None:
-    """Have the next runs of earlier definitions computed again, and ring for the ones after them at their end."""
+    """Go on with what earlier definitions and rules left behind; at its end ring for the stacks that waited for it."""
+    enqueue(RECOMPUTE if _ask_for_old() else SWEEP)
+
+
+def _ask_for_old() -> bool:
+    """Ring for the next runs of earlier definitions and stacks of earlier rules; False when none is left, or all wait."""
     if queue.waiting() > recompute.MOST_QUEUED:
-        return  # the next sweep asks again
+        return False  # the next sweep asks again
     with transaction(_engine()) as session:
-        asked = recompute.ask_next(session, get_settings())
-    for run_id in asked:
+        runs = recompute.ask_next(session, get_settings())
+        stacks = recompute.ask_to_judge_again(session)
+    for run_id in runs:
         enqueue(PROCESS_RUN, run_id)
-    if asked:
-        enqueue(RECOMPUTE)
+    for work_id in stacks:
+        enqueue(JUDGE_STACK, work_id)
+    return bool(runs or stacks)
 
 
 @lru_cache(maxsize=1)

@@ -19,6 +19,7 @@ from app.errors import Unavailable
 from app.main import create_app
 from app.runs import claims
 from app.settings import Settings
+from app.storage import stack_work
 from app.storage.database import make_engine, migrate, transaction
 from app.web.assets import vega_bundle
 
@@ -118,6 +119,7 @@ def _worker(settings: Settings) -> Worker:
     def void_leases() -> None:
         with transaction(engine) as session:
             claims.void_leases(session)
+            stack_work.void_leases(session)
 
     return Worker(
         before_start=void_leases, ring=lambda: queue.enqueue(queue.SWEEP), ring_seconds=settings.sweep_seconds

@@ -5,7 +5,7 @@ A history may have thousands of runs, whose contracts are 15 KB of JSON each: on
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -106,6 +106,11 @@ class StackRun:
         return self.facts.estimate.short
 
     @property
+    def peak_memory_gib(self) -> float | None:
+        memory = self.facts.estimate.peak_memory_bytes
+        return None if memory is None else memory / BYTES_PER_GIB
+
+    @property
     def makes_levels(self) -> bool:
         """Whether it is one of the runs that the levels of its history are found in."""
         return self.purpose == "ci" and not self.facts.never_a_baseline_because
@@ -145,13 +150,15 @@ def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecor
     found: dict[str, RunRecord] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         rows = session.execute(
-            select(*COMPARED, RunRow.contract, ProjectRow.slug)  # type: ignore[call-overload]
+            select(*COMPARED, RunRow.contract, RunRow.steady_state, ProjectRow.slug)  # type: ignore[call-overload]
             .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
             .where(col(RunRow.id).in_(run_ids[start : start + _AT_ONCE]))
         )
         for row in rows:
             contract = {name: stated(entry) for name, entry in (row.contract or {}).items()}
-            found[str(row.id)] = RunRecord.of(facts_of(row), row.slug, contract)
+            facts, reasons = facts_of(row), tuple((row.steady_state or {}).get("reasons", ()))
+            facts = replace(facts, estimate=replace(facts.estimate, not_steady_reasons=reasons))
+            found[str(row.id)] = RunRecord.of(facts, row.slug, contract)
     return found
 
 

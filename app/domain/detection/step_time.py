@@ -89,6 +89,11 @@ def compare_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, pri
     return replace(change, needs_confirmation=rests_on_short)
 
 
+def decide_step_time(candidate: RunEstimate, baseline: Baseline, prior: Prior) -> Decision:
+    """The decision of `compare_step_time` on one run, without all that is told beside it."""
+    return _comparison([candidate], baseline, prior).decide(1, len(baseline.used))
+
+
 def throughput_pct(change: StepTimeChange) -> tuple[float, float, float]:
     """The same change in tokens/s or TFLOP/s/GPU: `(delta, low, high)` in percent, positive is faster."""
     delta, slow, fast = (_inverse_pct(p) for p in (change.delta_pct, change.ci_high_pct, change.ci_low_pct))

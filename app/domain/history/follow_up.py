@@ -31,15 +31,18 @@ class FollowUp:
     run: int
 
 
-def follow_up(regression: OpenedRegression, history: History) -> FollowUp:
-    """The state after the last level of `history`.
+def follow_up(regression: OpenedRegression, history: History, said_fixed_at: int | None = None) -> FollowUp:
+    """The state after the last level of `history`. `said_fixed_at`: from that run on, somebody holds it to be fixed.
 
     `fixed`: a level of at least three runs after the slow one returned to within 1 % of the usual level, or below it.
     So an alarm that no second run confirms ends here too. `reopened`: after that, a level returned to within 1 % of
     the slow level, or above it; one in between is a regression of its own. Single runs change nothing.
     """
     now = FollowUp("open", regression.run)
-    for start, level in _levels_after(regression.run, history):
+    first = regression.run + 1
+    if said_fixed_at is not None:
+        now, first = FollowUp("fixed", said_fixed_at), max(first, said_fixed_at)
+    for start, level in _levels_from(first, history):
         if now.state != "fixed" and level <= regression.usual_level + SAME_LEVEL:
             now = FollowUp("fixed", start)
         elif now.state == "fixed" and level > regression.usual_level + SAME_LEVEL:
@@ -48,7 +51,7 @@ def follow_up(regression: OpenedRegression, history: History) -> FollowUp:
     return now
 
 
-def _levels_after(run: int, history: History) -> list[tuple[int, float]]:
-    """First run and level of each segment, without the slow run and all before it, where three runs are left."""
-    cut = [(max(segment.start, run + 1), segment.stop) for segment in history.segments]
+def _levels_from(run: int, history: History) -> list[tuple[int, float]]:
+    """First run and level of each segment, without what lies before `run`, where three runs are left."""
+    cut = [(max(segment.start, run), segment.stop) for segment in history.segments]
     return [(a, float(np.mean(history.values[a:b]))) for a, b in cut if b - a >= SHORTEST_SEGMENT]

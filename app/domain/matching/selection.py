@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.detection.baseline import MOST_BASELINE_RUNS
+from app.domain.detection.baseline import MOST_BASELINE_RUNS, select_baseline
+from app.domain.detection.step_time import decide_step_time
 from app.domain.history import find_changes
+from app.domain.history.segmentation import SHORTEST_SEGMENT
 from app.domain.matching.record import RunFacts
 
 BaselineKind = Literal["golden", "same_config", "last_config", "nearest", "none"]
+UNCONFIRMED = "it stands out from the level before it, which no third run has confirmed yet"
 OLDER = "older than the current level of the history, or than the newest 20 runs"
 
 F = TypeVar("F", bound=RunFacts)
@@ -51,6 +54,10 @@ def select(
     usable = [one for one in stack if one.run not in refused]
     kind, chosen = _choose(run, usable, rules, prior)
     used = {one.run for one in chosen}
+    if kind in ("same_config", "last_config"):
+        newer = usable[usable.index(chosen[-1]) + 1 :]
+        refused |= {one.run: UNCONFIRMED for one in newer if one.config_key == chosen[-1].config_key}
+        usable = [one for one in usable if one.run not in refused]
     return Selection(kind, tuple(chosen), refused, tuple(one for one in usable if one.run not in used))
 
 
@@ -124,11 +131,26 @@ def _choose(run: RunFacts, usable: Sequence[F], rules: BaselineRules, prior: Pri
         return "golden", with_reruns(pinned[-1], usable)[-MOST_BASELINE_RUNS:]
     same = [one for one in usable if one.config_key == run.config_key]
     if same:
-        return "same_config", current_level(same, prior)
+        return "same_config", _confirmed(current_level(same, prior), prior)
     if usable:
         last = [one for one in usable if one.config_key == usable[-1].config_key]
-        return "last_config", current_level(last, prior)
+        return "last_config", _confirmed(current_level(last, prior), prior)
     return "none", []
+
+
+def _confirmed(level: list[F], prior: Prior) -> list[F]:
+    """Without the last one or two runs where each of them is a change by itself: three would be a level of their own.
+
+    In the baseline they would hide the change from the runs that are to confirm it.
+    """
+    for last in range(SHORTEST_SEGMENT - 1, 0, -1):
+        rest, tail = level[:-last], level[-last:]
+        if len(rest) >= SHORTEST_SEGMENT:
+            against = select_baseline([one.estimate for one in rest], prior.variance)
+            decisions = {decide_step_time(one.estimate, against, prior) for one in tail}
+            if decisions in ({"regression"}, {"improvement"}):
+                return rest
+    return level
 
 
 def _words(semantic_class: str) -> str:

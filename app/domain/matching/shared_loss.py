@@ -1,6 +1,8 @@
 """The loss of runs that are compared, over iterations that all of them have: an earlier loss is always higher."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -8,26 +10,47 @@ from app.domain.run import FloatArray
 
 LAST_ITERATIONS = 10
 """One loss jumps with its batch; the median of ten stays within 0.5 % between launches of one job."""
-_NAMES = ("lm_loss", "loss", "reduced_train_loss")
+LOSS_NAMES = ("lm_loss", "loss", "reduced_train_loss")
+_NOTHING = np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Finite losses by iteration; iterations ascend, each once."""
+
+    iterations: FloatArray
+    values: FloatArray
+
+    def at(self, iterations: FloatArray) -> FloatArray:
+        return self.values[np.searchsorted(self.iterations, iterations)]
 
 
 def shared_losses(runs: Sequence[Mapping[str, FloatArray]]) -> list[float | None]:
-    """Of each run's columns the median loss over the last iterations that all have printed; None where none is known.
+    """`typical_losses` of runs that are given by their columns."""
+    return typical_losses([losses_of(columns) for columns in runs])
+
+
+def typical_losses(runs: Sequence[Losses]) -> list[float | None]:
+    """Of each run the median loss over the last iterations that all have printed; None where none is known.
 
     A run without any loss is left out of the sharing; where nothing is shared, all are None.
     """
-    series = [_losses(columns) for columns in runs]
-    known = [one for one in series if one]
-    shared = sorted(set.intersection(*map(set, known)))[-LAST_ITERATIONS:] if known else []
-    if not shared:
-        return [None] * len(series)
-    return [float(np.median([one[iteration] for iteration in shared])) if one else None for one in series]
+    known = [one.iterations for one in runs if len(one.iterations)]
+    shared = reduce(_in_both, known)[-LAST_ITERATIONS:] if known else _NOTHING
+    if not len(shared):
+        return [None] * len(runs)
+    return [float(np.median(one.at(shared))) if len(one.iterations) else None for one in runs]
 
 
-def _losses(columns: Mapping[str, FloatArray]) -> dict[float, float]:
-    """Finite losses by iteration."""
-    loss = next((columns[name] for name in _NAMES if name in columns), None)
+def losses_of(columns: Mapping[str, FloatArray]) -> Losses:
+    """The later one of two for the same iteration counts."""
+    loss = next((columns[name] for name in LOSS_NAMES if name in columns), None)
     if loss is None or "iteration" not in columns:
-        return {}
+        return Losses(_NOTHING, _NOTHING)
     finite = np.isfinite(loss)
-    return dict(zip(columns["iteration"][finite].tolist(), loss[finite].tolist(), strict=True))
+    iterations, last = np.unique(columns["iteration"][finite][::-1], return_index=True)
+    return Losses(iterations, loss[finite][::-1][last])
+
+
+def _in_both(a: FloatArray, b: FloatArray) -> FloatArray:
+    return np.intersect1d(a, b, assume_unique=True)

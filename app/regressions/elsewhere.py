@@ -1,0 +1,72 @@
+"""Runs of other stacks and configurations, for a run that has no baseline: who comes nearest, and what it measured."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import and_, or_, select
+from sqlmodel import Session, col
+
+from app.domain.matching import RunFacts, RunRecord
+from app.regressions.pass_reading import PassReading
+from app.regressions.stack import LOOK_BACK, Candidate
+from app.storage.stack_runs import COMPARED, facts_of, stack_runs
+from app.storage.tables import RunRow
+
+MOST_RUNS = 1000
+"""The newest earlier runs of the project that are looked at."""
+MOST_CONFIGURATIONS = 60
+"""Whose contracts are compared: those that have most in common with the run, as far as columns tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """One run of each configuration, oldest first: the newest that can be a baseline, else the newest. `counts`: how
+    many there are of each config key.
+    """
+
+    runs: list[RunRecord]
+    counts: Mapping[str, int]
+
+
+def newest_of_each(session: Session, reading: PassReading, project_id: int, candidate: Candidate) -> Newest:
+    run = candidate.newest
+    same = session.execute(
+        select(RunRow.model, RunRow.gpu, RunRow.gpus).where(col(RunRow.id) == run.id)  # type: ignore[call-overload]
+    ).one()
+    at, first = candidate.place
+    rows = session.execute(
+        select(*COMPARED, RunRow.model, RunRow.gpu, RunRow.gpus)  # type: ignore[call-overload]
+        .where(
+            col(RunRow.project_id) == project_id,
+            col(RunRow.status) == "ready",
+            col(RunRow.id).not_in(candidate.ids),
+            or_(col(RunRow.ordered_at) < at, and_(col(RunRow.ordered_at) == at, col(RunRow.id) < first)),
+        )
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(MOST_RUNS)
+    ).all()
+    best: dict[str, tuple[int, RunFacts, int]] = {}  # by config key: age, the run, how much its columns differ
+    for age, row in enumerate(rows):
+        facts = facts_of(row)
+        known = best.get(facts.config_key)
+        if known is None or (known[1].never_a_baseline_because and not facts.never_a_baseline_because):
+            apart = sum(a != b for a, b in zip((row.model, row.gpu, row.gpus), same, strict=True))
+            best[facts.config_key] = (age, facts, apart)
+    nearest = sorted(best.values(), key=lambda one: (one[2], one[0]))[:MOST_CONFIGURATIONS]
+    oldest_first = sorted(nearest, key=lambda one: -one[0])
+    return Newest(reading.records([facts.run for _, facts, _ in oldest_first]), Counter(row.config_key for row in rows))
+
+
+def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Candidate) -> list[RunFacts]:
+    """The runs of another stack that have the configuration of `run` and came before the candidate, oldest first."""
+    found = stack_runs(
+        session,
+        project_id,
+        run.stack_key,
+        col(RunRow.config_key) == run.config_key,
+        col(RunRow.ordered_at) <= candidate.place[0],
+        with_metrics=False,
+        newest=LOOK_BACK,
+    )
+    return [one.facts for one in found if (one.ordered_at, one.id) < candidate.place]

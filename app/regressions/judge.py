@@ -1,0 +1,157 @@
+"""What a worker does with a stack: claim it, judge the runs that wait or that something earlier concerns, write it all.
+
+A verdict follows from the runs before it and from nothing else. So it does not matter in which order runs come in, how
+often the bell rings, or who is killed in the middle: what was asked for stays in the stack's row until it is written.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from sqlalchemy import Engine, select
+from sqlmodel import Session, col
+
+from app.domain.definitions import VERDICT_VERSION
+from app.domain.verdict_document import VerdictDocument
+from app.queue import JUDGE_STACK, enqueue
+from app.regressions.assessing import Assessor
+from app.regressions.lifecycle import follow_regressions
+from app.regressions.stack import Candidate, Stack, read_stack
+from app.settings import Settings
+from app.storage import json_column, stack_work
+from app.storage.database import read_session, transaction
+from app.storage.stack_work import StackClaim
+from app.storage.tables import RunRow, StackWorkRow, utc_now
+from app.storage.typed_json import to_json
+from app.storage.verdicts import put_verdict, stored_documents
+
+log = structlog.get_logger(__name__)
+
+_RETRY_SECONDS = 1
+_SHARE_OF_LEASE = 0.25
+"""A pass ends well before its lease does, and asks itself to go on: nobody has to renew anything."""
+_SHORT_SECONDS = 1.0
+
+Judged = tuple[Candidate, VerdictDocument]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one claim found. `go_on_from`: the place of the first candidate that there was no time for."""
+
+    stack: Stack
+    judged: tuple[Judged, ...]
+    go_on_from: datetime | None
+    seconds: float
+
+
+def judge_run(engine: Engine, settings: Settings, run_id: int) -> None:
+    """Judge the stack of a run that was just read, when it waits and nobody else judges it."""
+    with read_session(engine) as session:
+        work_id = session.execute(
+            select(StackWorkRow.id)  # type: ignore[call-overload]
+            .join(
+                RunRow,
+                (col(RunRow.project_id) == StackWorkRow.project_id) & (col(RunRow.stack_key) == StackWorkRow.stack_key),
+            )
+            .where(col(RunRow.id) == run_id, col(StackWorkRow.work) == "waiting")
+        ).scalar_one_or_none()
+    if work_id is not None:
+        judge_stack(engine, settings, work_id)
+
+
+def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
+    """Judge one stack. How many runs got another verdict; None when there was nothing to do, or it is another's.
+
+    May be called any number of times, by any number of workers: one of them writes the result, once.
+    """
+    with transaction(engine) as session:
+        held = stack_work.claim(session, work_id, settings)
+    if held is None:
+        return None
+    try:
+        with read_session(engine) as session:
+            found = _assess(session, held, settings)
+        with transaction(engine) as session:
+            changed = _write(session, held, found)
+            waits = changed is not None and _waits(session, work_id)
+        if waits and (found.go_on_from or found.seconds < _SHORT_SECONDS):
+            enqueue(JUDGE_STACK, work_id)
+        return changed
+    except Exception:
+        log.exception("stack_not_judged", work_id=work_id, stack=held.stack_key, claim=held.number)
+        _postpone(engine, held, _RETRY_SECONDS, counts=True)
+        return None
+
+
+def judge_within(session: Session, settings: Settings, work_id: int) -> int | None:
+    """The same in one transaction of the caller's: for what fills a database, and for measuring."""
+    held = stack_work.claim(session, work_id, settings)
+    return None if held is None else _write(session, held, _assess(session, held, settings))
+
+
+def _assess(session: Session, held: StackClaim, settings: Settings) -> Pass:
+    began = time.monotonic()
+    stack = read_stack(session, held)
+    assessor = Assessor(session, stack)
+    judged: list[Judged] = []
+    for candidate in stack.to_judge:
+        if judged and time.monotonic() - began > _SHARE_OF_LEASE * settings.lease_seconds:
+            return Pass(stack, tuple(judged), candidate.place[0], time.monotonic() - began)
+        judged.append((candidate, assessor.document(candidate)))
+    return Pass(stack, tuple(judged), None, time.monotonic() - began)
+
+
+def _write(session: Session, held: StackClaim, found: Pass) -> int | None:
+    """How many runs got another verdict; None, and nothing written, when the claim was lost."""
+    if not stack_work.finish(session, held, go_on_from=found.go_on_from):
+        log.warning("verdicts_dropped", stack=held.stack_key, claim=held.number)
+        return None
+    changed = list(_changed(session, held, found.judged))
+    for run_id, document, because in changed:
+        put_verdict(session, run_id, document, because)
+    follow_regressions(session, found.stack, found.judged)
+    log.info(
+        "stack_judged",
+        stack=held.stack_key,
+        judged=sum(len(candidate.runs) for candidate, _ in found.judged),
+        changed=len(changed),
+        seconds=round(found.seconds, 3),
+    )
+    return len(changed)
+
+
+def _changed(
+    session: Session, held: StackClaim, judged: Sequence[Judged]
+) -> Iterator[tuple[int, VerdictDocument, str]]:
+    """Runs whose verdict is another one than the one they have, each with the reason why it was made."""
+    stored = stored_documents(session, [run_id for candidate, _ in judged for run_id in candidate.ids])
+    for candidate, document in judged:
+        text = json_column.dumps(to_json(document))
+        for run_id in candidate.ids:
+            known = stored.get(run_id)
+            if known is None:
+                yield run_id, document, "It was read."
+            elif json_column.dumps(known[0]) != text or known[1] != VERDICT_VERSION:
+                yield run_id, document, _because(held, known[0].get("candidates", []), document)
+
+
+def _because(held: StackClaim, before: Sequence[str], document: VerdictDocument) -> str:
+    came, left = set(document.candidates) - set(before), set(before) - set(document.candidates)
+    if came:
+        return f"Run {', '.join(sorted(came))}, a rerun of its commit, came in."
+    if left:
+        return f"Run {', '.join(sorted(left))} no longer counts as a rerun of its commit."
+    return held.because or "Something earlier in its history changed."
+
+
+def _waits(session: Session, work_id: int) -> bool:
+    work = session.execute(select(StackWorkRow.work).where(col(StackWorkRow.id) == work_id))  # type: ignore[call-overload]
+    return bool(work.scalar_one())
+
+
+def _postpone(engine: Engine, held: StackClaim, seconds: float, *, counts: bool) -> None:
+    with transaction(engine) as session:
+        stack_work.give_back(session, held, again_at=utc_now() + timedelta(seconds=seconds), counts=counts)

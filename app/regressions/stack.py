@@ -1,0 +1,142 @@
+"""What is read of a stack to judge it: its runs as far as they matter, grouped into candidates, and its rules.
+
+However long the history is, only the runs to be judged and some hundreds before them are looked at.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlmodel import Session, col
+
+from app.domain.matching import BaselineRules
+from app.storage.decisions import ANY_BRANCH
+from app.storage.run_records import aware
+from app.storage.stack_runs import StackRun, stack_runs
+from app.storage.stack_work import StackClaim
+from app.storage.tables import PinRow, ProjectRow, RunRow
+
+LOOK_BACK = 400
+"""The newest earlier runs of the stack that are looked at, and as many of the run's own configuration."""
+LEAST_OF_CONFIGURATION = 40
+"""Where fewer than these are among them, so many more of the same configuration are read: it may have rested long."""
+
+Place = tuple[datetime, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Reruns of one commit and configuration, oldest first, judged as one. A quarantined run stands alone."""
+
+    runs: tuple[StackRun, ...]
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.runs[0])
+
+    @property
+    def newest(self) -> StackRun:
+        return self.runs[-1]
+
+    @property
+    def config_key(self) -> str:
+        return self.newest.config_key
+
+    @property
+    def ids(self) -> list[int]:
+        return [run.id for run in self.runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """`runs`: in the order of the history, those to be judged and those before them; `to_judge`: oldest first."""
+
+    project_id: int
+    project: str
+    stack_key: str
+    rules: BaselineRules
+    runs: tuple[StackRun, ...]
+    to_judge: tuple[Candidate, ...]
+
+    def before(self, candidate: Candidate) -> list[StackRun]:
+        """The runs that came before it: the newest of the stack, and the newest of its configuration."""
+        own, place = set(candidate.ids), candidate.place
+        earlier = [run for run in self.runs if place_of(run) < place and run.id not in own]
+        pinned = self.rules.pinned
+        if len(earlier) <= LOOK_BACK:
+            return earlier
+        recent = {run.id for run in earlier[-LOOK_BACK:]}
+        same = [run for run in earlier if run.config_key == candidate.config_key][-LOOK_BACK:]
+        kept = recent | {run.id for run in same}
+        return [run for run in earlier if run.id in kept or run.facts.run in pinned]
+
+
+def place_of(run: StackRun) -> Place:
+    return run.ordered_at, run.id
+
+
+def read_stack(session: Session, held: StackClaim) -> Stack:
+    project = session.get_one(ProjectRow, held.project_id)
+    pinned = session.execute(
+        select(PinRow.run_id).where(  # type: ignore[call-overload]
+            col(PinRow.project_id) == held.project_id,
+            col(PinRow.stack_key) == held.stack_key,
+            col(PinRow.unpinned_at).is_(None),
+        )
+    ).scalars()
+    branch = project.baseline_branch
+    rules = BaselineRules(None if branch == ANY_BRANCH else branch, frozenset(str(run) for run in pinned))
+    first = _first_place(session, held)
+    runs = _runs(session, held, rules, first) if first is not None else []
+    wanted = [one for one in candidates(runs) if first is not None and _is_wanted(one, held.judge_from)]
+    return Stack(held.project_id, project.slug, held.stack_key, rules, tuple(runs), tuple(wanted))
+
+
+def candidates(runs: Sequence[StackRun]) -> list[Candidate]:
+    """All runs that can be judged, pooled where they are reruns, in the order of their places."""
+    groups: dict[tuple[str, str, str, int], list[StackRun]] = {}
+    for run in runs:
+        if run.reception != "receiving":
+            alone = run.id if run.quarantine or not run.commit else 0
+            groups.setdefault((run.config_key, run.commit, run.purpose, alone), []).append(run)
+    return sorted((Candidate(tuple(group)) for group in groups.values()), key=lambda one: one.place)
+
+
+def _is_wanted(candidate: Candidate, judge_from: datetime | None) -> bool:
+    again = judge_from is not None and candidate.place[0] >= judge_from
+    return again or any(not run.verdict for run in candidate.runs)
+
+
+def _first_place(session: Session, held: StackClaim) -> datetime | None:
+    """The earliest place to be judged; None when there is none."""
+    unjudged: datetime | None = session.execute(
+        select(func.min(RunRow.ordered_at)).where(
+            col(RunRow.project_id) == held.project_id,
+            col(RunRow.stack_key) == held.stack_key,
+            col(RunRow.status).in_(("ready", "failed")),
+            col(RunRow.reception) != "receiving",
+            col(RunRow.verdict) == "",
+        )
+    ).scalar_one_or_none()
+    known = [place for place in (unjudged, held.judge_from) if place is not None]
+    return min(map(aware, known)) if known else None
+
+
+def _runs(session: Session, held: StackClaim, rules: BaselineRules, first: datetime) -> list[StackRun]:
+    def read(*conditions: Any, newest: int | None = None) -> list[StackRun]:
+        return stack_runs(session, held.project_id, held.stack_key, *conditions, with_metrics=False, newest=newest)
+
+    since = read(col(RunRow.ordered_at) >= first)
+    before = read(col(RunRow.ordered_at) < first, newest=LOOK_BACK)
+    found = {run.id: run for run in (*before, *since)}
+    if len(before) == LOOK_BACK:
+        for config in {run.config_key for run in since}:
+            if sum(run.config_key == config for run in before) < LEAST_OF_CONFIGURATION:
+                same = read(
+                    col(RunRow.ordered_at) < first, col(RunRow.config_key) == config, newest=LEAST_OF_CONFIGURATION
+                )
+                found |= {run.id: run for run in same}
+        found |= {run.id: run for run in read(col(RunRow.id).in_([int(run) for run in rules.pinned]))}
+    return sorted(found.values(), key=place_of)

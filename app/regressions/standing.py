@@ -1,0 +1,97 @@
+"""Where a stack stands with regard to its regressions: the levels of its history after the run that was slow."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from app.domain.detection import DEFAULT_PRIOR, Prior
+from app.domain.history import FollowUp, History, OpenedRegression, find_changes, follow_up
+from app.domain.history.follow_up import SAME_LEVEL
+from app.domain.matching import BaselineRules
+from app.regressions.members import Member
+from app.regressions.stack import Candidate, Place, candidates, place_of
+from app.storage.run_records import aware
+from app.storage.stack_runs import StackRun
+
+_MEMORY_PRIOR = Prior(variance=0.001**2, degrees_of_freedom=4)
+"""Peak memory is all but deterministic: equal within 0.1 % in most adjacent versions of one job."""
+
+
+class Standing:
+    """`runs`: all of the stack, in order, with their new verdicts; `priors`: by config key, as verdicts used them."""
+
+    def __init__(self, runs: Sequence[StackRun], rules: BaselineRules, priors: Mapping[str, Prior]) -> None:
+        self._runs, self._rules, self._priors = runs, rules, priors
+        self._places = {run.id: place_of(run) for run in runs}
+
+    def place_of_run(self, run_id: int) -> Place | None:
+        """None when the run belongs to another stack now, or is gone."""
+        return self._places.get(run_id)
+
+    def has_ended(self, member: Member, before: Place) -> bool:
+        """Whether it was over before that place: somebody says so, or three runs stood at the usual level again."""
+        if member.regression.state == "fixed":
+            return True
+        found = self._follow_up(member, before=before)
+        return found is not None and found[0].state == "fixed"
+
+    def returned(self, member: Member) -> StackRun | None:
+        """The first run of the level that is back where it was; None while it is slow."""
+        found = self._follow_up(member)
+        return found[1][found[0].run] if found is not None and found[0].state == "fixed" else None
+
+    def came_back(self, member: Member, said_at: datetime) -> StackRun | None:
+        """The first run of a slow level after somebody held it to be fixed; runs from before that prove nothing."""
+        found = self._follow_up(member, said_at=said_at)
+        return found[1][found[0].run] if found is not None and found[0].state == "reopened" else None
+
+    def next_slow(self, member: Member) -> Candidate | None:
+        """The next candidate that is a regression to about the same level."""
+        place = self._places.get(member.row.run_id)
+        config = [run for run in self._runs if run.config_key == member.row.config_key]
+        for one in candidates(config):
+            slow = one.newest.verdict == "regression" and not one.newest.quarantine
+            if slow and (place is None or one.place > place) and self._is_as_slow(one.newest, member):
+                return one
+        return None
+
+    def _is_as_slow(self, run: StackRun, member: Member) -> bool:
+        usual, slow = member.usual_level, member.slow_level
+        value = _value(run, member.regression.metric)
+        return abs(value - slow) <= max(SAME_LEVEL, (slow - usual) / 2)
+
+    def _follow_up(
+        self, member: Member, before: Place | None = None, said_at: datetime | None = None
+    ) -> tuple[FollowUp, list[StackRun]] | None:
+        """With the runs that make the levels; None when there are none, or the slow run is gone."""
+        place = self._places.get(member.row.run_id)
+        metric = member.regression.metric
+        runs = [run for run in self._runs if self._makes_levels(run, member, metric)]
+        runs = [run for run in runs if before is None or place_of(run) < before]
+        if place is None or not runs:
+            return None
+        slow = sum(place_of(run) <= place for run in runs) - 1
+        said = None if said_at is None else sum(run.created_at <= aware(said_at) for run in runs)
+        opened = OpenedRegression(slow, member.usual_level, member.slow_level)
+        return follow_up(opened, self._history(runs, member, metric), said), runs
+
+    def _makes_levels(self, run: StackRun, member: Member, metric: str) -> bool:
+        branch = self._rules.branch
+        of_branch = branch is None or run.branch == branch
+        return (
+            run.config_key == member.row.config_key
+            and run.makes_levels
+            and of_branch
+            and math.isfinite(_value(run, metric))
+        )
+
+    def _history(self, runs: Sequence[StackRun], member: Member, metric: str) -> History:
+        prior = self._priors.get(member.row.config_key, DEFAULT_PRIOR) if metric == "step_time_ms" else _MEMORY_PRIOR
+        return find_changes([_value(run, metric) for run in runs], prior)
+
+
+def _value(run: StackRun, metric: str) -> float:
+    """ln of the metric, NaN where it is unknown."""
+    if metric == "step_time_ms":
+        return run.log_step_time
+    return math.log(run.peak_memory_gib) if run.peak_memory_gib else math.nan
