@@ -1,0 +1,131 @@
+"""The first page: what needs attention first, by cost; the newest verdicts; a period and a branch in the address."""
+
+import html
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.domain.numbers import THIN
+from app.storage.database import transaction
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
+from tests.builders import make_run
+
+Make = Callable[..., int]
+ATTACK = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def make(engine: Engine) -> Make:
+    def make(**columns: Any) -> int:
+        with transaction(engine) as session:
+            return make_run(session, **columns)
+
+    return make
+
+
+@pytest.fixture
+def make_regression(engine: Engine) -> Make:
+    def make_regression(run: int, **columns: Any) -> int:
+        with transaction(engine) as session:
+            row = session.get_one(RunRow, run)
+            regression = RegressionRow(
+                project_id=row.project_id, kind="run", cause_key=f"run {run}", metric="step_time_ms", **columns
+            )
+            session.add(regression)
+            session.flush()
+            session.add(
+                RegressionMemberRow(
+                    regression_id=regression.id or 0, run_id=run, stack_key=row.stack_key, config_key=row.config_key
+                )
+            )
+            return regression.id or 0
+
+    return make_regression
+
+
+def overview(client: TestClient, query: str = "") -> str:
+    answer = client.get(f"/?{query}")
+    assert answer.status_code == 200, answer.text
+    return html.unescape(answer.text).replace(THIN, " ")
+
+
+def answer(text: str) -> str:
+    found = re.search(r'<p class="answer">(.*?)</p>', text)
+    return found[1] if found else ""
+
+
+def table(text: str) -> list[str]:
+    section = text.partition('id="regressions"')[2].partition("</section>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", section, re.DOTALL)[1:]
+    return [re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", row)).strip() for row in rows]
+
+
+def test_open_regressions_stand_first_the_dearest_at_the_top(
+    client: TestClient, make: Make, make_regression: Make
+) -> None:
+    run = make(commit="feedface01")
+    make_regression(run, worst_delta_pct=2.0, gpu_hours_per_day=None)
+    make_regression(run, worst_delta_pct=9.8, gpu_hours_per_day=62.2, cause=ATTACK)
+    make_regression(run, worst_delta_pct=3.4, gpu_hours_per_day=55.4, assignee="Ada")
+    make_regression(run, state="acknowledged", worst_delta_pct=1.5, gpu_hours_per_day=500.0)
+    make_regression(run, state="fixed", gpu_hours_per_day=900.0)
+    text = overview(client)
+    assert answer(text) == (
+        "3 open regressions cost about 118 GPU-hours a day, 1 of them at an unknown cost. 1 more is acknowledged."
+    )
+    rows = table(text)
+    assert [row.partition(" step time ")[0] for row in rows] == ["500 h/d", "62 h/d", "55 h/d", "unknown"]
+    assert "+9.8 % slower" in rows[1]
+    assert f"Qwen3-30B-A3B 16 × H100 alltoall feedface , #{run} open –" in rows[1]
+    assert rows[2].endswith("open Ada")
+    assert ATTACK not in client.get("/").text
+    assert re.search(r'title="3 open regressions">3<', text)
+
+
+def test_one_regression_of_unknown_cost_is_said_so(client: TestClient, make: Make, make_regression: Make) -> None:
+    make_regression(make())
+    assert answer(overview(client)) == "1 open regression; what it costs is not known yet."
+
+
+def test_a_branch_and_a_period_narrow_everything(client: TestClient, make: Make, make_regression: Make) -> None:
+    old = datetime.now(UTC) - timedelta(days=20)
+    make_regression(make(branch="main"), gpu_hours_per_day=10.0)
+    make(name="ancient", branch="main", created_at=old, verdict="regression", verdict_delta_pct=3.0)
+    make(name="recent", branch="dev", verdict="no_change", verdict_delta_pct=0.1)
+    make(name="gone wrong", branch="dev", health={"outcome": "failed"})
+    on_dev = overview(client, "branch=dev")
+    assert answer(on_dev) == "No open regression on dev."
+    assert "1 of the 2 runs of the last 7 days on dev ended badly." in on_dev
+    assert 'href="/runs?branch=dev&outcome=failed"' in on_dev
+    verdicts = on_dev.partition('id="verdicts"')[2].partition("</section>")[0]
+    assert "recent" in verdicts
+    assert "ancient" not in overview(client).partition('id="verdicts"')[2].partition("</section>")[0]
+    month = overview(client, "days=30")
+    assert "ancient" in month.partition('id="verdicts"')[2].partition("</section>")[0]
+    assert '<option value="30" selected>30 days</option>' in month
+
+
+@pytest.mark.parametrize("query", ["days=8", "days=-1", "days=x", "branch=%00", "branch=" + "b" * 400])
+def test_a_period_that_means_nothing_is_refused(client: TestClient, query: str) -> None:
+    assert client.get(f"/?{query}").status_code == 422
+
+
+def test_a_branch_that_nobody_has_is_shown_and_finds_nothing(client: TestClient, make: Make) -> None:
+    make()
+    text = overview(client, "branch=nobody%3Cb%3E")
+    assert "<option selected>nobody<b></option>" in text
+    assert "Nothing was uploaded in the last 7 days on nobody<b>." in text
+    assert "nobody<b>" not in client.get("/?branch=nobody%3Cb%3E").text
+
+
+def test_nothing_to_do_is_said_calmly(client: TestClient, make: Make) -> None:
+    make()
+    text = overview(client)
+    assert answer(text) == "No open regression."
+    assert "A regression opens by itself" in text
+    assert "A run is judged as soon as" in text

@@ -1,0 +1,255 @@
+"""The page of a run begins with its verdict; people decide there about quarantine and pins."""
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlmodel import col
+from starlette.testclient import TestClient
+
+from app.domain.detection import Prior
+from app.domain.numbers import THIN
+from app.storage import audit
+from app.storage.database import read_session, transaction
+from app.storage.tables import PinRow, ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackWorkRow
+from tests.judged import judge, make_baseline, make_stack_run
+
+HTML = {"Accept": "text/html"}
+HTMX = {"HX-Request": "true"}
+ATTACK = "<script>alert(1)</script>"
+
+Make = Callable[..., int]
+
+
+@pytest.fixture
+def stack(engine: Engine) -> list[int]:
+    with transaction(engine) as session:
+        return make_baseline(session)
+
+
+@pytest.fixture
+def make(engine: Engine, stack: list[int]) -> Make:
+    def make(earlier: list[int] | None = None, judging: dict[str, Any] | None = None, **columns: Any) -> int:
+        with transaction(engine) as session:
+            run = make_stack_run(session, columns.pop("place", 20), **columns)
+            judge(session, run, stack if earlier is None else earlier, **(judging or {}))
+        return run
+
+    return make
+
+
+def page(client: TestClient, run: int, status: int = 200) -> str:
+    answer = client.get(f"/runs/{run}", headers=HTML)
+    assert answer.status_code == status
+    return html.unescape(answer.text).replace(THIN, " ")
+
+
+def part(text: str, element: str) -> str:
+    found = re.search(rf'<section class="section" id="{element}".*?</section>', text, re.DOTALL)
+    assert found is not None
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", found[0]))
+
+
+def test_the_verdict_is_the_first_sentence_and_stands_beside_every_figure(client: TestClient, make: Make) -> None:
+    text = page(client, make(slower=0.0334))
+    answer = re.search(r'<p class="answer">(.*?)</p>', text)
+    assert answer is not None
+    assert answer[1] == "3.4 % slower than the last 12 runs of this stack, certain enough to act on."
+    assert text.index('class="badge regression"') < text.index("figures")
+    changes = re.findall(r'<dd class="against"><span class="change( \w+)?"><span class="nowrap">(.*?)</span>', text)
+    assert [(kind.strip(), change) for kind, change in changes] == [
+        ("regression", "+3.4 % slower"), *[("regression", "−3.3 % lower")] * 3, ("", "the same"),
+    ]  # fmt: skip
+
+
+def test_the_baseline_is_listed_with_who_is_left_out_and_why(client: TestClient, make: Make, engine: Engine) -> None:
+    with transaction(engine) as session:
+        short = make_stack_run(session, 13, short=True)
+        odd = make_stack_run(session, 14, purpose="experiment")
+    verdict = part(page(client, make(earlier=[*range(1, 13), short, odd], slower=0.03)), "verdict")
+    assert "12 runs of the same configuration: #1 , #2 ," in verdict
+    assert f"#{short} : too short to tell" in verdict
+    assert f"#{odd} : its purpose is experiment" in verdict
+
+
+def test_suspects_have_their_axis_and_the_commits_link_to_the_repository(
+    client: TestClient, make: Make, engine: Engine
+) -> None:
+    with transaction(engine) as session:
+        project = session.get_one(ProjectRow, 1)
+        project.compare_url, project.commit_url = "https://git/{from}...{to}", "https://git/{commit}"
+        session.add(project)
+    text = page(client, make(slower=0.03, fields={"ep_overlap": True}, commit="feedface01"))
+    verdict = part(text, "verdict")
+    assert "Recipe ep_overlap off → on" in verdict
+    assert re.search(r'href="https://git/\w{8}\.\.\.feedface01" rel="noreferrer nofollow"', text)
+    assert 'href="https://git/feedface01"' in text
+
+
+def test_an_inconclusive_run_says_how_to_run_it_again(client: TestClient, make: Make, engine: Engine) -> None:
+    run = make(earlier=list(range(1, 13)), judging={"prior": Prior(0.01**2, 12, 5)}, slower=0.015)
+    text = page(client, run)
+    assert re.search(r"2 more runs of this commit would decide", text)
+    with read_session(engine) as session:
+        commit = session.get_one(RunRow, run).commit
+    command = re.search(r"curl -F log=@train.log -F 'meta=(\{.*?\})' http://testserver/api/v1/runs", text)
+    assert command is not None
+    assert f'"commit": "{commit}"' in command[1]
+    assert '"purpose": "ci"' in command[1]
+
+
+def test_without_a_baseline_the_nearest_misses_are_shown(client: TestClient, make: Make) -> None:
+    text = page(client, make(fields={"gpu": "B200", "container": "nvcr.io/nvidia/nemo:26.08"}))
+    verdict = part(text, "verdict")
+    assert "no baseline" in text
+    assert "#12 closest, 12 runs like it gpu H100 → B200 container nemo:26.06 → nemo:26.08 Compare" in verdict
+    assert "Compared with" not in verdict
+    first = page(client, make(earlier=[], fields={"model": "DSV3"}, place=21))
+    assert "There is no earlier run to compare with." in first
+    assert "Run the baseline branch" in first
+
+
+def test_a_contrast_has_no_colour_of_a_verdict(client: TestClient, make: Make) -> None:
+    text = page(client, make(slower=0.05, fields={"container": "nvcr.io/nvidia/nemo:26.08"}))
+    assert "5.1 % slower than 12 runs with container nemo:26.06 instead of nemo:26.08" in text
+    assert "no verdict on the code" in text
+    assert 'class="change regression"' not in text
+
+
+def test_an_experiment_is_an_a_b_and_no_regression(client: TestClient, make: Make) -> None:
+    text = page(client, make(slower=0.2, purpose="experiment", fields={"dispatcher": "hybridep"}))
+    assert "22.1 % slower with dispatcher hybridep instead of alltoall (matched A/B, one knob)" in text
+    assert "A/B slower" in text
+    assert ">regression<" not in text
+
+
+def test_earlier_verdicts_stay_with_the_reason_of_the_next_one(
+    client: TestClient, make: Make, engine: Engine, stack: list[int]
+) -> None:
+    run = make(slower=0.03)
+    with transaction(engine) as session:
+        judge(session, run, stack[:3], because=f"Run 7 was quarantined: {ATTACK}")
+    text = client.get(f"/runs/{run}").text
+    assert ATTACK not in text
+    verdict = part(html.unescape(text), "verdict")
+    assert "1 earlier verdict" in verdict
+    assert "Judged again because: Run 7 was quarantined:" in verdict
+
+
+def test_a_run_leads_to_its_regression_and_one_at_its_level_too(client: TestClient, make: Make, engine: Engine) -> None:
+    first, second = make(slower=0.05), make(slower=0.05, place=21)
+    with transaction(engine) as session:
+        session.add(RegressionRow(id=7, project_id=1, kind="run", cause_key="c", cause=ATTACK, metric="step_time_ms"))
+        session.flush()
+        row = session.get_one(RunRow, first)
+        session.add(
+            RegressionMemberRow(regression_id=7, run_id=first, stack_key=row.stack_key, config_key=row.config_key)
+        )
+    assert "It opened" in part(page(client, first), "verdict")
+    assert "As slow as in" in part(page(client, second), "verdict")
+    assert ATTACK not in client.get(f"/runs/{first}").text
+    with transaction(engine) as session:
+        session.get_one(RegressionRow, 7).state = "fixed"
+    assert "regression 7" not in page(client, second)
+
+
+def test_the_chart_shows_where_the_baseline_lies(client: TestClient, make: Make) -> None:
+    chart = client.get(f"/runs/{make(slower=0.05)}/chart", headers=HTMX).text
+    assert "baseline: 12 runs, lowest to highest" in chart
+    band = re.search(r'"baseline": \[\{.*?"high": ([\d.]+).*?"low": ([\d.]+)', chart)
+    assert band is not None
+    assert 19.9 < float(band[2]) < float(band[1]) < 20.1
+    assert "baseline: 12" not in client.get(f"/runs/{make(place=21)}/chart?series=lm_loss", headers=HTMX).text
+
+
+def test_a_run_that_is_not_judged_yet_follows_its_stack(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_stack_run(session, 1)
+        row = session.get_one(RunRow, run)
+        session.add(StackWorkRow(id=5, project_id=row.project_id, stack_key=row.stack_key, work="waiting", wanted=1))
+    text = page(client, run)
+    assert "The verdict follows" in text
+    asks = re.search(r'hx-get="(/runs/\d+/news\?seen=[^"]+)"', text)
+    assert asks is not None
+    assert client.get(asks[1], headers=HTMX).status_code == 204
+    with transaction(engine) as session:
+        judge(session, run, [])
+        session.get_one(StackWorkRow, 5).work = ""
+    news = client.get(asks[1], headers=HTMX).text
+    assert 'data-announce="The run was judged."' in news
+    assert "no baseline" in news
+    assert "news?seen" not in news
+
+
+def test_quarantine_needs_a_name_and_a_reason_and_is_recorded(client: TestClient, make: Make, engine: Engine) -> None:
+    run = make(slower=0.05)
+    refused = client.post(f"/runs/{run}/quarantine", data={"author": "", "note": ATTACK}, headers=HTML)
+    assert refused.status_code == 422
+    assert ATTACK not in refused.text
+    assert 'id="quarantine-author" name="author" value=""' in refused.text
+    assert "who decides it" in refused.text
+    assert html.escape(ATTACK, quote=False) in refused.text
+
+    sent = {"author": "Ada <b>", "note": f"node 17 {ATTACK}"}
+    answer = client.post(f"/runs/{run}/quarantine", data=sent, headers=HTML, follow_redirects=False)
+    assert (answer.status_code, answer.headers["Location"]) == (303, f"/runs/{run}#decisions")
+    text = client.get(f"/runs/{run}").text
+    assert ATTACK not in text
+    assert "Quarantined by Ada &lt;b&gt;" in text
+    assert client.get(f"/api/v1/runs/{run}").json()["quarantine"]["reason"] == f"node 17 {ATTACK}"
+    assert works(engine) == ["waiting"]
+
+    client.post(f"/runs/{run}/release", data={"author": "Bea", "note": ""}, headers=HTML)
+    assert client.get(f"/api/v1/runs/{run}").json()["quarantine"] is None
+    assert [(one.who, one.action) for one in recorded(engine, "run", run)] == [
+        ("Bea", "release"), ("Ada <b>", "quarantine"),
+    ]  # fmt: skip
+
+
+def test_a_pin_says_what_drifts_out_of_sight(client: TestClient, make: Make, engine: Engine, stack: list[int]) -> None:
+    with transaction(engine) as session:
+        release = make_stack_run(session, 0, purpose="release", slower=-0.05)
+    client.post(f"/runs/{stack[0]}/pin", data={"author": "Ada", "note": ""})
+    run = make(slower=0.02)
+    decisions = part(page(client, run), "decisions")
+    assert f"Golden baseline of this stack is #{stack[0]} , pinned by Ada" in decisions
+    assert "What would go out of sight by pinning this run" in decisions
+    assert f"+2.0 % slower since the last pin, #{stack[0]}" in decisions.replace("  ", " ")
+    assert f"+7.3 % slower since the release before it, #{release}" in decisions.replace("  ", " ")
+
+    client.post(f"/runs/{run}/pin", data={"author": "Bea", "note": "after the <upgrade>"})
+    text = page(client, run)
+    assert "golden baseline" in text
+    assert "Drift of this run" in part(text, "decisions")
+    assert "&lt;upgrade&gt;" in client.get(f"/runs/{run}").text
+    client.post(f"/runs/{run}/unpin", data={"author": "Cleo"})
+    with read_session(engine) as session:
+        assert session.execute(select(col(PinRow.id)).where(col(PinRow.unpinned_at).is_(None))).all() == []
+
+
+def test_the_api_decides_what_the_forms_decide(client: TestClient, make: Make) -> None:
+    run = make()
+    address = f"/api/v1/runs/{run}"
+    assert client.post(f"{address}/quarantine", json={"author": "Ada"}).status_code == 422
+    answer = client.post(f"{address}/quarantine", json={"author": "Ada", "note": "bad node"})
+    assert answer.json()["quarantine"]["by"] == "Ada"
+    assert client.post(f"{address}/release", json={"author": "Ada"}).json()["quarantine"] is None
+    for action in ("pin", "unpin"):
+        assert client.post(f"{address}/{action}", json={"author": "Ada"}).status_code == 200
+    for action in ("quarantine", "release", "pin", "unpin"):
+        missing = client.post(f"/api/v1/runs/999/{action}", json={"author": "Ada", "note": "why"})
+        assert missing.status_code == 404, action
+    assert client.post(f"/runs/{run}/explode", data={}).status_code in (404, 405)
+
+
+def works(engine: Engine) -> list[str]:
+    with read_session(engine) as session:
+        return list(session.execute(select(col(StackWorkRow.work))).scalars())
+
+
+def recorded(engine: Engine, subject: audit.Subject, subject_id: int) -> tuple[audit.AuditEvent, ...]:
+    with read_session(engine) as session:
+        return audit.events(session, subject, subject_id)
