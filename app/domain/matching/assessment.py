@@ -101,7 +101,7 @@ def nearest_contrast(candidate: RunRecord, usable: Sequence[RunRecord]) -> tuple
         newest.setdefault(one.config_key, one)
     offered = [(one, compare_contracts(one, candidate)) for one in newest.values()]
     contrasts = [(one, found) for one, found in offered if found.kind == "contrast"]
-    return min(contrasts, key=lambda pair: len(pair[1].knobs), default=None)
+    return min(contrasts, key=lambda pair: (pair[1].stack[0].axis == "workload", len(pair[1].knobs)), default=None)
 
 
 def measure_contrast(
