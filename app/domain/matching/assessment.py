@@ -92,7 +92,8 @@ def conclude(
 
 
 def nearest_contrast(candidate: RunRecord, usable: Sequence[RunRecord]) -> tuple[RunRecord, Comparability] | None:
-    """The newest run that differs in one field of the stack: those first that no knob sets apart, then the newest.
+    """The newest run that differs in one field of the stack: those first that are no other workload, then those that no
+    knob sets apart, then the newest.
 
     `usable`: oldest first; one run of each config key is enough.
     """
