@@ -76,7 +76,7 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideVa
     by_run = FIELDS[field].role == "info"  # no key holds it, so runs of one configuration may differ in it
     keys = (col(RunRow.config_key), value) if by_run else (col(RunRow.config_key),)
     newest = select(func.max(col(RunRow.id)), func.count()).where(*_usable(project)).group_by(*keys)
-    counts = dict(session.execute(newest.where(value.is_not(None))).tuples().all())
+    counts = {row[0]: row[1] for row in session.execute(newest.where(value.is_not(None)))}
     found: dict[str, list[RunRecord]] = {}
     for record in full_records(session, list(counts)).values():
         stated = record.contract.get(field)
@@ -164,7 +164,7 @@ def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple
             col(RegressionRow.cause_key) == cause_key[:_MOST_KEY],
         )
         .order_by(col(RegressionRow.id).desc())
-    ).tuples()
+    )
     return tuple(
         OpenedRegression(row.id or 0, row.state, row.cause.rstrip("."), row.metric, count, row.assignee)
         for row, count in rows

@@ -1,0 +1,150 @@
+"""The upgrade report at the public door: page, CSV and API over stacks that moved to a new container."""
+
+import csv
+import io
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session, col, select
+from starlette.testclient import TestClient
+
+from app.domain.numbers import THIN
+from app.storage.tables import ProjectRow, RegressionRow
+from tests.builders import FIRST_PLACE, make_run, make_stack
+from tests.runs.uploading import assert_problem
+
+OLD, NEW = "nvcr.io/nvidia/nemo:26.06", "nvcr.io/nvidia/nemo:26.09"
+NOISE = (0.0, 2.0, -2.0, 1.0, -1.0, 3.0, 1.0, -2.0)
+LATER = FIRST_PLACE + timedelta(days=8)
+ADDRESS = f"/upgrade?project=moe-lab&field=container&from={OLD}&to={NEW}"
+KNOWN = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine.execution_options(writes=True), expire_on_commit=False) as session:
+        yield session
+
+
+def stack(session: Session, container: str, ms: float, **fields: Any) -> list[int]:
+    """Eight nightly runs that vary by 0.2 %; those of the new container follow those of the old."""
+    stated = {**KNOWN, **fields, "container": container}
+    times = [ms * (1 + change / 1000) for change in NOISE]
+    return make_stack(session, times, fields=stated, started=FIRST_PLACE if container == OLD else LATER)
+
+
+def moved(session: Session) -> None:
+    """Three stacks that moved, two of them slower; one that stayed, one that is new, one that differs in more."""
+    for seq_len, factor in ((2048, 1.0), (4096, 1.06), (8192, 1.09)):
+        stack(session, OLD, 0.1 * seq_len, seq_len=seq_len)
+        stack(session, NEW, 0.1 * seq_len * factor, seq_len=seq_len)
+    stack(session, OLD, 900.0, model="Mixtral-8x7B", gpu="B200", gpus=64, gbs=64)
+    stack(session, NEW, 800.0, model="DeepSeek-V3", gpu="GB200", gpus=256, gbs=8192)
+    stack(session, NEW, 500.0, seq_len=4096, cluster="east")
+    session.commit()
+
+
+def report(client: TestClient, **query: str) -> dict[str, Any]:
+    answer = client.get("/api/v1/upgrade", params={"project": "moe-lab", **query})
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def test_every_stack_is_measured_named_or_missing(client: TestClient, session: Session) -> None:
+    moved(session)
+    found = report(client, **{"field": "container", "from": OLD, "to": NEW})
+    assert found["schema"] == "threewalls.upgrade/1"
+    assert [one["decision"] for one in found["stacks"]] == ["worse", "worse", "no change"]
+    assert (
+        found["summary"]
+        .replace(THIN, " ")
+        .startswith("2 of 3 stacks are slower by 6.0 to 9.0 %, 1 shows no change; about ")
+    )
+    slowest = found["stacks"][0]
+    assert slowest["title"].endswith("seq_len 8192")
+    assert slowest["step_time"]["ci_low_pct"] < 9.0 < slowest["step_time"]["ci_high_pct"]
+    assert slowest["memory"]["decision"] == "no_change"
+    assert len(slowest["to_runs"]) == len(slowest["from_runs"]) == 8
+    assert slowest["comparability"]["attributed_to"] == "container"
+    assert [[d["field"] for d in one["differences"]] for one in found["differ_in_more"]] == [["cluster"]]
+    assert (len(found["only_from"]), len(found["only_to"])) == (1, 1)
+    assert found["gpu_hours_per_day"] == pytest.approx(sum(one["gpu_hours_per_day"] or 0 for one in found["stacks"]))
+
+
+def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Session) -> None:
+    moved(session)
+    of_it = col(RegressionRow.cause_key).startswith("upgrade:container:")
+    opened = session.exec(select(RegressionRow).where(of_it)).one()
+    found = report(client, **{"from": OLD, "to": NEW})
+    assert [(one["id"], one["stacks"], one["metric"]) for one in found["regressions"]] == [
+        (opened.id, 2, "step_time_ms")
+    ]
+    assert f'href="/regressions/{opened.id}"' in client.get(ADDRESS).text
+
+
+def test_the_page_begins_with_the_sentence_and_draws_after_the_figures(client: TestClient, session: Session) -> None:
+    moved(session)
+    page = client.get(ADDRESS).text.replace(THIN, " ")
+    assert '<p class="answer">2 of 3 stacks are slower by 6.0 to 9.0 %' in page
+    assert "data-chart" not in page
+    assert "Differ in more than the container" in page
+    assert "cluster (west -&gt; east)" in page
+    assert "a CI run with container <code>nvcr.io/nvidia/nemo:26.09</code>" in page
+    chart = client.get(ADDRESS.replace("/upgrade?", "/upgrade/chart?"), headers={"HX-Request": "true"}).text
+    assert chart.count('"word": "worse"') == 2
+
+
+def test_the_table_is_exported(client: TestClient, session: Session) -> None:
+    moved(session)
+    rows = list(csv.DictReader(io.StringIO(client.get(ADDRESS.replace("/upgrade?", "/upgrade.csv?")).text)))
+    assert [row["decision"] for row in rows] == ["worse", "worse", "no change"]
+    assert float(rows[0]["delta_pct"]) == pytest.approx(9.0, abs=0.1)
+
+
+def test_a_version_that_no_key_holds_is_compared_run_by_run(client: TestClient, session: Session) -> None:
+    times = [400 * (1 + change / 1000) for change in NOISE]
+    make_stack(session, times, fields={**KNOWN, "driver": "570.1"})
+    make_stack(session, [1.08 * time for time in times], fields={**KNOWN, "driver": "580.2"}, started=LATER)
+    session.commit()
+    found = report(client, **{"field": "driver", "from": "570.1", "to": "580.2"})
+    assert found["summary"].replace(THIN, " ").startswith("The only stack is slower by 8.0 %")
+
+
+def test_runs_that_cannot_be_a_baseline_are_on_no_side(client: TestClient, session: Session) -> None:
+    slow = stack(session, OLD, 400.0)
+    make_run(
+        session, quarantine="bad node", contract={"container": {"value": "x:1", "source": "metadata", "detail": ""}}
+    )
+    session.commit()
+    values = report(client)["values"]
+    assert [(one["value"], one["runs"], one["newest_run"]) for one in values] == [(OLD, 8, slow[-1])]
+
+
+def test_without_a_choice_it_offers_what_has_runs_on_both_sides(client: TestClient, session: Session) -> None:
+    moved(session)
+    assert report(client)["offers"] == [{"from": OLD, "to": NEW, "stacks": 3}]
+    page = client.get("/upgrade").text
+    assert "Choose what container the stacks moved from, and to." in page
+    assert "from=nvcr.io%2Fnvidia%2Fnemo%3A26.06&amp;to=nvcr.io%2Fnvidia%2Fnemo%3A26.09" in page
+    nobody = client.get("/upgrade?field=cudnn_version").text
+    assert "No usable CI run states cudnn_version" in nobody
+
+
+def test_a_value_without_runs_says_so(client: TestClient, session: Session) -> None:
+    stack(session, OLD, 400.0)
+    session.commit()
+    found = report(client, **{"from": "a:1", "to": "b:<i>2"})
+    assert found["summary"] == "No stack can be measured on both sides: no CI run has container a:1 or b:<i>2."
+    assert "<i>" not in client.get("/upgrade?from=a:1&to=b:<i>2").text
+
+
+def test_a_wrong_question_is_refused(client: TestClient, session: Session) -> None:
+    assert "There is no project yet" in client.get("/upgrade").text
+    session.add(ProjectRow(slug="one"))
+    session.commit()
+    assert_problem(client.get("/api/v1/upgrade?field=dispatcher"), 422, field="field")
+    assert_problem(client.get("/api/v1/upgrade?project=none"), 404, "no project 'none'")
