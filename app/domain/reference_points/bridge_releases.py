@@ -1,0 +1,214 @@
+"""Megatron-Bridge's pre-training tables of MoE models, releases 25.11 to 26.06.01, restated row by row.
+
+Measured by NVIDIA with forced balance and without dropping tokens: ceilings, not what a real router reaches. Layers of
+multi-token prediction are stated only where a row says them, the dispatcher and the graphs nowhere. Release 25.09 is
+left out: its rows do not say their precision.
+"""
+
+from app.domain.reference_points.point import ReferencePoint
+from app.domain.reference_points.table import read_rows
+
+_URL = (
+    "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/067f987df03b8355b03192d88d70f1709fedf51a/"
+    "docs/performance-summary-archive.md"
+)
+_COLUMNS = "model gpu gpus precision seq_len gbs mbs tp pp vpp ep mtp tokens_per_s_per_gpu tflops_per_gpu note"
+_NOTES = {
+    "cudnn": "The publisher calls this figure a known regression (NVIDIA/cudnn-frontend issue 256).",
+    "nvfp4": "The publisher expects more: the mapping was not the one used for MXFP8.",
+}
+_RELEASE = "release"
+
+
+def points() -> tuple[ReferencePoint, ...]:
+    found: list[ReferencePoint] = []
+    for block in TABLE.strip().split(f"{_RELEASE} ")[1:]:
+        head, _, rows = block.partition("\n")
+        release, date = head.split()
+        found += read_rows(
+            rows,
+            _COLUMNS,
+            notes=_NOTES,
+            measured_by="NVIDIA",
+            kind="release_table",
+            source=f"Megatron-Bridge performance summary, release {release}",
+            url=_URL,
+            date=date,
+            container=f"nvcr.io/nvidia/nemo:{release}",
+            cp=1,
+            task="pretrain",
+            routing_mode="forced-balance",
+        )
+    return tuple(found)
+
+
+TABLE = """
+release 26.06.01 2026-07-21
+DeepSeek-V3 GB300 256 fp8_mx 4096 4096 1 1 2 8 32 - 6304 1640
+DeepSeek-V3 GB200 256 fp8_mx 4096 4096 1 1 4 4 64 - 4928 1280
+GPT-OSS-120B GB300 64 fp8_mx 4096 1280 4 1 1 - 16 - 20288 661 cudnn
+GPT-OSS-120B GB200 64 fp8_mx 4096 1280 4 1 1 - 64 - 18304 597 cudnn
+Qwen3-30B-A3B GB300 8 fp8_mx 4096 512 8 1 1 - 8 - 44544 1029
+Qwen3-30B-A3B GB200 8 fp8_mx 4096 512 4 1 1 - 8 - 40960 937
+Qwen3-235B-A22B GB300 256 fp8_mx 4096 8192 2 1 4 12 32 - 9008 1333
+Qwen3-235B-A22B GB200 256 fp8_mx 4096 8192 1 1 8 3 32 - 7360 1089
+Nemotron-3-Nano-30B-A3B GB300 8 fp8_mx 8192 512 4 1 1 - 8 - 40960 905
+Nemotron-3-Nano-30B-A3B GB200 8 fp8_mx 8192 512 2 1 1 - 8 - 34816 776
+Nemotron-3-Super-120B-A12B GB300 64 fp8_mx 8192 512 1 1 1 - 64 - 9728 827
+Nemotron-3-Super-120B-A12B GB300 64 nvfp4 8192 512 1 1 1 - 64 - 9984 845
+Nemotron-3-Super-120B-A12B GB200 64 fp8_mx 8192 512 1 2 1 - 64 - 7040 598
+Nemotron-3-Super-120B-A12B GB200 64 nvfp4 8192 512 1 2 1 - 64 - 7040 598
+release 26.06 2026-06-15
+DeepSeek-V3 GB300 256 fp8_mx 4096 4096 1 1 2 8 32 - 6338 1648
+DeepSeek-V3 GB300 256 fp8_mx 4096 15360 1 1 2 8 32 - 6422 1670
+DeepSeek-V3 GB200 256 fp8_mx 4096 4096 1 1 4 4 64 - 4969 1292
+DeepSeek-V3 B300 256 fp8_mx 4096 4096 2 1 8 - 8 - 3541 920
+GPT-OSS-120B GB300 64 fp8_mx 4096 1280 4 1 1 - 16 - 33166 1081
+GPT-OSS-120B GB200 64 fp8_mx 4096 1280 4 1 1 - 64 - 28947 943
+GPT-OSS-120B B300 64 fp8_mx 4096 1280 4 1 1 - 8 - 18534 604
+Qwen3-30B-A3B GB300 8 fp8_mx 4096 512 8 1 1 - 8 - 45275 1041
+Qwen3-30B-A3B GB200 8 fp8_mx 4096 512 4 1 1 - 8 - 40706 936
+Qwen3-30B-A3B B300 8 fp8_mx 4096 512 8 1 1 - 8 - 40769 938
+Qwen3-30B-A3B H100 16 fp8 4096 1024 1 1 1 - 16 - 8826 203
+Qwen3-235B-A22B GB300 256 fp8_mx 4096 8192 2 1 4 12 32 - 9015 1335
+Qwen3-235B-A22B GB200 256 fp8_mx 4096 8192 1 1 8 3 32 - 7376 1092
+Kimi-K2 GB300 256 fp8_mx 4096 4096 2 1 4 4 64 - 5372 1099
+Nemotron-3-Nano-30B-A3B GB300 8 fp8_mx 8192 512 4 1 1 - 8 - 39749 885
+Nemotron-3-Nano-30B-A3B GB200 8 fp8_mx 8192 512 2 1 1 - 8 - 33522 747
+Nemotron-3-Nano-30B-A3B B300 8 fp8_mx 8192 512 4 1 1 - 8 - 37316 831
+Nemotron-3-Nano-30B-A3B H100 16 fp8 8192 1024 1 1 1 - 8 - 14719 328
+Nemotron-3-Super-120B-A12B GB300 64 fp8_mx 8192 512 1 1 1 - 64 - 9652 817
+Nemotron-3-Super-120B-A12B GB300 64 nvfp4 8192 512 1 1 1 - 64 - 9900 839
+Nemotron-3-Super-120B-A12B GB200 64 fp8_mx 8192 512 1 2 1 - 64 - 6742 571
+Nemotron-3-Super-120B-A12B GB200 64 nvfp4 8192 512 1 2 1 - 64 - 6928 587
+Nemotron-3-Super-120B-A12B B300 64 fp8_mx 8192 512 1 1 1 - 8 - 7867 667
+Nemotron-3-Super-120B-A12B B300 64 nvfp4 8192 512 1 1 1 - 8 - 8131 689
+release 26.04.01 2026-05-16
+DeepSeek-V3 GB300 256 fp8_mx 4096 4096 2 1 2 8 32 - 4992 1298
+DeepSeek-V3 GB200 256 fp8_mx 4096 4096 1 1 4 4 64 - 4256 1106
+DeepSeek-V3 B300 256 fp8_mx 4096 4096 2 1 8 - 8 - 3456 898
+DeepSeek-V3 B200 256 fp8_mx 4096 4096 1 1 8 2 32 - 3328 864
+GPT-OSS-120B GB300 64 bf16 4096 1280 4 1 1 - 64 - 19200 523
+GPT-OSS-120B GB200 64 bf16 4096 1280 4 1 1 - 64 - 16640 452
+GPT-OSS-120B B300 64 bf16 4096 1280 4 1 1 - 8 - 15232 414
+GPT-OSS-120B B200 64 bf16 4096 1280 4 1 1 - 8 - 13568 369
+GPT-OSS-120B H100 64 bf16 4096 1280 1 1 4 - 8 - 5824 158
+Qwen3-30B-A3B GB300 8 fp8_mx 4096 512 8 1 1 - 8 - 31744 729
+Qwen3-30B-A3B GB200 8 fp8_mx 4096 512 4 1 1 - 8 - 26112 599
+Qwen3-30B-A3B B300 8 fp8_mx 4096 512 8 1 1 - 8 - 30720 704
+Qwen3-30B-A3B B200 8 fp8_mx 4096 512 4 1 1 - 8 - 27136 619
+Qwen3-30B-A3B H100 16 fp8 4096 1024 1 1 1 - 16 - 8960 206
+Qwen3-235B-A22B GB300 256 fp8_mx 4096 8192 2 1 4 12 32 - 6944 1029
+Qwen3-235B-A22B GB200 256 fp8_mx 4096 8192 1 1 8 3 32 - 5680 840
+Qwen3-235B-A22B B300 256 fp8_mx 4096 8192 2 1 8 - 8 - 5936 878
+Qwen3-235B-A22B B200 256 fp8_mx 4096 8192 1 1 8 - 8 - 3776 560
+Qwen3-235B-A22B H100 256 fp8 4096 8192 1 2 8 4 32 - 1712 253
+Kimi-K2 GB300 256 fp8_mx 4096 4096 2 1 4 4 64 - 5328 1088
+Nemotron-3-Nano-30B-A3B GB300 8 fp8_mx 8192 512 4 1 1 - 8 - 37888 845
+Nemotron-3-Nano-30B-A3B GB200 8 fp8_mx 8192 512 2 1 1 - 8 - 32768 725
+Nemotron-3-Nano-30B-A3B B300 8 fp8_mx 8192 512 4 1 1 - 8 - 35840 794
+Nemotron-3-Nano-30B-A3B B200 8 fp8_mx 8192 512 2 1 1 - 8 - 32768 726
+Nemotron-3-Nano-30B-A3B H100 16 fp8 8192 1024 1 1 1 - 8 - 14336 321
+Nemotron-3-Super-120B-A12B GB300 64 fp8_mx 8192 512 1 1 1 - 64 - 9344 795
+Nemotron-3-Super-120B-A12B GB300 64 nvfp4 8192 512 1 1 1 - 64 - 9600 817
+Nemotron-3-Super-120B-A12B GB200 64 fp8_mx 8192 512 1 2 1 - 64 - 6656 564
+Nemotron-3-Super-120B-A12B GB200 64 nvfp4 8192 512 1 2 1 - 64 - 6784 574
+Nemotron-3-Super-120B-A12B B300 64 fp8_mx 8192 512 1 1 1 - 8 - 7296 623
+Nemotron-3-Super-120B-A12B B300 64 nvfp4 8192 512 1 1 1 - 8 - 7424 634
+Nemotron-3-Super-120B-A12B B200 64 fp8_mx 8192 512 1 1 1 - 64 - 6400 542
+Nemotron-3-Super-120B-A12B B200 64 nvfp4 8192 512 1 2 1 - 64 - 5632 475 nvfp4
+release 26.04 2026-04-17
+DeepSeek-V3 GB300 256 fp8_mx 4096 4096 2 1 2 8 32 - 4965 1290
+DeepSeek-V3 GB200 256 fp8_mx 4096 4096 1 1 4 4 64 - 4193 1090
+DeepSeek-V3 B300 256 fp8_mx 4096 4096 1 1 16 - 8 - 3131 814
+DeepSeek-V3 B200 256 fp8_mx 4096 4096 1 1 16 - 8 - 2815 732
+GPT-OSS-120B GB300 64 bf16 4096 1280 4 1 1 - 64 - 19275 524
+GPT-OSS-120B GB200 64 bf16 4096 1280 4 1 1 - 64 - 15938 433
+GPT-OSS-120B B300 64 bf16 4096 1280 4 1 1 - 8 - 15114 410
+GPT-OSS-120B B200 64 bf16 4096 1280 4 1 1 - 8 - 13045 355
+GPT-OSS-120B H100 64 bf16 4096 1280 1 1 4 - 8 - 5810 158
+Qwen3-30B-A3B GB300 8 fp8_mx 4096 512 8 1 1 - 8 - 31470 724
+Qwen3-30B-A3B GB200 8 fp8_mx 4096 512 4 1 1 - 8 - 26032 599
+Qwen3-30B-A3B B300 8 fp8_mx 4096 512 8 1 1 - 8 - 30553 703
+Qwen3-30B-A3B B200 8 fp8_mx 4096 512 4 1 1 - 8 - 26859 618
+Qwen3-30B-A3B H100 16 fp8 4096 1024 1 1 1 - 16 - 8901 205
+Qwen3-235B-A22B GB300 256 fp8_mx 4096 8192 2 1 4 12 32 - 6994 1035
+Qwen3-235B-A22B GB200 256 fp8_mx 4096 8192 1 1 8 3 32 - 5672 840
+Qwen3-235B-A22B B300 256 fp8_mx 4096 8192 2 1 8 - 8 - 4865 720
+Qwen3-235B-A22B H100 256 fp8 4096 8192 1 2 8 4 32 - 1686 250
+Nemotron-3-Nano-30B-A3B GB300 8 fp8_mx 8192 512 4 1 1 - 8 - 38102 849
+Nemotron-3-Nano-30B-A3B GB200 8 fp8_mx 8192 512 2 1 1 - 8 - 32727 729
+Nemotron-3-Nano-30B-A3B B300 8 fp8_mx 8192 512 4 1 1 - 8 - 35282 786
+Nemotron-3-Nano-30B-A3B H100 16 fp8 8192 1024 1 1 1 - 8 - 14507 323
+Nemotron-3-Super-120B-A12B GB300 64 nvfp4 8192 512 1 1 1 - 64 - 9623 815
+Nemotron-3-Super-120B-A12B GB200 64 nvfp4 8192 512 1 2 1 - 64 - 6777 574
+Nemotron-3-Super-120B-A12B B300 64 nvfp4 8192 512 1 1 1 - 8 - 7047 597
+Nemotron-3-Super-120B-A12B B200 64 nvfp4 8192 512 1 2 1 - 64 - 5606 475
+Nemotron-3-Super-120B-A12B GB300 64 fp8_mx 8192 512 1 1 1 - 64 - 9243 783
+Nemotron-3-Super-120B-A12B GB200 64 fp8_mx 8192 512 1 2 1 - 64 - 6674 565
+Nemotron-3-Super-120B-A12B B300 64 fp8_mx 8192 512 1 1 1 - 8 - 7009 594
+Nemotron-3-Super-120B-A12B B200 64 fp8_mx 8192 512 1 1 1 - 64 - 6302 534
+Kimi-K2 GB300 256 fp8_mx 4096 4096 2 1 4 4 64 - 5332 1090
+release 26.02.01 2026-03-21
+DeepSeek-V3 GB300 256 fp8_mx 4096 4096 2 1 2 8 32 - 4691 1219
+DeepSeek-V3 GB200 256 fp8_mx 4096 4096 1 1 4 4 64 - 4021 1046
+DeepSeek-V3 B300 256 fp8_mx 4096 4096 1 1 16 - 8 - 3099 806
+DeepSeek-V3 B200 256 fp8_mx 4096 4096 1 1 16 - 8 - 2790 725
+GPT-OSS-120B GB300 64 bf16 4096 1280 4 1 1 - 64 - 19366 526
+GPT-OSS-120B GB200 64 bf16 4096 1280 4 1 1 - 64 - 15754 428
+GPT-OSS-120B B300 64 bf16 4096 1280 4 1 1 - 8 - 15031 412
+GPT-OSS-120B B200 64 bf16 4096 1280 4 1 1 - 8 - 13722 373
+GPT-OSS-120B H100 64 bf16 4096 1280 1 1 4 - 8 - 5984 163
+Qwen3-30B-A3B GB300 8 fp8_mx 4096 512 8 1 1 - 8 - 30411 700
+Qwen3-30B-A3B GB200 8 fp8_mx 4096 512 4 1 1 - 8 - 26373 607
+Qwen3-30B-A3B B300 8 fp8_mx 4096 512 8 1 1 - 8 - 29454 678
+Qwen3-30B-A3B B200 8 fp8_mx 4096 512 4 1 1 - 8 - 26695 614
+Qwen3-30B-A3B H100 16 fp8 4096 1024 1 1 2 12 8 - 9058 208
+Qwen3-235B-A22B GB300 256 fp8_mx 4096 8192 2 1 4 - 32 - 6583 974
+Qwen3-235B-A22B GB200 256 fp8_mx 4096 8192 1 1 8 - 32 - 5530 819
+Qwen3-235B-A22B B300 256 fp8_mx 4096 8192 1 1 8 4 8 - 2644 391
+Qwen3-235B-A22B H100 256 fp8 4096 8192 1 2 8 4 32 - 1611 238
+Nemotron-3-Nano-30B-A3B GB300 8 fp8_mx 8192 512 4 1 1 - 8 - 37664 839
+Nemotron-3-Nano-30B-A3B GB200 8 fp8_mx 8192 512 2 1 1 - 8 - 33934 756
+Nemotron-3-Nano-30B-A3B B300 8 fp8_mx 8192 512 4 1 1 - 8 - 35861 798
+Nemotron-3-Nano-30B-A3B H100 16 fp8 8192 1024 1 1 1 - 8 - 14890 331
+Kimi-K2 GB300 256 fp8_mx 4096 4096 2 1 4 4 64 - 5072 1037
+release 26.02 2026-02-25
+DeepSeek-V3 GB300 256 fp8_mx 4096 4096 2 1 2 8 32 - 4612 1199
+DeepSeek-V3 GB200 256 fp8_mx 4096 4096 1 1 4 4 64 - 3955 1028
+DeepSeek-V3 B300 256 fp8_mx 4096 4096 1 1 16 - 8 - 2983 776
+DeepSeek-V3 B200 256 fp8_mx 4096 4096 1 1 16 - 8 - 2689 699
+GPT-OSS-120B GB300 64 bf16 4096 1280 4 1 1 - 64 - 19412 527
+GPT-OSS-120B GB200 64 bf16 4096 1280 4 1 1 - 64 - 15784 428
+GPT-OSS-120B B300 64 bf16 4096 1280 4 1 1 - 64 - 8359 228
+GPT-OSS-120B B200 64 bf16 4096 1280 4 1 1 - 64 - 8047 219
+GPT-OSS-120B H100 64 bf16 4096 1280 1 1 4 - 8 - 5993 163
+Qwen3-30B-A3B GB300 8 fp8_mx 4096 512 8 1 1 - 8 - 30376 699
+Qwen3-30B-A3B GB200 8 fp8_mx 4096 512 4 1 1 - 8 - 26084 600
+Qwen3-30B-A3B B300 8 fp8_mx 4096 512 8 1 1 - 8 - 29521 679
+Qwen3-30B-A3B B200 8 fp8_mx 4096 512 1 1 1 - 8 - 9691 223
+Qwen3-30B-A3B H100 16 fp8 4096 1024 1 1 2 12 8 - 5113 118
+Qwen3-235B-A22B GB300 256 fp8_mx 4096 8192 2 1 4 - 32 - 6583 974
+Qwen3-235B-A22B GB200 256 fp8_mx 4096 8192 1 1 8 - 32 - 5448 806
+Qwen3-235B-A22B B300 256 fp8_mx 4096 8192 1 1 8 4 8 - 2691 399
+Qwen3-235B-A22B B200 256 fp8_mx 4096 8192 1 1 8 - 8 - 3805 563
+Qwen3-235B-A22B H100 256 fp8 4096 8192 1 2 8 4 32 - 1633 242
+release 25.11 2025-12-04
+DeepSeek-V3 GB300 256 bf16 4096 4096 1 1 2 4 32 0 3848 961
+DeepSeek-V3 GB300 256 fp8_mx 4096 4096 1 1 2 4 32 0 4357 1088
+GPT-OSS-120B GB300 64 bf16 8192 1280 2 1 1 - 64 - 18347 565
+Qwen3-30B-A3B GB300 8 fp8_mx 4096 512 4 1 1 - 8 - 28934 666
+Qwen3-235B-A22B GB300 256 bf16 4096 8192 2 1 4 12 16 - 6131 907
+DeepSeek-V3 GB200 256 bf16 4096 4096 1 1 4 4 64 0 3139 782
+DeepSeek-V3 GB200 256 fp8_mx 4096 4096 1 1 8 4 32 0 4018 1003
+GPT-OSS-120B GB200 64 bf16 8192 1280 1 1 1 - 64 - 15876 488
+Qwen3-30B-A3B GB200 8 fp8_mx 4096 512 4 1 1 - 8 - 23766 547
+Qwen3-235B-A22B GB200 256 bf16 4096 8192 1 1 8 3 32 - 4916 728
+DeepSeek-V3 B200 256 fp8_mx 4096 2048 1 1 16 - 8 1 2139 557
+GPT-OSS-120B B200 64 bf16 4096 512 4 1 1 - 8 - 8213 223
+Qwen3-30B-A3B B200 8 fp8_mx 4096 512 1 1 1 - 8 - 9299 214
+Qwen3-235B-A22B B200 64 fp8_mx 4096 1024 1 1 8 2 8 - 3269 484
+GPT-OSS-120B H100 64 bf16 4096 512 4 1 4 - 8 - 5630 153
+Qwen3-30B-A3B H100 16 fp8_cs 4096 512 2 1 2 24 8 - 5275 121
+Qwen3-235B-A22B H100 256 fp8_cs 4096 2048 1 2 8 4 32 - 1575 233
+"""
