@@ -56,8 +56,8 @@ class MemberOut(BaseModel):
     gpu: str | None
     gpus: int | None
     dispatcher: str | None
-    usual_ms: float | None = Field(description="Step time before; null for a regression of another metric.")
-    slow_ms: float | None
+    usual: float | None = Field(description="The metric before, in its unit: ms, GiB.")
+    slow: float | None
     delta_pct: float | None
     gpu_hours_per_day: float | None = Field(description="Null when it is not known; `cost` of one regression says why.")
     proposal: Literal["", "fixed"] = Field(description="What the service proposes for this stack.")

@@ -24,6 +24,6 @@ def _cost(session: Session, found: Regression, member: Member) -> Cost:
         select(col(RunRow.slices), col(RunRow.health)).where(col(RunRow.id) == member.run_id)
     ).one()
     extra = None
-    if found.metric == "step_time_ms" and member.usual_ms is not None and member.slow_ms is not None:
-        extra = member.slow_ms - member.usual_ms
+    if found.metric == "step_time_ms" and member.usual is not None and member.slow is not None:
+        extra = member.slow - member.usual
     return regression_cost([aware(time) for time in times], extra, steps_of_run(slices, health), member.gpus)

@@ -1,21 +1,23 @@
 """The page of one regression: what is known of each member, the discussion, and the form to work on it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from urllib.parse import urlencode
 
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
+from app.domain.contract.values import shown
 from app.domain.cost import Cost
 from app.domain.numbers import short_commit, step_time
 from app.domain.suspect_evidence import RankedSuspect
 from app.domain.triage import MEANING, State, next_states
+from app.domain.verdict_document import VerdictDocument
 from app.domain.verdict_sentences import answer as verdict_answer
 from app.domain.verdict_words import side_text
 from app.regressions import sentences
 from app.regressions.costs import costs_of
-from app.regressions.forms import TriageForm, filled_form
+from app.regressions.forms import TriageForm
 from app.regressions.history_chart import Point, points_of
 from app.regressions.queries import get_regression
 from app.regressions.read_models import Member, Regression
@@ -42,6 +44,8 @@ class MemberView:
     member: Member
     cost: Cost
     cost_factors: str
+    usual: str
+    slow: str
     verdict: StoredVerdict | None
     verdict_answer: str
     suspects: tuple[RankedSuspect, ...]
@@ -52,22 +56,17 @@ class MemberView:
         """The commit of the newest baseline run."""
         return self.baseline[-1].commit if self.baseline else ""
 
-    @property
-    def usual(self) -> str:
-        return "" if self.member.usual_ms is None else step_time(self.member.usual_ms)
-
-    @property
-    def slow(self) -> str:
-        return "" if self.member.slow_ms is None else step_time(self.member.slow_ms)
-
 
 class RegressionView:
-    """What the template prints. `form` is the one that came back, else it is filled from the regression."""
+    """What the template prints. `form` came back from a browser; it belongs to the proposal when it answers one."""
 
     def __init__(self, session: Session, regression_id: int, form: TriageForm | None = None) -> None:
         self._session = session
         self.found: Regression = get_regression(session, regression_id)
-        self.form = form or filled_form(self.found)
+        answers = form is not None and form.value("proposal")
+        self.answering = form if form and answers else TriageForm()
+        self.form = (TriageForm() if answers or form is None else form).over(self.found)
+        self.problem = form.problem if form else ""
         self.project: ProjectRow = session.execute(
             select(ProjectRow).where(col(ProjectRow.slug) == self.found.project)
         ).scalar_one()
@@ -113,11 +112,28 @@ class RegressionView:
             f" at commit {short_commit(run.commit)}." if run.commit else "."
         )
 
+    @property
+    def upgrade(self) -> str:
+        """The query of the report of the upgrade that opened it; empty for others."""
+        verdict = self.members[0].verdict if self.found.kind == "upgrade" and self.members else None
+        contrast = verdict.document.contrast if verdict else None
+        if contrast is None or not contrast.comparability.stack:
+            return ""
+        one = contrast.comparability.stack[0]
+        sides = {name: "" if side is None else shown(side.value) for name, side in (("from", one.a), ("to", one.b))}
+        return urlencode({"project": self.found.project, "field": one.field} | sides)
+
+    @property
+    def back_at(self) -> int | None:
+        """The first run of the level that ended it, as far as somebody says so."""
+        ended = self.found.proposal == "fixed" or self.found.state == "fixed"
+        return self.found.proposal_run_id if ended else None
+
     def member_of(self, run_id: int) -> Member | None:
         return next((member for member in self.found.members if member.run_id == run_id), None)
 
     def points(self, member: Member) -> tuple[Point, ...]:
-        return points_of(self._session, self.project.id or 0, member)
+        return points_of(self._session, self.project.id or 0, member, self.found.metric)
 
     def _runs_since(self, run: RunRow) -> int:
         """Runs of the configuration that count, from `run` on."""
@@ -137,13 +153,20 @@ class RegressionView:
             member=member,
             cost=cost,
             cost_factors=sentences.cost_factors(cost),
+            usual=sentences.figure_text(self.found.metric, member.usual),
+            slow=sentences.figure_text(self.found.metric, member.slow),
             verdict=verdict,
             verdict_answer=verdict_answer(document) if document else "",
             suspects=suspects_with_evidence(self._session, member.run_id, document) if document else (),
-            baseline=self._baseline(document.baseline, document.verdict.baseline_used) if document else (),
+            baseline=self._baseline(document) if document else (),
         )
 
-    def _baseline(self, chosen: Sequence[str], used: Sequence[str]) -> tuple[BaselineRun, ...]:
+    def _baseline(self, document: VerdictDocument) -> tuple[BaselineRun, ...]:
+        """The runs that it was measured against; after an upgrade those of the other side."""
+        contrast = document.contrast if document.comparability is None else None
+        chosen, used = document.baseline, document.verdict.baseline_used
+        if contrast is not None:
+            chosen, used = contrast.runs, contrast.measured.baseline_used
         ids = [int(name) for name in chosen]
         rows = self._session.execute(
             select(RunRow.id, RunRow.name, RunRow.commit, RunRow.step_time_ms).where(col(RunRow.id).in_(ids))  # type: ignore[call-overload]

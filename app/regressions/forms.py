@@ -10,7 +10,11 @@ from app.regressions.filters import NOBODY
 from app.regressions.read_models import Regression
 from app.regressions.triage import Answer, Change, Seen
 
-_INPUTS = ("state", "assignee", "external_url", "note", "author", "proposal", "quarantine", "changed_at")
+_FILLED = ("assignee", "external_url")
+"""Inputs that come with a value; `was_NAME` says which, so that only what was typed is a change."""
+_INPUTS = (
+    "state", "note", "author", "proposal", "quarantine", "changed_at", *_FILLED, *(f"was_{name}" for name in _FILLED),
+)  # fmt: skip
 _ANSWERS: Mapping[str, Answer] = {"accept": "accept", "decline": "decline"}
 _SHOWN = ("state", "assignee", "external_url", "note", "author", "quarantine")
 """Inputs beside which an error can stand."""
@@ -32,16 +36,16 @@ class TriageForm:
         return self.errors.get(name, "")
 
     def change(self) -> Change:
-        """What the form of one regression asks for: the state is left alone when none is chosen, a field is emptied."""
+        """What the form of one regression asks for: what was not touched is left alone, whatever it is by now."""
         answer = _ANSWERS.get(self.value("proposal"))
         if answer:
             return Change(self.value("author"), note=self.value("note"), answer=answer)
         return Change(
             self.value("author"),
             state=self.value("state") or None,
-            assignee=self.value("assignee"),
+            assignee=self._touched("assignee"),
             note=self.value("note"),
-            external_url=self.value("external_url"),
+            external_url=self._touched("external_url"),
             quarantine=bool(self.value("quarantine")),
         )
 
@@ -54,6 +58,16 @@ class TriageForm:
             assignee="" if assignee.lower() == NOBODY else assignee or None,
             note=self.value("note"),
         )
+
+    def _touched(self, name: str) -> str | None:
+        return None if self.value(name) == self.value(f"was_{name}") else self.value(name)
+
+    def over(self, found: Regression) -> Self:
+        """This form over the regression as it is now: what was typed stays, what was not touched follows it."""
+        now = {name: getattr(found, name) for name in _FILLED}
+        typed = {name: value for name in _FILLED if (value := self._touched(name)) is not None}
+        was = {f"was_{name}": value for name, value in now.items()}
+        return type(self)({**self.values, **now, **was, **typed}, self.errors, self.problem, self.seen)
 
     def seen_one(self, regression_id: int) -> Seen:
         return Seen(regression_id, _time(self.value("changed_at")))
@@ -79,11 +93,6 @@ def read_triage_form(sent: Mapping[str, object], seen: Sequence[object] = ()) ->
     # Browsers send line ends as CRLF, whatever was typed.
     values["note"] = values.get("note", "").replace("\r\n", "\n")
     return TriageForm(values, seen=[text for text in seen if isinstance(text, str)])
-
-
-def filled_form(found: Regression) -> TriageForm:
-    """The form as the regression stands."""
-    return TriageForm({"assignee": found.assignee, "external_url": found.external_url})
 
 
 def _row(text: str) -> Seen:

@@ -1,4 +1,4 @@
-"""A small chart of one member: step time over the runs of its configuration, with the change and the two levels."""
+"""A small chart of one member: its metric over the runs of its configuration, with the change and the two levels."""
 
 import json
 import math
@@ -9,8 +9,10 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.domain.numbers import absolute, short_commit, step_time
+from app.domain.health import BYTES_PER_GIB
+from app.domain.numbers import absolute, short_commit
 from app.regressions.read_models import Member
+from app.regressions.sentences import figure_text
 from app.storage.stack_runs import StackRun, stack_runs
 from app.web import chart_theme as theme
 
@@ -23,26 +25,32 @@ _ROLES = ("before", "first slow run", "after", "not counted")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run. `place` counts the drawn runs from 1, `role` is one of _ROLES."""
+    """One run. `place` counts the runs of its configuration from 1, `role` is one of _ROLES."""
 
     place: int
     run: StackRun
-    step_time_ms: float
+    value: float
+    text: str
     role: str
 
-    @property
-    def text(self) -> str:
-        return step_time(self.step_time_ms)
 
-
-def points_of(session: Session, project_id: int, member: Member) -> tuple[Point, ...]:
-    """The newest runs of the member's configuration that have a step time, in the order of their commits."""
+def points_of(session: Session, project_id: int, member: Member, metric: str) -> tuple[Point, ...]:
+    """The runs of the member's configuration around its change that have this figure, in the order of their commits."""
     runs = stack_runs(session, project_id, member.stack_key, with_metrics=False)
-    shown = [run for run in runs if run.config_key == member.config_key and math.isfinite(run.log_step_time)]
+    shown = [run for run in runs if run.config_key == member.config_key and math.isfinite(_value(run, metric))]
     slow = next((k for k, run in enumerate(shown) if run.id == member.run_id), len(shown))
     first = max(0, min(len(shown) - NEWEST, slow - NEWEST // 4))
     kept = list(enumerate(shown))[first : first + NEWEST]
-    return tuple(Point(k + 1, run, math.exp(run.log_step_time), _role(run, k, slow)) for k, run in kept)
+    values = ((k, run, _value(run, metric)) for k, run in kept)
+    return tuple(Point(k + 1, run, value, figure_text(metric, value), _role(run, k, slow)) for k, run, value in values)
+
+
+def _value(run: StackRun, metric: str) -> float:
+    """In the unit of the metric; NaN where the run has no such figure."""
+    if metric == "peak_memory_gib":
+        memory = run.facts.estimate.peak_memory_bytes
+        return math.nan if memory is None else memory / BYTES_PER_GIB
+    return math.exp(run.log_step_time)
 
 
 def _role(run: StackRun, place: int, slow: int) -> str:
@@ -53,26 +61,31 @@ def _role(run: StackRun, place: int, slow: int) -> str:
     return "before" if place < slow else "after"
 
 
-def history_chart(points: Sequence[Point], member: Member) -> dict[str, Any]:
-    """A Vega-Lite specification; a click on a point opens its run."""
-    scale, unit = (1e-3, "s") if points[0].step_time_ms >= _SECONDS_FROM_MS else (1.0, "ms")
-    spec = dict(_specification(f"step time ({unit})"))
+def history_chart(points: Sequence[Point], member: Member, metric: str, back_at: int | None = None) -> dict[str, Any]:
+    """A Vega-Lite specification; a click on a point opens its run. `back_at`: the first run that is back, if any."""
+    scale, title = _scale(points, metric)
+    spec = dict(_specification(title))
     spec["datasets"] = {
         "points": [_row(point, scale) for point in points],
         "change": [{"place": p.place, "label": f"#{p.run.id}"} for p in points if p.role == "first slow run"],
-        "levels": _levels(points, member, scale),
+        "levels": _levels(points, member, metric, scale, back_at),
     }
-    spec["description"] = (
-        f"Step time of {len(points)} runs in the order of their commits. The table has the same values."
-    )
+    spec["description"] = f"{title} of {len(points)} runs in the order of their commits. The table has the same values."
     return spec
+
+
+def _scale(points: Sequence[Point], metric: str) -> tuple[float, str]:
+    """By which values are multiplied, and the title of the axis with its unit."""
+    if metric == "peak_memory_gib":
+        return 1.0, "peak memory (GiB)"
+    return (1e-3, "step time (s)") if points[0].value >= _SECONDS_FROM_MS else (1.0, "step time (ms)")
 
 
 def _row(point: Point, scale: float) -> dict[str, Any]:
     run = point.run
     return {
         "place": point.place,
-        "value": point.step_time_ms * scale,
+        "value": point.value * scale,
         "text": point.text,
         "role": point.role,
         "run": f"#{run.id} {run.name}",
@@ -82,21 +95,23 @@ def _row(point: Point, scale: float) -> dict[str, Any]:
     }
 
 
-def _levels(points: Sequence[Point], member: Member, scale: float) -> list[dict[str, Any]]:
+def _levels(
+    points: Sequence[Point], member: Member, metric: str, scale: float, back_at: int | None
+) -> list[dict[str, Any]]:
     """The usual level up to the change, the slow one from there on."""
     slow = next((point.place for point in points if point.role == "first slow run"), None)
-    if slow is None or member.usual_ms is None or member.slow_ms is None:
+    if slow is None or member.usual is None or member.slow is None:
         return []
-    first, last = points[0].place, points[-1].place
+    first = points[0].place
+    last = next((point.place - 1 for point in points if point.run.id == back_at), points[-1].place)
     return [
-        {"from": first, "to": slow, "value": member.usual_ms * scale, "label": f"usual {step_time(member.usual_ms)}"},
-        {
-            "from": slow,
-            "to": max(last, slow + 1),
-            "value": member.slow_ms * scale,
-            "label": f"slow {step_time(member.slow_ms)}",
-        },
+        _level(first, slow, member.usual * scale, f"usual {figure_text(metric, member.usual)}"),
+        _level(slow, max(last, slow + 1), member.slow * scale, f"slow {figure_text(metric, member.slow)}"),
     ]
+
+
+def _level(first: int, last: int, value: float, label: str) -> dict[str, Any]:
+    return {"from": first, "to": last, "value": value, "label": label}
 
 
 @lru_cache(maxsize=4)
@@ -150,7 +165,7 @@ def _tip() -> str:
     """The row of the point, as an expression: Vega-Lite's own tooltip fields put quotes around texts."""
     parts = {
         "run": "datum.run",
-        "step time": "datum.text",
+        "value": "datum.text",
         "commit": "datum.commit",
         "place": "datum.at",
         "counts as": "datum.role",

@@ -12,7 +12,7 @@ from app.domain.triage import ACTIVE, STATES
 from app.errors import NotFound
 from app.regressions.causes import axis_of_cause, has_axis
 from app.regressions.filters import ACTIVE_STATES, ANY_STATE, NOBODY, UNKNOWN, RegressionFilters
-from app.regressions.read_models import Member, Options, Regression, RegressionPage, level_ms
+from app.regressions.read_models import Member, Options, Regression, RegressionPage, figure_of
 from app.storage.run_records import aware
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
 
@@ -186,7 +186,7 @@ def _member(row: Row[Any]) -> Member:
         run_id=member.run_id, run_name=row.name, branch=row.branch, commit=row.commit,
         ordered_at=aware(row.ordered_at), quarantine=row.quarantine, model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, stack_key=member.stack_key, config_key=member.config_key, title=_title(row),
-        usual_ms=level_ms(member.usual_level), slow_ms=level_ms(member.slow_level), delta_pct=member.delta_pct,
+        usual=figure_of(member.usual_level), slow=figure_of(member.slow_level), delta_pct=member.delta_pct,
         gpu_hours_per_day=member.gpu_hours_per_day, proposal=member.proposal, joined_at=aware(member.joined_at),
     )  # fmt: skip
 

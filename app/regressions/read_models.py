@@ -9,7 +9,7 @@ from datetime import datetime
 class Member:
     """One stack that became slower. The run is the first slow one, `title` what people know the stack by.
 
-    `usual_ms`, `slow_ms`: its levels, None for another metric. `quarantine`: why the run counts no more, else empty.
+    `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: why the run counts no more, or "".
     """
 
     run_id: int
@@ -25,8 +25,8 @@ class Member:
     stack_key: str
     config_key: str
     title: str
-    usual_ms: float | None
-    slow_ms: float | None
+    usual: float | None
+    slow: float | None
     delta_pct: float | None
     gpu_hours_per_day: float | None
     proposal: str
@@ -55,6 +55,11 @@ class Regression:
     worst_delta_pct: float | None
     gpu_hours_per_day: float | None
     members: tuple[Member, ...]
+
+    @property
+    def link(self) -> str:
+        """The external issue as an address that may be followed; empty when there is none."""
+        return self.external_url if self.external_url.startswith(("https://", "http://")) else ""
 
     @property
     def since(self) -> Member | None:
@@ -94,6 +99,6 @@ class Options:
     models: tuple[str, ...]
 
 
-def level_ms(level: float | None) -> float | None:
-    """Milliseconds of a level in ln(ms)."""
+def figure_of(level: float | None) -> float | None:
+    """The figure of a level, which is stored as its logarithm."""
     return None if level is None else math.exp(level)

@@ -71,6 +71,15 @@ def _rate(runs: float) -> str:
     return f"{text.removesuffix('.0')} {'run' if runs == 1 else 'runs'}"
 
 
+def figure_text(metric: str, value: float | None) -> str:
+    """A level in the unit of its metric; empty when it is not known."""
+    if value is None:
+        return ""
+    if metric == "step_time_ms":
+        return step_time(value)
+    return f"{significant(value)}{THIN}GiB" if metric == "peak_memory_gib" else significant(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """One entry of the discussion: what was done in a few words, and each field with what was before."""
@@ -81,6 +90,14 @@ class Done:
 
 
 _WORDS: Mapping[str, str] = {
+    "opened": "opened it",
+    "reopened": "opened it again",
+    "joined": "added a stack",
+    "moved": "took another run for the first slow one",
+    "left": "took a stack away",
+    "withdrawn": "withdrew it",
+    "proposal_made": "proposed fixed",
+    "proposal_withdrawn": "took the proposal back",
     "changed": "changed it",
     "noted": "noted",
     "proposal_accepted": "accepted the proposal",

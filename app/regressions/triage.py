@@ -104,7 +104,7 @@ def _errors(change: Change) -> Iterator[FieldError]:
     if not 0 < len(change.author) <= MAX_NAME:
         yield FieldError("author", f"must say who changes it, in 1 to {MAX_NAME} characters")
     if change.says_nothing:
-        yield FieldError("state", "or another field must say what is to be changed")
+        yield FieldError("state", "or another field must say what to change: an assignee, a link, a note, an answer")
     if change.state is not None and change.state not in STATES:
         yield FieldError("state", f"must be one of {', '.join(STATES)}, not {change.state[:40]!r}")
     if change.state is not None and change.answer is not None:

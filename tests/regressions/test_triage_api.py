@@ -64,8 +64,8 @@ def test_the_list_says_what_where_since_and_how_much(client: TestClient, make: M
     assert member["run_id"] == stack.since
     assert member["run_url"] == f"http://testserver/runs/{stack.since}"
     assert member["title"] == "Qwen3-30B-A3B · 16 × H100 · alltoall · forced balance · nemo:26.06"
-    assert member["usual_ms"] == pytest.approx(20_000.0)
-    assert member["slow_ms"] == pytest.approx(21_000.0)
+    assert member["usual"] == pytest.approx(20_000.0)
+    assert member["slow"] == pytest.approx(21_000.0)
 
 
 def test_one_regression_says_how_its_cost_was_made(client: TestClient, make: Make, stack: SlowStack) -> None:

@@ -1,0 +1,220 @@
+"""Triage in a browser: from the list to fixed, by keyboard alone, on a phone, several at once, two people at once."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+from sqlalchemy import select
+from sqlmodel import col
+
+from app.storage.database import read_session, transaction
+from app.storage.tables import AuditEventRow, RegressionRow
+from tests.browser.conftest import House, OpenPage
+from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
+
+
+def slow_stack(house: House, project: str, **other: object) -> SlowStack:
+    with transaction(house.engine) as session:
+        return make_slow_stack(session, project=project, **other)  # type: ignore[arg-type]
+
+
+def regression(house: House, stacks: SlowStack | list[SlowStack], **columns: object) -> int:
+    with transaction(house.engine) as session:
+        return make_regression(session, stacks, **columns)
+
+
+def settled(page: Page) -> Page:
+    """Every chart is asked for when it comes into sight, and drawn."""
+    for chart in page.locator(".member-chart").all():
+        chart.scroll_into_view_if_needed()
+    expect(page.locator(".member-chart[hx-trigger]")).to_have_count(0)
+    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0)
+    return page
+
+
+def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, house: House) -> None:
+    stack = slow_stack(house, "worked-off", back=4)
+    number = regression(house, stack, proposal="fixed", proposal_run_id=stack.runs[17], gpu_hours_per_day=62.0)
+    page = open_page("/regressions?project=worked-off")
+    row = page.get_by_role("row", name=re.compile("5.0"))
+    expect(row).to_contain_text("62\u202fh/d")
+    expect(row).to_contain_text("fixed is proposed")
+    row.get_by_role("link", name=re.compile("slower")).click()
+
+    expect(page.locator(".answer")).to_contain_text(f"slower since run #{stack.since} at commit")
+    settled(page)
+    expect(page.locator(".member-chart canvas")).to_be_visible()
+    form = page.locator("#triage")
+    form.get_by_label("State").select_option("acknowledged")
+    form.get_by_label("Assignee").fill("Grace Hopper")
+    form.get_by_label("Issue elsewhere").fill("https://tracker.example/issues/42")
+    form.get_by_label("Note", exact=True).fill("NCCL changed a default.\nAsked the vendor.")
+    form.get_by_role("button", name="Save").click()
+    expect(form.get_by_label("Your name")).to_have_attribute("aria-invalid", "true")
+    expect(form.get_by_label("Note", exact=True)).to_have_value("NCCL changed a default.\nAsked the vendor.")
+    form.get_by_label("Your name").fill("Ada Lovelace")
+    form.get_by_role("button", name="Save").click()
+    page.wait_for_url(re.compile(rf"/regressions/{number}#discussion$"))
+
+    entry = page.locator(".timeline > li").last
+    expect(entry).to_contain_text("Ada Lovelace changed it")
+    expect(entry).to_contain_text(re.compile(r"state\s+open\s+→\s*to\s+acknowledged"))
+    expect(entry.locator("blockquote")).to_have_text("NCCL changed a default.\nAsked the vendor.")
+    expect(page.locator(".facts").first).to_contain_text("Grace Hopper")
+
+    # The browser remembers the name, so that accepting takes one click.
+    expect(page.locator("#proposal")).to_contain_text("The last 4 runs are back within 1 %")
+    expect(page.locator("#proposal").get_by_label("Your name")).to_have_value("Ada Lovelace")
+    page.get_by_role("button", name="Accept: it is fixed").click()
+    expect(page.locator(".page-head .badge", has_text="fixed")).to_be_visible()
+    expect(page.locator("#proposal")).to_have_count(0)
+    expect(page.locator(".timeline > li").last).to_contain_text("Ada Lovelace accepted the proposal")
+
+    page.goto("/regressions?project=worked-off")
+    expect(page.locator("#regression-table")).to_contain_text("No regression matches")
+    page.get_by_role("link", name=re.compile(r"^fixed 1$")).click()
+    expect(page.get_by_role("row", name=re.compile("Grace Hopper"))).to_be_visible()
+    with read_session(house.engine) as session:
+        assert session.get_one(RegressionRow, number).state == "fixed"
+        who = session.execute(
+            select(AuditEventRow.who, AuditEventRow.action)  # type: ignore[call-overload]
+            .where(col(AuditEventRow.subject) == "regression", col(AuditEventRow.subject_id) == str(number))
+            .order_by(col(AuditEventRow.id))
+        ).all()
+    assert [tuple(row) for row in who] == [
+        ("Threewalls", "opened"), ("Ada Lovelace", "changed"), ("Ada Lovelace", "proposal_accepted"),
+    ]  # fmt: skip
+
+
+def test_the_keyboard_is_enough(open_page: OpenPage, house: House) -> None:
+    regression(house, slow_stack(house, "keys"))
+    page = open_page("/regressions?project=keys")
+    page.get_by_label("Model", exact=True).focus()
+    for name in ("to triage", "open", "acknowledged", "expected", "fixed", "invalid", "all"):
+        page.keyboard.press("Tab")
+        expect(page.locator(":focus")).to_contain_text(name)
+    while page.locator(":focus").get_attribute("name") != "seen":
+        page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    expect(page.locator("[data-selected]")).to_have_text("1 of 1")
+    while page.locator(":focus").get_attribute("id") != "b-state":
+        page.keyboard.press("Tab")
+    page.keyboard.type("ack")
+    page.keyboard.press("Tab")
+    page.keyboard.type("Grace")
+    page.keyboard.press("Tab")
+    page.keyboard.type("Ada")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status").first).to_contain_text("1 regression changed")
+    expect(page.get_by_role("row", name=re.compile("acknowledged"))).to_contain_text("Grace")
+
+
+def test_several_are_selected_and_changed_at_once(open_page: OpenPage, house: House) -> None:
+    stack = slow_stack(house, "many-at-once")
+    for _ in range(3):
+        regression(house, stack)
+    page = open_page("/regressions?project=many-at-once")
+    page.get_by_label("Select all on this page").check()
+    expect(page.locator("[data-selected]")).to_have_text("3 of 3")
+    page.get_by_role("checkbox", name=re.compile(r"^Select regression")).first.uncheck()
+    expect(page.locator("[data-selected]")).to_have_text("2 of 3")
+    bulk = page.locator("#bulk")
+    bulk.get_by_label("State").select_option("expected")
+    bulk.get_by_label("Your name").fill("Ada")
+    bulk.get_by_role("button", name="Change").click()
+    expect(bulk.locator("#b-note-d")).to_contain_text("must say why it is expected")
+    expect(page.locator("[data-selected]")).to_have_text("2 of 3")
+    bulk.get_by_label("Note", exact=True).fill("the price of determinism")
+    bulk.get_by_role("button", name="Change").click()
+    expect(page.get_by_role("status").first).to_contain_text("2 regressions changed")
+    expect(page.locator("#regression-table tbody tr")).to_have_count(1)
+
+
+def test_filters_live_in_the_address(open_page: OpenPage, house: House) -> None:
+    stack = slow_stack(house, "filtered")
+    regression(house, stack, cause="All code between two commits.", assignee="Ada")
+    regression(house, stack, cause="Another knob.", state="acknowledged")
+    page = open_page("/regressions?project=filtered")
+    page.evaluate("window.sameDocument = true")
+    page.get_by_label("Text").fill("knob")
+    expect(page.locator("#regression-table tbody tr")).to_have_count(1)
+    page.get_by_role("link", name=re.compile(r"^open")).click()
+    expect(page.locator("#regression-table")).to_contain_text("No regression matches")
+    expect(page).to_have_url(re.compile(r"/regressions\?q=knob&project=filtered&state=open$"))
+    page.get_by_role("link", name="Remove the filter text: knob").click()
+    expect(page).to_have_url(re.compile(r"/regressions\?project=filtered&state=open$"))
+    page.get_by_label("Assignee", exact=True).first.select_option("nobody")
+    expect(page).to_have_url(re.compile(r"state=open"))
+    expect(page.locator("#regression-table")).to_contain_text("No regression matches")
+    assert page.evaluate("window.sameDocument"), "the list was loaded as a page, not by htmx"
+    page.go_back()
+    expect(page.locator("#regression-table tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="Cost", exact=True).click()
+    expect(page).to_have_url(re.compile(r"sort=cost"))
+
+
+def test_two_people_at_once_are_told_of_each_other(open_page: OpenPage, house: House) -> None:
+    number = regression(house, slow_stack(house, "two-people"))
+    first, second = open_page(f"/regressions/{number}"), open_page(f"/regressions/{number}")
+    for page, name, state in ((first, "Grace", "acknowledged"), (second, "Ada", "fixed")):
+        form = page.locator("#triage")
+        form.get_by_label("State").select_option(state)
+        form.get_by_label("Note", exact=True).fill(f"{name} was here")
+        form.get_by_label("Your name").fill(name)
+        form.get_by_role("button", name="Save").click()
+    expect(second.get_by_role("alert").first).to_contain_text("was changed by Grace")
+    expect(second.locator("#triage").get_by_label("Note", exact=True)).to_have_value("Ada was here")
+    expect(second.locator(".timeline")).to_contain_text("Grace was here")
+    second.locator("#triage").get_by_role("button", name="Save").click()
+    expect(second.locator(".page-head .badge", has_text="fixed")).to_be_visible()
+
+
+def test_without_script_it_is_the_same_work(open_page: OpenPage, house: House) -> None:
+    stack = slow_stack(house, "scriptless-triage")
+    regression(house, stack)
+    page = open_page("/regressions", script=False)
+    page.get_by_label("Project").select_option("scriptless-triage")
+    page.get_by_role("button", name="Apply").click()
+    page.get_by_role("checkbox", name=re.compile(r"^Select regression")).check()
+    page.locator("#bulk").get_by_label("Assignee").fill("Grace")
+    page.locator("#bulk").get_by_label("Your name").fill("Ada")
+    page.get_by_role("button", name="Change").click()
+    expect(page.get_by_role("status").first).to_contain_text("1 regression changed")
+    expect(page).to_have_url(re.compile(r"project=scriptless-triage"))
+    page.get_by_role("link", name=re.compile("slower")).click()
+    page.get_by_role("link", name="Show the table").click()
+    expect(page.get_by_role("region", name="Runs of the chart")).to_contain_text("first slow run")
+
+
+@pytest.fixture(scope="module")
+def addresses(house: House) -> dict[str, str]:
+    long = "a-name-that-is-much-longer-than-any-screen-of-a-phone-could-ever-show-in-one-line-without-help" * 2
+    stacks = [slow_stack(house, "looks", back=4), slow_stack(house, "looks", stack="b", name=long, model=long)]
+    proposed = {"proposal": "fixed", "proposal_run_id": stacks[0].runs[17]}
+    number = regression(house, stacks, cause=long, note=long, assignee=long[:100], **proposed)
+    regression(house, stacks[1], gpu_hours_per_day=None, external_url=f"https://tracker.example/{long}")
+    return {
+        "list": "/regressions?project=looks",
+        "none": "/regressions?q=nothing-has-this",
+        "one": f"/regressions/{number}",
+        "other": f"/regressions/{number + 1}",
+    }
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["list", "none", "one", "other"])
+def test_axe_finds_nothing(open_page: OpenPage, addresses: dict[str, str], name: str, dark: bool) -> None:
+    page = settled(open_page(addresses[name], dark=dark))
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+
+
+@pytest.mark.parametrize("name", ["list", "none", "one", "other"])
+def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, addresses: dict[str, str], name: str) -> None:
+    page = settled(open_page(addresses[name], width=390))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    if name == "list":
+        first = page.locator("#regression-table tbody tr").first
+        expect(first.get_by_role("checkbox")).to_be_visible()
+        expect(first.locator("td.big")).to_be_visible()

@@ -1,0 +1,243 @@
+"""The pages of triage through the door: what they say, forms without script, hostile text, empty states."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.storage.database import read_session, transaction
+from app.storage.tables import ProjectRow, RegressionRow
+from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
+
+HTML = {"Accept": "text/html"}
+HTMX = {"HX-Request": "true"}
+ATTACK = '"><script>alert(1)</script>'
+
+Make = Callable[..., int]
+
+
+@pytest.fixture
+def stack(engine: Engine) -> SlowStack:
+    with transaction(engine) as session:
+        return make_slow_stack(session, back=4)
+
+
+@pytest.fixture
+def make(engine: Engine, stack: SlowStack) -> Make:
+    def make(stacks: Any = stack, **columns: Any) -> int:
+        with transaction(engine) as session:
+            return make_regression(session, stacks, **columns)
+
+    return make
+
+
+def row_of(engine: Engine, number: int) -> RegressionRow:
+    with read_session(engine) as session:
+        return session.get_one(RegressionRow, number)
+
+
+def post(client: TestClient, address: str, **form: Any) -> Any:
+    return client.post(address, data={"author": "Ada"} | form, headers=HTML, follow_redirects=False)
+
+
+def hidden(page: str, name: str) -> str:
+    found = re.search(rf'name="{name}" value="([^"]*)"', page)
+    assert found is not None
+    return found[1]
+
+
+def test_the_list_says_first_what_needs_somebody(client: TestClient, make: Make) -> None:
+    make(worst_delta_pct=9.8, gpu_hours_per_day=62.0)
+    make(gpu_hours_per_day=None, state="acknowledged")
+    make(state="fixed")
+    text = client.get("/regressions").text
+    assert "2 regressions to triage cost about 62 GPU-hours a day, and the cost of 1 is unknown." in text
+    assert "9.8\u202f% slower</a>" in text
+    assert text.count('name="seen"') == 2
+    assert "62\u202fh/d" in text
+    assert client.get("/regressions?state=any").text.count('name="seen"') == 3
+
+
+def test_the_block_is_for_htmx(client: TestClient, make: Make) -> None:
+    make()
+    block = client.get("/regressions?state=open", headers=HTMX)
+    assert block.text.strip().startswith('<div id="regression-table"')
+    assert block.headers["HX-Push-Url"] == "/regressions?state=open"
+
+
+def test_each_emptiness_says_what_to_do(client: TestClient, make: Make) -> None:
+    assert "No regression yet" in client.get("/regressions").text
+    assert "api/v1/runs" in client.get("/regressions").text
+    make(state="fixed")
+    assert "Nothing to triage" in client.get("/regressions").text
+    assert "None in this state" in client.get("/regressions?state=invalid").text
+    assert "No regression matches" in client.get("/regressions?q=nothing").text
+    assert "past the end" in client.get("/regressions?state=any&page=7").text
+
+
+def test_the_page_answers_what_how_much_since_when_and_at_what_cost(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    with transaction(engine) as session:
+        other = make_slow_stack(session, stack="b", slow_pct=3.0)
+        project = session.get_one(ProjectRow, stack.project_id)
+        project.compare_url = "https://git.example/{from}...{to}"
+    number = make([stack, other], worst_delta_pct=5.0, gpu_hours_per_day=41.0, cause="All code between two commits.")
+    text = client.get(f"/regressions/{number}").text
+    assert f"Up to 5.0\u202f% slower on 2 stacks since run #{stack.since} at commit" in text
+    assert "It costs about 41 GPU-hours a day. All code between two commits." in text
+    assert "1 run a day × 1,000\u202fms more a step × 50 steps a run × 16 GPUs = 0.2\u202fGPU-hours a day" in text
+    assert re.search(r'href="https://git.example/\w{40}\.\.\.\w{40}"', text)
+    assert "than the last 13 runs of this stack" in text
+    assert "All code between the two commits." in text
+    assert text.count("13 baseline runs") == 2
+    assert f'href="/history/{stack.stack_key}?config={stack.config_key}"' in text
+
+
+def test_the_chart_marks_the_change_and_has_its_table(client: TestClient, make: Make, stack: SlowStack) -> None:
+    number = make()
+    block = client.get(f"/regressions/{number}/chart?run={stack.since}", headers=HTMX).text
+    (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', block, re.DOTALL)
+    data = json.loads(spec)["datasets"]
+    assert [row["role"] for row in data["points"]] == ["before"] * 13 + ["first slow run"] + ["after"] * 7
+    assert [row["href"] for row in data["points"]] == [f"/runs/{run}" for run in stack.runs]
+    assert data["change"] == [{"place": 14, "label": f"#{stack.since}"}]
+    assert block.count("<tr>") == 1 + 21
+    whole = client.get(f"/regressions/{number}/chart?run={stack.since}").text
+    assert whole.startswith("<!doctype html>")
+    assert "<details open><summary>Table" in whole
+    assert client.get(f"/regressions/{number}/chart?run=1").status_code == 404
+
+
+def test_a_proposal_is_answered_with_one_click(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    number = make(proposal="fixed", proposal_run_id=stack.runs[17], assignee="Grace")
+    text = client.get(f"/regressions/{number}").text
+    assert f"The last 4 runs are back within 1 % of the usual level, since run #{stack.runs[17]}" in text
+    assert "fixed is proposed" in client.get("/regressions").text
+    address = f"/regressions/{number}"
+    answer = post(client, address, proposal="accept", changed_at=hidden(text, "changed_at"))
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{address}#discussion")
+    row = row_of(engine, number)
+    assert (row.state, row.proposal, row.assignee) == ("fixed", "", "Grace")
+    text = client.get(address).text
+    assert "accepted the proposal" in text
+    assert 'id="proposal"' not in text
+
+
+def test_an_answer_without_a_name_is_asked_for_it_and_loses_nothing(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    number = make(proposal="fixed", proposal_run_id=stack.runs[17], assignee="Grace")
+    answer = post(client, f"/regressions/{number}", author="", proposal="accept")
+    assert answer.status_code == 422
+    assert "must say who changes it" in answer.text
+    assert 'name="assignee" type="text" value="Grace"' in answer.text
+    assert row_of(engine, number).state == "open"
+
+
+def test_the_form_changes_what_was_typed_and_nothing_else(client: TestClient, engine: Engine, make: Make) -> None:
+    number = make(assignee="Grace", external_url="https://tracker.example/1")
+    address = f"/regressions/{number}"
+    form = {"was_assignee": "Grace", "was_external_url": "https://tracker.example/1"}
+    post(client, address, state="acknowledged", assignee="Grace", external_url="", note="a\r\nb", **form)
+    row = row_of(engine, number)
+    assert (row.state, row.assignee, row.external_url, row.note) == ("acknowledged", "Grace", "", "a\nb")
+    text = client.get(address).text
+    assert "<blockquote>a\nb</blockquote>" in text
+    assert "https://tracker.example/1 <span aria-hidden" in text
+
+
+def test_a_conflict_keeps_what_was_typed_and_shows_what_the_other_did(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    number = make()
+    address = f"/regressions/{number}"
+    page = client.get(address).text
+    seen = {name: hidden(page, name) for name in ("changed_at", "was_assignee", "was_external_url")}
+    post(client, address, author="Grace", state="acknowledged", assignee="Grace", **seen)
+    answer = post(client, address, author="Ada", state="invalid", note="a bad node", **seen)
+    assert answer.status_code == 409
+    assert "was changed by Grace" in answer.text
+    assert ">a bad node</textarea>" in answer.text
+    assert 'name="assignee" type="text" value="Grace"' in answer.text
+    assert row_of(engine, number).state == "acknowledged"
+    # Having seen it, the same form is a decision.
+    again = {name: hidden(answer.text, name) for name in seen}
+    post(client, address, state="invalid", note="a bad node", assignee="Grace", **again)
+    row = row_of(engine, number)
+    assert (row.state, row.assignee) == ("invalid", "Grace")
+
+
+def test_selected_rows_are_changed_together_without_script(client: TestClient, engine: Engine, make: Make) -> None:
+    numbers = [make(), make(), make()]
+    page = client.get("/regressions").text
+    seen = [
+        value for value in re.findall(r'name="seen" value="([^"]+)"', page) if int(value.split("@")[0]) != numbers[2]
+    ]
+    answer = post(client, "/regressions?sort=-age", seen=seen, state="acknowledged", assignee="Grace")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/regressions?sort=-age&changed=2")
+    assert [row_of(engine, number).state for number in numbers] == ["acknowledged", "acknowledged", "open"]
+    assert "2 regressions changed" in client.get(answer.headers["location"]).text
+    again = post(client, "/regressions?sort=-age", seen=seen, assignee="nobody")
+    assert again.status_code == 409
+    assert "was changed by Ada" in again.text
+    assert "checked" in again.text
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "words"),
+    [
+        ({"state": "fixed"}, 422, "Select at least one regression"),
+        ({"seen": "x"}, 422, "cannot be understood"),
+        ({"seen": "999", "state": "fixed"}, 404, "There is no regression 999"),
+        ({"seen": "1"}, 422, "must say what to change"),
+        ({"seen": "1", "state": "expected"}, 422, "must say why it is expected"),
+        ({"seen": "1", "state": "fixed", "author": ""}, 422, "must say who changes it"),
+    ],
+)
+def test_a_refused_selection_says_why_beside_the_list(
+    client: TestClient, make: Make, form: dict[str, str], status: int, words: str
+) -> None:
+    make()
+    answer = post(client, "/regressions", **form)
+    assert answer.status_code == status
+    assert words in answer.text
+    assert 'id="regression-table"' in answer.text
+
+
+def test_hostile_text_stays_text(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        bad = make_slow_stack(session, stack="bad", name=ATTACK, model=ATTACK, branch=ATTACK, commit=ATTACK)
+    number = make(bad, cause=ATTACK, assignee=ATTACK, note=ATTACK)
+    client.patch(f"/api/v1/regressions/{number}", json={"author": ATTACK, "note": ATTACK, "assignee": "x" + ATTACK})
+    for address in ("/regressions", f"/regressions/{number}", f"/regressions/{number}/chart?run={bad.since}"):
+        text = client.get(address).text
+        assert "alert(1)" in text, address
+        assert "<script>alert" not in text, address
+
+
+def test_a_stored_link_that_is_none_is_not_offered(client: TestClient, make: Make) -> None:
+    number = make(external_url="javascript:alert(1)")
+    for address in ("/regressions", f"/regressions/{number}"):
+        assert 'href="javascript:' not in client.get(address).text
+
+
+@pytest.mark.parametrize("address", ["/regressions/7", "/regressions/x", "/regressions/99999999999999"])
+def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, address: str) -> None:
+    answer = client.get(address, headers=HTML)
+    assert answer.status_code == 404
+    assert "<!doctype html>" in answer.text
+
+
+def test_a_member_whose_verdict_is_gone_still_shows(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        other = make_slow_stack(session, stack="later")
+        member = SlowStack(**(other.__dict__ | {"slow": other.slow + 2}))
+    text = client.get(f"/regressions/{make(member)}").text
+    assert "is not there any more" in text
