@@ -63,25 +63,35 @@ function hideTooltip() {
   document.getElementById("vg-tooltip-element")?.remove();
 }
 
+// A click follows what the point leads to; a drag writes the form of the chart, which asks for the part it spans.
 function listen(area, view) {
-  const zoomForm = area.closest("#run-chart")?.querySelector("form");
-  if (!zoomForm) return;
-  view.addEventListener("click", (_event, item) => {
-    const point = item?.datum?.line ? item.datum : item?.datum?.datum;
-    if (point?.line) area.dispatchEvent(new CustomEvent("showline", { bubbles: true, detail: { run: area.dataset.run, ...point } }));
+  let pressedAt = 0;
+  view.addEventListener("pointerdown", (event) => { pressedAt = event.clientX; });
+  view.addEventListener("click", (event, item) => {
+    if (Math.abs(event.clientX - pressedAt) > 4) return; // the end of a drag
+    const point = item?.datum?.datum ?? item?.datum;
+    if (point?.href?.startsWith("/")) location.assign(point.href);
+    else if (point?.line) area.dispatchEvent(new CustomEvent("showline", { bubbles: true, detail: { run: area.dataset.run, ...point } }));
   });
+  const form = area.closest("figure")?.parentElement.querySelector("form");
+  if (!form?.elements.first) return;
   let zoom = null;
-  view.addSignalListener("zoom_iteration", (_name, range) => { zoom = range; });
+  view.addSignalListener("zoom", (_name, picked) => { zoom = Object.values(picked)[0] ?? null; });
   view.addEventListener("pointerup", () => {
-    if (!zoom || zoom.length !== 2) return;
-    const [first, last] = zoom.map(Number).sort((a, b) => a - b);
+    const ends = zoom?.length === 2 && zoomEnds(view.data("points"), ...zoom.map(Number).sort((a, b) => a - b));
     zoom = null;
-    if (Math.floor(last) - Math.ceil(first) < 1) return;
-    zoomForm.elements.first.value = Math.max(1, Math.ceil(first));
-    zoomForm.elements.last.value = Math.floor(last);
+    if (!ends) return;
+    [form.elements.first.value, form.elements.last.value] = ends;
     hideTooltip();
-    htmx.trigger(zoomForm, "submit");
+    htmx.trigger(form, "submit");
   });
+}
+
+// Where points have numbers (runs), those of the outermost ones inside; else the axis itself counts (iterations).
+function zoomEnds(points, low, high) {
+  if (points[0]?.id === undefined) return Math.floor(high) - Math.ceil(low) < 1 ? null : [Math.max(1, Math.ceil(low)), Math.floor(high)];
+  const inside = points.filter((point) => point.at >= low && point.at <= high);
+  return inside.length < 2 ? null : [inside[0].id, inside.at(-1).id];
 }
 
 function redrawCharts() {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
+from app.domain.history_view.configurations import Configuration
 from app.domain.history_view.standing import HistoryRun, has_figure
 
 P = TypeVar("P", bound="Pin")
@@ -42,7 +43,7 @@ class Drift:
 @dataclass(frozen=True, slots=True)
 class PinDrift(Generic[P]):
     """`since_last`: against the run that was pinned before; `since_release`: against the newest release before the
-    run, or the first one where none was; `now`: how far the newest counted run's level is from it. None: no such run.
+    run; `now`: the level on which its configuration stands today, against the run. None: no such run.
     """
 
     pin: P
@@ -52,21 +53,26 @@ class PinDrift(Generic[P]):
 
 
 def drifts(
-    pins: Sequence[P], runs: Sequence[HistoryRun], now: HistoryRun | None, now_ms: float | None
+    pins: Sequence[P], runs: Sequence[HistoryRun], configurations: Sequence[Configuration]
 ) -> tuple[PinDrift[P], ...]:
-    """Of each pin, newest first. `now`: the run that was counted last, `now_ms` the level it stands on."""
+    """Of each pin, newest first."""
     by_id = {run.id: run for run in runs}
     places = {run.id: place for place, run in enumerate(runs)}
-    releases = [run for run in runs if run.purpose == "release" and has_figure(run)]
     ordered = sorted((pin for pin in pins if pin.run_id in by_id), key=lambda pin: (pin.pinned_at, pin.id))
     found = []
     for number, pin in enumerate(ordered):
         run = by_id[pin.run_id]
         earlier = next((by_id[one.run_id] for one in reversed(ordered[:number]) if one.run_id != run.id), None)
-        before = [one for one in releases if places[one.id] < places[run.id]]
-        release = before[-1] if before else next((one for one in releases if one.id != run.id), None)
-        found.append(PinDrift(pin, drift(run, earlier), drift(run, release), drift(now, run, now_ms)))
+        before = (one for one in reversed(runs[: places[run.id]]) if one.purpose == "release" and has_figure(one))
+        found.append(
+            PinDrift(pin, drift(run, earlier), drift(run, next(before, None)), _now(run, runs, configurations))
+        )
     return tuple(reversed(found))
+
+
+def _now(run: HistoryRun, runs: Sequence[HistoryRun], configurations: Sequence[Configuration]) -> Drift | None:
+    own = next(one for one in configurations if one.config_key == run.config_key)
+    return drift(runs[own.counted[-1]], run, own.now.step_time_ms) if own.now else None
 
 
 def drift(run: HistoryRun | None, against: HistoryRun | None, run_ms: float | None = None) -> Drift | None:

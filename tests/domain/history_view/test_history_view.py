@@ -86,30 +86,35 @@ def test_letters(index: int, text: str) -> None:
 
 
 def test_drift_of_pins() -> None:
-    runs = [Run(k, math.log(ms)) for k, ms in enumerate((400, 404, 412, 420), 1)]
+    runs = [Run(k, math.log(ms)) for k, ms in enumerate((400, 404, 412, 424), 1)]
     runs[1] = replace(runs[1], purpose="release")
-    runs[3] = replace(runs[3], config_key="other")
     pins = [Pinned(1, BEGIN, id=7, in_force=False), Pinned(3, BEGIN + timedelta(days=9), id=8)]
-    newest, oldest = drifts(pins, runs, runs[2], 424.0)
+    newest, oldest = drifts(pins, runs, configurations(runs, standings(runs)))  # type: ignore[arg-type]
+    level = math.exp((math.log(400) + math.log(412) + math.log(424)) / 3)  # too few runs to tell levels apart
     assert newest.since_last is not None
     assert newest.since_release is not None
     assert newest.now is not None
-    assert oldest.since_release is not None
     assert (newest.pin.id, oldest.pin.id) == (8, 7)
-    assert (newest.since_last.against_id, newest.since_release.against_id) == (1, 2)
+    assert (newest.since_last.against_id, newest.since_release.against_id, newest.now.against_id) == (1, 2, 3)
     assert newest.since_last.delta_pct == pytest.approx(3.0)
     assert newest.since_release.delta_pct == pytest.approx(100 * (412 / 404 - 1))
-    assert newest.now.delta_pct == pytest.approx(100 * (424 / 412 - 1))
-    assert oldest.since_last is None
-    assert oldest.since_release.against_id == 2
-    (moved,) = drifts([pins[0]], runs, runs[3], None)
-    assert moved.now is not None
-    assert moved.now.other_configuration
+    assert newest.now.delta_pct == pytest.approx(100 * (level / 412 - 1))
+    assert not newest.since_last.other_configuration
+    assert (oldest.since_last, oldest.since_release) == (None, None)  # there was none yet
+
+
+def test_a_pin_of_another_configuration_says_so() -> None:
+    runs = [Run(1), Run(2, config_key="other", short=True)]
+    pins = [Pinned(1, BEGIN), Pinned(2, BEGIN + timedelta(days=1), id=2)]
+    newest, _ = drifts(pins, runs, configurations(runs, standings(runs)))  # type: ignore[arg-type]
+    assert newest.since_last is not None
+    assert newest.since_last.other_configuration
+    assert newest.now is None  # no run of it counts
 
 
 def test_a_pin_of_a_run_that_is_gone_or_has_no_figure_has_no_drift() -> None:
-    runs = [Run(1, math.nan)]
-    (only,) = drifts([Pinned(1, BEGIN), Pinned(99, BEGIN)], runs, runs[0], None)
+    runs = [Run(1, math.nan), Run(2)]
+    (only,) = drifts([Pinned(1, BEGIN), Pinned(99, BEGIN)], runs, configurations(runs, standings(runs)))  # type: ignore[arg-type]
     assert (only.since_last, only.since_release, only.now) == (None, None, None)
 
 

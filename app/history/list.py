@@ -1,0 +1,256 @@
+"""The stacks, those with the newest runs first: what they are, how many runs they have, where they stand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import FIELDS
+from app.domain.run import Stated
+from app.domain.stack_title import stack_title
+from app.history.filters import UNKNOWN, StackFilters
+from app.history.sparkline import Sparkline, sparkline
+from app.storage.findings import stated
+from app.storage.run_records import aware
+from app.storage.tables import ProjectRow, RunRow
+
+PAGE_SIZE = 25
+SPARK_RUNS = 40
+_READ = col(RunRow.status).in_(("ready", "failed"))
+_IS_JUDGED = and_(col(RunRow.verdict) != "", col(RunRow.purpose) != "experiment")
+_TOLD = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "graph_modules", "task", "data_mode")
+"""What tells two stacks apart that have the same title, when it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackItem:
+    """One row of the list. `container` empty, `model` and the like None: unknown. `also`: what else tells it apart.
+
+    `last_run` is the newest in the order of the history, `verdict` that of the run that was judged last.
+    """
+
+    stack_key: str
+    title: str
+    project: str
+    generated: bool
+    model: str | None
+    gpu: str | None
+    gpus: int | None
+    container: str
+    also: tuple[tuple[str, Any], ...]
+    dispatchers: tuple[str, ...]
+    runs: int
+    last_run_id: int
+    last_at: datetime
+    verdict: str
+    verdict_delta_pct: float | None
+    verdict_run_id: int | None
+    step_time_ms: float | None
+    spark: Sparkline | None
+
+
+@dataclass(frozen=True, slots=True)
+class StackPage:
+    """One page of the list: `page` counts from 1, `total` is over all pages."""
+
+    items: tuple[StackItem, ...]
+    total: int
+    page: int
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // PAGE_SIZE))
+
+    @property
+    def first(self) -> int:
+        return (self.page - 1) * PAGE_SIZE + 1 if self.items else 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.items) - 1 if self.items else 0
+
+
+@dataclass(frozen=True, slots=True)
+class StackOptions:
+    """The values that the select boxes offer."""
+
+    projects: tuple[str, ...]
+    models: tuple[str, ...]
+    gpus: tuple[str, ...]
+    dispatchers: tuple[str, ...]
+
+
+def find_stacks(session: Session, filters: StackFilters, page: int = 1) -> StackPage:
+    """The stacks that match. A page past the end is empty, with the true total."""
+    last_at = func.max(col(RunRow.ordered_at)).label("last_at")
+    grouped: Any = (
+        select(RunRow.stack_key, last_at, func.count().label("runs"))  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(_READ, col(RunRow.stack_key) != "", *_conditions(filters))
+        .group_by(col(RunRow.stack_key))
+    )
+    if filters.verdict:
+        grouped = grouped.having(_last_verdict() == filters.verdict)
+    total = session.execute(select(func.count()).select_from(grouped.subquery())).scalar_one()
+    wanted = grouped.order_by(last_at.desc(), col(RunRow.stack_key)).limit(PAGE_SIZE).offset((page - 1) * PAGE_SIZE)
+    keys = {row.stack_key: row.runs for row in session.execute(wanted)}
+    return StackPage(tuple(_items(session, keys)), total, page)
+
+
+def stack_options(session: Session) -> StackOptions:
+    projects = tuple(session.execute(select(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())  # type: ignore[call-overload]
+    model, gpu, dispatcher = (
+        tuple(value for value in session.execute(select(column).distinct().order_by(column)).scalars() if value)
+        for column in (col(RunRow.model), col(RunRow.gpu), col(RunRow.dispatcher))
+    )
+    return StackOptions(projects, model, gpu, dispatcher)
+
+
+def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
+    """The stacks of these keys, those with the newest runs first."""
+    counted = select(RunRow.stack_key, func.count()).where(col(RunRow.stack_key).in_(keys), _READ)  # type: ignore[call-overload]
+    runs: dict[str, int] = dict(session.execute(counted.group_by(col(RunRow.stack_key))).all())
+    return tuple(sorted(_items(session, runs), key=lambda item: item.last_at, reverse=True))
+
+
+def _items(session: Session, runs: dict[str, int]) -> list[StackItem]:
+    """One row for each key, in their order."""
+    recent: dict[str, list[Any]] = {key: [] for key in runs}
+    for row in session.execute(_recent(list(runs))):
+        recent[row.stack_key].append(row)
+    newest = {key: rows[0].id for key, rows in recent.items() if rows}
+    judged = {row.stack_key: row for row in session.execute(_judged(list(runs)))}
+    contracts = _contracts(session, list(newest.values()))
+    dispatchers = _dispatchers(session, list(runs))
+    return [
+        _item(recent[key], runs[key], contracts[newest[key]], dispatchers.get(key, ()), judged.get(key))
+        for key in runs
+        if recent[key]
+    ]
+
+
+def _item(
+    rows: Sequence[Any], runs: int, contract: dict[str, Stated], dispatchers: tuple[str, ...], judged: Any
+) -> StackItem:
+    """`rows`: the newest runs of the stack, newest first."""
+    newest = rows[0]
+    # The line is of one configuration: a step between two would look like a change of the code.
+    leading = next((row for row in rows if _counts(row)), newest)
+    values = [row.step_time_ms for row in reversed(rows) if _counts(row) and row.config_key == leading.config_key]
+    container = contract.get("container")
+    return StackItem(
+        stack_key=newest.stack_key,
+        title=stack_title(contract, dispatcher=False),
+        project=newest.slug,
+        generated=newest.generated,
+        model=newest.model,
+        gpu=newest.gpu,
+        gpus=newest.gpus,
+        container=str(container.value) if container and container.value is not None else "",
+        also=tuple((name, contract[name].value) for name in _TOLD if name in contract and FIELDS[name].role == "stack"),
+        dispatchers=dispatchers,
+        runs=runs,
+        last_run_id=newest.id,
+        last_at=aware(newest.ordered_at),
+        verdict=judged.verdict if judged else "",
+        verdict_delta_pct=judged.verdict_delta_pct if judged else None,
+        verdict_run_id=judged.id if judged else None,
+        step_time_ms=values[-1] if values else None,
+        spark=sparkline(values),
+    )
+
+
+def _counts(row: Any) -> bool:
+    """Roughly what levels are made of; the page of the stack says it exactly."""
+    return bool(row.step_time_ms and row.is_steady and not row.short and not row.quarantine and row.purpose == "ci")
+
+
+def _recent(keys: Sequence[str]) -> Any:
+    """The newest runs of each stack, newest first."""
+    order = (col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    number = func.row_number().over(partition_by=col(RunRow.stack_key), order_by=order).label("number")
+    columns = (
+        RunRow.id, RunRow.stack_key, RunRow.config_key, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.ordered_at,
+        RunRow.step_time_ms, RunRow.is_steady, RunRow.short, RunRow.quarantine, RunRow.purpose,
+        ProjectRow.slug, ProjectRow.generated,
+    )  # fmt: skip
+    numbered = (
+        select(*columns, number)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RunRow.stack_key).in_(keys), _READ)
+        .subquery()
+    )
+    return select(numbered).where(numbered.c.number <= SPARK_RUNS).order_by(numbered.c.stack_key, numbered.c.number)
+
+
+def _judged(keys: Sequence[str]) -> Any:
+    """Of each stack the run that was judged last in the order of its history."""
+    order = (col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    number = func.row_number().over(partition_by=col(RunRow.stack_key), order_by=order).label("number")
+    numbered = (
+        select(RunRow.id, RunRow.stack_key, RunRow.verdict, RunRow.verdict_delta_pct, number)  # type: ignore[call-overload]
+        .where(col(RunRow.stack_key).in_(keys), _IS_JUDGED)
+        .subquery()
+    )
+    return select(numbered).where(numbered.c.number == 1)
+
+
+def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
+    rows = session.execute(select(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids)))  # type: ignore[call-overload]
+    return {run_id: {name: stated(entry) for name, entry in (contract or {}).items()} for run_id, contract in rows}
+
+
+def _dispatchers(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    chosen = select(RunRow.stack_key, RunRow.dispatcher).where(  # type: ignore[call-overload]
+        col(RunRow.stack_key).in_(keys), _READ, col(RunRow.dispatcher).is_not(None)
+    )
+    found: dict[str, list[str]] = {}
+    for key, dispatcher in session.execute(chosen.distinct().order_by(col(RunRow.dispatcher))):
+        found.setdefault(key, []).append(dispatcher)
+    return {key: tuple(names) for key, names in found.items()}
+
+
+def _conditions(filters: StackFilters) -> list[ColumnElement[bool]]:
+    """On single runs: what they ask for is the same for all runs of a stack, but for the dispatcher and names."""
+    conditions: list[ColumnElement[bool]] = []
+    if filters.project:
+        conditions.append(col(ProjectRow.slug) == filters.project)
+    for name, column in (("model", col(RunRow.model)), ("gpu", col(RunRow.gpu))):
+        if value := getattr(filters, name):
+            conditions.append(column.is_(None) if value == UNKNOWN else column == value)
+    if filters.dispatcher:
+        column = col(RunRow.dispatcher)
+        conditions.append(
+            _some_run(column.is_(None) if filters.dispatcher == UNKNOWN else column == filters.dispatcher)
+        )
+    if filters.verdict:
+        conditions.append(_last_verdict() == filters.verdict)
+    return conditions + [_some_run(_mentions(word)) for word in filters.q.split()]
+
+
+def _some_run(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Stacks of which at least one run meets the condition."""
+    found = select(RunRow.stack_key).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)  # type: ignore[call-overload]
+    return col(RunRow.stack_key).in_(found.where(_READ, condition))
+
+
+def _last_verdict() -> Any:
+    """The verdict of the run of a stack that was judged last; one look at an index for each stack."""
+    other = RunRow.__table__.alias("judged")  # type: ignore[attr-defined]
+    return (
+        select(other.c.verdict)
+        .where(other.c.stack_key == col(RunRow.stack_key), other.c.verdict != "", other.c.purpose != "experiment")
+        .order_by(other.c.ordered_at.desc(), other.c.id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
+def _mentions(word: str) -> ColumnElement[bool]:
+    """Runs that a word of the search box names, by part of a name or by the first digits of the stack's key."""
+    texts = (RunRow.name, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.dispatcher, ProjectRow.slug)
+    by_text = (func.lower(col(text)).contains(word.lower(), autoescape=True) for text in texts)
+    return or_(col(RunRow.stack_key).startswith(word.lower(), autoescape=True), *by_text)

@@ -1,0 +1,251 @@
+"""All that the page of one stack shows. Parts are computed when a template asks for them: a block costs only itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from fastapi import Request
+from sqlmodel import Session
+from starlette.responses import HTMLResponse
+
+from app.domain.commit_links import commit_address
+from app.domain.history_view import (
+    STANDINGS,
+    Configuration,
+    PinDrift,
+    Standing,
+    VersionChange,
+    answer,
+    drifts,
+)
+from app.domain.run import Metric
+from app.history.chart_key import ChartKey, chart_key, chart_notes
+from app.history.chart_rows import Drawing, Row, datasets
+from app.history.charts import history_chart
+from app.history.findings import ChangeRow, ConfigurationRow, change_rows, configuration_rows
+from app.history.neighbours import Neighbour, read_neighbours
+from app.history.pin_form import PinForm
+from app.history.reading import History, read_alarms, read_history, read_versions
+from app.history.stacks import Stack
+from app.history.view import HistoryView, refused
+from app.history.words import version_text
+from app.storage.decisions import Pin
+from app.storage.stack_runs import StackRun
+from app.web.assets import vega_bundle
+from app.web.numbers import UNITS
+from app.web.series_groups import series_label
+from app.web.templating import render
+
+TABLE_ROWS = 25
+MOST_DRAWN = 2000
+"""Runs of a chart; of more the newest are drawn, and the zoom leads to the others."""
+_SHORT_KEY = 12
+_FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules", "task", "data_mode")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One run in the table. `metric` None: it has no such figure."""
+
+    place: int
+    run: StackRun
+    standing: str
+    letter: str
+    metric: Metric | None
+    commit_address: str
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One page of the table, newest runs first; `first` to `last` of `total`, from 1."""
+
+    items: tuple[TableRow, ...]
+    page: int
+    pages: int
+    first: int
+    last: int
+    total: int
+
+
+class HistoryPage:
+    """Reads what it is asked for; keeps it for the length of one request. Raises InvalidQuery for a strange view."""
+
+    def __init__(
+        self, session: Session, stack: Stack, address: str, view: HistoryView, form: PinForm | None = None
+    ) -> None:
+        self._session = session
+        self.stack = stack
+        self.address = address
+        self.view = view
+        self.form = form or PinForm()
+        self.history: History = read_history(session, stack)
+        self.shown = self._shown()
+        self.places = self._zoomed()
+
+    @property
+    def spoken_of(self) -> Configuration:
+        """The configuration that the answer is about."""
+        return self.shown[0] if self.view.config else self.history.last_used
+
+    @property
+    def answer(self) -> str:
+        history = self.history
+        return answer(history.runs, history.standings, self.spoken_of, history.configurations, history.pins)
+
+    @property
+    def facts(self) -> list[tuple[str, Any]]:
+        """What the stack's runs have in common, beside what its title says."""
+        return [(name, self.stack.contract[name].value) for name in _FACTS if name in self.stack.contract]
+
+    @cached_property
+    def neighbours(self) -> tuple[Neighbour, ...]:
+        return read_neighbours(self._session, self.stack, self.history.runs[0].ordered_at)
+
+    @property
+    def metrics(self) -> list[tuple[str, str]]:
+        return [(name, series_label(name)) for name in UNITS]
+
+    @property
+    def metric_label(self) -> str:
+        return series_label(self.view.metric)
+
+    @property
+    def choices(self) -> list[tuple[str, str]]:
+        """The configurations to choose from: value and label."""
+        return [
+            (one.config_key[:_SHORT_KEY], f"{one.letter}: {self._dispatcher(one)}, {len(one.runs):,} runs")
+            for one in self.history.configurations
+        ]
+
+    @property
+    def standing_words(self) -> Mapping[Standing, str]:
+        return STANDINGS
+
+    @staticmethod
+    def p_text(p_value: float) -> str:
+        """A p-value as people read one; below a millionth its digits say nothing."""
+        return "below 0.000001" if p_value < 1e-6 else f"= {p_value:.1g}" if p_value < 1e-3 else f"= {p_value:.2f}"
+
+    @property
+    def drawn(self) -> Sequence[int]:
+        return self.places[-MOST_DRAWN:]
+
+    @cached_property
+    def versions(self) -> tuple[VersionChange, ...]:
+        """Where versions change between the first and the last of the runs that are shown."""
+        first, last = self.drawn[0], self.drawn[-1]
+        return read_versions(self._session, self.history.runs[first : last + 1], first)
+
+    @cached_property
+    def drawing(self) -> Drawing:
+        return Drawing(self.history, self.drawn, self.shown, self.view.metric, self.view.axis, self.versions)
+
+    @cached_property
+    def rows(self) -> dict[str, list[Row]]:
+        return datasets(self.drawing)
+
+    @property
+    def chart(self) -> Mapping[str, Any]:
+        return history_chart(self.drawing, self.rows)
+
+    @property
+    def chart_key(self) -> ChartKey:
+        return chart_key(self.drawing, self.rows)
+
+    @property
+    def chart_notes(self) -> list[str]:
+        return chart_notes(self.drawing, self.rows, len(self.places) - len(self.drawn))
+
+    @property
+    def version_lines(self) -> list[tuple[int, datetime, str]]:
+        """Newest first: the first run with other versions, its place in time, what changed."""
+        runs = self.history.runs
+        return [(runs[one.run].id, runs[one.run].ordered_at, version_text(one, runs)) for one in self.versions[::-1]]
+
+    @cached_property
+    def changes(self) -> tuple[ChangeRow, ...]:
+        return change_rows(self.history, self.shown, read_alarms(self._session, self.stack.stack_key))
+
+    @cached_property
+    def configurations(self) -> tuple[ConfigurationRow, ...]:
+        return configuration_rows(self._session, self.history)
+
+    @cached_property
+    def drifts(self) -> tuple[PinDrift[Pin], ...]:
+        return drifts(self.history.pins, self.history.runs, self.history.configurations)
+
+    @property
+    def proposed_pin(self) -> str:
+        """The run that the form proposes: what was typed, else the newest that counts."""
+        counted = self.history.last_used.counted
+        return self.form.value("run") or (str(self.history.runs[counted[-1]].id) if counted else "")
+
+    @cached_property
+    def table(self) -> Table:
+        total = len(self.places)
+        pages = max(1, -(-total // TABLE_ROWS))
+        start = (min(self.view.page, pages) - 1) * TABLE_ROWS
+        newest_first = self.places[::-1][start : start + TABLE_ROWS]
+        pinned = {pin.run_id for pin in self.history.pins if pin.in_force}
+        rows = tuple(self._row(place, pinned) for place in newest_first)
+        return Table(rows, start // TABLE_ROWS + 1, pages, start + 1, start + len(rows), total)
+
+    def table_address(self, page: int) -> str:
+        return self.view.query(page=page)
+
+    def _row(self, place: int, pinned: set[int]) -> TableRow:
+        run = self.history.runs[place]
+        return TableRow(
+            place=place,
+            run=run,
+            standing=self.history.standings[place],
+            letter=self.history.by_key[run.config_key].letter,
+            metric=run.metrics.get(self.view.metric),
+            commit_address=commit_address(self.stack.commit_url, run.commit),
+            pinned=run.id in pinned,
+        )
+
+    def _dispatcher(self, one: Configuration) -> str:
+        return self.history.runs[one.runs[-1]].dispatcher or "unknown dispatcher"
+
+    def _shown(self) -> tuple[Configuration, ...]:
+        if not self.view.config:
+            return self.history.configurations
+        found = [one for one in self.history.configurations if one.config_key.startswith(self.view.config)]
+        if len(found) != 1:
+            told = "the beginning of several configurations" if found else "no configuration of this stack"
+            raise refused("config", f"is {told}")
+        return tuple(found)
+
+    def _zoomed(self) -> list[int]:
+        """Places of the shown configurations between the ends of the zoom; the ends may be given in either order."""
+        by_id = {run.id: place for place, run in enumerate(self.history.runs)}
+        for name in ("first", "last"):
+            if (number := getattr(self.view, name)) and number not in by_id:
+                raise refused(name, f"must be the number of a run of this stack, and {number} is none")
+        first = by_id.get(self.view.first, 0)
+        last = by_id.get(self.view.last, len(self.history.runs) - 1)
+        keys = {one.config_key for one in self.shown}
+        span = range(min(first, last), max(first, last) + 1)
+        return [place for place in span if self.history.runs[place].config_key in keys]
+
+
+def render_history(request: Request, page: HistoryPage, *, block: str | None, status: int = 200) -> HTMLResponse:
+    """The page, or one part of it to htmx."""
+    query = page.view.query()
+    return render(
+        request,
+        "history/stack.html",
+        block=block,
+        address=f"{page.address}{'?' + query if query else ''}" if block else None,
+        p=page,
+        stack=page.stack,
+        history=page.history,
+        view=page.view,
+        status=status,
+        # Writing the bundle takes a second the first time, so only a page that draws asks for it.
+        vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
+    )

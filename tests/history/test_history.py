@@ -1,0 +1,413 @@
+"""Histories through the door: which stack an address means, what its page says, its data, its golden run."""
+
+import csv
+import html
+import io
+import json
+import math
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import select
+from starlette.testclient import TestClient
+
+from app.storage.database import transaction
+from app.storage.tables import AuditEventRow, RunRow
+from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
+
+HTML = {"Accept": "text/html"}
+HTMX = {"HX-Request": "true"}
+
+Make = Callable[..., list[int]]
+
+
+def series(*levels: tuple[int, float], sd: float = 0.004) -> list[float]:
+    """`(runs, milliseconds)` after another, with noise between launches."""
+    draw = np.random.default_rng(1)
+    return [ms * math.exp(sd * draw.standard_normal()) for n, ms in levels for _ in range(n)]
+
+
+@pytest.fixture
+def make(engine: Engine) -> Make:
+    def make(*args: Any, **columns: Any) -> list[int]:
+        with transaction(engine) as session:
+            return make_stack(session, *args, **columns)
+
+    return make
+
+
+@pytest.fixture
+def moved(make: Make, engine: Engine) -> list[int]:
+    """26 runs that became 6 % slower at the 15th."""
+    with transaction(engine) as session:
+        project = make_project(session)
+        project.commit_url = "https://git.example/c/{commit}"
+        project.compare_url = "https://git.example/d/{from}...{to}"
+        session.add(project)
+    return make(series((14, 400.0), (12, 424.0)))
+
+
+def key_of(engine: Engine, run: int) -> str:
+    with transaction(engine) as session:
+        return session.get_one(RunRow, run).stack_key
+
+
+def text_of(page: str) -> str:
+    """What is read on the page, in one line."""
+    plain = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    return re.sub(r"\s+", " ", plain.replace("\u202f", " "))
+
+
+def chart_of(client: TestClient, address: str) -> dict[str, Any]:
+    part = client.get(address, headers=HTMX).text
+    (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', part, re.DOTALL)
+    found: dict[str, Any] = json.loads(spec)
+    return found
+
+
+def test_the_page_says_first_where_the_stack_stands(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    page = client.get(f"/history/{key_of(engine, moved[0])}").text
+    text = text_of(page)
+    assert "423.0 ms a step now, 5.7 % slower since 15 September; 1 change point in 26 runs." in text
+    assert re.search(r"\+5\.7 % slower since #15 .* from 400\.0 ms to 423\.0 ms, 12 runs on the new level", text)
+    assert f"The verdict of #{moved[14]} said so." in text
+    with transaction(engine) as session:
+        before, after = (session.get_one(RunRow, moved[place]).commit for place in (13, 14))
+    assert f'href="https://git.example/d/{before}...{after}"' in page
+    assert f'href="https://git.example/c/{after}"' in page
+    assert "Regression 1 open" in text
+
+
+def test_an_address_may_be_the_first_eight_digits(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    key = key_of(engine, moved[0])
+    assert "a step now" in client.get(f"/history/{key[:8]}").text
+    for address in (key[:7], "no-hex-at-all", "abcdef0123456789", key + "0", "%00", "a" * 90):
+        answer = client.get(f"/history/{address}", headers=HTML)
+        assert answer.status_code == 404, address
+        assert "/history" in answer.text, address
+        assert client.get(f"/api/v1/history/{address}").status_code == 404, address
+
+
+def test_digits_that_begin_several_keys_are_a_choice(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for ending in ("1", "2"):
+            make_run(session, name=f"run {ending}", stack_key="abcdef00" + ending * 8)
+    answer = client.get("/history/abcdef00", headers=HTML)
+    assert answer.status_code == 300
+    assert 'href="/history/abcdef0011111111"' in answer.text
+    assert 'href="/history/abcdef0022222222"' in answer.text
+    problem = client.get("/api/v1/history/abcdef00")
+    assert problem.status_code == 422
+    assert "abcdef0011111111, abcdef0022222222" in problem.json()["errors"][0]["message"]
+    assert client.get("/history/abcdef0011111111").status_code == 200
+
+
+def test_htmx_gets_the_part_and_everyone_else_the_page(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    address = f"/history/{key_of(engine, moved[0])}"
+    page = client.get(address)
+    assert page.text.startswith("<!doctype html>")
+    assert f'hx-get="{address}/chart?"' in page.text
+    assert "data-vega" not in page.text  # the figures come first
+    chart, data = (client.get(f"{address}/{part}?first={moved[3]}", headers=HTMX) for part in ("chart", "data"))
+    assert chart.text.strip().startswith('<div id="history-chart"')
+    assert "data-vega" in chart.text
+    assert 'id="history-runs" hx-swap-oob="true"' in data.text
+    assert data.headers["HX-Push-Url"] == f"{address}?first={moved[3]}"
+    rows = client.get(f"{address}/runs?page=2", headers=HTMX).text
+    assert rows.strip().startswith('<div id="history-runs"')
+    assert rows.count("<tr>") == 1 + 1  # 26 runs, 25 a page
+    assert client.get(f"{address}/chart").text.startswith("<!doctype html>")
+
+
+def test_the_chart_holds_runs_levels_and_changes(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    with transaction(engine) as session:
+        short, bad = session.get_one(RunRow, moved[4]), session.get_one(RunRow, moved[5])
+        short.short, bad.quarantine = True, "a slow node"
+        session.add_all([short, bad])
+    data = chart_of(client, f"/history/{key_of(engine, moved[0])}/chart")["datasets"]
+    assert [row["id"] for row in data["points"]] == moved
+    assert [row["id"] for row in data["points"] if row["mark"] == "aside"] == moved[4:6]
+    assert data["points"][5]["counts"] == "not counted: quarantined"
+    assert data["points"][0]["href"] == f"/runs/{moved[0]}"
+    assert [(round(row["from"] + 0.4), round(row["to"] - 0.4)) for row in data["levels"]] == [(1, 14), (15, 26)]
+    assert [(row["at"], row["direction"]) for row in data["changes"]] == [(14.5, "slower")]
+    assert "regression" in {row["verdict"] for row in data["verdicts"]}
+
+
+def test_levels_of_throughput_follow_from_those_of_step_time(
+    client: TestClient, engine: Engine, moved: list[int]
+) -> None:
+    address = f"/history/{key_of(engine, moved[0])}/chart?metric="
+    times, rates, memory = (
+        chart_of(client, address + name)["datasets"]
+        for name in ("step_time_ms", "tokens_per_s_per_gpu", "peak_memory_gib")
+    )
+    product = [a["value"] * b["value"] for a, b in zip(times["levels"], rates["levels"], strict=True)]
+    assert product == pytest.approx([1024 * 4096 * 1000 / 16] * 2)
+    assert "lower" in rates["changes"][0]["label"]
+    assert "levels" not in memory
+    assert "changes" not in memory
+
+
+def test_a_zoom_is_between_two_runs_whatever_their_order(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    address = f"/history/{key_of(engine, moved[0])}"
+    for first, last in ((5, 9), (9, 5)):
+        query = f"first={moved[first]}&last={moved[last]}"
+        assert [row["id"] for row in chart_of(client, f"{address}/chart?{query}")["datasets"]["points"]] == moved[5:10]
+        assert client.get(f"{address}/runs?{query}", headers=HTMX).text.count("<tr>") == 5 + 1
+    assert "Whole history" in client.get(f"{address}?first={moved[5]}").text
+    assert len(chart_of(client, f"{address}/chart?last={moved[0]}")["datasets"]["points"]) == 1
+
+
+def test_by_date_the_runs_stand_at_their_commits(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    data = chart_of(client, f"/history/{key_of(engine, moved[0])}/chart?axis=date")["datasets"]
+    assert data["points"][0]["at"] == FIRST_PLACE.timestamp() * 1000
+    assert data["points"][1]["at"] - data["points"][0]["at"] == 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("metric=speed", "metric"),
+        ("axis=sideways", "axis"),
+        ("first=-1", "first"),
+        ("last=999999", "last"),
+        ("first=" + "9" * 30, "first"),
+        ("config=zz", "config"),
+        ("config=00000000", "config"),
+        ("page=x", "page"),
+    ],
+)
+def test_a_view_that_means_nothing_is_refused_by_name(
+    client: TestClient, engine: Engine, moved: list[int], query: str, field: str
+) -> None:
+    answer = client.get(f"/history/{key_of(engine, moved[0])}?{query}", headers=HTML)
+    assert answer.status_code == 422
+    assert f"{field}:" in answer.text
+
+
+def test_configurations_have_levels_of_their_own(client: TestClient, engine: Engine, make: Make) -> None:
+    old = make(series((14, 400.0)))
+    later = FIRST_PLACE + timedelta(days=7, hours=3)
+    new = make(series((16, 300.0)), fields={"dispatcher": "hybridep", "dispatcher_type": "flex"}, started=later)
+    address = f"/history/{key_of(engine, old[0])}"
+    with transaction(engine) as session:
+        config = session.get_one(RunRow, old[0]).config_key
+    text = text_of(client.get(address).text)
+    assert re.search(r"(299|300)\.\d ms a step now", text)
+    assert "This is configuration B of 2 configurations, the one that ran last." in text
+    assert "dispatcher alltoall instead of hybridep" in text
+    both = chart_of(client, f"{address}/chart")["datasets"]
+    assert {row["colour"] for row in both["points"]} == {"alltoall", "hybridep"}
+    assert [row["config"] for row in both["levels"]] == ["A", "B"]
+    assert [row["kind"] for row in both["events"]] == ["configuration"]
+    one = chart_of(client, f"{address}/chart?config={config[:12]}")["datasets"]
+    assert {row["id"] for row in one["points"]} == set(old)
+    assert "configuration A of 2" in client.get(f"{address}?config={config[:12]}").text
+    outside = client.get(f"{address}/chart?config={config[:12]}&first={new[-1]}&last={new[-1]}", headers=HTMX)
+    assert "No run of this configuration" in outside.text
+
+
+def test_another_container_is_a_neighbour(client: TestClient, engine: Engine, make: Make) -> None:
+    before = make(series((3, 400.0)))
+    upgrade = {"container": "nvcr.io/nvidia/nemo:26.07"}
+    after = make(series((3, 390.0)), fields=upgrade, started=FIRST_PLACE + timedelta(days=4))
+    make(series((3, 390.0)), fields=upgrade | {"gbs": 512}, started=FIRST_PLACE + timedelta(days=8))
+    old, new = key_of(engine, before[0]), key_of(engine, after[0])
+    forward, back = (client.get(f"/history/{key}").text for key in (old, new))
+    assert f'Continues in <a href="/history/{new}">nvcr.io/nvidia/nemo:26.07</a>' in forward
+    assert f'Came from <a href="/history/{old}">nvcr.io/nvidia/nemo:26.06</a>' in back
+    assert forward.count("only the container differs") == 1
+
+
+def test_versions_and_releases_stand_below_the_points(client: TestClient, engine: Engine, make: Make) -> None:
+    runs = make(series((6, 400.0)), fields={"driver": "550.54"})
+    with transaction(engine) as session:
+        for run in runs[3:]:
+            row = session.get_one(RunRow, run)
+            row.contract = row.contract | {"driver": {"value": "560.35", "source": "log line"}}
+            session.add(row)
+        release = session.get_one(RunRow, runs[4])
+        release.purpose, release.name = "release", "v1.2"
+        session.add(release)
+    address = f"/history/{key_of(engine, runs[0])}"
+    events = chart_of(client, f"{address}/chart")["datasets"]["events"]
+    assert [(row["at"], row["kind"], row["text"]) for row in events] == [
+        (4, "versions", "driver 550.54 to 560.35"),
+        (5, "release", "release v1.2"),
+    ]
+    assert f"#{runs[3]} " in text_of(client.get(address).text).partition("Versions")[2]
+
+
+def test_a_history_without_a_run_that_counts_has_a_page(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_run(session, stack_key="aaaaaaaa", config_key="bbbbbbbb", purpose="ci", step_time_ms=400.0)
+        failed = make_run(session, stack_key="cccccccc", config_key="dddddddd", status="failed")
+        row = session.get_one(RunRow, failed)
+        row.outcome = "failed"
+        session.add(row)
+    for key in ("aaaaaaaa", "cccccccc"):
+        for part in ("", "/chart", "/data", "/runs", "/chart?axis=date", "/chart?metric=mfu_pct"):
+            assert client.get(f"/history/{key}{part}", headers=HTMX if part else HTML).status_code == 200, key + part
+        assert client.get(f"/api/v1/history/{key}").status_code == 200
+    assert "No run of this stack counts yet: 1 failed." in client.get("/history/cccccccc").text
+
+
+def test_names_and_notes_stay_text(client: TestClient, engine: Engine, make: Make) -> None:
+    attack = "</script><script>alert(1)</script>"
+    runs = make(series((13, 400.0)), name=attack, branch="main")
+    with transaction(engine) as session:
+        row = session.get_one(RunRow, runs[0])
+        row.quarantine = '"><img src=x>'
+        session.add(row)
+    address = f"/history/{key_of(engine, runs[0])}"
+    form = {"run": str(runs[1]), "author": "Ada", "note": attack}
+    assert client.post(f"{address}/pin", data=form, follow_redirects=False).status_code == 303
+    for part in ("", "/chart", "/data", "/runs"):
+        text = client.get(f"{address}{part}", headers=HTMX if part else HTML).text
+        assert "<script>alert" not in text, part
+        assert "<img src=x>" not in text, part
+
+
+def test_a_golden_run_is_pinned_and_unpinned(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    address = f"/history/{key_of(engine, moved[0])}"
+    for run in (moved[2], moved[16]):
+        answer = client.post(
+            f"{address}/pin", data={"run": f"#{run}", "author": "Ada", "note": "why"}, follow_redirects=False
+        )
+        assert (answer.status_code, answer.headers["Location"]) == (303, f"{address}#golden")
+    text = text_of(client.get(address).text)
+    assert f"Golden run #{moved[16]}, pinned on" in text
+    assert re.search(rf"\+[56]\.\d % slower than #{moved[2]}", text)  # the drift that the second pin would hide
+    pins = client.get(f"/api/v1{address}").json()["golden_runs"]
+    assert [(pin["run_id"], pin["unpinned_by"]) for pin in pins] == [(moved[16], None), (moved[2], "Ada")]
+    assert 5 < pins[0]["drift_since_last_pin_pct"] < 7
+    (number,) = re.findall(r'name="pin" value="(\d+)"', client.get(address).text)
+    client.post(f"{address}/unpin", data={"pin": number, "author": "Grace"})
+    assert "Golden run #" not in text_of(client.get(address).text).partition("Golden runs")[0]
+    with transaction(engine) as session:
+        rows = session.exec(select(AuditEventRow).where(AuditEventRow.subject == "stack")).all()
+        assert [(row.who, row.action) for row in rows] == [("Ada", "pin"), ("Ada", "pin"), ("Grace", "unpin")]
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ({"run": "17000", "author": "Ada"}, "17000 is none"),
+        ({"run": "newest", "author": "Ada"}, "must be the number of a run"),
+        ({"run": "", "author": ""}, "must be the number of a run"),
+        ({"run": "1", "author": ""}, "must say who decides it"),
+        ({"run": "1", "author": "Ada", "note": "n" * 1001}, "at most 1,000 characters"),
+    ],
+)
+def test_a_refused_pin_keeps_what_was_typed(
+    client: TestClient, engine: Engine, moved: list[int], form: dict[str, str], told: str
+) -> None:
+    answer = client.post(f"/history/{key_of(engine, moved[0])}/pin", data=form)
+    assert answer.status_code == 422
+    assert told in answer.text
+    assert f'value="{form["author"]}"' in answer.text
+
+
+def test_a_pin_of_another_stack_cannot_be_ended_here(
+    client: TestClient, engine: Engine, moved: list[int], make: Make
+) -> None:
+    other = make(series((2, 400.0)), fields={"gbs": 512})
+    theirs, ours = key_of(engine, other[0]), key_of(engine, moved[0])
+    client.post(f"/history/{theirs}/pin", data={"run": str(other[0]), "author": "Ada"})
+    (number,) = re.findall(r'name="pin" value="(\d+)"', client.get(f"/history/{theirs}").text)
+    assert client.post(f"/history/{ours}/unpin", data={"pin": number, "author": "Ada"}).status_code == 422
+    assert client.post(f"/history/{ours}/pin", data={"run": str(other[1]), "author": "Ada"}).status_code == 422
+    assert client.get(f"/api/v1/history/{theirs}").json()["golden_runs"][0]["unpinned_at"] is None
+
+
+def test_the_api_has_what_the_page_shows(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    found = client.get(f"/api/v1/history/{key_of(engine, moved[0])}").json()
+    (change,) = found["change_points"]
+    assert (change["run_id"], change["after_run_id"], change["called_by_run_id"]) == (moved[14], moved[13], moved[14])
+    assert change["delta_pct"] == pytest.approx(6, abs=0.6)
+    assert change["regression_id"] == 1
+    (configuration,) = found["configurations"]
+    assert [level["runs"] for level in configuration["levels"]] == [14, 12]
+    assert [run["id"] for run in found["runs"]] == moved
+    assert found["runs"][0]["metrics"]["step_time_ms"]["n"] == 46
+    assert found["contract"]["gpus"] == 16
+
+
+def test_the_runs_as_csv(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    with transaction(engine) as session:
+        row = session.get_one(RunRow, moved[0])
+        row.name = "=cmd()"
+        session.add(row)
+    key = key_of(engine, moved[0])
+    one = client.get(f"/api/v1/history/{key}?first={moved[0]}&last={moved[4]}", headers={"Accept": "text/csv"})
+    two = client.get(f"/history/{key}/runs.csv?first={moved[0]}&last={moved[4]}")
+    assert one.text == two.text
+    rows = list(csv.DictReader(io.StringIO(one.text)))
+    assert [int(row["id"]) for row in rows] == moved[:5]
+    assert rows[0]["name"] == "'=cmd()"
+    assert float(rows[1]["step_time_ms"]) == pytest.approx(400, rel=0.02)
+    assert float(rows[1]["step_time_ms_ci_low"]) < float(rows[1]["step_time_ms"])
+    assert client.get(f"/api/v1/history/{key}", headers={"Accept": "image/png"}).status_code == 406
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", {"Qwen3-30B-A3B", "DeepSeek-V3"}),
+        ("q=deepseek", {"DeepSeek-V3"}),
+        ("q=nightly", {"Qwen3-30B-A3B", "DeepSeek-V3"}),
+        ("q=100%25", set()),
+        ("model=DeepSeek-V3&gpu=GB200", {"DeepSeek-V3"}),
+        ("dispatcher=hybridep", {"Qwen3-30B-A3B"}),
+        ("dispatcher=unknown", set()),
+        ("project=other", {"DeepSeek-V3"}),
+        ("verdict=no_baseline", {"DeepSeek-V3"}),
+        ("verdict=failed", set()),
+    ],
+)
+def test_the_list_of_stacks(client: TestClient, engine: Engine, make: Make, query: str, found: set[str]) -> None:
+    make(series((4, 400.0)))
+    make(series((2, 300.0)), fields={"dispatcher": "hybridep"}, started=FIRST_PLACE + timedelta(hours=1))
+    make([900.0], fields={"model": "DeepSeek-V3", "gpu": "GB200"}, project="other")
+    page = client.get(f"/history?{query}").text
+    assert set(re.findall(r'<a href="/history/[0-9a-f]{64}">([^ ]+)', page)) == found
+
+
+def test_a_stack_of_the_list_says_what_it_is(client: TestClient, make: Make) -> None:
+    runs = make(series((4, 400.0)))
+    page = client.get("/history").text
+    row = text_of(page[page.index("<tbody>") : page.index("</tbody>")])
+    assert "Qwen3-30B-A3B · 16 × H100 · forced balance · nemo:26.06" in row
+    assert re.search(r"moe-lab alltoall 4 (39|40)\d\.\d ms", row)
+    assert f"#{runs[-1]} " in row
+    assert 'aria-label="Step time of the last 4 runs: ' in page
+
+
+def test_the_list_pages_on_the_server(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for number in range(27):
+            make_run(session, name=f"r{number}", stack_key=f"{number:08x}")
+    first, second, third = (client.get(f"/history?page={page}").text for page in (1, 2, 3))
+    assert (first.count("<tr>"), second.count("<tr>")) == (26, 3)
+    assert 'rel="next" href="/history?page=2"' in first
+    assert "past the end" in third
+    block = client.get("/history?q=r1&page=1&model=", headers=HTMX)
+    assert block.text.strip().startswith('<div id="stack-table"')
+    assert block.headers["HX-Push-Url"] == "/history?q=r1"
+
+
+@pytest.mark.parametrize("query", ["verdict=good", "page=0", "q=%00", "model=" + "m" * 301])
+def test_a_list_that_means_nothing_is_refused(client: TestClient, query: str) -> None:
+    answer = client.get(f"/history?{query}", headers=HTML)
+    assert answer.status_code == 422
+    assert query.partition("=")[0] + ":" in answer.text
+
+
+def test_the_empty_list_gives_the_command_that_fills_it(client: TestClient) -> None:
+    assert "http://testserver/api/v1/runs" in client.get("/history").text
