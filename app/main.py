@@ -8,10 +8,10 @@ from fastapi import FastAPI
 
 from app.compare.api import router as compare_api
 from app.compare.routes import router as compare_pages
-from app.compare.api import router as compare_api
-from app.compare.routes import router as compare_pages
 from app.definitions.api import router as definitions_api
 from app.definitions.routes import router as definitions_pages
+from app.history.api import router as history_api
+from app.history.routes import router as history_pages
 from app.overview.routes import router as overview_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
@@ -66,11 +66,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         amend_api,
         decision_api,
         projects_api,
+        history_api,
         regressions_api,
         reports_api,
         upgrade_api,
         definitions_api,
-        compare_api,
         compare_api,
         overview_pages,
         runs_pages,
@@ -78,9 +78,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         run_decisions,
         projects_pages,
         upgrade_pages,
+        history_pages,
         regressions_pages,
         definitions_pages,
-        compare_pages,
         compare_pages,
         glossary,
         reference,
