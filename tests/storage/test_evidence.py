@@ -1,0 +1,144 @@
+"""What the service knows about suspects: A/Bs on the same knob, and other stacks with the same change."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from app.domain.suspect_evidence import RankedSuspect
+from app.storage.evidence import suspects_with_evidence
+from app.storage.tables import RunRow
+from app.storage.verdicts import current_verdict
+from tests.builders import FIRST_PLACE, make_stack
+
+KNOWN = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
+NOISE = (0.0, 2.0, -2.0, 1.0, -1.0, 3.0, 1.0, -2.0)
+LATER = FIRST_PLACE + timedelta(days=8)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine.execution_options(writes=True), expire_on_commit=False) as session:
+        yield session
+
+
+def nightly(session: Session, ms: float = 400.0, **fields: Any) -> list[int]:
+    """Eight nights that vary by 0.2 %, of a stack of its own; each night has one commit in all stacks."""
+    commits = [f"{night:040x}" for night in range(1, 9)]
+    return make_stack(session, [ms * (1 + one / 1000) for one in NOISE], fields=KNOWN | fields, commits=commits)
+
+
+def one_more(session: Session, ms: float, *, day: int = 0, commit: str = "f" * 40, **more: Any) -> int:
+    columns = {name: more.pop(name) for name in ("purpose", "quarantine") if name in more}
+    started = LATER + day * DAY
+    return make_stack(session, [ms], fields=KNOWN | more, commits=[commit], started=started, **columns)[0]
+
+
+def suspects(session: Session, run_id: int) -> dict[str, RankedSuspect]:
+    verdict = current_verdict(session, run_id)
+    assert verdict is not None
+    return {one.suspect.field: one for one in suspects_with_evidence(session, run_id, verdict.document)}
+
+
+def test_other_stacks_at_the_same_commit_speak_for_or_against_the_code(session: Session) -> None:
+    for length in (2048, 4096, 8192):
+        nightly(session, seq_len=length)
+    slow = [one_more(session, 440.0, seq_len=length) for length in (2048, 4096)]
+    one_more(session, 400.0, seq_len=8192)
+    commit = suspects(session, slow[0])["commit"]
+    assert commit.elsewhere is not None
+    assert [move.run for move in commit.elsewhere.moved] == [str(slow[1])]
+    assert commit.elsewhere.n == 2
+    assert commit.evidence[-1].startswith("Of 2 other stacks with the same change 1 moved, too, and")
+
+
+def test_a_stack_that_moved_inside_the_range_of_commits_counts(session: Session) -> None:
+    for length in (2048, 4096):
+        nightly(session, seq_len=length)
+    earlier = one_more(session, 440.0, day=1, commit="e" * 40, seq_len=4096)
+    slow = one_more(session, 440.0, day=2, commit="f" * 40, seq_len=2048)
+    commit = suspects(session, slow)["commit"]
+    assert commit.elsewhere is not None
+    assert [move.run for move in commit.elsewhere.moved] == [str(earlier)]
+    assert commit.standing == "supported"
+    before = one_more(session, 440.0, day=3, commit="d" * 40, seq_len=4096)
+    assert str(before) not in [move.run for move in commit.elsewhere.moved]
+
+
+def test_past_a_bs_on_the_knob_support_it_in_both_directions(session: Session) -> None:
+    nightly(session, seq_len=2048)
+    nightly(session, seq_len=4096, ep_overlap=True)
+    one_more(session, 440.0, seq_len=2048, ep_overlap=True, purpose="experiment")
+    one_more(session, 364.0, seq_len=4096, ep_overlap=False, purpose="experiment")
+    nightly(session, seq_len=8192)
+    slow = one_more(session, 440.0, seq_len=8192, ep_overlap=True)
+    knob = suspects(session, slow)["ep_overlap"]
+    assert knob.past is not None
+    assert (knob.past.n, len(knob.past.stacks)) == (2, 2)
+    assert knob.past.median_pct == pytest.approx(10.0, abs=0.3)
+    assert knob.past.low_pct <= knob.past.median_pct <= knob.past.high_pct
+    assert knob.standing == "supported"
+    assert knob.evidence[0].startswith("Measured here in 2 A/Bs on 2 stacks: 9.9")
+
+
+def test_reruns_are_one_a_b_and_a_quarantined_run_is_none(session: Session) -> None:
+    nightly(session, seq_len=2048)
+    for day in range(3):
+        one_more(session, 440.0, day=day, seq_len=2048, ep_overlap=True, purpose="experiment")
+    one_more(
+        session,
+        500.0,
+        day=3,
+        commit="c" * 40,
+        seq_len=2048,
+        ep_overlap=True,
+        purpose="experiment",
+        quarantine="bad node",
+    )
+    nightly(session, seq_len=8192)
+    slow = one_more(session, 440.0, seq_len=8192, ep_overlap=True)
+    past = suspects(session, slow)["ep_overlap"].past
+    assert past is not None
+    assert past.n == 1
+
+
+def test_an_a_b_without_effect_speaks_against_the_knob(session: Session) -> None:
+    nightly(session, seq_len=2048)
+    one_more(session, 400.0, seq_len=2048, ep_overlap=True, purpose="experiment")
+    nightly(session, seq_len=8192)
+    slow = one_more(session, 440.0, seq_len=8192, ep_overlap=True)
+    found = suspects(session, slow)
+    assert found["ep_overlap"].standing == "unlikely"
+    assert list(found)[-1] == "ep_overlap"
+
+
+def test_an_upgrade_is_supported_by_other_stacks_that_it_slowed_down(session: Session) -> None:
+    for length in (2048, 4096, 8192):
+        nightly(session, seq_len=length)
+    moved = [one_more(session, 440.0, seq_len=length, container="train:2") for length in (2048, 4096, 8192)]
+    container = suspects(session, moved[0])["container"]
+    assert container.elsewhere is not None
+    assert len(container.elsewhere.moved) == 2
+    assert container.standing == "supported"
+
+
+def test_a_version_counts_where_other_verdicts_have_the_same_difference(session: Session) -> None:
+    for length in (2048, 4096, 8192):
+        nightly(session, seq_len=length, driver="570.1")
+    slow = [one_more(session, 440.0, seq_len=length, driver="580.2") for length in (2048, 4096)]
+    one_more(session, 440.0, seq_len=8192, driver="590.3")
+    driver = suspects(session, slow[0])["driver"]
+    assert driver.elsewhere is not None
+    assert [move.run for move in driver.elsewhere.moved] == [str(slow[1])]
+
+
+def test_nothing_known_is_no_evidence(session: Session) -> None:
+    nightly(session)
+    slow = one_more(session, 440.0)
+    found = suspects(session, slow)["commit"]
+    assert (found.past, found.elsewhere, found.evidence, found.standing) == (None, None, (), "open")
+    assert session.get_one(RunRow, slow).verdict == "regression"
