@@ -17,6 +17,7 @@ from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
 from app.regressions.api import router as regressions_api
 from app.regressions.routes import router as regressions_pages
+from app.regressions.verdict_api import router as verdict_api
 from app.reports.api import router as reports_api
 from app.runs.amend_api import router as amend_api
 from app.runs.api import router as runs_api
@@ -68,6 +69,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         projects_api,
         history_api,
         regressions_api,
+        verdict_api,
         reports_api,
         upgrade_api,
         definitions_api,

@@ -217,7 +217,8 @@ async def _once_read(engine: Engine, run_id: int, wait: float) -> dict[str, Any]
     def read() -> dict[str, Any]:
         with read_session(engine) as session:
             run = get_run(session, run_id)
-        return {"status": run.status, "warnings": run.warnings, "unknown_fields": unknown_fields(run.unknown)}
+        found = {"status": run.status, "verdict": run.verdict or None}
+        return found | {"warnings": run.warnings, "unknown_fields": unknown_fields(run.unknown)}
 
     return await run_in_threadpool(read)
 

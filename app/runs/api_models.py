@@ -39,6 +39,7 @@ class UploadAnswer(BaseModel):
     url: str = Field(description="Page of the run, for people.")
     status: Status
     created: bool = Field(description="False when this upload was there already.")
+    verdict: str | None = Field(None, description="With `wait`, once the run was judged.")
     warnings: list[str] = Field([], description="What is known to be amiss by now; all of it once the run was read.")
     unknown_fields: list[UnknownFieldOut] | None = Field(
         None, description="With `wait`, once the run was read: what nobody states, and how to supply it."

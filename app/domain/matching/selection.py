@@ -1,12 +1,13 @@
 """Which earlier runs are the baseline, from facts alone: no contract is read, however long the history is."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from app.domain.detection import DEFAULT_PRIOR, Prior
 from app.domain.detection.baseline import MOST_BASELINE_RUNS, select_baseline
-from app.domain.detection.step_time import decide_step_time
+from app.domain.detection.step_time import RELEVANT_SHIFT, decide_step_time
 from app.domain.history import find_changes
 from app.domain.history.segmentation import SHORTEST_SEGMENT
 from app.domain.matching.record import RunFacts
@@ -131,26 +132,38 @@ def _choose(run: RunFacts, usable: Sequence[F], rules: BaselineRules, prior: Pri
         return "golden", with_reruns(pinned[-1], usable)[-MOST_BASELINE_RUNS:]
     same = [one for one in usable if one.config_key == run.config_key]
     if same:
-        return "same_config", _confirmed(current_level(same, prior), prior)
+        return "same_config", _confirmed_level(same, prior)
     if usable:
         last = [one for one in usable if one.config_key == usable[-1].config_key]
-        return "last_config", _confirmed(current_level(last, prior), prior)
+        return "last_config", _confirmed_level(last, prior)
     return "none", []
 
 
-def _confirmed(level: list[F], prior: Prior) -> list[F]:
-    """Without the last one or two runs where each of them is a change by itself: three would be a level of their own.
+def _confirmed_level(runs: Sequence[F], prior: Prior) -> list[F]:
+    """The current level without the last one or two runs, where each of them is a change by itself.
 
-    In the baseline they would hide the change from the runs that are to confirm it.
+    Three make a level of their own. Before that they would hide the change from the runs that are to confirm it, and
+    two far ones are taken for a level together with the run before them.
     """
-    for last in range(SHORTEST_SEGMENT - 1, 0, -1):
-        rest, tail = level[:-last], level[-last:]
-        if len(rest) >= SHORTEST_SEGMENT:
-            against = select_baseline([one.estimate for one in rest], prior.variance)
-            decisions = {decide_step_time(one.estimate, against, prior) for one in tail}
-            if decisions in ({"regression"}, {"improvement"}):
-                return rest
-    return level
+    level = current_level(runs, prior)
+    before = [one.estimate.log_step_time for one in level[:-1]]
+    if not before or abs(level[-1].estimate.log_step_time - statistics.median(before)) < RELEVANT_SHIFT:
+        return level
+    if _stand_out(runs, SHORTEST_SEGMENT, prior) is not None:
+        return level
+    shorter = (_stand_out(runs, last, prior) for last in range(SHORTEST_SEGMENT - 1, 0, -1))
+    return next((found for found in shorter if found is not None), level)
+
+
+def _stand_out(runs: Sequence[F], last: int, prior: Prior) -> list[F] | None:
+    """The level before the `last` runs, when all of these are a change from it, in one direction; else None."""
+    earlier, tail = runs[:-last], runs[-last:]
+    if len(earlier) < SHORTEST_SEGMENT:
+        return None
+    rest = current_level(earlier, prior)
+    against = select_baseline([one.estimate for one in rest], prior.variance)
+    decisions = {decide_step_time(one.estimate, against, prior) for one in tail}
+    return rest if decisions in ({"regression"}, {"improvement"}) else None
 
 
 def _words(semantic_class: str) -> str:

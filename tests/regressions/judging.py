@@ -1,0 +1,81 @@
+"""Runs that come in and are judged, for the tests of verdicts."""
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlmodel import Session, col, select
+
+from app.domain.verdict_document import VerdictDocument
+from app.regressions.judge import judge_stack
+from app.runs.judging import ask_before, take_place
+from app.settings import Settings
+from app.storage.database import read_session, transaction
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackWorkRow
+from app.storage.verdicts import current_verdict
+from tests.builders import make_stack
+
+START = datetime(2026, 9, 1, 4, tzinfo=UTC)
+
+
+def day(number: float) -> datetime:
+    return START + timedelta(days=number)
+
+
+def arrive(engine: Engine, step_time_ms: float, at: float, commit: str = "", **columns: Any) -> int:
+    """A run that was just read: what a worker leaves in the database before anything is judged."""
+    commit = commit or hashlib.sha256(repr((step_time_ms, at, columns)).encode()).hexdigest()[:12]
+    with transaction(engine) as session:
+        made = make_stack(session, [step_time_ms], started=day(at), commits=[commit], judged=False, **columns)
+        row = session.get_one(RunRow, made[0])
+        before, _ = ask_before(session, made[0], row.stack_key)
+        take_place(session, before, row.stack_key, row.config_key)
+    return made[0]
+
+
+def judge_all(engine: Engine, settings: Settings) -> None:
+    """Until no stack waits."""
+    while waiting := _waiting(engine):
+        for work_id in waiting:
+            judge_stack(engine, settings, work_id)
+
+
+def _waiting(engine: Engine) -> list[int]:
+    with read_session(engine) as session:
+        found = session.exec(select(StackWorkRow.id).where(StackWorkRow.work != "")).all()
+    return [work_id for work_id in found if work_id is not None]
+
+
+def document_of(engine: Engine, run_id: int) -> VerdictDocument:
+    with read_session(engine) as session:
+        verdict = current_verdict(session, run_id)
+    assert verdict is not None
+    return verdict.document
+
+
+def decisions(engine: Engine) -> list[str]:
+    """Of all runs, in the order of their numbers."""
+    with read_session(engine) as session:
+        return list(session.exec(select(RunRow.verdict).order_by(col(RunRow.id))).all())
+
+
+def regressions(session: Session) -> list[tuple[str, str, list[int]]]:
+    """State, proposal and slow runs of each, oldest first."""
+    rows = session.exec(select(RegressionRow).order_by(col(RegressionRow.id))).all()
+    return [(row.state, row.proposal, _slow_runs(session, row)) for row in rows]
+
+
+def _slow_runs(session: Session, row: RegressionRow) -> list[int]:
+    chosen = select(RegressionMemberRow.run_id).where(RegressionMemberRow.regression_id == row.id)
+    return sorted(session.exec(chosen).all())
+
+
+def regressions_in(engine: Engine) -> list[tuple[str, str, list[int]]]:
+    with read_session(engine) as session:
+        return regressions(session)
+
+
+def steady(level_ms: float, n: int) -> list[float]:
+    """A level with 0.3 % of variation between launches, the same each time."""
+    return [level_ms * (1 + 0.003 * ((number * 7) % 5 - 2) / 2) for number in range(n)]
