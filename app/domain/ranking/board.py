@@ -25,6 +25,7 @@ from app.domain.ranking.standings import (
     Reading,
 )
 
+MOST_LEFT_OUT = 20
 Candidates = Mapping[str, Sequence[Pool]]
 """Dispatcher -> its configurations, best first."""
 
@@ -123,6 +124,7 @@ def _entry(
         ep=newest.ep,
         gain=_gain(name, candidates, duels, contracts),
         configurations=tuple(_configuration(one, best) for one in candidates[name]),
+        left_out=best.dropped[-MOST_LEFT_OUT:],
     )
 
 

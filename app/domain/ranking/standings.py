@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from app.domain.detection import DroppedRun
 from app.domain.ranking.duels import Duel
 from app.domain.ranking.eligibility import Refusal
 from app.domain.ranking.places import Place
@@ -65,6 +66,7 @@ class Entry:
 
     `runs`: names of the runs behind it, oldest first, and `validated_runs` how many of them are validated. `level`:
     the result's. `unproven`: no log shows which dispatcher ran. `configurations`: all that were measured, best first.
+    `left_out`: the newest eligible runs of the configuration that do not stand for it.
     """
 
     dispatcher: str
@@ -83,6 +85,7 @@ class Entry:
     ep: int | None
     gain: Gain | None
     configurations: tuple[Configuration, ...]
+    left_out: tuple[DroppedRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,9 @@ def test_a_short_run_counts_only_where_there_is_no_longer_one() -> None:
     entry = board.entry("alltoall")
     assert entry is not None
     assert (entry.runs, entry.directional) == (("alltoall-0", "alltoall-1"), False)
+    assert [(one.run, one.why) for one in entry.left_out] == [
+        ("quick", "short, and there are longer runs of this configuration")
+    ]
 
 
 def test_a_short_configuration_never_stands_before_a_full_one() -> None:
