@@ -12,8 +12,8 @@ from app.domain.comparison.distribution import step_times
 from app.domain.run import FloatArray, IntArray
 from app.web.series_groups import series_label
 
-MOST_POINTS = 2400
-"""Of all lines together: a screen has no more columns. Of each stretch the lowest and the highest value stay."""
+MOST_POINTS = 1200
+"""Of all lines together: a screen has no more columns. Of longer ones every stretch is a median and a range."""
 _LEAST_POINTS = 120
 _SECONDS_FROM_MS = 10_000
 _BESIDE_WINDOW = 0.25
@@ -72,15 +72,33 @@ def overlay(comparison: Comparison, columns: Mapping[int, Mapping[str, FloatArra
     )
 
 
-def thinned(line: Line, lines: int) -> IntArray:
-    """Indexes of the points to draw: all, or of every stretch the lowest and the highest."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What is drawn of a line: its points, or of each stretch of them the median, the lowest and the highest.
+
+    `stretch`: iterations that a point stands for, 1 when it is one.
+    """
+
+    offsets: IntArray
+    iterations: IntArray
+    values: FloatArray
+    low: FloatArray
+    high: FloatArray
+    stretch: int
+
+
+def drawn(line: Line, lines: int) -> Drawn:
+    """A line that has as many points as a screen can show beside `lines` - 1 others."""
     budget = max(MOST_POINTS // max(lines, 1), _LEAST_POINTS)
-    everything = np.arange(len(line.values))
-    if len(everything) <= budget:
-        return everything
-    stretches = np.array_split(everything, budget // 2)
-    kept = [index for one in stretches for index in (one[line.values[one].argmin()], one[line.values[one].argmax()])]
-    return np.unique(np.array([*kept, everything[0], everything[-1]]))
+    n = len(line.values)
+    if n <= budget:
+        return Drawn(line.offsets, line.iterations, line.values, line.values, line.values, 1)
+    stretches = np.array_split(np.arange(n), budget)
+    middles = np.array([one[len(one) // 2] for one in stretches])
+    median, low, high = (
+        np.array([measure(line.values[one]) for one in stretches]) for measure in (np.median, np.min, np.max)
+    )
+    return Drawn(line.offsets[middles], line.iterations[middles], median, low, high, -(-n // budget))
 
 
 def _line(side: Side, run: ComparedRun, columns: Mapping[str, FloatArray], name: str) -> Line | None:

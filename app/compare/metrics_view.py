@@ -76,14 +76,15 @@ def metric_rows(comparison: Comparison) -> tuple[MetricRow, ...]:
 
 def _row(comparison: Comparison, name: str, outcome: MetricOutcome, span: float) -> MetricRow:
     a, b = _texts(name, outcome.baseline, outcome.candidate)
+    in_seconds = a.endswith(f"{THIN}s") or b.endswith(f"{THIN}s")
     return MetricRow(
         name=name,
         label=series_label(name),
         meaning=METRICS[name].meaning,
         a=a,
-        a_half=_half(comparison.a[0].detail.metrics.get(name), name) if len(comparison.a) == 1 else "",
+        a_half=_half(comparison.a[0].detail.metrics.get(name), name, in_seconds) if len(comparison.a) == 1 else "",
         b=b,
-        b_half=_half(comparison.b[0].detail.metrics.get(name), name) if len(comparison.b) == 1 else "",
+        b_half=_half(comparison.b[0].detail.metrics.get(name), name, in_seconds) if len(comparison.b) == 1 else "",
         outcome=outcome,
         decision=outcome.decision,
         word=_MACRO_DECISIONS.get(outcome.decision, outcome.decision),
@@ -101,8 +102,13 @@ def _texts(name: str, a: float | None, b: float | None) -> tuple[str, str]:
     return first, second
 
 
-def _half(metric: Metric | None, name: str) -> str:
-    return "" if metric is None else figure(metric, name).half
+def _half(metric: Metric | None, name: str, in_seconds: bool) -> str:
+    """Half of the run's own interval, in the unit of the row."""
+    if metric is None:
+        return ""
+    if in_seconds and metric.value < _SECONDS_FROM_MS:
+        return grouped((metric.ci_high - metric.ci_low) / 2000, 3)
+    return figure(metric, name).half
 
 
 def _number(value: float | None) -> str:

@@ -152,10 +152,11 @@ class ComparePage:
     def chart_notes(self) -> list[str]:
         """What a reader of the chart must know and cannot see."""
         shown, notes = self.overlay, []
-        drawn = series_chart.drawn_points(shown)
-        if drawn < shown.points:
+        stretch = series_chart.stretch_of(shown)
+        if stretch > 1:
             notes.append(
-                f"{drawn:,} of {shown.points:,} points are drawn: of every stretch the lowest and the highest value."
+                f"A point stands for {stretch} iterations: the line is their median, the band reaches from the lowest "
+                "to the highest."
             )
         if shown.outside:
             verb = "lies" if shown.outside == 1 else "lie"

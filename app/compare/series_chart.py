@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.compare.aligned import Overlay, thinned
+from app.compare.aligned import Line, Overlay, drawn
 from app.domain.numbers import significant
 from app.web import chart_theme as theme
 
@@ -15,21 +15,9 @@ HEIGHT = 280
 
 def series_chart(overlay: Overlay) -> dict[str, Any]:
     """Values beyond the axis are drawn at its edge."""
-    points: list[dict[str, Any]] = []
-    for line in overlay.lines:
-        shown = np.clip(line.values, overlay.low, overlay.high)
-        points += [
-            {
-                "offset": int(line.offsets[k]),
-                "iteration": int(line.iterations[k]),
-                "shown": float(shown[k]),
-                "text": significant(float(line.values[k])),
-                "side": line.side,
-                "run": line.run,
-            }
-            for k in thinned(line, len(overlay.lines))
-        ]
-    spec = dict(_specification(overlay.title, len(overlay.lines) > 2))
+    points = [row for line in overlay.lines for row in _rows(line, overlay)]
+    ranges = any(row["stretch"] > 1 for row in points)
+    spec = dict(_specification(overlay.title, len(overlay.lines) > 2, ranges))
     offsets = [row["offset"] for row in points]
     first, last = min(offsets), max(offsets)
     spec["datasets"] = {
@@ -45,7 +33,7 @@ def series_chart(overlay: Overlay) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _specification(title: str, many: bool) -> dict[str, Any]:
+def _specification(title: str, many: bool, ranges: bool) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     x = alt.X("offset:Q", title="iterations since the steady window began", scale=alt.Scale(nice=False, padding=6))
@@ -57,6 +45,8 @@ def _specification(title: str, many: bool) -> dict[str, Any]:
     rule = alt.Chart(alt.NamedData("start")).mark_rule(color=theme.MUTED, strokeDash=[4, 3]).encode(x=alt.X("offset:Q"))
     label = alt.Chart(alt.NamedData("start")).mark_text(align="left", baseline="top", dx=5, color=theme.MUTED)
     label = label.encode(x=alt.X("offset:Q"), y=alt.value(0), text="label:N")
+    band = alt.Chart(alt.NamedData("points")).mark_area(opacity=theme.BAND_OPACITY, orient="vertical", tooltip=None)
+    band = band.encode(x, alt.Y("low:Q"), y2="high:Q", color=colour, detail="run:N")
     lines = alt.Chart(alt.NamedData("points")).mark_line(strokeWidth=1 if many else 1.5, opacity=0.55 if many else 0.85)
     lines = lines.encode(x, y, color=colour, detail="run:N", order=alt.Order("offset:Q"))
     nearest = alt.selection_point(
@@ -71,13 +61,34 @@ def _specification(title: str, many: bool) -> dict[str, Any]:
     area = alt.Chart(alt.NamedData("points")).mark_point(size=70, filled=True)
     shown = alt.when(nearest).then(alt.value(1)).otherwise(alt.value(0))
     area = area.encode(x, y, color=colour, opacity=shown, tooltip=alt.value(alt.expr(tip))).add_params(nearest)
-    chart = alt.layer(frame, rule, label, lines, area)
+    chart = alt.layer(*[frame, rule, label, *([band] if ranges else []), lines, area])
     chart = chart.properties(width="container", height=HEIGHT, config=theme.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     spec: dict[str, Any] = chart.to_dict()
     return spec
 
 
-def drawn_points(overlay: Overlay) -> int:
-    """How many of the points the chart holds."""
-    return sum(len(thinned(line, len(overlay.lines))) for line in overlay.lines)
+def stretch_of(overlay: Overlay) -> int:
+    """How many iterations a point stands for at most."""
+    return max((drawn(line, len(overlay.lines)).stretch for line in overlay.lines), default=1)
+
+
+def _rows(line: Line, overlay: Overlay) -> list[dict[str, Any]]:
+    shown = drawn(line, len(overlay.lines))
+    places = [np.clip(values, overlay.low, overlay.high).tolist() for values in (shown.values, shown.low, shown.high)]
+    return [
+        {
+            "offset": offset,
+            "iteration": iteration,
+            "shown": at,
+            "low": low,
+            "high": high,
+            "text": significant(value),
+            "side": line.side,
+            "run": line.run,
+            "stretch": shown.stretch,
+        }
+        for offset, iteration, value, at, low, high in zip(
+            shown.offsets.tolist(), shown.iterations.tolist(), shown.values.tolist(), *places, strict=True
+        )
+    ]

@@ -49,12 +49,12 @@ def _differs(comparison: SideComparison) -> str:
     # What follows another field counts as part of it.
     members = [one for one in (*found.stack, *found.knobs) if one.is_certain or not one.field.startswith(PREFIX)]
     one_sided = len(found.stack) + len(found.knobs) - len(members)
-    variables = f"{counted(one_sided, 'environment variable')} known on one side only" if one_sided else ""
-    if members or variables:
-        named = differences(sorted(members, key=lambda one: not one.is_certain)) if members else ""
-        return f"Differs in {' and '.join(filter(None, (named, variables)))}."
+    known = "is known" if one_sided == 1 else "are known"
+    variables = f" {counted(one_sided, 'environment variable')} {known} on one side only." if one_sided else ""
+    if members:
+        return f"Differs in {differences(sorted(members, key=lambda one: not one.is_certain))}.{variables}"
     beside = f", beside {differences(found.beside)}" if found.beside else ""
-    return f"Nothing of the contract differs that is known{beside}."
+    return f"Nothing of the contract differs that is known{beside}.{variables}"
 
 
 def _result(comparison: SideComparison) -> Iterator[str]:

@@ -1,0 +1,139 @@
+"""Two sides in a real browser: no winner across containers, choosing, series, the keyboard, both themes, a phone."""
+
+import re
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from app.storage.database import transaction
+from tests.browser.conftest import House, OpenPage
+from tests.compare.runs import make_compared, timers
+
+PROJECT = "side-by-side"
+HOSTILE = "<img src=x onerror=alert(1)>" * 4
+
+
+@pytest.fixture(scope="module")
+def runs(house: House) -> dict[str, int]:
+    with transaction(house.engine) as session:
+
+        def make(fields: dict[str, Any] | None = None, **columns: Any) -> int:
+            return make_compared(session, fields, project=PROJECT, **columns)
+
+        return {
+            "off": make(name="overlap off", timers=timers()),
+            "on": make({"ep_overlap": True}, name="overlap on", step_time_ms=23_800.0, timers=timers(0.7)),
+            "container": make({"container": "nvcr.io/nvidia/nemo:26.08"}, name=HOSTILE, step_time_ms=40_000.0),
+            "other": make({"gpu": "GB200", "gpus": 64, "cluster": ...}, name="other", step_time_ms=9_000.0),
+            "short": make({"ep_overlap": True}, name="short", iterations=10),
+            "again": make({"ep_overlap": True}, name="overlap on again", step_time_ms=23_900.0),
+        }
+
+
+def settled(page: Page) -> Page:
+    expect(page.locator("#compare-series[hx-trigger], #compare-distributions[hx-trigger]")).to_have_count(0)
+    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0)
+    return page
+
+
+def test_two_containers_have_no_winner(open_page: OpenPage, runs: dict[str, int]) -> None:
+    page = settled(open_page(f"/compare?a={runs['off']}&b={runs['container']}"))
+    expect(page.locator(".answer")).to_contain_text("Differs in container")
+    expect(page.get_by_role("region", name="Fields that differ")).to_contain_text("nvcr.io/nvidia/nemo:26.08")
+    result = page.locator("#result")
+    expect(result).to_contain_text("single-field contrast")
+    expect(result).to_contain_text(
+        "No winner is named: container differs, and it must be equal before runs are ranked."
+    )
+    figures = page.get_by_role("region", name="Figures of both sides")
+    expect(figures).to_contain_text("differs")
+    words = f"{result.inner_text()} {figures.inner_text()}"
+    assert not re.search(r"is better|\bbetter\b|(?<!no )\bworse\b|improvement|regression", words), words
+
+
+def test_a_matched_ab_names_the_better_side_and_swaps(open_page: OpenPage, runs: dict[str, int]) -> None:
+    page = settled(open_page(f"/compare?a={runs['off']}&b={runs['on']}"))
+    expect(page.locator("#result")).to_contain_text("B is better")
+    page.get_by_role("link", name="Swap sides").click()
+    expect(page).to_have_url(re.compile(rf"\?a={runs['on']}&b={runs['off']}$"))
+    expect(page.locator("#result")).to_contain_text("A is better")
+
+
+def test_series_are_chosen_without_a_reload_and_stand_in_the_address(open_page: OpenPage, runs: dict[str, int]) -> None:
+    page = settled(open_page(f"/compare?a={runs['off']}&b={runs['on']}"))
+    expect(page.locator("[data-chart] canvas")).to_have_count(2)
+    page.evaluate("window.sameDocument = true")
+    page.get_by_label("Series").select_option("lm_loss")
+    expect(page).to_have_url(re.compile("series=lm_loss"))
+    settled(page)
+    page.locator("#compare-series").get_by_role("link", name="table").click()
+    table = page.get_by_role("region", name="Both sides as a table")
+    expect(table).to_contain_text("12.10")
+    assert page.evaluate("window.sameDocument")
+    page.reload()
+    expect(table).to_contain_text("12.10")
+
+
+def test_a_run_is_found_and_added_by_keyboard(open_page: OpenPage, runs: dict[str, int]) -> None:
+    page = settled(open_page(f"/compare?a={runs['off']}&b={runs['on']}"))
+    change = page.locator(".side-b").get_by_role("link", name="Change or add a run")
+    change.focus()
+    page.keyboard.press("Enter")
+    search = page.get_by_label("Name, branch, commit, #number")
+    expect(page.locator("#compare-picker")).to_contain_text("same stack")
+    search.focus()
+    page.keyboard.type("again side-by-side")
+    expect(page.locator(".offered li")).to_have_count(1)
+    page.get_by_role("link", name=f"Add #{runs['again']} to B").focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(rf"b={runs['on']},{runs['again']}$"))
+    expect(page.locator(".side-b")).to_contain_text("candidate, 2 runs")
+    page.get_by_role("link", name=f"Remove #{runs['on']} from B").click()
+    expect(page.locator(".side-b")).to_contain_text("overlap on again")
+
+
+def test_runs_that_are_ticked_in_the_list_are_compared(open_page: OpenPage, runs: dict[str, int]) -> None:
+    page = open_page(f"/runs?project={PROJECT}")
+    for name in ("on", "off"):
+        page.get_by_role("checkbox", name=f"Choose #{runs[name]}", exact=True).check()
+    page.get_by_role("button", name="Compare").click()
+    expect(page).to_have_url(re.compile(rf"/compare\?a={runs['off']}&b={runs['on']}$"))
+
+
+def test_it_works_without_script(open_page: OpenPage, runs: dict[str, int]) -> None:
+    page = open_page(f"/compare?b={runs['on']}", script=False)
+    page.get_by_label("Name, branch, commit, #number").fill("overlap off side-by-side")
+    page.get_by_role("button", name="Search").click()
+    page.get_by_role("link", name=f"Choose #{runs['off']} for A").click()
+    expect(page.locator("#result")).to_contain_text("matched A/B")
+    page.get_by_role("link", name="Show the table").click()
+    expect(page.get_by_role("region", name="Both sides as a table")).to_be_visible()
+
+
+@pytest.fixture(params=["/compare", "/compare?a={off}&b={on}", "/compare?a={off},{on}&b={container},{short}&pick=a"])
+def address(request: pytest.FixtureRequest, runs: dict[str, int]) -> str:
+    return str(request.param).format(**runs)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing(open_page: OpenPage, address: str, dark: bool) -> None:
+    page = settled(open_page(address, dark=dark))
+    for fold in page.locator("main details").all():
+        fold.evaluate("node => { node.open = true }")
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+
+
+def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, address: str) -> None:
+    page = settled(open_page(address, width=390))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_errors_are_said_on_the_page(open_page: OpenPage, runs: dict[str, int], house: House) -> None:
+    waiting = house.make_run(project=PROJECT, name="waiting", status="processing")
+    page = open_page(f"/compare?a={runs['off']}&b={waiting}")
+    expect(page.get_by_role("alert").first).to_contain_text(f"#{waiting} is not read yet")
+    page.goto(f"/compare?a={runs['off']}&b={runs['off']}")
+    expect(page.get_by_role("alert").first).to_contain_text("a run cannot be compared with itself")
