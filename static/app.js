@@ -154,7 +154,11 @@ document.addEventListener("htmx:oobBeforeSwap", (event) => {
   }
   for (const opened of $$("details[id][open]", target)) fragment.querySelector(`#${opened.id}`)?.setAttribute("open", "");
 });
-document.addEventListener("change", (event) => { if (event.target.matches("[data-submits]")) event.target.form.requestSubmit(); });
+document.addEventListener("change", ({ target }) => {
+  if (!target.matches("[data-submits]")) return;
+  const asked = new URLSearchParams([...new FormData(target.form)].filter(([, value]) => value));
+  location.assign(`${target.form.getAttribute("action")}?${asked}`);
+});
 document.addEventListener("input", (event) => event.target.form?.classList.add("changed"));
 document.addEventListener("htmx:afterSettle", (event) => {
   const cause = event.detail.requestConfig?.elt;

@@ -244,7 +244,7 @@ def _older(stored: tuple[StoredVerdict, ...]) -> tuple[OlderVerdict, ...]:
 
 
 def _regressions(session: Session, run: RunDetail, document: VerdictDocument) -> tuple[RunRegression, ...]:
-    stands = document.decision == "regression" and document.raises_regression
+    stands = document.decision == "regression" and document.raises_regression and run.quarantine is None
     return regressions_of(session, run.id, run.stack_key, run.config_key, also_standing=stands)
 
 

@@ -6,8 +6,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from app.domain.detection import Prior
+from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
 from tests.explained import explained
+from tests.judged import judge, make_baseline, make_stack_run
 
 ADDRESSES = (
     "/",
@@ -20,6 +23,11 @@ ADDRESSES = (
     "/runs/{waiting}",
     "/runs/{explained}",
     "/runs/{explained}?amend=ep",
+    "/?days=30&branch=main",
+    "/runs/{slow}",
+    "/runs/{undecided}",
+    "/runs/{elsewhere}",
+    "/runs/{quarantined}",
     "/availability",
     "/settings/projects/every",
     "/glossary",
@@ -32,7 +40,18 @@ ADDRESSES = (
 @pytest.fixture(scope="module")
 def ids(house: House) -> dict[str, int]:
     long = "a-name-that-is-much-longer-than-any-screen-of-a-phone-could-ever-show-in-one-line-without-help" * 2
-    return {
+    with transaction(house.engine) as session:
+        stack = make_baseline(session, 4, project="every", log_files=house.log_files)
+        judged = {
+            "slow": make_stack_run(session, 20, project="every", slower=0.1),
+            "undecided": make_stack_run(session, 21, project="every", slower=0.015),
+            "elsewhere": make_stack_run(session, 22, project="every", fields={"container": long, "gpu": "B200"}),
+            "quarantined": make_stack_run(session, 23, project="every", quarantine=long, quarantined_by="Ada"),
+        }
+        for run in judged.values():
+            for because in ("It was uploaded.", "Run 1 was pinned."):
+                judge(session, run, stack, because=because, prior=Prior(0.01**2, 12, 5))
+    return judged | {
         "ready": house.make_run(project="every", name=long, generated=True, branch=long),
         "failed": house.make_run(project="every", name="failed", status="failed"),
         "explained": house.make_run(project="every", name="explained", **explained()),
