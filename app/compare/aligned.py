@@ -93,12 +93,18 @@ def drawn(line: Line, lines: int) -> Drawn:
     n = len(line.values)
     if n <= budget:
         return Drawn(line.offsets, line.iterations, line.values, line.values, line.values, 1)
-    stretches = np.array_split(np.arange(n), budget)
-    middles = np.array([one[len(one) // 2] for one in stretches])
-    median, low, high = (
-        np.array([measure(line.values[one]) for one in stretches]) for measure in (np.median, np.min, np.max)
+    width = -(-n // budget)
+    # What is left over at the end is filled up with the last value, so that all stretches have one length.
+    filled = np.pad(line.values, (0, -n % width), mode="edge").reshape(-1, width)
+    middles = np.minimum(np.arange(len(filled)) * width + width // 2, n - 1)
+    return Drawn(
+        offsets=line.offsets[middles],
+        iterations=line.iterations[middles],
+        values=np.median(filled, axis=1),
+        low=filled.min(axis=1),
+        high=filled.max(axis=1),
+        stretch=width,
     )
-    return Drawn(line.offsets[middles], line.iterations[middles], median, low, high, -(-n // budget))
 
 
 def _line(side: Side, run: ComparedRun, columns: Mapping[str, FloatArray], name: str) -> Line | None:

@@ -8,7 +8,7 @@ from sqlmodel import Session, col
 
 from app.domain.matching import RunRecord, shared_losses
 from app.domain.run import FloatArray
-from app.errors import FieldError, NotFound, NotReady
+from app.errors import NotFound, NotReady
 from app.storage import series
 from app.storage.run_list import RunListItem, list_item, list_runs
 from app.storage.run_records import RunDetail, detail
@@ -105,8 +105,7 @@ def _check(run_ids: Sequence[int], details: Mapping[int, RunDetail]) -> None:
         named = ", ".join(f"#{number}" for number in waiting)
         raise NotReady(
             f"{named} {'is' if len(waiting) == 1 else 'are'} not read yet, so there is nothing to compare. Ask again "
-            "in a moment.",
-            tuple(FieldError("a, b", f"#{number} is {details[number].status}") for number in waiting),
+            "in a moment."
         )
 
 

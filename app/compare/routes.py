@@ -80,6 +80,7 @@ def _choose(
         "s": selection,
         "picker": Picker(session, selection, offer_pairs=True, gone=isinstance(error, NotFound)),
         "error": error,
+        "retry": isinstance(error, NotReady),
     }
     status = 200 if error is None else next(code for kind, code in _STATUS.items() if isinstance(error, kind))
     return render(request, "compare/choose.html", block="compare_picker", status=status, **context)

@@ -86,7 +86,7 @@ def test_the_family_sharpens_a_comparison_as_it_does_a_verdict(client: TestClien
         ("a=1&b=1", 422, "b"),
         ("a=x&b=1", 422, "a"),
         ("a=1&b=99", 404, None),
-        ("a=1&b=2", 409, "a, b"),
+        ("a=1&b=2", 409, None),
     ],
 )
 def test_errors_are_problem_documents(
@@ -97,4 +97,4 @@ def test_errors_are_problem_documents(
     answer = client.get(f"/api/v1/compare?{query}")
     assert answer.status_code == status
     assert answer.headers["Content-Type"] == "application/problem+json"
-    assert [error["field"] for error in answer.json()["errors"]][:1] == ([field] if field else [])
+    assert [error["field"] for error in answer.json().get("errors", [])][:1] == ([field] if field else [])

@@ -163,7 +163,7 @@ def test_long_series_are_thinned_and_the_page_says_so(client: TestClient, make: 
     a, b = make(iterations=10_000), make({"ep_overlap": True}, iterations=10_000)
     block = client.get(f"/compare/series?a={a}&b={b}", headers=HTMX).text
     points = specification(block)["datasets"]["points"]
-    assert len(points) == 1_200
+    assert len(points) == 2 * 589
     assert all(point["low"] <= point["shown"] <= point["high"] for point in points)
     assert "A point stands for 17 iterations: the line is their median, the band reaches" in words(block)
 
