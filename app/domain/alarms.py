@@ -14,12 +14,11 @@ from app.domain.detection import MemoryChange, StepTimeChange, Verdict
 from app.domain.health import BYTES_PER_GIB
 from app.domain.history.follow_up import SAME_LEVEL
 from app.domain.matching import Comparability, Difference
+from app.domain.matching.assessment import UPGRADES
 from app.domain.upgrade import cause_key as upgrade_key
 from app.domain.verdict_document import VerdictDocument
 from app.domain.verdict_words import differences, side_text
 
-UPGRADES = ("container", "cluster")
-"""Fields of the stack that a project moves to as a whole. More GPUs or another model are another task."""
 MOST_KEY = 200
 
 

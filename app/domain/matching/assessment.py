@@ -16,6 +16,10 @@ from app.domain.matching.selection import BaselineRules, unfit_because
 from app.domain.matching.suspects import Suspect, suspects
 
 
+UPGRADES = ("container", "cluster")
+"""Fields of the stack that a project moves to as a whole. More GPUs or another model are another task."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contrast:
     """A difference that was measured between stacks: no verdict, never ranked.
@@ -92,8 +96,8 @@ def conclude(
 
 
 def nearest_contrast(candidate: RunRecord, usable: Sequence[RunRecord]) -> tuple[RunRecord, Comparability] | None:
-    """The newest run that differs in one field of the stack: those first that are no other workload, then those that no
-    knob sets apart, then the newest.
+    """The run that differs in one field of the stack: one from before an upgrade first, one of another workload last;
+    among equals those that no knob sets apart, then the newest.
 
     `usable`: oldest first; one run of each config key is enough.
     """
@@ -102,7 +106,13 @@ def nearest_contrast(candidate: RunRecord, usable: Sequence[RunRecord]) -> tuple
         newest.setdefault(one.config_key, one)
     offered = [(one, compare_contracts(one, candidate)) for one in newest.values()]
     contrasts = [(one, found) for one, found in offered if found.kind == "contrast"]
-    return min(contrasts, key=lambda pair: (pair[1].stack[0].axis == "workload", len(pair[1].knobs)), default=None)
+    return min(contrasts, key=lambda pair: (_remoteness(pair[1]), len(pair[1].knobs)), default=None)
+
+
+def _remoteness(contrast: Comparability) -> int:
+    """An upgrade is measured against the same job before it, not against another number of GPUs after it."""
+    field = contrast.stack[0]
+    return 0 if field.field in UPGRADES else 2 if field.axis == "workload" else 1
 
 
 def measure_contrast(
