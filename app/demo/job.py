@@ -13,7 +13,11 @@ TAG = "generated"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`started` is the start of the log's clock; `window` the steady window as (first, last), when it is declared."""
+    """`started` is the start of the log's clock; `window` the steady window as (first, last), when it is declared.
+
+    `committed` is when its commit was made; a rerun has that of the first run. `pinned`: why it is made the golden
+    baseline of its stack, if it is.
+    """
 
     name: str
     trainer: Literal["Megatron-LM", "Megatron-Bridge"]
@@ -22,10 +26,12 @@ class Job:
     container: str
     started: datetime
     commit: str
-    purpose: Literal["ci", "experiment"] = "experiment"
+    purpose: Literal["ci", "experiment", "release"] = "experiment"
     branch: str = ""
     tags: tuple[str, ...] = ()
     window: tuple[int, int] | None = None
+    committed: datetime | None = None
+    pinned: str = ""
 
     @property
     def key(self) -> str:
@@ -50,6 +56,8 @@ class Job:
             "gpus_per_node": GPUS_PER_NODE,
             "cluster": "demo-h100",
         }
+        if self.committed is not None:
+            document["commit_time"] = self.committed.isoformat()
         if self.window is not None:
             document["window"] = {"first": self.window[0], "last": self.window[1]}
         return document

@@ -29,7 +29,7 @@ def render(job: Job) -> str:
 def _iterations(job: Job) -> Iterator[str]:
     recording = job.recording
     for index, step_time_ms in enumerate(recording.step_time_ms):
-        rate = f"{tflops_per_gpu(step_time_ms):.1f}MODEL_TFLOP/s/GPU"
+        rate = f"{tflops_per_gpu(step_time_ms, job.workload):.1f}MODEL_TFLOP/s/GPU"
         yield f"Step Time : {step_time_ms / 1e3:.2f}s GPU utilization: {rate}"
         yield iteration_line(
             job,
@@ -106,7 +106,7 @@ def _model(workload: Workload) -> dict[str, tuple[object, object]]:
         "num_query_groups": (shape.KV_GROUPS, None),
         "overlap_moe_expert_parallel_comm": (workload.ep_overlap, False),
         "qk_layernorm": (True, False),
-        "seq_length": (shape.SEQUENCE_LENGTH, None),
+        "seq_length": (workload.sequence_length, None),
         "vocab_size": (shape.VOCABULARY, None),
     }
     return {name: (value, default) for name, (value, default) in values.items() if value != default}
@@ -115,7 +115,7 @@ def _model(workload: Workload) -> dict[str, tuple[object, object]]:
 def _others(workload: Workload) -> Mapping[str, Mapping[str, object]]:
     return {
         "train": {
-            "global_batch_size": shape.GLOBAL_BATCH_SIZE,
+            "global_batch_size": workload.global_batch_size,
             "manual_gc": True,
             "manual_gc_interval": 100,
             "micro_batch_size": workload.micro_batch_size,
@@ -123,7 +123,7 @@ def _others(workload: Workload) -> Mapping[str, Mapping[str, object]]:
         },
         "validation": {"eval_iters": 0},
         "scheduler": {"lr_decay_style": "cosine", "lr_warmup_iters": WARM_UP_ITERATIONS},
-        "dataset": {"random_seed": 1234, "seq_length": shape.SEQUENCE_LENGTH},
+        "dataset": {"random_seed": 1234, "seq_length": workload.sequence_length},
         "checkpoint": {"load": None, "save": None},
         "logger": {"log_interval": 1, "log_throughput": True},
         "tokenizer": {"tokenizer_type": "NullTokenizer", "vocab_size": shape.VOCABULARY - 1},

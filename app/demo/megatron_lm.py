@@ -43,7 +43,7 @@ def _start_up() -> list[str]:
 def _building(job: Job) -> list[str]:
     lines = [
         "INFO:megatron.core.num_microbatches_calculator:setting number of microbatches to constant "
-        f"{shape.GLOBAL_BATCH_SIZE // shape.GPUS // job.workload.micro_batch_size}",
+        f"{job.workload.global_batch_size // shape.GPUS // job.workload.micro_batch_size}",
         "> initializing torch distributed ...",
         "> initialized tensor model parallel with size 1",
         "> initialized pipeline model parallel with size 1",
@@ -97,7 +97,9 @@ def _arguments(workload: Workload) -> list[str]:
 def _knobs(workload: Workload) -> Mapping[str, object]:
     flex = workload.dispatcher != "alltoall"
     return {
+        "global_batch_size": workload.global_batch_size,
         "micro_batch_size": workload.micro_batch_size,
+        "seq_length": workload.sequence_length,
         "train_iters": workload.iterations,
         "moe_token_dispatcher_type": "flex" if flex else "alltoall",
         "moe_flex_dispatcher_backend": workload.dispatcher if flex else "deepep",
@@ -158,7 +160,6 @@ _LAUNCH: Mapping[str, object] = {
     "fp16": False,
     "fp4": None,
     "fp8": None,
-    "global_batch_size": shape.GLOBAL_BATCH_SIZE,
     "log_interval": 1,
     "log_throughput": True,
     "lr": 0.00012,
@@ -190,7 +191,6 @@ _LAUNCH: Mapping[str, object] = {
     "recompute_modules": None,
     "save": None,
     "seed": 1234,
-    "seq_length": shape.SEQUENCE_LENGTH,
     "sequence_parallel": False,
     "tensor_model_parallel_size": 1,
     "tokenizer_type": "NullTokenizer",

@@ -66,10 +66,14 @@ def never_started(failure: Failure) -> Recording:
     return Recording(nothing, nothing, nothing, nothing, max_allocated_bytes=0, failure=failure)
 
 
-def ci_step_times(random: np.random.Generator, centre_ms: float, n: int) -> FloatArray:
+def launch_level(random: np.random.Generator, sd: float = BETWEEN_RUNS_SD) -> float:
+    """How much slower than usual one launch of a job happens to be, as a natural logarithm."""
+    return float(sd / np.sqrt(BETWEEN_RUNS_DF / (BETWEEN_RUNS_DF - 2)) * random.standard_t(BETWEEN_RUNS_DF))
+
+
+def ci_step_times(random: np.random.Generator, centre_ms: float, n: int, launch: float | None = None) -> FloatArray:
     """A CI job: this launch's own level around `centre_ms`, noise and spikes, and a slow start."""
-    spread = BETWEEN_RUNS_SD / np.sqrt(BETWEEN_RUNS_DF / (BETWEEN_RUNS_DF - 2))
-    level = centre_ms * np.exp(spread * random.standard_t(BETWEEN_RUNS_DF))
+    level = centre_ms * np.exp(launch_level(random) if launch is None else launch)
     spikes = (random.random(n) < SPIKE_SHARE) * random.lognormal(np.log(SPIKE_MEDIAN), SPIKE_SIGMA, n)
     times = level * np.exp(_correlated_noise(random, n)) * (1 + np.minimum(spikes, 3))
     return _with_slow_start(random, times)

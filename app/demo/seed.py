@@ -6,6 +6,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 
 import structlog
@@ -19,7 +20,8 @@ from app.storage.tables import ProjectRow
 
 log = structlog.get_logger(__name__)
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS, WAIT_SECONDS = 60, 30
+AUTHOR = "Demo"
 
 
 def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
@@ -34,7 +36,9 @@ def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
             if stopping.is_set():
                 return
             try:
-                upload(address, job)
+                sent = upload(address, job)
+                if sent.is_new and job.pinned:
+                    pin(address, sent.run_id, job.pinned)
             except urllib.error.HTTPError as error:
                 if error.code != HTTPStatus.CONFLICT:  # that one is there since an earlier version, a little different
                     log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
@@ -45,8 +49,14 @@ def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
     return push_all
 
 
-def upload(address: str, job: Job) -> int:
-    """Send one job's log and metadata. Returns the HTTP status: 202 when it was new, 200 when it was there."""
+@dataclass(frozen=True, slots=True)
+class Sent:
+    run_id: int
+    is_new: bool
+
+
+def upload(address: str, job: Job) -> Sent:
+    """Send one job's log and metadata; one that is to be pinned is waited for."""
     boundary = secrets.token_hex(16)
     parts = (
         ('name="meta"', "application/json", json.dumps(job.metadata())),
@@ -57,12 +67,23 @@ def upload(address: str, job: Job) -> int:
         for disposition, kind, content in parts
     )
     request = urllib.request.Request(  # noqa: S310  the address is our own server's
-        f"{address}/api/v1/runs",
+        f"{address}/api/v1/runs{f'?wait={WAIT_SECONDS}' if job.pinned else ''}",
         data=f"{body}--{boundary}--\r\n".encode(),
         headers={"Content-Type": f"multipart/form-data; boundary={boundary}", "Idempotency-Key": job.key},
     )
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
-        return int(answer.status)
+        return Sent(int(json.load(answer)["id"]), answer.status == HTTPStatus.ACCEPTED)
+
+
+def pin(address: str, run_id: int, note: str) -> None:
+    """Make a run the golden baseline of its stack, as a person of the demo would."""
+    request = urllib.request.Request(  # noqa: S310
+        f"{address}/api/v1/runs/{run_id}/pin",
+        data=json.dumps({"author": AUTHOR, "note": note}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS):  # noqa: S310
+        pass
 
 
 def _mark_project(settings: Settings) -> None:

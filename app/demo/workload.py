@@ -13,8 +13,7 @@ from app.domain.flops.model_shape import Experts, GroupedQueryAttention, ModelSh
 GPU = "H100"
 GPUS = 16
 GPUS_PER_NODE = 8
-SEQUENCE_LENGTH = 4096
-GLOBAL_BATCH_SIZE = 1024
+TOKENS_PER_STEP = 4096 * 1024
 
 LAYERS = 48
 HIDDEN = 2048
@@ -31,7 +30,10 @@ Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Qwen3-30B-A3B in BF16 on 16 H100, expert parallel over all of them. Defaults: the founding smokes' settings."""
+    """Qwen3-30B-A3B in BF16 on 16 H100, expert parallel over all of them. Defaults: the founding smokes' settings.
+
+    A step has the same number of tokens whatever the sequence length.
+    """
 
     dispatcher: Dispatcher = "alltoall"
     ep_overlap: bool = False
@@ -40,6 +42,11 @@ class Workload:
     permute_fusion: bool = False
     micro_batch_size: int = 1
     iterations: int = 8
+    sequence_length: int = 4096
+
+    @property
+    def global_batch_size(self) -> int:
+        return TOKENS_PER_STEP // self.sequence_length
 
 
 _SHAPE = ModelShape(
@@ -53,7 +60,11 @@ _SHAPE = ModelShape(
 )
 
 
-def tflops_per_gpu(step_time_ms: float) -> float:
+def tflops_per_gpu(step_time_ms: float, workload: Workload | None = None) -> float:
     """TFLOP/s/GPU of one step of this workload, as a trainer logs it."""
-    flops = flops_per_step(_SHAPE, GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH, discount_window=False)
-    return flops / GPUS / step_time_ms / 1e9
+    return model_flops(workload or Workload()) / GPUS / step_time_ms / 1e9
+
+
+def model_flops(workload: Workload) -> float:
+    """Of one step."""
+    return flops_per_step(_SHAPE, workload.global_batch_size, workload.sequence_length, discount_window=False)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from app.demo.nightlies import SUITES
 from app.demo.story import story
 from tests.embedded.processes import running, wait_for
 
 JOBS = list(story())
+CAUSES = ("Code", "Upgrade of the container", "permute_fusion")
 
 
 def get(address: str, path: str) -> Any:
@@ -25,7 +27,7 @@ def demo_runs(address: str) -> list[dict[str, Any]]:
 
 def is_done(address: str) -> bool:
     runs = demo_runs(address)
-    return len(runs) == len(JOBS) and all(run["status"] in ("ready", "failed") for run in runs)
+    return len(runs) == len(JOBS) and all(run["status"] in ("ready", "failed") and run["verdict"] for run in runs)
 
 
 def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
@@ -33,12 +35,39 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         wait_for(lambda: is_done(house.address), "the story to be read")
         runs = {run["name"]: run for run in demo_runs(house.address)}
         ids = {run["id"] for run in runs.values()}
-        assert Counter(run["status"] for run in runs.values()) == {"ready": 35, "failed": 3}
+        assert Counter(run["status"] for run in runs.values()) == {"ready": 120, "failed": 3}
         detail = get(house.address, f"runs/{runs['dispatcher smoke, alltoall fallback']['id']}")
         assert detail["metrics"]["step_time_ms"]["value"] == pytest.approx(45_650, rel=0.005)
+        assert_the_service_tells_the_story(house.address, {name: run["id"] for name, run in runs.items()})
         assert house.stop() == 0
 
     with running("demo", tmp_path / "data") as again:
         wait_for(lambda: is_done(again.address), "the story to be there still")
         assert {run["id"] for run in demo_runs(again.address)} == ids
         assert again.stop() == 0
+
+
+def assert_the_service_tells_the_story(address: str, ids: dict[str, int]) -> None:
+    """What `app/demo/nightlies.py` made happen, as the service says it."""
+    found = {one["cause"]: one for one in get(address, "regressions?project=demo")["items"]}
+    code, upgrade, knob = (next(found[cause] for cause in found if cause.startswith(begin)) for begin in CAUSES)
+    assert len(found) == len(CAUSES)
+    assert members(code) == {ids["nightly 2026-09-14"], ids["nightly 2026-09-14, sequence 8192"]}
+    assert code["proposal"] == "fixed"
+    assert members(upgrade) == {ids[f"nightly 2026-09-22{suite.suffix}"] for suite in SUITES}
+    assert members(knob) == {ids["nightly 2026-09-27, sequence 2048"]}
+    assert all(one["gpu_hours_per_day"] > 0 for one in found.values())
+
+    def decision(name: str) -> str:
+        return str(get(address, f"runs/{ids[name]}/verdict")["verdict"])
+
+    assert decision("nightly 2026-09-10, sequence 2048") == "improvement"
+    assert decision("nightly 2026-09-28, sequence 8192") == "no_change"  # with its reruns; alone it was inconclusive
+    quiet = [name for name in ids if name.startswith("nightly 2026-09-0")]
+    assert {decision(name) for name in quiet} <= {"no_change", "inconclusive", "no_baseline"}
+    assert {decision(name) for name in ids if name.startswith("A/B")} == {"regression"}
+    assert {decision(f"nightly 2026-09-22{suite.suffix}") for suite in SUITES} == {"no_baseline"}
+
+
+def members(regression: dict[str, Any]) -> set[int]:
+    return {member["run_id"] for member in regression["members"]}

@@ -5,7 +5,20 @@ import pytest
 
 from app.demo.failures import IMPORT_ERRORS
 from app.demo.job import TAG, Job
-from app.demo.story import CI_CENTRE_MS, CI_COMMITS, CI_CONTAINERS, CI_SLOWDOWN, OVERLAP_MEAN_MS, render, story
+from app.demo.nightlies import (
+    CI_CENTRE_MS,
+    DOUBTFUL_LAUNCHES,
+    LONG,
+    MAIN,
+    MATRIX,
+    NIGHTS,
+    SHORT,
+    SUITES,
+    UPGRADE_FROM,
+    Suite,
+    factor,
+)
+from app.demo.story import OVERLAP_MEAN_MS, render, story
 from app.demo.workload import tflops_per_gpu
 from app.domain.logs import parse_text
 from app.domain.run import ParsedLog
@@ -17,8 +30,10 @@ def parsed(name: str) -> ParsedLog:
     return parse_text(render(JOBS[name]))
 
 
-def nightlies(container: str) -> list[Job]:
-    return [job for job in JOBS.values() if job.container == container and job.name.startswith("nightly 2")]
+def nights(suite: Suite) -> list[Job]:
+    """Its nightly jobs in order, without reruns."""
+    month = [job for name, job in JOBS.items() if name.startswith("nightly 2026-09") and "rerun" not in name]
+    return [job for job in month if job.name[len("nightly 2026-09-01") :] == suite.suffix]
 
 
 def test_the_story_is_the_same_each_time() -> None:
@@ -27,11 +42,12 @@ def test_the_story_is_the_same_each_time() -> None:
 
 def test_names_are_distinct_and_tags_say_generated() -> None:
     jobs = list(story())
-    assert len({job.key for job in jobs}) == len(jobs) == 38
+    assert len({job.key for job in jobs}) == len(jobs) == 123
     for job in jobs:
         metadata = job.metadata()
         assert metadata["project"] == "demo"
         assert TAG in job.metadata()["tags"]  # type: ignore[operator]
+        assert str(metadata["commit_time"]) <= job.started.isoformat()
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -45,7 +61,8 @@ def test_a_log_says_what_was_recorded(name: str) -> None:
         return
     # One decimal is printed; the second iteration of Megatron-LM is worked out of a mean of two.
     np.testing.assert_allclose(log.columns["step_time_true_ms"], recorded.step_time_ms, atol=0.16)
-    np.testing.assert_allclose(log.columns["tflops_per_gpu"], tflops_per_gpu(log.columns["step_time_ms"]), atol=0.051)
+    rate = tflops_per_gpu(1.0, job.workload) / log.columns["step_time_ms"]
+    np.testing.assert_allclose(log.columns["tflops_per_gpu"], rate, atol=0.051)
     np.testing.assert_allclose(log.columns["grad_norm"], recorded.grad_norm, atol=0.00051)
     np.testing.assert_allclose(log.columns["lm_loss"][2:], recorded.lm_loss[2:], rtol=1e-6)
     assert max(report.max_allocated_bytes for report in log.memory) == pytest.approx(
@@ -83,15 +100,54 @@ def test_a_missing_backend_fails_before_the_first_iteration(backend: str, failur
     assert "iteration " not in text
 
 
-def test_the_second_container_is_slower_by_what_the_story_says() -> None:
-    medians = [
-        np.array([np.median(job.recording.step_time_ms[2:]) for job in nightlies(container)])
-        for container in CI_CONTAINERS
-    ]
-    assert tuple(len(values) for values in medians) == CI_COMMITS
-    before, after = (float(np.median(values)) for values in medians)
-    assert before == pytest.approx(CI_CENTRE_MS, rel=0.01)
-    assert after / before == pytest.approx(CI_SLOWDOWN, rel=0.015)
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.suffix or "main")
+def test_each_night_is_as_slow_as_the_story_says(suite: Suite) -> None:
+    jobs = nights(suite)
+    assert len(jobs) == NIGHTS
+    for night, job in enumerate(jobs, start=1):
+        median = float(np.median(job.recording.step_time_ms[2:]))
+        assert median == pytest.approx(suite.centre_ms * factor(suite, night), rel=0.035)
+
+
+def test_the_month_begins_at_the_published_level() -> None:
+    medians = [float(np.median(job.recording.step_time_ms[2:])) for job in nights(MAIN)[:13]]
+    assert float(np.median(medians)) == pytest.approx(CI_CENTRE_MS, rel=0.005)
+
+
+def test_a_commit_makes_long_sequences_slower_another_mends_it_and_short_ones_become_faster() -> None:
+    assert [factor(MAIN, night) for night in (13, 14, 17, 18)] == [1, 1.06, 1.06, 1]
+    assert [factor(LONG, night) for night in (13, 14, 17, 18)] == [1, 1.06, 1.06, 1]
+    assert [factor(SHORT, night) for night in (9, 10, 14)] == [1, 0.94, 0.94]
+
+
+def test_the_second_container_makes_every_job_slower_and_begins_in_all_on_one_night() -> None:
+    for suite in SUITES:
+        containers = [job.container for job in nights(suite)]
+        assert len(set(containers[: UPGRADE_FROM - 1])) == len(set(containers[UPGRADE_FROM - 1 :])) == 1
+        assert containers[0] != containers[-1]
+        assert factor(suite, UPGRADE_FROM) / factor(suite, UPGRADE_FROM - 1) > 1.05
+
+
+def test_jobs_of_one_night_share_a_commit_and_reruns_are_of_it_too() -> None:
+    night = [job for name, job in JOBS.items() if name.startswith("nightly 2026-09-28")]
+    assert len(night) == len(SUITES) + len(DOUBTFUL_LAUNCHES) - 1
+    assert len({(job.commit, job.committed) for job in night}) == 1
+
+
+def test_enough_other_jobs_ran_to_learn_how_much_launches_vary() -> None:
+    before = [job.name for name, job in JOBS.items() if name.startswith("nightly 2026-08")]
+    assert len(before) == 3 * len(MATRIX)
+    assert len(MATRIX) >= 5
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name.startswith("A/B")])
+def test_an_experiment_turns_one_knob(name: str) -> None:
+    usual, tried = (parsed(one).stated for one in ("nightly 2026-09-11", name))
+    turned = {field for field in usual if usual[field].value != tried[field].value}
+    follows = {"dispatcher": {"dispatcher_type", "dispatch_sms", "flex_backend"}}
+    knobs = turned - set().union(*(follows.get(field, set()) for field in turned))
+    assert len(knobs) == 1, turned
+    assert JOBS[name].purpose == "experiment"
 
 
 def test_the_out_of_memory_job_trained_for_a_while() -> None:
