@@ -6,6 +6,9 @@ from app.domain.changes import gpu_hours
 from app.domain.numbers import THIN, counted, grouped
 from app.domain.upgrade import Pair, UpgradeReport
 
+LEAST_HOURS = 0.1
+"""Below this the number itself says that it is an estimate: `under 0.1`."""
+
 
 def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = None) -> str:
     """`3 of 5 stacks are slower by 4.1 to 6.8 %, 2 show no change; about 57 GPU-hours a day.`"""
@@ -13,7 +16,8 @@ def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = No
         return f"No stack can be measured on both sides{_why_none(report)}."
     text = ", ".join(_parts(report.pairs))
     if gpu_hours_per_day:
-        text += f"; about {gpu_hours(gpu_hours_per_day)} GPU-hours a day"
+        about = "" if gpu_hours_per_day < LEAST_HOURS else "about "
+        text += f"; {about}{gpu_hours(gpu_hours_per_day)} GPU-hours a day"
     return f"{text}."
 
 

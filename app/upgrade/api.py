@@ -42,7 +42,15 @@ def _document(page: UpgradePage) -> dict[str, Any]:
         "to": query.new or None,
         "summary": page.answer,
         **(_measured(page.measured) if page.measured else {"stacks": []}),
-        "values": [{"value": one.value, "runs": one.runs, "newest_run": one.newest_run} for one in page.values],
+        "values": [
+            {
+                "value": one.value,
+                "runs": one.runs,
+                "since": one.since and one.since.isoformat(),
+                "newest_run": one.newest_run,
+            }
+            for one in page.values
+        ],
         "offers": [{"from": one.old, "to": one.new, "stacks": one.stacks} for one in page.offers],
     }
 

@@ -8,6 +8,8 @@ from app.domain.changes import change_text
 from app.upgrade.view import StackRow
 from app.web import chart_theme as theme
 
+SEPARATOR = " · "
+"""Between the parts of a stack's title."""
 ROW = 46
 """Pixels a stack: its name above, its dot and line below. Names beside the dots would leave a phone no room."""
 _WORDS = ("worse", "better", "no change", "inconclusive")
@@ -22,18 +24,30 @@ def chart_height(rows: Sequence[StackRow]) -> int:
 
 def upgrade_chart(rows: Sequence[StackRow]) -> dict[str, Any]:
     """A Vega-Lite specification that charts.js embeds."""
-    drawn = [_row(row) for row in rows if row.time is not None]
+    shown = [row for row in rows if row.time is not None]
+    drawn = [_row(row, name) for row, name in zip(shown, _names([row.title for row in shown]), strict=True)]
     spec = dict(_specification(chart_height(rows)))
     spec["datasets"] = {"stacks": drawn, "zero": [{"delta": 0}]}
     spec["description"] = f"Change of step time of {len(drawn)} stacks. The table holds the same values."
     return spec
 
 
-def _row(row: StackRow) -> dict[str, Any]:
+def _names(titles: Sequence[str]) -> list[str]:
+    """Titles without what all of them share: a phone has no room to repeat it."""
+    parts = [title.split(SEPARATOR) for title in titles]
+    common = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
+    return [
+        SEPARATOR.join(part for part in own if part not in common) or title
+        for own, title in zip(parts, titles, strict=True)
+    ]
+
+
+def _row(row: StackRow, name: str) -> dict[str, Any]:
     assert row.time is not None  # noqa: S101  # the caller looked
     change = change_text(row.time.delta_pct, row.time.ci_low_pct, row.time.ci_high_pct)
     return {
         "stack": row.title,
+        "name": name,
         "delta": row.time.delta_pct,
         "low": row.time.ci_low_pct,
         "high": row.time.ci_high_pct,
@@ -49,7 +63,9 @@ def _specification(height: int) -> dict[str, Any]:
 
     data = alt.NamedData("stacks")
     y = alt.Y("stack:N", sort=None, title=None, axis=None)
-    x = alt.X("delta:Q", title="change of step time, %; right is slower", axis=alt.Axis(grid=True, domain=False))
+    x = alt.X(
+        "delta:Q", title="change of step time, %; right is slower", axis=alt.Axis(grid=True, domain=False, tickCount=8)
+    )
     colour = alt.Color("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_COLOURS)), legend=None)
     shape = alt.Shape("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_SHAPES)), legend=None)
     zero = alt.Chart(alt.NamedData("zero")).mark_rule(color=theme.MUTED, strokeDash=[4, 3]).encode(x=x)
@@ -70,7 +86,7 @@ def _specification(height: int) -> dict[str, Any]:
                 alt.Tooltip("word:N", title="decision"),
             ],
         ),
-        names.encode(x=alt.value(0), y=y, text="stack:N"),
+        names.encode(x=alt.value(0), y=y, text="name:N"),
     )
     chart = chart.properties(width="container", height=height, config=theme.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))

@@ -84,11 +84,11 @@ def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
 
 
 def _side(values: Sequence[SideValue], value: str) -> SideValue:
-    return next((side for side in values if side.value == value), SideValue(value, 0, 0, ()))
+    return next((side for side in values if side.value == value), SideValue(value, 0, None, 0, ()))
 
 
 def _offers(field: str, values: Sequence[SideValue]) -> tuple[Offer, ...]:
-    """From each value to each that came later, those with the newest runs first."""
+    """From each value to each that appeared later, the latest first."""
     newest = values[:_NEWEST_VALUES]
     pairs = [(old, new) for k, new in enumerate(newest) for old in newest[k + 1 :]]
     offers = (Offer(old.value, new.value, shared_stacks(field, old.configs, new.configs)) for old, new in pairs)

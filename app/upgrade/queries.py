@@ -1,7 +1,8 @@
 """Reads the two sides of an upgrade, what it costs, and the regression that it opened."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, select
@@ -18,16 +19,20 @@ from app.storage.stack_runs import COMPARED, facts_of, full_records
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
 
 ANY_BRANCH = "*"
+_EVER = datetime.min.replace(tzinfo=UTC)
 _MOST_KEY = 200
 """Characters of a cause key that are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideValue:
-    """A value of the field that usable CI runs have. `configs`: one record of each configuration."""
+    """A value of the field that usable CI runs have. `since`: the place of the first of them, None without any.
+    `configs`: one record of each configuration.
+    """
 
     value: str
     runs: int
+    since: datetime | None
     newest_run: int
     configs: tuple[RunRecord, ...]
 
@@ -71,19 +76,23 @@ def get_project(session: Session, slug: str) -> ProjectRow:
 
 
 def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideValue, ...]:
-    """The values of `field` that usable CI runs have, those of the newest runs first."""
+    """The values of `field` that usable CI runs have, those that appeared last first."""
     value: ColumnElement[Any] = col(RunRow.contract)[field]["value"].as_string()
     by_run = FIELDS[field].role == "info"  # no key holds it, so runs of one configuration may differ in it
     keys = (col(RunRow.config_key), value) if by_run else (col(RunRow.config_key),)
-    newest = select(func.max(col(RunRow.id)), func.count()).where(*_usable(project)).group_by(*keys)
-    counts = {row[0]: row[1] for row in session.execute(newest.where(value.is_not(None)))}
-    found: dict[str, list[RunRecord]] = {}
-    for record in full_records(session, list(counts)).values():
+    grouped = (
+        select(func.max(col(RunRow.id)), func.count(), func.min(col(RunRow.ordered_at)))
+        .where(*_usable(project), value.is_not(None))
+        .group_by(*keys)
+    )
+    found: dict[int, tuple[int, datetime]] = {run: (n, aware(first)) for run, n, first in session.execute(grouped)}
+    sides: dict[str, list[RunRecord]] = {}
+    for record in full_records(session, list(found)).values():
         stated = record.contract.get(field)
         if stated is not None and stated.value is not None:
-            found.setdefault(shown(stated.value), []).append(record)
-    sides = [_side(value_text, configs, counts) for value_text, configs in found.items()]
-    return tuple(sorted(sides, key=lambda side: -side.newest_run))
+            sides.setdefault(shown(stated.value), []).append(record)
+    listed = [_side(value_text, configs, found) for value_text, configs in sides.items()]
+    return tuple(sorted(listed, key=lambda side: (side.since or _EVER, side.newest_run), reverse=True))
 
 
 def measure(session: Session, project: ProjectRow, field: str, old: SideValue, new: SideValue) -> MeasuredUpgrade:
@@ -108,9 +117,11 @@ def _usable(project: ProjectRow) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _side(value: str, configs: Sequence[RunRecord], counts: dict[int, int]) -> SideValue:
+def _side(value: str, configs: Sequence[RunRecord], found: Mapping[int, tuple[int, datetime]]) -> SideValue:
     ids = [int(record.run) for record in configs]
-    return SideValue(value, sum(counts[run] for run in ids), max(ids), tuple(configs))
+    return SideValue(
+        value, sum(found[run][0] for run in ids), min(found[run][1] for run in ids), max(ids), tuple(configs)
+    )
 
 
 def _configs(

@@ -62,7 +62,7 @@ def test_every_stack_is_measured_named_or_missing(client: TestClient, session: S
     assert (
         found["summary"]
         .replace(THIN, " ")
-        .startswith("2 of 3 stacks are slower by 6.0 to 9.0 %, 1 shows no change; about ")
+        .startswith("2 of 3 stacks are slower by 6.0 to 9.0 %, 1 shows no change; under 0.1 GPU-hours")
     )
     slowest = found["stacks"][0]
     assert slowest["title"].endswith("seq_len 8192")

@@ -1,0 +1,66 @@
+"""The upgrade report in a browser: from the offer to the report, its chart, a phone, both themes, and no script."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from app.storage.database import transaction
+from tests.browser.conftest import House, OpenPage
+from tests.builders import make_stack
+from tests.upgrade.test_upgrade import KNOWN, LATER, NEW, NOISE, OLD
+
+PROJECT = "upgrading"
+ADDRESS = f"/upgrade?project={PROJECT}&field=container&from={OLD}&to={NEW}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def moved(house: House) -> None:
+    """Two stacks that moved, one of them slower; one that stayed."""
+    with transaction(house.engine) as session:
+        for length, factor in ((2048, 1.0), (8192, 1.09)):
+            times = [0.1 * length * (1 + change / 1000) for change in NOISE]
+            fields = KNOWN | {"seq_len": length}
+            make_stack(session, times, project=PROJECT, fields=fields | {"container": OLD})
+            slower = [time * factor for time in times]
+            make_stack(session, slower, project=PROJECT, fields=fields | {"container": NEW}, started=LATER)
+        make_stack(session, [900.0, 901.0], project=PROJECT, fields=KNOWN | {"container": OLD, "model": "Mixtral-8x7B"})
+
+
+def drawn(page: Page) -> Page:
+    expect(page.locator("#upgrade-chart[hx-trigger]")).to_have_count(0, timeout=15_000)
+    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=15_000)
+    return page
+
+
+def test_from_the_offer_to_the_report(open_page: OpenPage) -> None:
+    page = open_page(f"/upgrade?project={PROJECT}")
+    page.get_by_role("link", name=f"{OLD} to {NEW}").click()
+    expect(page.locator(".answer")).to_contain_text("1 of 2 stacks is slower by 9.0")
+    expect(page.get_by_role("link", name=re.compile("^regression"))).to_have_count(1)
+    expect(drawn(page).locator("#upgrade-chart canvas")).to_have_count(1)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    assert download.value.suggested_filename == "upgrade.csv"
+
+
+def test_the_choice_works_without_script(open_page: OpenPage) -> None:
+    page = open_page(f"/upgrade?project={PROJECT}", script=False)
+    page.get_by_label("From", exact=True).select_option(OLD)
+    page.get_by_label("To", exact=True).select_option(NEW)
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator(".upgrade-table tbody tr")).to_have_count(2)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("address", [ADDRESS, f"/upgrade?project={PROJECT}", "/upgrade?project=upgrading&field=driver"])
+def test_axe_finds_nothing(open_page: OpenPage, address: str, dark: bool) -> None:
+    results = Axe().run(drawn(open_page(address, dark=dark)))
+    assert results.violations_count == 0, results.generate_report()
+
+
+@pytest.mark.parametrize("address", [ADDRESS, "/upgrade?project=upgrading&field=driver"])
+def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, address: str) -> None:
+    page = drawn(open_page(address, width=390))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
