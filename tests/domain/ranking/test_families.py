@@ -3,6 +3,7 @@
 import pytest
 
 from app.domain.ranking.families import UNKNOWN_FAMILY, UNKNOWN_HARDWARE, family_of, hardware_of, slug
+from app.domain.ranking.ranked_run import routing_class
 from app.domain.run import Value
 
 QWEN: dict[str, Value] = {
@@ -49,3 +50,18 @@ def test_an_address_is_safe_and_loses_no_difference() -> None:
     assert all(0 < len(one) <= 60 and set(one) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for one in slugs)
     assert slug("...") != ""
     assert (UNKNOWN_FAMILY.slug, UNKNOWN_HARDWARE.slug) == ("unknown-model", "unknown-gpu")
+
+
+@pytest.mark.parametrize(
+    ("mode", "found"),
+    [
+        ("forced-balance", "forced"),
+        ("forced-biased", "forced"),
+        ("dropless", "natural"),
+        ("capacity-drop", "natural"),
+        ("drop-and-pad", "natural"),
+        ("", "unknown"),
+    ],
+)
+def test_classes_of_routing(mode: str, found: str) -> None:
+    assert routing_class(mode) == found

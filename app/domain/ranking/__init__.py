@@ -1,0 +1,49 @@
+"""Leaderboards: which dispatcher wins in a stack, on what evidence, and what may be said across stacks.
+
+rank_stack(runs, prior, contracts) -> StackStandings    what is stored of a stack
+update(stored, runs, ...) -> Update                      the same, and what changed at its head
+across(standings, floor) -> tuple[ClassSummary, ...]     counts and ranges over stacks
+scaling_series(configurations) -> tuple[ScalingSeries]   one workload at several sizes
+"""
+
+from app.domain.ranking.across import ClassSummary, GainRange, StackResult, Tally, TallyGroup, across, results_of
+from app.domain.ranking.families import Family, family_of, hardware_of
+from app.domain.ranking.incremental import Head, HeadChange, Update, heads_of, prior_to_keep, update
+from app.domain.ranking.rank import rank_runs, rank_stack
+from app.domain.ranking.ranked_run import DISPATCHERS, LEVELS, RankedRun, RoutingClass, routing_class
+from app.domain.ranking.scaling import Configured, ScalingPoint, ScalingSeries, scaling_series
+from app.domain.ranking.standings import Board, Entry, Gain, StackStandings
+
+__all__ = [
+    "DISPATCHERS",
+    "LEVELS",
+    "Board",
+    "ClassSummary",
+    "Configured",
+    "Entry",
+    "Family",
+    "Gain",
+    "GainRange",
+    "Head",
+    "HeadChange",
+    "RankedRun",
+    "RoutingClass",
+    "ScalingPoint",
+    "ScalingSeries",
+    "StackResult",
+    "StackStandings",
+    "Tally",
+    "TallyGroup",
+    "Update",
+    "across",
+    "family_of",
+    "hardware_of",
+    "heads_of",
+    "prior_to_keep",
+    "rank_runs",
+    "rank_stack",
+    "results_of",
+    "routing_class",
+    "scaling_series",
+    "update",
+]
