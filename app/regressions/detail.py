@@ -9,7 +9,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.values import shown
 from app.domain.cost import Cost
-from app.domain.numbers import short_commit, step_time
+from app.domain.numbers import counted, short_commit, step_time
 from app.domain.suspect_evidence import RankedSuspect
 from app.domain.triage import MEANING, State, next_states
 from app.domain.verdict_document import VerdictDocument
@@ -50,6 +50,13 @@ class MemberView:
     verdict_answer: str
     suspects: tuple[RankedSuspect, ...]
     baseline: tuple[BaselineRun, ...]
+
+    @property
+    def against(self) -> str:
+        """`13 baseline runs`; what stands in for them after an upgrade are none."""
+        n = len(self.baseline)
+        is_contrast = self.verdict is not None and self.verdict.document.comparability is None
+        return f"{counted(n, 'run')} before the upgrade" if is_contrast else counted(n, "baseline run")
 
     @property
     def before(self) -> str:
@@ -122,12 +129,6 @@ class RegressionView:
         one = contrast.comparability.stack[0]
         sides = {name: "" if side is None else shown(side.value) for name, side in (("from", one.a), ("to", one.b))}
         return urlencode({"project": self.found.project, "field": one.field} | sides)
-
-    @property
-    def back_at(self) -> int | None:
-        """The first run of the level that ended it, as far as somebody says so."""
-        ended = self.found.proposal == "fixed" or self.found.state == "fixed"
-        return self.found.proposal_run_id if ended else None
 
     def member_of(self, run_id: int) -> Member | None:
         return next((member for member in self.found.members if member.run_id == run_id), None)

@@ -61,14 +61,14 @@ def _role(run: StackRun, place: int, slow: int) -> str:
     return "before" if place < slow else "after"
 
 
-def history_chart(points: Sequence[Point], member: Member, metric: str, back_at: int | None = None) -> dict[str, Any]:
-    """A Vega-Lite specification; a click on a point opens its run. `back_at`: the first run that is back, if any."""
+def history_chart(points: Sequence[Point], member: Member, metric: str) -> dict[str, Any]:
+    """A Vega-Lite specification; a click on a point opens its run."""
     scale, title = _scale(points, metric)
     spec = dict(_specification(title))
     spec["datasets"] = {
         "points": [_row(point, scale) for point in points],
         "change": [{"place": p.place, "label": f"#{p.run.id}"} for p in points if p.role == "first slow run"],
-        "levels": _levels(points, member, metric, scale, back_at),
+        "levels": _levels(points, member, metric, scale),
     }
     spec["description"] = f"{title} of {len(points)} runs in the order of their commits. The table has the same values."
     return spec
@@ -95,18 +95,18 @@ def _row(point: Point, scale: float) -> dict[str, Any]:
     }
 
 
-def _levels(
-    points: Sequence[Point], member: Member, metric: str, scale: float, back_at: int | None
-) -> list[dict[str, Any]]:
-    """The usual level up to the change, the slow one from there on."""
+def _levels(points: Sequence[Point], member: Member, metric: str, scale: float) -> list[dict[str, Any]]:
+    """The usual level up to the change, the slow one from there to the last run that is nearer to it."""
     slow = next((point.place for point in points if point.role == "first slow run"), None)
     if slow is None or member.usual is None or member.slow is None:
         return []
-    first = points[0].place
-    last = next((point.place - 1 for point in points if point.run.id == back_at), points[-1].place)
+    first, between = points[0].place, math.sqrt(member.usual * member.slow)
+    slow_ones = (p.place for p in points if p.place > slow and p.role == "after" and p.value > between)
+    # After an upgrade the first run is the slow one, and the usual level is that of another stack.
+    until = slow if slow > first else points[-1].place + 1
     return [
-        _level(first, slow, member.usual * scale, f"usual {figure_text(metric, member.usual)}"),
-        _level(slow, max(last, slow + 1), member.slow * scale, f"slow {figure_text(metric, member.slow)}"),
+        _level(first, until, member.usual * scale, f"usual {figure_text(metric, member.usual)}"),
+        _level(slow, max(slow_ones, default=slow + 1), member.slow * scale, f"slow {figure_text(metric, member.slow)}"),
     ]
 
 

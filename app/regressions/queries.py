@@ -145,13 +145,15 @@ def _order(sort: str) -> tuple[ColumnElement[Any], ...]:
     return (column.is_(None), ordered, col(RegressionRow.id).desc())
 
 
+_NAMING = ("model", "gpu", "gpus", "dispatcher", "routing_mode", "container")
+_SETTING_APART = ("seq_len", "gbs", "mbs", "precision", "cluster", "task", "pp")
+"""Named where members would otherwise have the same title."""
 _MEMBER_COLUMNS = (
     RunRow.name, RunRow.branch, RunRow.commit, RunRow.ordered_at, RunRow.quarantine, RunRow.model, RunRow.gpu,
     RunRow.gpus, RunRow.dispatcher,
-    col(RunRow.contract)["routing_mode"]["value"].as_string().label("routing_mode"),
-    col(RunRow.contract)["container"]["value"].as_string().label("container"),
+    *(col(RunRow.contract)[name]["value"].as_string().label(name) for name in (*_NAMING[4:], *_SETTING_APART)),
 )  # fmt: skip
-"""Two values of the contract instead of all of it: a list would read megabytes of JSON for its titles."""
+"""Some values of the contract instead of all of it: a list would read megabytes of JSON for its titles."""
 
 
 def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
@@ -162,13 +164,13 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
         .where(col(RegressionMemberRow.regression_id).in_(ids))
         .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
     )
-    members: dict[int, list[Member]] = {id_: [] for id_ in ids}
+    members: dict[int, list[Row[Any]]] = {id_: [] for id_ in ids}
     for row in found:
-        members[row.RegressionMemberRow.regression_id].append(_member(row))
+        members[row.RegressionMemberRow.regression_id].append(row)
     return tuple(_regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id]) for row in rows)
 
 
-def _regression(row: RegressionRow, project: ProjectRow, members: Sequence[Member]) -> Regression:
+def _regression(row: RegressionRow, project: ProjectRow, members: Sequence[Row[Any]]) -> Regression:
     assert row.id is not None  # noqa: S101  # a row that was read has its key
     return Regression(
         id=row.id, project=project.slug, generated=project.generated, kind=row.kind, cause=row.cause,
@@ -176,22 +178,28 @@ def _regression(row: RegressionRow, project: ProjectRow, members: Sequence[Membe
         note=row.note, external_url=row.external_url, opened_at=aware(row.opened_at),
         changed_at=aware(row.changed_at),
         proposal=row.proposal, proposal_run_id=row.proposal_run_id, worst_delta_pct=row.worst_delta_pct,
-        gpu_hours_per_day=row.gpu_hours_per_day, members=tuple(members),
+        gpu_hours_per_day=row.gpu_hours_per_day, members=tuple(_member(one, _title(one, members)) for one in members),
     )  # fmt: skip
 
 
-def _member(row: Row[Any]) -> Member:
+def _member(row: Row[Any], title: str) -> Member:
     member: RegressionMemberRow = row.RegressionMemberRow
     return Member(
         run_id=member.run_id, run_name=row.name, branch=row.branch, commit=row.commit,
         ordered_at=aware(row.ordered_at), quarantine=row.quarantine, model=row.model, gpu=row.gpu, gpus=row.gpus,
-        dispatcher=row.dispatcher, stack_key=member.stack_key, config_key=member.config_key, title=_title(row),
+        dispatcher=row.dispatcher, stack_key=member.stack_key, config_key=member.config_key, title=title,
         usual=figure_of(member.usual_level), slow=figure_of(member.slow_level), delta_pct=member.delta_pct,
         gpu_hours_per_day=member.gpu_hours_per_day, proposal=member.proposal, joined_at=aware(member.joined_at),
     )  # fmt: skip
 
 
-def _title(row: Row[Any]) -> str:
-    named = ("model", "gpu", "gpus", "dispatcher", "routing_mode", "container")
-    known = {name: Stated(value, "metadata") for name in named if (value := getattr(row, name)) is not None}
-    return stack_title(known)
+def _title(row: Row[Any], members: Sequence[Row[Any]]) -> str:
+    """What people know the stack by, with what sets it apart from other members of that name."""
+    title = stack_title(_named(row))
+    alike = [one for one in members if stack_title(_named(one)) == title]
+    apart = [name for name in _SETTING_APART if len({getattr(one, name) for one in alike}) > 1]
+    return " · ".join([title, *(f"{name} {getattr(row, name) or 'unknown'}" for name in apart)])
+
+
+def _named(row: Row[Any]) -> dict[str, Stated]:
+    return {name: Stated(value, "metadata") for name in _NAMING if (value := getattr(row, name)) is not None}

@@ -66,7 +66,7 @@ def show_chart(request: Request, session: ReadSession, regression_id: Regression
     if member is None:
         raise NotFound(f"Run {run} is no member of regression {regression_id}.")
     points = view.points(member)
-    spec = history_chart(points, member, view.found.metric, view.back_at) if points else None
+    spec = history_chart(points, member, view.found.metric) if points else None
     return _render_regression(request, view, block="member_chart", drawn=member, points=points, spec=spec)
 
 

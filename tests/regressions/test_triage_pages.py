@@ -94,7 +94,7 @@ def test_the_page_answers_what_how_much_since_when_and_at_what_cost(
     assert re.search(r'href="https://git.example/\w{40}\.\.\.\w{40}"', text)
     assert "than the last 13 runs of this stack" in text
     assert "All code between the two commits." in text
-    assert text.count("13 baseline runs") == 2
+    assert text.count("<summary>13 baseline runs") == 2
     assert f'href="/history/{stack.stack_key}?config={stack.config_key}"' in text
 
 
@@ -111,6 +111,18 @@ def test_the_chart_marks_the_change_and_has_its_table(client: TestClient, make: 
     assert whole.startswith("<!doctype html>")
     assert "<details open><summary>Table" in whole
     assert client.get(f"/regressions/{number}/chart?run=1").status_code == 404
+
+
+def test_stacks_of_one_name_are_told_apart(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        stacks = [
+            make_slow_stack(session, stack=str(length), contract={"seq_len": {"value": length, "source": "metadata"}})
+            for length in (4096, 8192)
+        ]
+    number = make(stacks)
+    for text in (client.get("/regressions").text, client.get(f"/regressions/{number}").text):
+        assert "alltoall · seq_len 4096" in text
+        assert "alltoall · seq_len 8192" in text
 
 
 def test_a_proposal_is_answered_with_one_click(
