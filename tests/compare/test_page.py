@@ -65,7 +65,7 @@ def test_no_winner_is_named_between_two_containers(client: TestClient, make: Mak
     a, b = make(), make(OTHER_CONTAINER, step_time_ms=40_000.0)
     text = words(client.get(f"/compare?a={a}&b={b}").text)
     assert "single-field contrast no winner" in text
-    assert "No winner is named: container differs, and it must be equal before runs are ranked." in text
+    assert "No winner is named: container differs, and must be equal before runs are ranked." in text
     assert "What is measured is attributed to container; it is no verdict on the code" in text
     figures = text[text.index("Figures") : text.index("Steady windows")]
     assert "slower" in figures

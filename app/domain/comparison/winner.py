@@ -49,14 +49,9 @@ def _reasons(
 ) -> Iterator[str]:
     yield from _classes(a, found)
     if found.stack:
-        certain = [one for one in found.stack if one.is_certain]
-        fields = _listed(found.stack)
-        verb = "differs" if len(found.stack) == 1 else "differ"
-        yield (
-            f"{fields} {verb}, and it must be equal before runs are ranked."
-            if len(certain) == len(found.stack) == 1
-            else f"{fields} {verb} or may differ, and must be equal before runs are ranked."
-        )
+        alone, certain = len(found.stack) == 1, all(one.is_certain for one in found.stack)
+        verb = ("differs" if alone else "differ") + ("" if certain else " or may differ")
+        yield f"{_listed(found.stack)} {verb}, and must be equal before runs are ranked."
     for side, inside in zip("AB", sets, strict=True):
         if not inside.one_configuration:
             names = ", ".join(f"`{name}`" for name in (*inside.stack, *inside.knobs))
