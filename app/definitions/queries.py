@@ -9,7 +9,8 @@ from sqlmodel import Session, col
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, VERDICT_VERSION, changes
 from app.storage.database import transaction
 from app.storage.definition_progress import Progress, could_not_be_computed, progress
-from app.storage.tables import RunRow, VerdictRow
+from app.storage.judging_tables import VerdictRow
+from app.storage.tables import RunRow
 
 MOST_LISTED = 100
 

@@ -11,7 +11,8 @@ from app.errors import FieldError, InvalidChange, ThreewallsError
 from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import transaction
 from app.storage.decisions import pin, unpin
-from app.storage.tables import PinRow, RunRow
+from app.storage.judging_tables import PinRow
+from app.storage.tables import RunRow
 
 log = structlog.get_logger(__name__)
 

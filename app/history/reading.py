@@ -17,16 +17,20 @@ from app.domain.history_view import (
     configurations,
     standing,
 )
-from app.domain.run import Stated
+from app.domain.run import Metric, Stated
 from app.history.stacks import Stack
 from app.storage.decisions import Pin, pins
 from app.storage.findings import stated
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
+from app.storage.run_records import metrics_of
 from app.storage.stack_runs import StackRun, stack_runs
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import RunRow
 from app.storage.verdicts import current_verdicts
 
 MOST_PROBES = 100
 """Contracts are large. In a longer history versions are looked up at so many runs, evenly spread."""
+_AT_ONCE = 500
+"""Numbers in one query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ class Alarm:
 
 
 def read_history(session: Session, stack: Stack) -> History:
-    runs = tuple(stack_runs(session, stack.project_id, stack.stack_key))
+    """Without figures, which take longer to read than all else of a long history (`read_figures`)."""
+    runs = tuple(stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False))
     version = max((run.definition_version for run in runs), default=0)
     standings = tuple(standing(run, stack.baseline_branch, version) for run in runs)
     return History(
@@ -72,6 +77,27 @@ def read_history(session: Session, stack: Stack) -> History:
         configurations=configurations(runs, standings, _priors(session, runs, standings)),
         pins=pins(session, stack.project_id, stack.stack_key),
     )
+
+
+def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dict[int, Metric | None]:
+    """One headline figure of each of these runs, by number."""
+    found: dict[int, Metric | None] = {}
+    column = col(RunRow.metrics)[metric].label("stored")
+    for start in range(0, len(runs), _AT_ONCE):
+        ids = [run.id for run in runs[start : start + _AT_ONCE]]
+        rows = session.execute(select(RunRow.id, column).where(col(RunRow.id).in_(ids)))  # type: ignore[call-overload]
+        found |= {run_id: metrics_of({metric: stored})[metric] for run_id, stored in rows}
+    return found
+
+
+def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapping[str, Metric | None]]:
+    """The headline figures of each of these runs, by number."""
+    found: dict[int, Mapping[str, Metric | None]] = {}
+    for start in range(0, len(run_ids), _AT_ONCE):
+        wanted = col(RunRow.id).in_(run_ids[start : start + _AT_ONCE])
+        rows = session.execute(select(RunRow.id, RunRow.metrics).where(wanted))  # type: ignore[call-overload]
+        found |= {run_id: metrics_of(stored) for run_id, stored in rows}
+    return found
 
 
 def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:

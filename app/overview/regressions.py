@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, exists, func, select
 from sqlmodel import Session, col
 
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.run_records import aware
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import ProjectRow, RunRow
 
 SHOWN = 10
 _NEED_SOMEBODY = ("open", "acknowledged")

@@ -8,7 +8,7 @@ from sqlmodel import col
 
 from app.domain.alarms import UPGRADES
 from app.domain.matching import AXES, Axis, axis_of
-from app.storage.tables import RegressionRow
+from app.storage.judging_tables import RegressionRow
 
 _UPGRADE = "upgrade"
 

@@ -22,8 +22,9 @@ from app.regressions.stack import Candidate, Stack, read_stack
 from app.settings import Settings
 from app.storage import json_column, stack_work
 from app.storage.database import read_session, transaction
+from app.storage.judging_tables import StackWorkRow
 from app.storage.stack_work import StackClaim
-from app.storage.tables import RunRow, StackWorkRow, utc_now
+from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import to_json
 from app.storage.verdicts import put_verdict, stored_documents
 

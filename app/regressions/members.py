@@ -11,9 +11,10 @@ from app.domain.cost import extra_ms, regression_cost, steps_of_run, total_cost
 from app.domain.triage import ACTIVE
 from app.regressions.stack import Candidate
 from app.storage import audit
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.run_records import aware
 from app.storage.stack_runs import StackRun
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, utc_now
+from app.storage.tables import ProjectRow, RunRow, utc_now
 
 
 @dataclass(slots=True)

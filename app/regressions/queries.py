@@ -13,8 +13,9 @@ from app.errors import NotFound
 from app.regressions.causes import axis_of_cause, has_axis
 from app.regressions.filters import ACTIVE_STATES, ANY_STATE, NOBODY, UNKNOWN, RegressionFilters
 from app.regressions.read_models import Member, Options, Regression, RegressionPage, figure_of
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.run_records import aware
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import ProjectRow, RunRow
 
 PAGE_SIZE = 50
 
@@ -159,7 +160,7 @@ _MEMBER_COLUMNS = (
 def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
     ids = [row.RegressionRow.id for row in rows]
     found = session.execute(
-        select(RegressionMemberRow, *_MEMBER_COLUMNS)  # type: ignore[call-overload]
+        select(RegressionMemberRow, *_MEMBER_COLUMNS)
         .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(col(RegressionMemberRow.regression_id).in_(ids))
         .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))

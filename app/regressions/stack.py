@@ -13,10 +13,11 @@ from sqlmodel import Session, col
 
 from app.domain.matching import BaselineRules
 from app.storage.decisions import ANY_BRANCH
+from app.storage.judging_tables import PinRow
 from app.storage.run_records import aware
 from app.storage.stack_runs import StackRun, stack_runs
 from app.storage.stack_work import StackClaim
-from app.storage.tables import PinRow, ProjectRow, RunRow
+from app.storage.tables import ProjectRow, RunRow
 
 LOOK_BACK = 400
 """The newest earlier runs of the stack that are looked at, and as many of the run's own configuration."""

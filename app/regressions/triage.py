@@ -20,8 +20,9 @@ from app.errors import EditConflict, FieldError, InvalidChange, NotFound
 from app.queue import JUDGE_STACK, enqueue
 from app.storage import audit, decisions
 from app.storage.database import transaction
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.run_records import aware
-from app.storage.tables import RegressionMemberRow, RegressionRow, utc_now
+from app.storage.tables import utc_now
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,8 @@ from app.domain.suspect_evidence import RankedSuspect
 from app.domain.verdict_document import VerdictDocument
 from app.errors import NotFound
 from app.storage.evidence import suspects_with_evidence
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
+from app.storage.tables import RunRow
 from app.storage.verdicts import StoredVerdict, current_verdict
 from app.storage.what_changed import what_changed_of
 

@@ -10,6 +10,7 @@ from sqlmodel import Session, col
 from app.errors import NotFound
 from app.runs.filters import UNKNOWN, RunFilters, page_number
 from app.storage import series
+from app.storage.judging_tables import StackWorkRow, VerdictRow
 from app.storage.run_list import FilterOptions, RunListItem, RunPage, count_runs, list_item, list_runs
 from app.storage.run_records import (
     Judged,
@@ -23,7 +24,7 @@ from app.storage.run_records import (
     files_of,
     is_updating,
 )
-from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow, StackWorkRow, VerdictRow
+from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow
 
 __all__ = [
     "PAGE_SIZE",

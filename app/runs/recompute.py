@@ -16,9 +16,10 @@ from sqlmodel import Session, col
 from app.domain.definitions import VERDICT_VERSION
 from app.settings import Settings
 from app.storage.definition_progress import is_outdated
+from app.storage.judging_tables import StackWorkRow, VerdictRow
 from app.storage.run_work import ask_to_read
 from app.storage.stack_work import EVERYTHING, ask_to_judge
-from app.storage.tables import RunRow, StackWorkRow, VerdictRow, utc_now
+from app.storage.tables import RunRow, utc_now
 
 BATCH_RUNS = 16
 BATCH_SECONDS = 5.0

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from sqlalchemy import select
 from sqlmodel import Session, col
 
+from app.storage.judging_tables import AuditEventRow
 from app.storage.run_records import aware
-from app.storage.tables import AuditEventRow
 
 Subject = Literal["regression", "run", "stack", "project"]
 

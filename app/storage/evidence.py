@@ -23,7 +23,8 @@ from app.domain.suspect_evidence import (
     value_text,
 )
 from app.domain.verdict_document import VerdictDocument
-from app.storage.tables import RunRow, VerdictRow
+from app.storage.judging_tables import VerdictRow
+from app.storage.tables import RunRow
 
 MOST_RESULTS = 200
 """Newest A/Bs of a field, and newest runs of other stacks, that are looked at."""

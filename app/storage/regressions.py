@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from app.storage.tables import RegressionRow
+from app.storage.judging_tables import RegressionRow
 
 NEEDS_SOMEBODY = "open"
 """The state in which nobody has looked at a regression yet."""

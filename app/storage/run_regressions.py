@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import and_, or_, select
 from sqlmodel import Session, col
 
-from app.storage.tables import RegressionMemberRow, RegressionRow
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 
 _CLOSED = ("fixed", "invalid")
 

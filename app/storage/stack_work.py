@@ -17,8 +17,9 @@ from sqlmodel import Session, col
 
 from app.settings import Settings
 from app.storage.definition_progress import outdated_projects
+from app.storage.judging_tables import StackWorkRow
 from app.storage.run_records import aware
-from app.storage.tables import RunRow, StackWorkRow, utc_now
+from app.storage.tables import RunRow, utc_now
 
 log = structlog.get_logger(__name__)
 

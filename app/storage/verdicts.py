@@ -12,8 +12,9 @@ from app.domain.contract.values import shown
 from app.domain.definitions import VERDICT_VERSION
 from app.domain.matching import Difference
 from app.domain.verdict_document import VerdictDocument
+from app.storage.judging_tables import VerdictRow
 from app.storage.run_records import aware
-from app.storage.tables import RunRow, VerdictRow
+from app.storage.tables import RunRow
 from app.storage.typed_json import from_json, to_json
 
 _AT_ONCE = 500

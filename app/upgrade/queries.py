@@ -14,9 +14,10 @@ from app.domain.cost import regression_cost, steps_of_run
 from app.domain.matching import RunFacts, RunRecord
 from app.domain.upgrade import ConfigRuns, Pair, UpgradeReport, compare_sides
 from app.errors import NotFound
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.run_records import aware
 from app.storage.stack_runs import COMPARED, facts_of, full_records
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import ProjectRow, RunRow
 
 ANY_BRANCH = "*"
 _EVER = datetime.min.replace(tzinfo=UTC)

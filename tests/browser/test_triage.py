@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlmodel import col
 
 from app.storage.database import read_session, transaction
-from app.storage.tables import AuditEventRow, RegressionRow
+from app.storage.judging_tables import AuditEventRow, RegressionRow
 from tests.browser.conftest import House, OpenPage
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
 
@@ -28,7 +28,7 @@ def settled(page: Page) -> Page:
     """Every chart is asked for when it comes into sight, and drawn."""
     for chart in page.locator(".member-chart").all():
         chart.scroll_into_view_if_needed()
-    expect(page.locator(".member-chart[hx-trigger]")).to_have_count(0)
+        expect(chart).not_to_have_attribute("hx-trigger", "revealed")
     expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0)
     return page
 

@@ -17,7 +17,8 @@ from sqlmodel import select
 from starlette.testclient import TestClient
 
 from app.storage.database import transaction
-from app.storage.tables import AuditEventRow, RunRow
+from app.storage.judging_tables import AuditEventRow
+from app.storage.tables import RunRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 
 HTML = {"Accept": "text/html"}

@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 
 from app.settings import Settings
 from app.storage.database import read_session, transaction
-from app.storage.tables import RunRow, StackWorkRow
+from app.storage.judging_tables import StackWorkRow
+from app.storage.tables import RunRow
 from tests.embedded.processes import Running
 from tests.regressions.judging import arrive, judge_all, steady
 from tests.runs.uploading import assert_problem, upload

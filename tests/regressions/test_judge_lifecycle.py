@@ -8,7 +8,8 @@ from app.domain.run import Metric, Value
 from app.settings import Settings
 from app.storage.audit import events
 from app.storage.database import read_session, transaction
-from app.storage.tables import RegressionMemberRow, RegressionRow, utc_now
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
+from app.storage.tables import utc_now
 from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
 
 NEW_CONTAINER: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}

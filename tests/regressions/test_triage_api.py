@@ -10,8 +10,9 @@ from sqlmodel import Session, col
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session, transaction
+from app.storage.judging_tables import AuditEventRow, RegressionMemberRow, RegressionRow
 from app.storage.regressions import open_regressions
-from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import RunRow
 from tests.regressions.triaged import FIRST, SlowStack, make_regression, make_slow_stack
 
 Make = Callable[..., int]

@@ -10,7 +10,8 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session, transaction
-from app.storage.tables import ProjectRow, RegressionRow
+from app.storage.judging_tables import RegressionRow
+from app.storage.tables import ProjectRow
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
 
 HTML = {"Accept": "text/html"}

@@ -12,8 +12,9 @@ from sqlmodel import Session
 from app.domain.matching import assess
 from app.domain.verdict_document import verdict_document
 from app.storage import audit
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.stack_runs import full_records
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import RunRow
 from app.storage.verdicts import put_verdict
 from tests.builders import make_project, make_run
 

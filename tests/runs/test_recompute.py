@@ -14,8 +14,9 @@ from app.settings import Settings
 from app.storage import stack_work
 from app.storage.database import read_session, transaction
 from app.storage.definition_progress import is_project_outdated, progress
+from app.storage.judging_tables import VerdictRow
 from app.storage.log_files import LogFiles
-from app.storage.tables import ReadingRow, RunRow, VerdictRow
+from app.storage.tables import ReadingRow, RunRow
 from tests.runs.uploading import upload
 from tests.training_logs import training_log
 from workers.tasks import judge_stack, process_run

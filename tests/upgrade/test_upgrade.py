@@ -12,7 +12,8 @@ from sqlmodel import Session, col, select
 from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
-from app.storage.tables import ProjectRow, RegressionRow
+from app.storage.judging_tables import RegressionRow
+from app.storage.tables import ProjectRow
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.runs.uploading import assert_problem
 

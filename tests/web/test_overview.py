@@ -12,7 +12,8 @@ from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
 from app.storage.database import transaction
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
+from app.storage.tables import RunRow
 from tests.builders import make_run
 
 Make = Callable[..., int]

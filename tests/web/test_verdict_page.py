@@ -14,7 +14,8 @@ from app.domain.detection import Prior
 from app.domain.numbers import THIN
 from app.storage import audit
 from app.storage.database import read_session, transaction
-from app.storage.tables import PinRow, ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackWorkRow
+from app.storage.judging_tables import PinRow, RegressionMemberRow, RegressionRow, StackWorkRow
+from app.storage.tables import ProjectRow, RunRow
 from tests.judged import judge, make_baseline, make_stack_run
 
 HTML = {"Accept": "text/html"}
