@@ -103,7 +103,7 @@ def _levels(points: Sequence[Point], member: Member, metric: str, scale: float) 
     first, between = points[0].place, math.sqrt(member.usual * member.slow)
     slow_ones = (p.place for p in points if p.place > slow and p.role == "after" and p.value > between)
     # After an upgrade the first run is the slow one, and the usual level is that of another stack.
-    until = slow if slow > first else points[-1].place + 1
+    until = slow if slow > first else max(points[-1].place, first + 1)
     return [
         _level(first, until, member.usual * scale, f"usual {figure_text(metric, member.usual)}"),
         _level(slow, max(slow_ones, default=slow + 1), member.slow * scale, f"slow {figure_text(metric, member.slow)}"),
