@@ -55,6 +55,12 @@ def gpu_hours(hours: float) -> str:
     return grouped(hours, 0 if hours >= 9.95 else 1)
 
 
+def daily_cost(hours: float) -> str:
+    """`about 41 GPU-hours a day`, `under 0.1 GPU-hours a day`."""
+    text = gpu_hours(hours)
+    return f"{'' if text.startswith('under') else 'about '}{text} GPU-hours a day"
+
+
 def _interval(low: float | None, high: float | None, *, rises: bool) -> str:
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ""
