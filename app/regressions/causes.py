@@ -6,8 +6,8 @@ The key begins with an axis (`code:0f3c2a9d...`), or with `upgrade` and the fiel
 from sqlalchemy import ColumnElement, or_
 from sqlmodel import col
 
-from app.domain.alarms import UPGRADES
 from app.domain.matching import AXES, Axis, axis_of
+from app.domain.matching.assessment import UPGRADES
 from app.storage.judging_tables import RegressionRow
 
 _UPGRADE = "upgrade"
