@@ -10,6 +10,7 @@ from typing import Literal
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
 from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate, Verdict, family_prior, judge
+from app.domain.detection.baseline import select_baseline
 from app.domain.matching import Comparability, Difference, RunFacts, RunRecord, compare_contracts
 from app.domain.matching.selection import current_level
 
@@ -85,16 +86,34 @@ def cause_key(field: str, old_value: str, new_value: str) -> str:
     return f"upgrade:{field}:{old_value}:{new_value}"
 
 
+class Family:
+    """What is known of run-to-run variation: from the other configurations of the old side, on the same GPU and of the
+    same class.
+    """
+
+    def __init__(self, configs: Sequence[ConfigRuns]) -> None:
+        self._levels = [(one, _estimates(current_level(one.runs, DEFAULT_PRIOR))) for one in configs]
+
+    def prior(self, old: ConfigRuns) -> Prior:
+        gpu, style = old.newest.contract.get("gpu"), old.newest.semantic_class
+        return family_prior(
+            level
+            for one, level in self._levels
+            if one is not old and one.newest.contract.get("gpu") == gpu and one.newest.semantic_class == style
+        )
+
+
 def compare_sides(
     field: str, old_value: str, new_value: str, old: Sequence[ConfigRuns], new: Sequence[ConfigRuns]
 ) -> UpgradeReport:
     """`old` and `new`: the usable CI runs of each side by configuration, in any order."""
     before, after = _by_stack(old, field), _by_stack(new, field)
+    family = Family(old)
     pairs: list[Pair] = []
     near: list[NearPair] = []
     unmatched = []
     for stack, configs in after.items():
-        found = [pair for config in configs if (pair := _pair(field, config, before.get(stack, ()), old))]
+        found = [pair for config in configs if (pair := _pair(field, config, before.get(stack, ()), family))]
         pairs += found
         if not found:
             unmatched.append(_newest(configs))
@@ -127,30 +146,18 @@ def _rest(run: RunRecord, field: str) -> tuple[object, ...]:
     return tuple(comparable(name, run.contract[name].value) if name in run.contract else None for name in names)
 
 
-def _pair(field: str, new: ConfigRuns, candidates: Sequence[ConfigRuns], family: Sequence[ConfigRuns]) -> Pair | None:
+def _pair(field: str, new: ConfigRuns, candidates: Sequence[ConfigRuns], family: Family) -> Pair | None:
     """The same configuration on the old side; None when every one there differs in a knob, too."""
     for old in sorted(candidates, key=lambda one: -_number(one.newest.run)):
         found = compare_contracts(old.newest, new.newest)
         beyond = [one for one in (*found.stack, *found.knobs) if one.field != field]
         if not beyond:
-            prior = _prior(old, family)
+            prior = family.prior(old)
             after, before = (_estimates(current_level(side.runs, prior)) for side in (new, old))
-            measured = judge(after, before, prior)
+            # One odd run among those of the new side is no part of it, as it is none of a baseline.
+            measured = judge(select_baseline(after, prior.variance).used, before, prior)
             return Pair(old.newest, new.newest, found, measured, bool(old.commits & new.commits))
     return None
-
-
-def _prior(old: ConfigRuns, family: Sequence[ConfigRuns]) -> Prior:
-    """Learned from the other configurations of the old side, on the same GPU and of the same class."""
-    gpu = old.newest.contract.get("gpu")
-    others = (
-        one.runs
-        for one in family
-        if one is not old
-        and one.newest.contract.get("gpu") == gpu
-        and one.newest.semantic_class == old.newest.semantic_class
-    )
-    return family_prior([_estimates(current_level(runs, DEFAULT_PRIOR)) for runs in others])
 
 
 def _estimates(runs: Iterable[RunFacts]) -> list[RunEstimate]:

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from app.domain.changes import gpu_hours
+from app.domain.changes import daily_cost
 from app.domain.numbers import THIN, counted, grouped
 from app.domain.upgrade import Pair, UpgradeReport
-
-LEAST_HOURS = 0.1
-"""Below this the number itself says that it is an estimate: `under 0.1`."""
 
 
 def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = None) -> str:
@@ -16,8 +13,7 @@ def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = No
         return f"No stack can be measured on both sides{_why_none(report)}."
     text = ", ".join(_parts(report.pairs))
     if gpu_hours_per_day:
-        about = "" if gpu_hours_per_day < LEAST_HOURS else "about "
-        text += f"; {about}{gpu_hours(gpu_hours_per_day)} GPU-hours a day"
+        text += f"; {daily_cost(gpu_hours_per_day)}"
     return f"{text}."
 
 

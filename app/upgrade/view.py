@@ -80,18 +80,20 @@ def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
     """Stacks in one line each, told apart: where two are called the same, what differs between them is added."""
     contracts = [{name: one for name, one in run.contract.items() if name != field} for run in runs]
     titles = [stack_title(contract) for contract in contracts]
-    told = []
+    alike: dict[str, list[Mapping[str, Stated]]] = {}
     for contract, title in zip(contracts, titles, strict=True):
-        alike = [other for other, its in zip(contracts, titles, strict=True) if its == title]
-        told.append(" · ".join([title, *_apart(contract, alike)]))
-    return told
+        alike.setdefault(title, []).append(contract)
+    apart = {title: _apart(group) for title, group in alike.items()}
+    return [
+        " · ".join([title, *(f"{name} {shown(contract[name].value)}" for name in apart[title] if name in contract)])
+        for contract, title in zip(contracts, titles, strict=True)
+    ]
 
 
-def _apart(contract: Mapping[str, Stated], alike: Sequence[Mapping[str, Stated]]) -> list[str]:
-    names = [name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _IN_TITLE]
-    differing = [name for name in names if len({_comparable(name, one) for one in alike}) > 1]
-    known = [(name, contract[name]) for name in differing[:_MOST_APART] if name in contract]
-    return [f"{name} {shown(one.value)}" for name, one in known]
+def _apart(alike: Sequence[Mapping[str, Stated]]) -> list[str]:
+    """The first fields in which contracts of one title differ."""
+    names = (name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _IN_TITLE)
+    return [name for name in names if len({_comparable(name, one) for one in alike}) > 1][:_MOST_APART]
 
 
 def _comparable(name: str, contract: Mapping[str, Stated]) -> object:

@@ -101,6 +101,14 @@ def test_only_the_current_level_of_either_side_counts() -> None:
     assert set(found.pairs[0].measured.baseline_used) == {run.run for run in after.runs}
 
 
+def test_one_odd_run_on_the_new_side_is_no_part_of_it() -> None:
+    new = config(NEW, slower=0.05, first=50)
+    odd = make_record("99", {"container": NEW}, slower=0.25)
+    found = report([config(OLD)], [ConfigRuns(odd, (*new.runs, odd))])
+    assert found.pairs[0].measured.step_time is not None
+    assert found.pairs[0].measured.step_time.delta_pct == pytest.approx(5.1, abs=0.3)
+
+
 def test_stacks_that_share_all_but_the_field_are_counted() -> None:
     old = [config(OLD).newest, config(OLD, {"seq_len": 8192}).newest]
     new = [config(NEW).newest, config(NEW, {"dispatcher": "deepep"}).newest]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from app.domain.changes import gpu_hours
+from app.domain.changes import daily_cost
 from app.domain.numbers import THIN, counted
 from app.domain.report.markdown_text import escaped, link
 from app.domain.report.run_report import RegressionOfRun, RunReport
@@ -110,7 +110,7 @@ def _regression(one: RegressionOfRun) -> str:
     parts = [
         f"{link(f'regression {one.id}', one.address)}, {escaped(one.state)}, {how}: {escaped(one.cause)}",
         f"{counted(one.stacks, 'stack')}",
-        f"about {gpu_hours(one.gpu_hours_per_day)} GPU-hours a day" if one.gpu_hours_per_day is not None else "",
+        daily_cost(one.gpu_hours_per_day) if one.gpu_hours_per_day is not None else "",
         f"with {escaped(one.assignee)}" if one.assignee else "",
         link("issue", one.external_url) if one.external_url else "",
     ]
