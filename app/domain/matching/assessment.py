@@ -15,7 +15,6 @@ from app.domain.matching.record import RunFacts, RunRecord
 from app.domain.matching.selection import BaselineRules, unfit_because
 from app.domain.matching.suspects import Suspect, suspects
 
-
 UPGRADES = ("container", "cluster")
 """Fields of the stack that a project moves to as a whole. More GPUs or another model are another task."""
 
