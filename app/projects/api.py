@@ -7,9 +7,9 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.run import Value
-from app.projects.availability import find_availability
 from app.projects.defaults import MAX_AUTHOR, Default, Defaults, get_defaults, set_defaults
 from app.projects.rules import Rules, get_rules, set_rules
+from app.storage.availability import find_availability
 from app.storage.database import read_session
 from app.storage.decisions import MAX_BRANCH
 from app.web.dependencies import AppEngine, ReadSession
@@ -164,5 +164,5 @@ def read_availability(
     project: Annotated[str, Query(max_length=100, description="Only runs of this project; else of all.")] = "",
 ) -> AvailabilityList:
     """Which dispatchers work in which container. A failed import is a fact of the container, not of speed."""
-    found = find_availability(session, container=container, project=project)
+    found = find_availability(session, containers=(container,) if container else None, project=project)
     return AvailabilityList(items=[AvailabilityItem.model_validate(item, from_attributes=True) for item in found])

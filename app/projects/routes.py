@@ -10,13 +10,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.contract.fields import FIELDS
 from app.errors import InvalidChange, InvalidUpload
-from app.projects.availability import find_availability
-from app.projects.availability_view import availability_table, told
 from app.projects.defaults import get_defaults, set_defaults
 from app.projects.rules import get_rules, set_rules
 from app.projects.rules_form import RulesForm, filled_rules_form, read_rules_form
 from app.projects.settings_form import SettingsForm, filled_form, read_settings_form
+from app.storage.availability import find_availability
 from app.storage.database import read_session
+from app.web.availability_table import availability_table, told
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import sent_form
 from app.web.templating import render

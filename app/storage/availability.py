@@ -1,5 +1,6 @@
 """Whether a dispatcher works in a container, over all runs whose logs prove something of it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,11 +27,13 @@ class ContainerDispatcher:
     evidence: tuple[Evidence, ...]
 
 
-def find_availability(session: Session, *, container: str = "", project: str = "") -> tuple[ContainerDispatcher, ...]:
-    """By container and dispatcher, of one container or project where named."""
+def find_availability(
+    session: Session, *, containers: Collection[str] | None = None, project: str = ""
+) -> tuple[ContainerDispatcher, ...]:
+    """By container and dispatcher, of some containers or one project where named; "" is the unknown container."""
     chosen = select(AvailabilityRow).join(ProjectRow, col(ProjectRow.id) == col(AvailabilityRow.project_id))
-    if container:
-        chosen = chosen.where(col(AvailabilityRow.container) == container)
+    if containers is not None:
+        chosen = chosen.where(col(AvailabilityRow.container).in_(containers))
     if project:
         chosen = chosen.where(col(ProjectRow.slug) == project)
     found: dict[tuple[str, str], list[AvailabilityRow]] = {}

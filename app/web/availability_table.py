@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.projects.availability import ContainerDispatcher
+from app.storage.availability import ContainerDispatcher
 from app.web.numbers import counted
 
 DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
