@@ -6,7 +6,18 @@ across(standings, floor) -> tuple[ClassSummary, ...]     counts and ranges over 
 scaling_series(configurations) -> tuple[ScalingSeries]   one workload at several sizes
 """
 
-from app.domain.ranking.across import ClassSummary, GainRange, StackResult, Tally, TallyGroup, across, results_of
+from app.domain.ranking.across import (
+    BoardResults,
+    ClassSummary,
+    GainRange,
+    StackResult,
+    Tally,
+    TallyGroup,
+    across,
+    board_results,
+    results_of,
+    summaries,
+)
 from app.domain.ranking.families import Family, family_of, hardware_of
 from app.domain.ranking.incremental import Head, HeadChange, Update, heads_of, prior_to_keep, update
 from app.domain.ranking.rank import rank_runs, rank_stack
@@ -18,6 +29,7 @@ __all__ = [
     "DISPATCHERS",
     "LEVELS",
     "Board",
+    "BoardResults",
     "ClassSummary",
     "Configured",
     "Entry",
@@ -36,6 +48,7 @@ __all__ = [
     "TallyGroup",
     "Update",
     "across",
+    "board_results",
     "family_of",
     "hardware_of",
     "heads_of",
@@ -45,5 +58,6 @@ __all__ = [
     "results_of",
     "routing_class",
     "scaling_series",
+    "summaries",
     "update",
 ]

@@ -34,6 +34,20 @@ class StackResult:
 
 
 @dataclass(frozen=True, slots=True)
+class BoardResults:
+    """What is told of one board across stacks: slim enough to be kept beside it and read for hundreds of stacks."""
+
+    stack_key: str
+    hardware: str
+    family: str
+    routing_mode: str
+    semantic_class: str
+    floor: str
+    is_ranking: bool
+    results: tuple[StackResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GainRange:
     """The lowest and the highest gain in throughput over alltoall, percent, each with its stack."""
 
@@ -85,12 +99,23 @@ class ClassSummary:
 
 def across(standings: Iterable[StackStandings], floor: str) -> tuple[ClassSummary, ...]:
     """One summary for each hardware, family and class among `standings`. Different classes are never added up."""
-    classes: dict[tuple[str, str, str, str], list[tuple[StackStandings, Board]]] = {}
-    for stack in sorted(standings, key=lambda one: one.stack_key):
-        for board in stack.boards_at(floor):
-            key = (stack.hardware, stack.family, board.routing_mode, board.semantic_class)
-            classes.setdefault(key, []).append((stack, board))
-    return tuple(_summary(key, classes[key], floor) for key in sorted(classes))
+    return summaries(board_results(stack, board) for stack in standings for board in stack.boards_at(floor))
+
+
+def summaries(boards: Iterable[BoardResults]) -> tuple[ClassSummary, ...]:
+    """The same from the results of boards, all of one floor."""
+    classes: dict[tuple[str, str, str, str], list[BoardResults]] = {}
+    for one in sorted(boards, key=lambda one: one.stack_key):
+        key = (one.hardware, one.family, one.routing_mode, one.semantic_class)
+        classes.setdefault(key, []).append(one)
+    return tuple(_summary(classes[key]) for key in sorted(classes))
+
+
+def board_results(stack: StackStandings, board: Board) -> BoardResults:
+    return BoardResults(
+        stack.stack_key, stack.hardware, stack.family, board.routing_mode, board.semantic_class, board.floor,
+        board.is_ranking, results_of(stack, board),
+    )  # fmt: skip
 
 
 def results_of(stack: StackStandings, board: Board) -> tuple[StackResult, ...]:
@@ -131,20 +156,18 @@ def _solid_gain(entry: Entry) -> float | None:
     return None if gain is None or gain.duel.directional else gain.duel.gain_pct
 
 
-def _summary(
-    key: tuple[str, str, str, str], stacks: Sequence[tuple[StackStandings, Board]], floor: str
-) -> ClassSummary:
-    hardware, family, routing_mode, semantic_class = key
-    results = [result for stack, board in stacks for result in results_of(stack, board)]
+def _summary(boards: Sequence[BoardResults]) -> ClassSummary:
+    results = [result for one in boards for result in one.results]
     groups = sorted({(one.precision, one.ep_size) for one in results})
+    first = boards[0]
     return ClassSummary(
-        hardware=hardware,
-        family=family,
-        routing_mode=routing_mode,
-        semantic_class=semantic_class,
-        floor=floor,
-        stacks=len(stacks),
-        rankings=sum(board.is_ranking for _, board in stacks),
+        hardware=first.hardware,
+        family=first.family,
+        routing_mode=first.routing_mode,
+        semantic_class=first.semantic_class,
+        floor=first.floor,
+        stacks=len(boards),
+        rankings=sum(one.is_ranking for one in boards),
         overall=TallyGroup(None, None, _tallies(results)),
         groups=tuple(
             TallyGroup(precision, size, _tallies([r for r in results if (r.precision, r.ep_size) == (precision, size)]))

@@ -1,0 +1,111 @@
+"""The history of leaders: who stood at the head of a board, from when on."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import and_, select
+from sqlmodel import Session, col
+
+from app.domain.ranking import Head, HeadChange
+from app.domain.ranking.incremental import NEWS_FLOOR
+from app.storage.run_records import aware
+from app.storage.standings_tables import LeaderChangeRow, StandingRow
+from app.storage.tables import ProjectRow, RunRow
+from app.storage.typed_json import from_json, to_json
+
+NEWEST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """A change at the head of one board. `at`: when it was noticed.
+
+    `run_id`: the newest run of the stack then, which stands in the history at `placed_at`; None when it is gone.
+    """
+
+    id: int
+    project: str
+    stack_key: str
+    title: str
+    hardware_slug: str
+    family_slug: str
+    floor: str
+    at: datetime
+    run_id: int | None
+    run_name: str
+    placed_at: datetime | None
+    change: HeadChange
+
+
+def leader_changes(
+    session: Session,
+    *,
+    hardware_slug: str = "",
+    family_slug: str = "",
+    project: str = "",
+    stack_keys: Sequence[str] = (),
+    newest: int | None = NEWEST,
+) -> tuple[LeaderChange, ...]:
+    """Newest first, of stacks that have standings still; narrowed to what is named."""
+    same = and_(
+        col(StandingRow.project_id) == LeaderChangeRow.project_id,
+        col(StandingRow.stack_key) == LeaderChangeRow.stack_key,
+    )
+    chosen = (
+        select(LeaderChangeRow, StandingRow, ProjectRow.slug, RunRow.name, RunRow.ordered_at)  # type: ignore[call-overload]
+        .join(StandingRow, same)
+        .join(ProjectRow, col(ProjectRow.id) == LeaderChangeRow.project_id)
+        .outerjoin(RunRow, col(RunRow.id) == LeaderChangeRow.run_id)
+        .order_by(col(LeaderChangeRow.at).desc(), col(LeaderChangeRow.id).desc())
+        .limit(newest)
+    )
+    for value, column in (
+        (hardware_slug, col(StandingRow.hardware_slug)),
+        (family_slug, col(StandingRow.family_slug)),
+        (project, col(ProjectRow.slug)),
+    ):
+        if value:
+            chosen = chosen.where(column == value)
+    if stack_keys:
+        chosen = chosen.where(col(LeaderChangeRow.stack_key).in_(stack_keys))
+    return tuple(
+        LeaderChange(
+            row.id, slug, row.stack_key, stack.title, stack.hardware_slug, stack.family_slug, row.floor, aware(row.at),
+            row.run_id, name or "", aware(ordered_at) if ordered_at else None, _change(row),
+        )
+        for row, stack, slug, name, ordered_at in session.execute(chosen)
+    )  # fmt: skip
+
+
+def last_heads(session: Session, project_id: int, stack_key: str) -> tuple[Head, ...]:
+    """The newest of each class of the stack."""
+    rows = session.execute(
+        select(LeaderChangeRow.after)  # type: ignore[call-overload]
+        .where(col(LeaderChangeRow.project_id) == project_id, col(LeaderChangeRow.stack_key) == stack_key)
+        .order_by(col(LeaderChangeRow.id))
+    ).scalars()
+    heads = [from_json(Head, stored) for stored in rows]
+    return tuple({(head.routing_mode, head.semantic_class): head for head in heads}.values())
+
+
+def add_leader_changes(
+    session: Session, project_id: int, stack_key: str, run_id: int | None, changes: Iterable[HeadChange]
+) -> None:
+    session.add_all(
+        LeaderChangeRow(
+            project_id=project_id,
+            stack_key=stack_key,
+            floor=NEWS_FLOOR,
+            routing_mode=change.after.routing_mode,
+            semantic_class=change.after.semantic_class,
+            before=to_json(change.before),
+            after=to_json(change.after),
+            run_id=run_id,
+        )
+        for change in changes
+    )
+
+
+def _change(row: LeaderChangeRow) -> HeadChange:
+    return HeadChange(None if row.before is None else from_json(Head, row.before), from_json(Head, row.after))

@@ -1,0 +1,314 @@
+"""The standings that are kept, as pages and the API read them: documents of a page of stacks, slim results of all."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, and_, func, select
+from sqlmodel import Session, col
+
+from app.domain.ranking import (
+    LEVELS,
+    Board,
+    BoardResults,
+    ClassSummary,
+    StackResult,
+    StackStandings,
+    routing_class,
+    summaries,
+)
+from app.domain.run import Value
+from app.storage.findings import frozen
+from app.storage.run_records import aware
+from app.storage.standings_tables import StandingBoardRow, StandingRow
+from app.storage.tables import ProjectRow
+from app.storage.typed_json import from_json
+
+PAGE_SIZE = 25
+DEFAULT_FLOOR = "screen"
+
+Key = tuple[int, str]
+"""Project and stack key."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandingsFilters:
+    """What a page of stacks is narrowed to. Empty: any.
+
+    `floor`: the weakest evidence that counts. `routing`: forced, natural or unknown, or one routing mode.
+    `ep_size`: stacks in which a dispatcher ran, or could not, at that size.
+    """
+
+    project: str = ""
+    floor: str = DEFAULT_FLOOR
+    routing: str = ""
+    semantic_class: str = ""
+    precision: str = ""
+    ep_size: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStandings:
+    """A stack with its standings. `standings.boards` are those that were asked for, not all that are kept.
+
+    `title`, `container`, `gpus` and `about` (contract fields of the stack by name) are those of its newest run.
+    """
+
+    project_id: int
+    project: str
+    generated: bool
+    stack_key: str
+    title: str
+    hardware: str
+    hardware_slug: str
+    family: str
+    family_slug: str
+    precision: str
+    container: str
+    gpus: int | None
+    about: Mapping[str, Value]
+    runs: int
+    newest_run_id: int
+    newest_at: datetime
+    updated_at: datetime
+    ranking_version: int
+    standings: StackStandings
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """The values that occur among the stacks of one hardware and family, for the filters."""
+
+    projects: tuple[str, ...] = ()
+    routing_modes: tuple[str, ...] = ()
+    semantic_classes: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    ep_sizes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StandingsPage:
+    """One page of stacks, those with the newest runs first; `page` counts from 1.
+
+    `total` and `summaries` (one for each class, over boards) are of all stacks that match, on whichever page.
+    `hardware` and `family` are the names; empty when no stack has these slugs.
+    """
+
+    hardware: str
+    family: str
+    items: tuple[KeptStandings, ...]
+    total: int
+    page: int
+    size: int
+    summaries: tuple[ClassSummary, ...]
+    options: FilterOptions
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // self.size))
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareFamily:
+    """One line of the index. `rankings`: stacks with a ranking at the default floor of evidence."""
+
+    hardware: str
+    hardware_slug: str
+    family: str
+    family_slug: str
+    stacks: int
+    rankings: int
+    runs: int
+    newest_at: datetime
+
+
+def standings_of(
+    session: Session,
+    hardware_slug: str,
+    family_slug: str,
+    filters: StandingsFilters,
+    page: int = 1,
+    *,
+    size: int = PAGE_SIZE,
+) -> StandingsPage:
+    """The stacks of one hardware and family that match. A page past the end is empty, with the true total."""
+    rows = _slim_rows(session, hardware_slug, family_slug, filters.floor)
+    stacks: dict[Key, list[Row[Any]]] = {}
+    for row in rows:
+        stacks.setdefault((row.project_id, row.stack_key), []).append(row)
+    found = {key: [row for row in group if _matches(row, filters)] for key, group in stacks.items()}
+    keys = [key for key, group in found.items() if group]
+    shown = keys[(page - 1) * size : page * size]
+    return StandingsPage(
+        hardware=rows[0].hardware if rows else "",
+        family=rows[0].family if rows else "",
+        items=_documents(session, shown, filters.floor, {key: {_class(row) for row in found[key]} for key in shown}),
+        total=len(keys),
+        page=page,
+        size=size,
+        summaries=summaries(_board_results(row) for key in keys for row in found[key] if row.results is not None),
+        options=_options(rows),
+    )
+
+
+def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR) -> KeptStandings | None:
+    """One stack with its boards at `floor`; None while it was never ranked."""
+    owner = select(StandingRow.project_id).where(col(StandingRow.stack_key) == stack_key)  # type: ignore[call-overload]
+    project_id = session.execute(owner).scalars().first()
+    found = () if project_id is None else _documents(session, [(project_id, stack_key)], floor)
+    return found[0] if found else None
+
+
+def hardware_and_families(session: Session, project: str = "") -> tuple[HardwareFamily, ...]:
+    """Which leaderboards there are, by the names of hardware and family."""
+    ranked = (
+        select(StandingBoardRow.project_id, StandingBoardRow.stack_key)  # type: ignore[call-overload]
+        .where(col(StandingBoardRow.floor) == DEFAULT_FLOOR, col(StandingBoardRow.is_ranking))
+        .distinct()
+        .subquery()
+    )
+    same = and_(ranked.c.project_id == StandingRow.project_id, ranked.c.stack_key == StandingRow.stack_key)
+    chosen = select(
+        func.min(StandingRow.hardware), StandingRow.hardware_slug, func.min(StandingRow.family),
+        StandingRow.family_slug, func.count(), func.count(ranked.c.stack_key), func.sum(StandingRow.runs),
+        func.max(StandingRow.newest_at),
+    ).outerjoin(ranked, same)  # type: ignore[call-overload]  # fmt: skip
+    if project:
+        chosen = chosen.join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id).where(
+            col(ProjectRow.slug) == project
+        )
+    rows = session.execute(chosen.group_by(col(StandingRow.hardware_slug), col(StandingRow.family_slug)))
+    found = [HardwareFamily(*row[:7], aware(row[7])) for row in rows]
+    return tuple(sorted(found, key=lambda one: (one.hardware, one.family)))
+
+
+def all_keys(session: Session) -> tuple[Key, ...]:
+    """Every stack that has standings."""
+    chosen = select(StandingRow.project_id, StandingRow.stack_key)  # type: ignore[call-overload]
+    rows = session.execute(chosen.order_by(col(StandingRow.project_id), col(StandingRow.stack_key)))
+    return tuple((row.project_id, row.stack_key) for row in rows)
+
+
+def kept_standings(session: Session, project_id: int, stack_key: str) -> KeptStandings | None:
+    """One stack with all of its boards."""
+    found = _documents(session, [(project_id, stack_key)])
+    return found[0] if found else None
+
+
+def _slim_rows(session: Session, hardware_slug: str, family_slug: str, floor: str) -> Sequence[Row[Any]]:
+    """One row for each board at the floor, and one for each stack that has none there, newest stacks first."""
+    of_stack = and_(
+        col(StandingBoardRow.project_id) == StandingRow.project_id,
+        col(StandingBoardRow.stack_key) == StandingRow.stack_key,
+        col(StandingBoardRow.floor) == floor,
+    )
+    chosen = (
+        select(  # type: ignore[call-overload]
+            StandingRow.project_id, StandingRow.stack_key, StandingRow.hardware, StandingRow.family,
+            StandingRow.precision, ProjectRow.slug, StandingBoardRow.floor, StandingBoardRow.routing_mode,
+            StandingBoardRow.semantic_class, StandingBoardRow.is_ranking, StandingBoardRow.results,
+        )
+        .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
+        .outerjoin(StandingBoardRow, of_stack)
+        .where(col(StandingRow.hardware_slug) == hardware_slug, col(StandingRow.family_slug) == family_slug)
+        .order_by(
+            col(StandingRow.newest_at).desc(), col(StandingRow.stack_key), col(StandingBoardRow.routing_mode),
+            col(StandingBoardRow.semantic_class),
+        )
+    )  # fmt: skip
+    return session.execute(chosen).all()
+
+
+def _matches(row: Row[Any], filters: StandingsFilters) -> bool:
+    if filters.project and row.slug != filters.project:
+        return False
+    if filters.precision and row.precision != filters.precision:
+        return False
+    if row.results is None:  # no board: nothing that the rest could be asked of
+        return not (filters.routing or filters.semantic_class or filters.ep_size)
+    if filters.routing and filters.routing not in (row.routing_mode, routing_class(row.routing_mode)):
+        return False
+    if filters.semantic_class and row.semantic_class != filters.semantic_class:
+        return False
+    return not filters.ep_size or any(one["ep_size"] == filters.ep_size for one in row.results)
+
+
+def _class(row: Row[Any]) -> tuple[str | None, str | None]:
+    return row.routing_mode, row.semantic_class
+
+
+def _board_results(row: Row[Any]) -> BoardResults:
+    results = tuple(from_json(StackResult, one) for one in row.results)
+    return BoardResults(
+        row.stack_key, row.hardware, row.family, row.routing_mode, row.semantic_class, row.floor, row.is_ranking,
+        results,
+    )  # fmt: skip
+
+
+def _options(rows: Sequence[Row[Any]]) -> FilterOptions:
+    boards = [row for row in rows if row.results is not None]
+    return FilterOptions(
+        projects=_sorted(row.slug for row in rows),
+        routing_modes=_sorted(row.routing_mode for row in boards),
+        semantic_classes=_sorted(row.semantic_class for row in boards),
+        precisions=_sorted(row.precision for row in rows),
+        ep_sizes=_sorted(one["ep_size"] for row in boards for one in row.results),
+    )
+
+
+def _sorted(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({value for value in values if value}))
+
+
+def _documents(
+    session: Session,
+    keys: Sequence[Key],
+    floor: str = "",
+    classes: Mapping[Key, Collection[tuple[str | None, str | None]]] | None = None,
+) -> tuple[KeptStandings, ...]:
+    """In the order of the keys, with the boards at `floor` (all without one) and of `classes` (any without)."""
+    wanted = col(StandingBoardRow.stack_key).in_([stack_key for _, stack_key in keys])
+    chosen = select(StandingBoardRow).where(wanted, *([col(StandingBoardRow.floor) == floor] if floor else []))
+    boards: dict[Key, list[Board]] = {}
+    for row in session.execute(chosen).scalars():
+        key = (row.project_id, row.stack_key)
+        if classes is None or (row.routing_mode, row.semantic_class) in classes.get(key, ()):
+            boards.setdefault(key, []).append(from_json(Board, row.document))
+    stacks = (
+        select(StandingRow, ProjectRow.slug, ProjectRow.generated)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
+        .where(col(StandingRow.stack_key).in_([stack_key for _, stack_key in keys]))
+    )
+    found = {(row.project_id, row.stack_key): (row, slug, made) for row, slug, made in session.execute(stacks)}
+    return tuple(_kept(*found[key], boards.get(key, ())) for key in keys if key in found)
+
+
+def _kept(row: StandingRow, project: str, generated: bool, boards: Iterable[Board]) -> KeptStandings:
+    standings = from_json(StackStandings, row.document | {"boards": []})
+    return KeptStandings(
+        project_id=row.project_id,
+        project=project,
+        generated=generated,
+        stack_key=row.stack_key,
+        title=row.title,
+        hardware=row.hardware,
+        hardware_slug=row.hardware_slug,
+        family=row.family,
+        family_slug=row.family_slug,
+        precision=row.precision,
+        container=row.container,
+        gpus=row.gpus,
+        about={name: frozen(value) for name, value in row.about.items()},
+        runs=row.runs,
+        newest_run_id=row.newest_run_id,
+        newest_at=aware(row.newest_at),
+        updated_at=aware(row.updated_at),
+        ranking_version=row.ranking_version,
+        standings=replace(standings, boards=tuple(sorted(boards, key=_order))),
+    )
+
+
+def _order(board: Board) -> tuple[str, str, int]:
+    """As ranking makes them: by class, and within it from the weakest floor to the strongest."""
+    return board.routing_mode, board.semantic_class, LEVELS.index(board.floor)
