@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,7 +39,7 @@ Row = dict[str, Any]
 class Drawing:
     """`places` of the runs that are drawn, in order, at least one; `shown`: their configurations.
 
-    `versions`: where versions change among them.
+    `figures`: the metric of each of these runs, by number. `versions`: where versions change among them.
     """
 
     history: History
@@ -47,6 +47,7 @@ class Drawing:
     shown: Sequence[Configuration]
     metric: str
     axis: str
+    figures: Mapping[int, Metric | None]
     versions: Sequence[VersionChange] = ()
 
     @cached_property
@@ -88,7 +89,7 @@ class Drawing:
         return self.history.runs[math.ceil(place)].ordered_at.timestamp() * 1000
 
     def metric_at(self, place: int) -> Metric | None:
-        return self.history.runs[place].metrics.get(self.metric)
+        return self.figures.get(self.history.runs[place].id)
 
     def counts(self, place: int) -> bool:
         return self.history.standings[place] == "counts"

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.domain.matching import Difference
@@ -46,19 +46,17 @@ def history_values(page: HistoryPage) -> dict[str, Any]:
             }
             for one in page.neighbours
         ],
-        "runs": [_run(page, place) for place in page.places],
+        "runs": list(_runs(page)),
     }
 
 
 def csv_rows(page: HistoryPage) -> Iterator[str]:
     """The runs in commit order, one line each, in pieces."""
-    names: list[str] = []
-    for start in range(0, len(page.places), _ROWS_AT_ONCE):
-        rows = [_flat(_run(page, place)) for place in page.places[start : start + _ROWS_AT_ONCE]]
-        if not names:
-            names = list(rows[0])
-            yield _written([names])
-        yield _written([_guarded(row[name]) for name in names] for row in rows)
+    rows = [_flat(run) for run in _runs(page)]
+    if rows:
+        yield _written([list(rows[0])])
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        yield _written([_guarded(value) for value in row.values()] for row in rows[start : start + _ROWS_AT_ONCE])
 
 
 def _configuration(page: HistoryPage, index: int) -> dict[str, Any]:
@@ -123,7 +121,12 @@ def _difference(difference: Difference) -> dict[str, Any]:
     return {"field": difference.field, "from": a.value if a else None, "to": b.value if b else None}
 
 
-def _run(page: HistoryPage, place: int) -> dict[str, Any]:
+def _runs(page: HistoryPage) -> Iterator[dict[str, Any]]:
+    figures = page.all_figures()
+    return (_run(page, place, figures[page.history.runs[place].id]) for place in page.places)
+
+
+def _run(page: HistoryPage, place: int, figures: Mapping[str, Metric | None]) -> dict[str, Any]:
     run = page.history.runs[place]
     standing = page.history.standings[place]
     return {
@@ -141,7 +144,7 @@ def _run(page: HistoryPage, place: int) -> dict[str, Any]:
         "not_counted_because": None if standing == "counts" else standing,
         "verdict": run.verdict or None,
         "verdict_delta_pct": run.verdict_delta_pct,
-        "metrics": {name: _metric(run.metrics.get(name)) for name in UNITS},
+        "metrics": {name: _metric(figures.get(name)) for name in UNITS},
     }
 
 
@@ -166,7 +169,7 @@ def _guarded(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
 
 
-def _written(rows: Iterator[Sequence[object]] | Sequence[Sequence[object]]) -> str:
+def _written(rows: Iterable[Sequence[object]]) -> str:
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(rows)
     return buffer.getvalue()

@@ -27,7 +27,7 @@ from app.history.charts import history_chart
 from app.history.findings import ChangeRow, ConfigurationRow, change_rows, configuration_rows
 from app.history.neighbours import Neighbour, read_neighbours
 from app.history.pin_form import PinForm
-from app.history.reading import History, read_alarms, read_history, read_versions
+from app.history.reading import History, read_alarms, read_all_figures, read_figures, read_history, read_versions
 from app.history.stacks import Stack
 from app.history.view import HistoryView, refused
 from app.history.words import version_text
@@ -141,7 +141,10 @@ class HistoryPage:
 
     @cached_property
     def drawing(self) -> Drawing:
-        return Drawing(self.history, self.drawn, self.shown, self.view.metric, self.view.axis, self.versions)
+        view = self.view
+        return Drawing(
+            self.history, self.drawn, self.shown, view.metric, view.axis, self._figures(self.drawn), self.versions
+        )
 
     @cached_property
     def rows(self) -> dict[str, list[Row]]:
@@ -190,23 +193,31 @@ class HistoryPage:
         start = (min(self.view.page, pages) - 1) * TABLE_ROWS
         newest_first = self.places[::-1][start : start + TABLE_ROWS]
         pinned = {pin.run_id for pin in self.history.pins if pin.in_force}
-        rows = tuple(self._row(place, pinned) for place in newest_first)
+        figures = self._figures(newest_first)
+        rows = tuple(self._row(place, pinned, figures) for place in newest_first)
         return Table(rows, start // TABLE_ROWS + 1, pages, start + 1, start + len(rows), total)
+
+    def all_figures(self) -> dict[int, Mapping[str, Metric | None]]:
+        """All headline figures of the runs between the ends of the zoom, by number."""
+        return read_all_figures(self._session, [self.history.runs[place].id for place in self.places])
 
     def table_address(self, page: int) -> str:
         return self.view.query(page=page)
 
-    def _row(self, place: int, pinned: set[int]) -> TableRow:
+    def _row(self, place: int, pinned: set[int], figures: Mapping[int, Metric | None]) -> TableRow:
         run = self.history.runs[place]
         return TableRow(
             place=place,
             run=run,
             standing=self.history.standings[place],
             letter=self.history.by_key[run.config_key].letter,
-            metric=run.metrics.get(self.view.metric),
+            metric=figures.get(run.id),
             commit_address=commit_address(self.stack.commit_url, run.commit),
             pinned=run.id in pinned,
         )
+
+    def _figures(self, places: Sequence[int]) -> dict[int, Metric | None]:
+        return read_figures(self._session, [self.history.runs[place] for place in places], self.view.metric)
 
     def _dispatcher(self, one: Configuration) -> str:
         return self.history.runs[one.runs[-1]].dispatcher or "unknown dispatcher"

@@ -1,0 +1,161 @@
+"""A history in the browser: zoom and share the link, without a mouse, without script; its golden run."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from app.storage.database import transaction
+from app.storage.tables import RunRow
+from tests.browser.conftest import House, OpenPage
+from tests.builders import FIRST_PLACE, make_stack
+from tests.history.test_history import series
+
+PROJECT = "histories"
+
+
+@pytest.fixture(scope="module")
+def runs(house: House) -> list[int]:
+    """40 runs that became slower at the 25th, with experiments of another configuration among them."""
+    with transaction(house.engine) as session:
+        found = make_stack(session, series((24, 400.0), (16, 424.0)), project=PROJECT)
+        knob = {"dispatcher": "hybridep", "dispatcher_type": "flex"}
+        later = FIRST_PLACE + timedelta(days=30, hours=2)
+        make_stack(session, series((5, 350.0)), project=PROJECT, fields=knob, purpose="experiment", started=later)
+    return found
+
+
+@pytest.fixture(scope="module")
+def address(house: House, runs: list[int]) -> str:
+    with transaction(house.engine) as session:
+        return f"/history/{session.get_one(RunRow, runs[0]).stack_key}"
+
+
+def drawn(page: Page) -> None:
+    expect(page.locator("[data-chart][data-ready] canvas")).to_be_visible()
+
+
+def drag(page: Page, start: float, end: float) -> None:
+    """Over the chart, in shares of its width."""
+    box = page.locator("[data-chart] canvas").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * start, box["y"] + 120)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * end, box["y"] + 140, steps=6)
+    page.mouse.up()
+
+
+def test_a_zoom_is_a_link_that_shows_another_person_the_same(
+    open_page: OpenPage, runs: list[int], address: str
+) -> None:
+    page = open_page(address)
+    drawn(page)
+    page.evaluate("window.sameDocument = true")
+    drag(page, 0.4, 0.7)
+    expect(page).to_have_url(re.compile(r"\?first=\d+&last=\d+$"))
+    first, last = (page.get_by_label(label, exact=True).input_value() for label in ("From run", "to run"))
+    inside = runs[runs.index(int(first)) : runs.index(int(last)) + 1]
+    assert 5 < len(inside) < 25
+    expect(page.locator("#history-runs tbody tr").last).to_contain_text(f"#{first}")
+    assert page.evaluate("window.sameDocument")
+
+    other = open_page(page.url.removeprefix(page.evaluate("location.origin")), dark=True)
+    drawn(other)
+    expect(other.get_by_label("From run", exact=True)).to_have_value(first)
+    expect(other.get_by_label("to run", exact=True)).to_have_value(last)
+    points = "[...JSON.parse(document.querySelector('#history-chart-data script').textContent).datasets.points]"
+    assert other.evaluate(f"{points}.map((point) => point.id)") == page.evaluate(f"{points}.map((point) => point.id)")
+    other.get_by_role("link", name="Whole history").click()
+    expect(other.get_by_label("From run", exact=True)).to_have_value("")
+    drawn(other)
+    assert other.evaluate(f"{points}.length") == 45
+
+
+def test_a_point_tells_of_its_run_and_leads_to_it(open_page: OpenPage, address: str) -> None:
+    page = open_page(address)
+    drawn(page)
+    box = page.locator("[data-chart] canvas").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 180)
+    tip = page.locator("#vg-tooltip-element")
+    for told in ("run", "commit", "95 % interval", "iterations", "verdict", "in levels"):
+        expect(tip).to_contain_text(told)
+    number = re.search(r"#(\d+)", tip.inner_text())
+    assert number is not None
+    page.mouse.click(box["x"] + box["width"] * 0.3, box["y"] + 180)
+    expect(page).to_have_url(re.compile(rf"/runs/{number[1]}$"))
+
+
+def test_the_keyboard_zooms_too(open_page: OpenPage, runs: list[int], address: str) -> None:
+    page = open_page(address)
+    drawn(page)
+    page.get_by_label("From run", exact=True).focus()
+    page.keyboard.type(str(runs[10]))
+    page.keyboard.press("Tab")
+    page.keyboard.type(str(runs[20]))
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(rf"\?first={runs[10]}&last={runs[20]}$"))
+    expect(page.locator("#history-runs tbody tr")).to_have_count(11)
+    drawn(page)
+    page.get_by_label("Metric").select_option("peak_memory_gib")
+    expect(page).to_have_url(re.compile("metric=peak_memory_gib"))
+    expect(page.locator("#history-chart")).to_contain_text("Levels and change points are of step time")
+    page.go_back()
+    expect(page.get_by_label("Metric")).to_have_value("step_time_ms")
+
+
+def test_without_script_there_is_the_table(open_page: OpenPage, runs: list[int], address: str) -> None:
+    page = open_page(address, script=False)
+    expect(page.get_by_role("region", name="Runs, newest first").locator("tbody tr")).to_have_count(25)
+    expect(page.locator("#changes")).to_contain_text("slower in configuration A since")
+    page.get_by_label("From run", exact=True).fill(str(runs[-3]))
+    page.get_by_role("button", name="Zoom").click()
+    expect(page.get_by_role("region", name="Runs, newest first").locator("tbody tr")).to_have_count(3)
+    page.get_by_role("link", name="Whole history").click()
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator("#history-runs")).to_contain_text("26–45 of 45")
+
+
+def test_a_golden_run_is_pinned_with_its_drift(open_page: OpenPage, runs: list[int], address: str) -> None:
+    page = open_page(address)
+    for run in (runs[3], runs[-1]):
+        form = page.locator("form").filter(has=page.get_by_role("heading", name="Pin a golden run"))
+        form.get_by_label("Run number").fill(str(run))
+        form.get_by_label("Your name").fill("Ada")
+        form.get_by_role("button", name="Pin").click()
+        expect(page.locator("#golden")).to_contain_text(f"Unpin #{run}")
+    expect(page.locator("#golden tbody tr").first).to_contain_text(re.compile(r"slower than #\d+"))
+    drawn(page)
+    page.get_by_role("button", name="Unpin").click()  # the browser remembers who one is
+    expect(page.locator("#golden")).not_to_contain_text("in force")
+    page.get_by_label("Run number").fill("no number")
+    page.get_by_role("button", name="Pin", exact=True).click()
+    expect(page.get_by_label("Run number")).to_be_focused()
+    expect(page.locator("#golden")).to_contain_text("must be the number of a run")
+
+
+def test_the_list_leads_to_the_history(open_page: OpenPage, runs: list[int], address: str) -> None:
+    page = open_page("/history")
+    page.get_by_label("Project").select_option(PROJECT)
+    expect(page).to_have_url(re.compile(f"project={PROJECT}"))
+    page.get_by_role("region", name="Stacks").get_by_role("link").first.click()
+    expect(page).to_have_url(re.compile(f"{address}$"))
+    drawn(page)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("path", ["/history", "/history?q=nothing", "{address}", "/history/abcdef0123"])
+def test_axe_finds_nothing(open_page: OpenPage, address: str, path: str, dark: bool) -> None:
+    page = open_page(path.format(address=address), dark=dark)
+    expect(page.locator("#history-chart[hx-trigger], [data-chart]:not([data-ready])")).to_have_count(0)
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+
+
+@pytest.mark.parametrize("path", ["/history", "{address}", "/history/abcdef0123"])
+def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, address: str, path: str) -> None:
+    page = open_page(path.format(address=address), width=390)
+    expect(page.locator("#history-chart[hx-trigger], [data-chart]:not([data-ready])")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
