@@ -1,6 +1,6 @@
 """One candidate of a stack becomes a verdict: its baseline, else what comes nearest, with all that it rests on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sqlmodel import Session
@@ -17,6 +17,7 @@ from app.domain.matching.selection import (
     unfit_because,
     with_reruns,
 )
+from app.domain.run import Metric
 from app.domain.verdict_document import VerdictDocument, verdict_document
 from app.regressions import elsewhere
 from app.regressions.family import Family
@@ -35,14 +36,16 @@ class Assessor:
     def __init__(self, session: Session, stack: Stack) -> None:
         self._session, self._stack = session, stack
         self._reading = PassReading(session)
-        self._families: dict[tuple[str, int], Family] = {}
+        self._families: dict[tuple[str, str], Family] = {}
+        self._elsewhere: dict[str, Mapping[str, Metric | None]] = {}
 
     def document(self, candidate: Candidate) -> VerdictDocument:
         names = tuple(run.facts.run for run in candidate.runs)
-        candidates = self._reading.records(names)
         prior = self._prior(candidate)
-        earlier = [run.facts for run in self._stack.before(candidate)]
-        selection = self._selection(candidates[-1], earlier, prior)
+        before = self._stack.before(candidate)
+        earlier = [run.facts for run in before]
+        selection = self._selection(candidate.newest.facts, earlier, prior)
+        candidates = self._reading.records([*names, *(one.run for one in selection.runs[-1:])])[: len(names)]
         known = self._reading.with_losses([*candidates, *selection.runs])
         reruns, baseline = known[: len(names)], tuple(known[len(names) :])
         chosen = self._reading.record(baseline[-1].run) if baseline else None
@@ -53,23 +56,23 @@ class Assessor:
         assessment = conclude(candidates[-1], reruns, choice, prior=prior, looks=len(names))
         if choice.comparability is None:
             assessment = self._without_baseline(assessment, candidate, candidates, prior)
-        contrast = assessment.contrast.runs if assessment.contrast else ()
-        figures = self._reading.figures([*names, *(one.run for one in (*baseline, *contrast))])
+        figures = self._elsewhere | {run.facts.run: run.metrics for run in (*before, *candidate.runs)}
         document = verdict_document(assessment, names, figures, candidates[-1].definition_version)
         return replace(document, more_left_out=more, quarantined=candidate.newest.quarantine)
 
     def _prior(self, candidate: Candidate) -> Prior:
         newest = candidate.newest
-        style = newest.semantic_class, newest.definition_version
-        if style not in self._families:
-            first = self._stack.to_judge[0].place[0]
-            self._families[style] = Family(self._session, self._stack.project_id, newest, first)
-        return self._families[style].prior(newest.config_key, candidate.place[0])
+        key = newest.config_key, newest.semantic_class
+        if key not in self._families:
+            places = [one.place[0] for one in self._stack.to_judge if one.config_key == newest.config_key]
+            self._families[key] = Family(self._session, newest, places[0], places[-1])
+        return self._families[key].prior(candidate.place[0])
 
-    def _selection(self, run: RunRecord, earlier: Sequence[RunFacts], prior: Prior) -> Selection[RunFacts]:
-        selection = select(run, earlier, self._stack.rules, prior)
-        if selection.runs or run.purpose != "experiment":
+    def _selection(self, facts: RunFacts, earlier: Sequence[RunFacts], prior: Prior) -> Selection[RunFacts]:
+        selection = select(facts, earlier, self._stack.rules, prior)
+        if selection.runs or facts.purpose != "experiment":
             return selection
+        run = self._reading.record(facts.run)
         offered = offered_to_experiment(run, earlier)
         newest = {one.config_key: one.run for one in offered}
         order = [one.run for one in offered if newest[one.config_key] == one.run]
@@ -101,6 +104,7 @@ class Assessor:
         if contrast is None:
             return replace(assessment, misses=misses)
         runs = elsewhere.runs_like(self._session, self._stack.project_id, contrast[0], candidate)
-        fit = [one for one in runs if not unfit_because(one, newest, rules)]
+        fit = [one.facts for one in runs if not unfit_because(one.facts, newest, rules)]
+        self._elsewhere = {one.facts.run: one.metrics for one in runs}
         measured = measure_contrast(candidates, current_level(fit, prior), contrast[1], prior)
         return replace(assessment, misses=misses, contrast=measured)

@@ -10,7 +10,7 @@ from sqlmodel import Session, col
 from app.domain.matching import RunFacts, RunRecord
 from app.regressions.pass_reading import PassReading
 from app.regressions.stack import LOOK_BACK, Candidate
-from app.storage.stack_runs import COMPARED, facts_of, stack_runs
+from app.storage.stack_runs import COMPARED, StackRun, facts_of, stack_runs
 from app.storage.tables import RunRow
 
 MOST_RUNS = 1000
@@ -58,7 +58,7 @@ def newest_of_each(session: Session, reading: PassReading, project_id: int, cand
     return Newest(reading.records([facts.run for _, facts, _ in oldest_first]), Counter(row.config_key for row in rows))
 
 
-def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Candidate) -> list[RunFacts]:
+def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Candidate) -> list[StackRun]:
     """The runs of another stack that have the configuration of `run` and came before the candidate, oldest first."""
     found = stack_runs(
         session,
@@ -69,4 +69,4 @@ def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Cand
         with_metrics=False,
         newest=LOOK_BACK,
     )
-    return [one.facts for one in found if (one.ordered_at, one.id) < candidate.place]
+    return [one for one in found if (one.ordered_at, one.id) < candidate.place]

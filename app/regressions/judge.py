@@ -23,6 +23,7 @@ from app.settings import Settings
 from app.storage import json_column, stack_work
 from app.storage.database import read_session, transaction
 from app.storage.judging_tables import StackWorkRow
+from app.storage.run_work import Work
 from app.storage.stack_work import StackClaim
 from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import to_json
@@ -34,6 +35,9 @@ _RETRY_SECONDS = 1
 _SHARE_OF_LEASE = 0.25
 """A pass ends well before its lease does, and asks itself to go on: nobody has to renew anything."""
 _SHORT_SECONDS = 1.0
+
+FIRST = "It was read."
+"""Why the first verdict of a run was made."""
 
 Judged = tuple[Candidate, VerdictDocument]
 
@@ -76,21 +80,21 @@ def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
         with read_session(engine) as session:
             found = _assess(session, held, settings)
         with transaction(engine) as session:
-            changed = _write(session, held, found)
-            waits = changed is not None and _waits(session, work_id)
-        if waits and (found.go_on_from or found.seconds < _SHORT_SECONDS):
+            work, changed = _write(session, held, found)
+        if work == "waiting" and (found.go_on_from or found.seconds < _SHORT_SECONDS):
             enqueue(JUDGE_STACK, work_id)
         return changed
     except Exception:
         log.exception("stack_not_judged", work_id=work_id, stack=held.stack_key, claim=held.number)
-        _postpone(engine, held, _RETRY_SECONDS, counts=True)
+        with transaction(engine) as session:
+            stack_work.give_back(session, held, again_at=utc_now() + timedelta(seconds=_RETRY_SECONDS))
         return None
 
 
 def judge_within(session: Session, settings: Settings, work_id: int) -> int | None:
     """The same in one transaction of the caller's: for what fills a database, and for measuring."""
     held = stack_work.claim(session, work_id, settings)
-    return None if held is None else _write(session, held, _assess(session, held, settings))
+    return None if held is None else _write(session, held, _assess(session, held, settings))[1]
 
 
 def _assess(session: Session, held: StackClaim, settings: Settings) -> Pass:
@@ -105,14 +109,15 @@ def _assess(session: Session, held: StackClaim, settings: Settings) -> Pass:
     return Pass(stack, tuple(judged), None, time.monotonic() - began)
 
 
-def _write(session: Session, held: StackClaim, found: Pass) -> int | None:
-    """How many runs got another verdict; None, and nothing written, when the claim was lost."""
-    if not stack_work.finish(session, held, go_on_from=found.go_on_from):
+def _write(session: Session, held: StackClaim, found: Pass) -> tuple[Work | None, int | None]:
+    """What the stack does now, and how many runs got another verdict; None twice when the claim was lost."""
+    work = stack_work.finish(session, held, go_on_from=found.go_on_from)
+    if work is None:
         log.warning("verdicts_dropped", stack=held.stack_key, claim=held.number)
-        return None
+        return None, None
     changed = list(_changed(session, held, found.judged))
     for run_id, document, because in changed:
-        put_verdict(session, run_id, document, because)
+        put_verdict(session, run_id, document, because, is_first=because == FIRST)
     follow_regressions(session, found.stack, found.judged)
     log.info(
         "stack_judged",
@@ -121,7 +126,7 @@ def _write(session: Session, held: StackClaim, found: Pass) -> int | None:
         changed=len(changed),
         seconds=round(found.seconds, 3),
     )
-    return len(changed)
+    return work, len(changed)
 
 
 def _changed(
@@ -134,7 +139,7 @@ def _changed(
         for run_id in candidate.ids:
             known = stored.get(run_id)
             if known is None:
-                yield run_id, document, "It was read."
+                yield run_id, document, FIRST
             elif json_column.dumps(known[0]) != text or known[1] != VERDICT_VERSION:
                 yield run_id, document, _because(held, known[0].get("candidates", []), document)
 
@@ -146,13 +151,3 @@ def _because(held: StackClaim, before: Sequence[str], document: VerdictDocument)
     if left:
         return f"Run {', '.join(sorted(left))} no longer counts as a rerun of its commit."
     return held.because or "Something earlier in its history changed."
-
-
-def _waits(session: Session, work_id: int) -> bool:
-    work = session.execute(select(StackWorkRow.work).where(col(StackWorkRow.id) == work_id))  # type: ignore[call-overload]
-    return bool(work.scalar_one())
-
-
-def _postpone(engine: Engine, held: StackClaim, seconds: float, *, counts: bool) -> None:
-    with transaction(engine) as session:
-        stack_work.give_back(session, held, again_at=utc_now() + timedelta(seconds=seconds), counts=counts)

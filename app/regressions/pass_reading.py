@@ -1,6 +1,6 @@
-"""What one pass over a stack reads of single runs: whole contracts, figures, losses; each run once."""
+"""What one pass over a stack reads of single runs: whole contracts and losses; each run once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy import select
@@ -8,9 +8,9 @@ from sqlmodel import Session, col
 
 from app.domain.matching import RunFacts, RunRecord
 from app.domain.matching.shared_loss import LOSS_NAMES, Losses, losses_of, typical_losses
-from app.domain.run import FloatArray, Metric
+from app.domain.run import FloatArray
 from app.storage import series
-from app.storage.stack_runs import figures_of, full_records
+from app.storage.stack_runs import full_records
 from app.storage.tables import SeriesRow
 
 
@@ -20,7 +20,6 @@ class PassReading:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._records: dict[str, RunRecord] = {}
-        self._figures: dict[str, Mapping[str, Metric | None]] = {}
         self._losses: dict[str, Losses] = {}
 
     def records(self, names: Sequence[str]) -> list[RunRecord]:
@@ -31,12 +30,6 @@ class PassReading:
 
     def record(self, name: str) -> RunRecord:
         return self.records([name])[0]
-
-    def figures(self, names: Sequence[str]) -> dict[str, Mapping[str, Metric | None]]:
-        missing = [int(name) for name in names if name not in self._figures]
-        if missing:
-            self._figures |= figures_of(self._session, missing)
-        return {name: self._figures[name] for name in names}
 
     def with_losses(self, runs: Sequence[RunFacts]) -> list[RunFacts]:
         """The same runs with their typical losses over the iterations that all of them have."""

@@ -3,23 +3,22 @@
 However long the history is, only the runs to be judged and some hundreds before them are looked at.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, or_, select
 from sqlmodel import Session, col
 
 from app.domain.matching import BaselineRules
 from app.storage.decisions import ANY_BRANCH
 from app.storage.judging_tables import PinRow
-from app.storage.run_records import aware
 from app.storage.stack_runs import StackRun, stack_runs
 from app.storage.stack_work import StackClaim
 from app.storage.tables import ProjectRow, RunRow
 
-LOOK_BACK = 400
+LOOK_BACK = 300
 """The newest earlier runs of the stack that are looked at, and as many of the run's own configuration."""
 LEAST_OF_CONFIGURATION = 40
 """Where fewer than these are among them, so many more of the same configuration are read: it may have rested long."""
@@ -89,9 +88,8 @@ def read_stack(session: Session, held: StackClaim) -> Stack:
     ).scalars()
     branch = project.baseline_branch
     rules = BaselineRules(None if branch == ANY_BRANCH else branch, frozenset(str(run) for run in pinned))
-    first = _first_place(session, held)
-    runs = _runs(session, held, rules, first) if first is not None else []
-    wanted = [one for one in candidates(runs) if first is not None and _is_wanted(one, held.judge_from)]
+    runs = _runs(session, held, rules)
+    wanted = [one for one in candidates(runs) if _is_wanted(one, held.judge_from)]
     return Stack(held.project_id, project.slug, held.stack_key, rules, tuple(runs), tuple(wanted))
 
 
@@ -110,26 +108,14 @@ def _is_wanted(candidate: Candidate, judge_from: datetime | None) -> bool:
     return again or any(not run.verdict for run in candidate.runs)
 
 
-def _first_place(session: Session, held: StackClaim) -> datetime | None:
-    """The earliest place to be judged; None when there is none."""
-    unjudged: datetime | None = session.execute(
-        select(func.min(RunRow.ordered_at)).where(
-            col(RunRow.project_id) == held.project_id,
-            col(RunRow.stack_key) == held.stack_key,
-            col(RunRow.status).in_(("ready", "failed")),
-            col(RunRow.reception) != "receiving",
-            col(RunRow.verdict) == "",
-        )
-    ).scalar_one_or_none()
-    known = [place for place in (unjudged, held.judge_from) if place is not None]
-    return min(map(aware, known)) if known else None
-
-
-def _runs(session: Session, held: StackClaim, rules: BaselineRules, first: datetime) -> list[StackRun]:
+def _runs(session: Session, held: StackClaim, rules: BaselineRules) -> list[StackRun]:
     def read(*conditions: Any, newest: int | None = None) -> list[StackRun]:
         return stack_runs(session, held.project_id, held.stack_key, *conditions, with_metrics=False, newest=newest)
 
-    since = read(col(RunRow.ordered_at) >= first)
+    since = _since(held, read)
+    if not since:
+        return []
+    first = since[0].ordered_at
     before = read(col(RunRow.ordered_at) < first, newest=LOOK_BACK)
     found = {run.id: run for run in (*before, *since)}
     if len(before) == LOOK_BACK:
@@ -139,5 +125,17 @@ def _runs(session: Session, held: StackClaim, rules: BaselineRules, first: datet
                     col(RunRow.ordered_at) < first, col(RunRow.config_key) == config, newest=LEAST_OF_CONFIGURATION
                 )
                 found |= {run.id: run for run in same}
-        found |= {run.id: run for run in read(col(RunRow.id).in_([int(run) for run in rules.pinned]))}
+        if rules.pinned:
+            found |= {run.id: run for run in read(col(RunRow.id).in_([int(run) for run in rules.pinned]))}
     return sorted(found.values(), key=place_of)
+
+
+def _since(held: StackClaim, read: Callable[..., list[StackRun]]) -> list[StackRun]:
+    """The runs from the first one on that is to be judged."""
+    unjudged = and_(col(RunRow.verdict) == "", col(RunRow.reception) != "receiving")
+    if held.judge_from is None:
+        found = read(unjudged)
+        return read(col(RunRow.ordered_at) >= found[0].ordered_at) if found else []
+    found = read(or_(unjudged, col(RunRow.ordered_at) >= held.judge_from))
+    earlier = found and found[0].ordered_at < held.judge_from
+    return read(col(RunRow.ordered_at) >= found[0].ordered_at) if earlier else found

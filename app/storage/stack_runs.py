@@ -4,14 +4,15 @@ A history may have thousands of runs, whose contracts are 15 KB of JSON each: on
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select
 from sqlmodel import Session, col
 
+from app.domain.contract.fields import METRICS
 from app.domain.detection import RunEstimate
 from app.domain.health import BYTES_PER_GIB
 from app.domain.matching import RunFacts, RunRecord
@@ -24,7 +25,8 @@ from app.storage.tables import ProjectRow, RunRow
 _AT_ONCE = 500
 _SLIM = (
     RunRow.id, RunRow.project_id, RunRow.name, RunRow.commit, RunRow.branch, RunRow.purpose, RunRow.created_at,
-    RunRow.ordered_at, RunRow.stack_key, RunRow.config_key, RunRow.dispatcher, RunRow.gpus, RunRow.reception,
+    RunRow.ordered_at, RunRow.stack_key, RunRow.config_key, RunRow.dispatcher, RunRow.gpu, RunRow.gpus,
+    RunRow.reception, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, RunRow.mfu_pct,
     RunRow.status, RunRow.outcome, RunRow.quarantine, RunRow.verdict, RunRow.verdict_delta_pct, RunRow.log_step_time,
     RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib,
     RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version, RunRow.evidence_level,
@@ -43,7 +45,8 @@ COMPARED = (
 class StackRun:
     """One run of a stack. `se` and `log_step_time` (ln ms) are NaN where there is no estimate.
 
-    `gpus` and `dispatcher` None: unknown. `metrics` are empty unless they were asked for. `facts`: as matching sees it.
+    `gpu`, `gpus` and `dispatcher` None: unknown. `metrics`: the headline figures, without their intervals unless these
+    were asked for. `facts`: as matching sees it.
     """
 
     id: int
@@ -55,6 +58,7 @@ class StackRun:
     created_at: datetime
     ordered_at: datetime
     dispatcher: str | None
+    gpu: str | None
     gpus: int | None
     reception: str
     status: str
@@ -62,7 +66,7 @@ class StackRun:
     verdict_delta_pct: float | None
     evidence_level: str
     facts: RunFacts
-    metrics: Mapping[str, Metric | None] = field(default_factory=dict)
+    metrics: Mapping[str, Metric | None]
 
     @property
     def config_key(self) -> str:
@@ -162,12 +166,6 @@ def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecor
     return found
 
 
-def figures_of(session: Session, run_ids: Iterable[int]) -> dict[str, Mapping[str, Metric | None]]:
-    """The headline figures of runs, by their names."""
-    rows = session.execute(select(RunRow.id, RunRow.metrics).where(col(RunRow.id).in_(list(run_ids))))  # type: ignore[call-overload]
-    return {str(row.id): metrics_of(row.metrics) for row in rows}
-
-
 def facts_of(row: Row[Any]) -> RunFacts:
     """Of a row with the columns that a comparison needs."""
     name = str(row.id)
@@ -211,6 +209,7 @@ def _stack_run(row: Row[Any], with_metrics: bool) -> StackRun:
         created_at=aware(row.created_at),
         ordered_at=aware(row.ordered_at),
         dispatcher=row.dispatcher,
+        gpu=row.gpu,
         gpus=row.gpus,
         reception=row.reception,
         status=row.status,
@@ -218,5 +217,10 @@ def _stack_run(row: Row[Any], with_metrics: bool) -> StackRun:
         verdict_delta_pct=row.verdict_delta_pct,
         evidence_level=row.evidence_level,
         facts=facts_of(row),
-        metrics=metrics_of(row.metrics) if with_metrics else {},
+        metrics=metrics_of(row.metrics) if with_metrics else _bare_figures(row),
     )
+
+
+def _bare_figures(row: Row[Any]) -> dict[str, Metric | None]:
+    values = {name: getattr(row, name) for name in METRICS}
+    return {name: None if value is None else Metric(value, math.nan, math.nan, 0) for name, value in values.items()}

@@ -19,12 +19,17 @@ from app.settings import Settings
 from app.storage.definition_progress import outdated_projects
 from app.storage.judging_tables import StackWorkRow
 from app.storage.run_records import aware
-from app.storage.tables import RunRow, utc_now
+from app.storage.run_work import Work
+from app.storage.tables import utc_now
 
 log = structlog.get_logger(__name__)
 
 EVERYTHING = datetime(1970, 1, 1, tzinfo=UTC)
 """As `judge_from`: the whole history."""
+_CLAIMED = (
+    StackWorkRow.project_id, StackWorkRow.stack_key, StackWorkRow.claims, StackWorkRow.wanted, StackWorkRow.judge_from,
+    StackWorkRow.because,
+)  # fmt: skip
 _SWEPT_AT_ONCE = 100
 _MOST_BECAUSE = 300
 _SEVERAL = "Several things changed earlier in its history."
@@ -91,47 +96,53 @@ def claim(session: Session, work_id: int, settings: Settings) -> StackClaim | No
     None, too, while runs of its project are still to be computed by the current definitions: then it goes on waiting.
     """
     now = utc_now()
-    if _must_wait(session, work_id):
-        return None
-    taken = _update(
-        session,
-        and_(col(StackWorkRow.id) == work_id, _is_claimable(now), col(StackWorkRow.attempts) < settings.max_attempts),
-        work="held",
-        claims=StackWorkRow.claims + 1,
-        attempts=StackWorkRow.attempts + 1,
-        lease_until=now + timedelta(seconds=settings.lease_seconds),
+    mine = and_(col(StackWorkRow.id) == work_id, _is_claimable(now))
+    current = col(StackWorkRow.project_id).not_in(outdated_projects())
+    taken = (
+        update(StackWorkRow)
+        .where(mine, current, col(StackWorkRow.attempts) < settings.max_attempts)
+        .values(
+            work="held",
+            claims=StackWorkRow.claims + 1,
+            attempts=StackWorkRow.attempts + 1,
+            lease_until=now + timedelta(seconds=settings.lease_seconds),
+        )
+        .returning(*_CLAIMED)  # type: ignore[call-overload]
     )
-    if taken:
-        chosen = select(StackWorkRow).where(col(StackWorkRow.id) == work_id)
-        row = session.execute(chosen.execution_options(populate_existing=True)).scalar_one()
+    row = session.execute(taken.execution_options(synchronize_session=False)).one_or_none()
+    if row is not None:
         since = None if row.judge_from is None else aware(row.judge_from)
         return StackClaim(work_id, row.project_id, row.stack_key, row.claims, row.wanted, since, row.because)
-    if _update(session, and_(col(StackWorkRow.id) == work_id, _is_claimable(now)), work="", lease_until=None):
+    if _update(session, and_(mine, current), work="", lease_until=None):
         # What is asked for stays in the row: the next change of the stack has it tried again.
         log.error("stack_parked", work_id=work_id, attempts=settings.max_attempts)
     return None
 
 
-def finish(session: Session, held: StackClaim, *, go_on_from: datetime | None = None) -> bool:
-    """End the claim. False when it was lost: then nothing may be written in this transaction.
+def finish(session: Session, held: StackClaim, *, go_on_from: datetime | None = None) -> Work | None:
+    """End the claim. None when it was lost: then nothing may be written in this transaction. Else what it does now.
 
     When the stack changed meanwhile it waits to be judged again. `go_on_from`: it was judged only up to there.
     """
     unchanged = col(StackWorkRow.wanted) == held.wanted
-    return _update(
-        session,
-        _is_held(held),
-        work=case((unchanged, "waiting" if go_on_from else ""), else_="waiting"),
-        judge_from=case((unchanged, go_on_from), else_=StackWorkRow.judge_from),
-        attempts=0,
-        lease_until=None,
+    ended = (
+        update(StackWorkRow)
+        .where(_is_held(held))
+        .values(
+            work=case((unchanged, "waiting" if go_on_from else ""), else_="waiting"),
+            judge_from=case((unchanged, go_on_from), else_=StackWorkRow.judge_from),
+            attempts=0,
+            lease_until=None,
+        )
+        .returning(StackWorkRow.work)  # type: ignore[call-overload]
     )
+    found: Work | None = session.execute(ended.execution_options(synchronize_session=False)).scalar_one_or_none()
+    return found
 
 
-def give_back(session: Session, held: StackClaim, *, again_at: datetime, counts: bool) -> bool:
-    """Let it be tried again, from `again_at` on. `counts`: it was an attempt, of which there are only so many."""
-    attempts = {} if counts else {"attempts": 0}
-    return _update(session, _is_held(held), work="waiting", lease_until=again_at, **attempts)
+def give_back(session: Session, held: StackClaim, *, again_at: datetime) -> bool:
+    """Let it be tried again, from `again_at` on."""
+    return _update(session, _is_held(held), work="waiting", lease_until=again_at)
 
 
 def void_leases(session: Session) -> None:
@@ -166,13 +177,6 @@ def waiting_for(session: Session, project_id: int, stack_key: str) -> int | None
         )
     ).scalar_one_or_none()
     return found
-
-
-def _must_wait(session: Session, work_id: int) -> bool:
-    """Figures of two versions are never compared: until all were computed again, the old verdicts stand."""
-    project = select(StackWorkRow.project_id).where(col(StackWorkRow.id) == work_id).scalar_subquery()  # type: ignore[call-overload]
-    chosen = outdated_projects().where(col(RunRow.project_id) == project)
-    return session.execute(chosen.limit(1)).first() is not None
 
 
 def _is_claimable(now: datetime) -> ColumnElement[bool]:

@@ -53,13 +53,16 @@ def verdicts_of(session: Session, run_id: int) -> tuple[StoredVerdict, ...]:
     return tuple(_stored(rows.scalars()))
 
 
-def put_verdict(session: Session, run_id: int, document: VerdictDocument, because: str) -> None:
+def put_verdict(
+    session: Session, run_id: int, document: VerdictDocument, because: str, *, is_first: bool = False
+) -> None:
     """Make `document` the current verdict of a run; the one before stays in its record.
 
-    Where there is no baseline, the row shows what a contrast measured.
+    Where there is no baseline, the row shows what a contrast measured. `is_first`: it has none yet.
     """
-    current = update(VerdictRow).where(col(VerdictRow.run_id) == run_id, col(VerdictRow.current))
-    session.execute(current.values(current=False).execution_options(synchronize_session=False))
+    if not is_first:
+        current = update(VerdictRow).where(col(VerdictRow.run_id) == run_id, col(VerdictRow.current))
+        session.execute(current.values(current=False).execution_options(synchronize_session=False))
     time, found = document.measured, document.compared
     session.add(
         VerdictRow(

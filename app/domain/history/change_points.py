@@ -90,13 +90,28 @@ def _candidates(z: FloatArray) -> list[int]:
 
 def _merge(z: FloatArray, starts: list[int], prior: Prior) -> list[int]:
     """Remove boundaries that are uncertain or too small, the smallest shift first, until none is left."""
-    while True:
+    starts = _without_small(z, starts)
+    while starts:
         found = _change_points(z, _segments(z, starts), prior)
-        weak = [point for point in found if point.p_value > MOST_P or abs(point.shift) < LEAST_SHIFT]
+        weak = [point for point in found if point.p_value > MOST_P]
         if not weak:
             return starts
         smallest = min(weak, key=lambda point: abs(point.shift))
-        starts = [start for start in starts if start != smallest.run]
+        starts = _without_small(z, [start for start in starts if start != smallest.run])
+    return starts
+
+
+def _without_small(z: FloatArray, starts: list[int]) -> list[int]:
+    """The smallest shift under 1 % goes first, and is weak whatever its p: of a noisy series these are hundreds."""
+    sums = np.append(0.0, np.cumsum(z - np.median(z)))
+    bounds = np.array([0, *starts, len(z)])
+    while len(bounds) > 2:
+        shifts = np.abs(np.diff(np.diff(sums[bounds]) / np.diff(bounds)))
+        smallest = int(np.argmin(shifts))
+        if shifts[smallest] >= LEAST_SHIFT:
+            break
+        bounds = np.delete(bounds, smallest + 1)
+    return [int(start) for start in bounds[1:-1]]
 
 
 def _segments(z: FloatArray, starts: list[int]) -> tuple[Segment, ...]:

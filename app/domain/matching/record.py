@@ -22,6 +22,8 @@ _ENDINGS = {
     "stopped": "it was stopped by a time limit or a signal",
     "running": "it is still running",
 }
+UNFIT = frozenset(_ENDINGS)
+"""Outcomes after which a run is measured against nothing."""
 FAILED = frozenset({"failed", "out_of_memory", "not_finite", UNREAD})
 """Outcomes after which a run's speed is no evidence of anything."""
 
