@@ -5,6 +5,7 @@ from sqlalchemy import Engine, text
 from sqlmodel import SQLModel
 
 import app.storage.judging_tables
+import app.storage.reference_tables
 import app.storage.standings_tables
 import app.storage.tables  # noqa: F401  # fills the metadata
 from app.settings import get_settings

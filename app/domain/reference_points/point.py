@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from app.domain.contract.fields import FIELDS
-from app.domain.contract.values import read_value
+from app.domain.contract.values import is_stated, read_value
 from app.domain.ranking.families import Family, family_of
 from app.domain.run import Value
 
@@ -129,9 +129,12 @@ def _contract(stated: Mapping[str, object], wrong: dict[str, str]) -> dict[str, 
             continue
         try:
             some_fp8 = name == "precision" and isinstance(raw, str) and raw.strip().lower() == FP8_OF_SOME_KIND
-            contract[name] = FP8_OF_SOME_KIND if some_fp8 else read_value(name, raw)
+            value = FP8_OF_SOME_KIND if some_fp8 else read_value(name, raw)
         except ValueError as error:
             wrong[name] = str(error)
+            continue
+        if is_stated(name, value):
+            contract[name] = value
     return contract
 
 

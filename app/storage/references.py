@@ -1,0 +1,89 @@
+"""Published figures: those that come with the service, and those that teams added. Neither is ever ranked with runs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+from sqlalchemy import ColumnElement, select
+from sqlmodel import Session, col
+
+from app.domain.reference_points import ReferencePoint, published
+from app.storage.reference_tables import ReferencePointRow
+from app.storage.run_records import aware
+from app.storage.tables import ProjectRow
+from app.storage.typed_json import from_json
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """That a person entered a figure, for which `project` ("" for all), and when. `withdrawn_at` None: it counts."""
+
+    project: str
+    added_by: str
+    added_at: datetime
+    changed_at: datetime
+    withdrawn_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A published figure and its address. `entered` None: it comes with the service."""
+
+    id: str
+    point: ReferencePoint
+    entered: Entered | None = None
+
+    @property
+    def counts(self) -> bool:
+        return self.entered is None or self.entered.withdrawn_at is None
+
+
+def references(session: Session, project: str | None = None) -> tuple[Reference, ...]:
+    """All that count, newest first. `project`: only those that are offered to it; None for those of every project."""
+    in_force = col(ReferencePointRow.withdrawn_at).is_(None)
+    entered = [one for one in _entered(session, in_force) if project is None or _offered(one, project)]
+    return _newest_first((*_published(), *entered))
+
+
+def find_reference(session: Session, reference_id: str) -> Reference | None:
+    """Of any state, also a withdrawn one."""
+    if _is_number(reference_id):
+        return next(iter(_entered(session, col(ReferencePointRow.id) == int(reference_id))), None)
+    return next((one for one in _published() if one.id == reference_id), None)
+
+
+@cache
+def _published() -> tuple[Reference, ...]:
+    return tuple(Reference(point.key, point) for point in published())
+
+
+def _entered(session: Session, condition: ColumnElement[bool]) -> list[Reference]:
+    rows = session.execute(
+        select(ReferencePointRow, ProjectRow.slug)  # type: ignore[call-overload]
+        .outerjoin(ProjectRow, col(ProjectRow.id) == ReferencePointRow.project_id)
+        .where(condition)
+    )
+    return [
+        Reference(
+            str(row.id),
+            from_json(ReferencePoint, row.point),
+            Entered(
+                slug or "", row.added_by, aware(row.added_at), aware(row.changed_at),
+                aware(row.withdrawn_at) if row.withdrawn_at else None,
+            ),
+        )
+        for row, slug in rows
+    ]  # fmt: skip
+
+
+def _offered(reference: Reference, project: str) -> bool:
+    return reference.entered is None or reference.entered.project in ("", project)
+
+
+def _newest_first(found: Iterable[Reference]) -> tuple[Reference, ...]:
+    return tuple(sorted(found, key=lambda one: (one.point.date, one.point.key, one.id), reverse=True))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
