@@ -58,10 +58,12 @@ def ask_to_judge(
     """
     row = _locked(session, project_id, stack_key)
     known = None if row.judge_from is None else aware(row.judge_from)
-    changed = judge_from is not None
-    if changed and because:
-        row.because = because[:_MOST_BECAUSE] if known is None or row.because in ("", because) else _SEVERAL
     if judge_from is not None:
+        # The reason that concerns the most runs is told: the one with the earliest place.
+        if known is None or judge_from < known:
+            row.because = because[:_MOST_BECAUSE] or row.because
+        elif judge_from == known and because not in ("", row.because):
+            row.because = _SEVERAL
         row.judge_from = judge_from if known is None else min(known, judge_from)
     row.wanted += 1
     if row.work == "":
