@@ -31,6 +31,7 @@ ADDRESSES = (
     "/availability",
     "/settings/projects/every",
     "/glossary",
+    "/settings/definitions",
     "/docs",
     "/nowhere",
     "/runs?status=no",
