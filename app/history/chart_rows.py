@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +30,11 @@ _BESIDE = 0.5
 """The axis reaches so many times the range of the middle 96 % beyond it; what lies farther off is drawn at its edge."""
 _TICKS = 6
 _DAY_MS = 86_400_000
+_WITH_YEAR = timedelta(days=300)
+_IN_ONE_ROW, _LABEL_ROW = 5, 15
+"""So many labels of change points stand beside each other; the second row is so many pixels lower."""
+_LATE = 0.88
+"""In shares of the width: a label that begins behind it would leave the chart."""
 _CALLED = ("regression", "improvement", "inconclusive", "no_baseline", "failed")
 """Verdicts with a mark of their own; a run without a change is a plain point."""
 
@@ -75,7 +81,7 @@ class Drawing:
         beside = _BESIDE * (high - low)
         low, high = max(low - beside, min([*values, low])), min(high + beside, max([*values, high]))
         margin = (high - low) * 0.1 or abs(high) * 0.02 or 1.0
-        return low - margin, high + margin
+        return low - margin, high + 2 * margin  # labels of change points stand above
 
     @property
     def _deciding(self) -> Sequence[int]:
@@ -125,7 +131,7 @@ def datasets(drawing: Drawing) -> dict[str, list[Row]]:
             {"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]
         ],
         "levels": list(_levels(drawing)),
-        "changes": list(_changes(drawing)),
+        "changes": _changes(drawing),
         "events": _events(drawing),
         "ticks": _ticks(drawing) if drawing.axis != DATE else [],
     }
@@ -197,21 +203,29 @@ def _levels(drawing: Drawing) -> Iterator[Row]:
         }
 
 
-def _changes(drawing: Drawing) -> Iterator[Row]:
+def _changes(drawing: Drawing) -> list[Row]:
+    """Labels of many stand in two rows, so that neighbours do not run into each other."""
     if drawing.metric == NOT_OF_STEP_TIME:
-        return
-    for one in drawing.shown:
-        for change in one.changes:
-            if not drawing.places[0] < change.run <= drawing.places[-1]:
-                continue
-            rate = 100 * (change.from_ms / change.to_ms - 1)
-            told = change_text(change.delta_pct if drawing.metric == "step_time_ms" else rate, metric=drawing.metric)
-            letter = f"{one.letter}  " if len(drawing.shown) > 1 else ""
-            yield {
-                "at": drawing.at(change.run - 0.5 if change.run == change.before + 1 else change.run),
+        return []
+    first, last = drawing.places[0], drawing.places[-1]
+    found = [(change, one) for one in drawing.shown for change in one.changes if first < change.run <= last]
+    found.sort(key=lambda pair: pair[0].run)
+    several = len({one.letter for _, one in found}) > 1
+    rows = []
+    for number, (change, one) in enumerate(found):
+        rate = 100 * (change.from_ms / change.to_ms - 1)
+        told = change_text(change.delta_pct if drawing.metric == "step_time_ms" else rate, metric=drawing.metric)
+        at = drawing.at(change.run - 0.5 if change.run == change.before + 1 else change.run)
+        rows.append(
+            {
+                "at": at,
                 "direction": "slower" if change.delta_pct > 0 else "faster",
-                "label": f"{letter}{told.delta} {told.word}",
+                "label": f"{one.letter}  {told.delta} {told.word}" if several else f"{told.delta} {told.word}",
+                "late": at > drawing.at(first) + _LATE * (drawing.at(last) - drawing.at(first)),
+                "top": _LABEL_ROW * (number % 2) if len(found) > _IN_ONE_ROW else 0,
             }
+        )
+    return rows
 
 
 def _events(drawing: Drawing) -> list[Row]:
@@ -250,4 +264,5 @@ def _ticks(drawing: Drawing) -> list[Row]:
     n = len(drawing.places)
     chosen = sorted({round(k * (n - 1) / max(1, _TICKS - 1)) for k in range(_TICKS)}) if n > 1 else [0]
     times = [(drawing.places[k], drawing.history.runs[drawing.places[k]].ordered_at) for k in chosen]
-    return [{"at": drawing.at(place), "label": f"{time.day} {time:%b}"} for place, time in times]
+    long = times[-1][1] - times[0][1] > _WITH_YEAR
+    return [{"at": drawing.at(at), "label": f"{t:%b} {t.year}" if long else f"{t.day} {t:%b}"} for at, t in times]

@@ -13,6 +13,9 @@ from app.history.chart_rows import Drawing, Row
 from app.history.view import DATE
 from app.web import chart_theme as theme
 
+_DAY_OR_MONTH = "utcFormat(datum.value, utcdate(datum.value) == 1 ? '%b %Y' : '%-d %b')"
+_DENSE = 400
+"""With more runs than these their marks are smaller."""
 _DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
 COLOURS = {name: f"--{name}" for name in _DISPATCHERS} | {"unknown": theme.ACCENT}
 _ARROW_DOWN = "M-1,-0.7L0.8,0.8M0.8,-0.2L0.8,0.8L-0.2,0.8"
@@ -40,7 +43,7 @@ _TIP = {
 def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any]:
     """A Vega-Lite specification that charts.js embeds. `rows`: of each layer (`chart_rows.datasets`)."""
     drawn = frozenset(name for name, of_name in rows.items() if of_name)
-    spec = dict(_specification(drawing.title, drawing.axis, drawn))
+    spec = dict(_specification(drawing.title, drawing.axis, len(drawing.places) > _DENSE, drawn))
     # A layer without data would have no extent, which Vega warns of.
     spec["datasets"] = {name: of_name for name, of_name in rows.items() if of_name}
     spec["description"] = (
@@ -50,13 +53,12 @@ def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any
 
 
 @lru_cache(maxsize=64)
-def _specification(title: str, axis: str, drawn: frozenset[str]) -> dict[str, Any]:
+def _specification(title: str, axis: str, dense: bool, drawn: frozenset[str]) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
-    y = alt.Y("shown:Q", title=title, scale=alt.Scale(zero=False, nice=False))
-    x = _x(alt, axis)
-    layers = [alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None).encode(x, y)]
-    layers += [layer for name, parts in _parts(alt, axis, x, y, title) if name in drawn for layer in parts]
+    frame = alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None)
+    layers = [frame.encode(_x(alt, axis), _y(alt, title))]
+    layers += [layer for name, parts in _parts(alt, axis, title, dense) if name in drawn for layer in parts]
     # Each layer has colours and shapes of its own; shared scales would mix their meanings.
     apart: Any = dict.fromkeys(("stroke", "fill", "color", "shape"), "independent")
     chart = alt.layer(*layers).resolve_scale(**apart)
@@ -68,22 +70,30 @@ def _specification(title: str, axis: str, drawn: frozenset[str]) -> dict[str, An
 
 def _x(alt: Any, axis: str, field: str = "at") -> Any:
     if axis == DATE:
-        scale, days = alt.Scale(type="utc", nice=False), alt.Axis(labelOverlap=True, format="%-d %b")
+        scale, days = (
+            alt.Scale(type="utc", nice=False),
+            alt.Axis(labelOverlap=True, labelSeparation=12, format="%-d %b"),
+        )
         return alt.X(f"{field}:T", title="commit date (UTC)", scale=scale, axis=days)
     # The labels are days, drawn as a layer: a place in the order is no number that anyone knows.
     hidden = alt.Axis(labels=False, titlePadding=26)
     return alt.X(f"{field}:Q", title="runs in commit order", scale=alt.Scale(zero=False, nice=False), axis=hidden)
 
 
-def _parts(alt: Any, axis: str, x: Any, y: Any, title: str) -> list[tuple[str, list[Any]]]:
+def _y(alt: Any, title: str) -> Any:
+    return alt.Y("shown:Q", title=title, scale=alt.Scale(zero=False, nice=False))
+
+
+def _parts(alt: Any, axis: str, title: str, dense: bool) -> list[tuple[str, list[Any]]]:
     """The layers from back to front, with the dataset that each needs. What answers the pointer lies above the rest."""
+    x, y = _x(alt, axis), _y(alt, title)
     return [
         ("intervals", [_intervals(alt, x)]),
         ("changes", _changes(alt, x)),
-        ("levels", [_levels(alt, axis)]),
         ("ticks", [_ticks(alt, x)]),
-        ("points", [_marks(alt, x, y)]),
-        ("verdicts", _verdicts(alt, x, y)),
+        ("points", [_marks(alt, x, y, dense)]),
+        ("verdicts", _verdicts(alt, x, y, dense)),
+        ("levels", [_levels(alt, axis)]),
         ("levels", _level_labels(alt, axis)),
         ("points", [_hit_area(alt, x, y, title)]),
         ("events", [_events(alt, x)]),
@@ -103,17 +113,22 @@ def _intervals(alt: Any, x: Any) -> Any:
 def _changes(alt: Any, x: Any) -> list[Any]:
     data = alt.NamedData("changes")
     scale = alt.Scale(domain=["slower", "faster"], range=["--regression", "--improvement"])
+    colour = alt.Color("direction:N", scale=scale, legend=None)
     rule = alt.Chart(data).mark_rule(strokeDash=[4, 3])
-    label = alt.Chart(data).mark_text(align="left", baseline="top", dx=5, fontWeight=600)
+    # Near the right edge a label stands before its line.
+    side = {"align": alt.expr("datum.late ? 'right' : 'left'"), "dx": alt.expr("datum.late ? -5 : 5")}
+    label = alt.Chart(data).mark_text(baseline="top", fontWeight=600, **side)
+    above = alt.Y("top:Q", scale=None, axis=None)
     return [
         rule.encode(x, stroke=alt.Stroke("direction:N", scale=scale, legend=None)),
-        label.encode(x, y=alt.value(0), text="label:N", color=alt.Color("direction:N", scale=scale, legend=None)),
+        label.encode(x, above, text="label:N", color=colour),
     ]
 
 
 def _levels(alt: Any, axis: str) -> Any:
-    rule = alt.Chart(alt.NamedData("levels")).mark_rule(strokeWidth=2, clip=True)
-    return rule.encode(_x(alt, axis, "from"), alt.X2("to"), alt.Y("value:Q"), stroke=_colour(alt, alt.Stroke))
+    """Over the points, in the colour of the text: in their own it would be lost where runs stand close."""
+    rule = alt.Chart(alt.NamedData("levels")).mark_rule(strokeWidth=1.5, clip=True, color=theme.TEXT)
+    return rule.encode(_x(alt, axis, "from"), alt.X2("to"), alt.Y("value:Q"))
 
 
 def _level_labels(alt: Any, axis: str) -> list[Any]:
@@ -130,7 +145,7 @@ def _ticks(alt: Any, x: Any) -> Any:
     return label.encode(x, y=alt.value(theme.HEIGHT), text="label:N")
 
 
-def _marks(alt: Any, x: Any, y: Any) -> Any:
+def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
     shapes = alt.Scale(
         domain=["counts", "aside", "above", "below", "none"],
         range=["circle", "circle", "triangle-up", "triangle-down", "M-1,-1L1,1M1,-1L-1,1"],
@@ -146,12 +161,12 @@ def _marks(alt: Any, x: Any, y: Any) -> Any:
             stroke=_colour(alt, alt.Stroke),
             fill=_colour(alt, alt.Fill),
             fillOpacity=alt.when(counts).then(alt.value(1)).otherwise(alt.value(0)),
-            size=alt.when(counts).then(alt.value(22)).otherwise(alt.value(38)),
+            size=alt.when(counts).then(alt.value(10 if dense else 22)).otherwise(alt.value(20 if dense else 38)),
         )
     )
 
 
-def _verdicts(alt: Any, x: Any, y: Any) -> list[Any]:
+def _verdicts(alt: Any, x: Any, y: Any, dense: bool) -> list[Any]:
     """Around the point, arrows above it, so that the point keeps the colour of its dispatcher."""
     colours = alt.Scale(domain=list(VERDICT_MARKS), range=[colour for colour, _ in VERDICT_MARKS.values()])
     shapes = alt.Scale(domain=list(VERDICT_MARKS), range=[shape for _, shape in VERDICT_MARKS.values()])
@@ -169,7 +184,7 @@ def _verdicts(alt: Any, x: Any, y: Any) -> list[Any]:
             strokeDash=dashed,
         )
 
-    return [layer(f"!({arrow})", 80, 0), layer(arrow, 90, 11)]
+    return [layer(f"!({arrow})", 36 if dense else 80, 0), layer(arrow, 90, 11)]
 
 
 def _events(alt: Any, x: Any) -> Any:
