@@ -4,22 +4,53 @@ Only what came before a run counts, so that judging it again later gives the sam
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, Select, bindparam, select
 from sqlmodel import Session, col
 
 from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate, family_prior
 from app.domain.detection.values import FEWEST_ITERATIONS
-from app.domain.matching import RunFacts
+from app.domain.history import find_changes
 from app.domain.matching.record import UNFIT
-from app.domain.matching.selection import current_level
 from app.storage.run_records import aware
-from app.storage.stack_runs import COMPARED, StackRun, facts_of
+from app.storage.stack_runs import StackRun
+from app.storage.stack_work import EVERYTHING
 from app.storage.tables import RunRow
 
 MOST_RUNS = 200
 """The newest runs of the family that are looked at: ten configurations of 20 runs, of which five are enough."""
+_REMEMBERED = 4096
+
+_CHOSEN: Select[Any] = (
+    select(  # type: ignore[call-overload]
+        RunRow.id, RunRow.config_key, RunRow.ordered_at, RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length
+    )
+    .where(
+        col(RunRow.project_id) == bindparam("project_id"),
+        col(RunRow.gpu) == bindparam("gpu"),
+        col(RunRow.semantic_class) == bindparam("semantic_class"),
+        col(RunRow.definition_version) == bindparam("definition_version"),
+        col(RunRow.config_key) != bindparam("config_key"),
+        col(RunRow.ordered_at) >= bindparam("since"),
+        col(RunRow.ordered_at) < bindparam("until"),
+        col(RunRow.purpose) == "ci",
+        col(RunRow.status) == "ready",
+        # What can be a baseline (`RunFacts.never_a_baseline_because`), for the database.
+        col(RunRow.is_steady),
+        col(RunRow.short).is_(False),
+        col(RunRow.quarantine) == "",
+        col(RunRow.outcome).not_in(UNFIT),
+        col(RunRow.not_finite) == 0,
+        col(RunRow.window_length) >= FEWEST_ITERATIONS,
+        col(RunRow.log_step_time).is_not(None),
+    )
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+)
+_NEWEST = _CHOSEN.limit(MOST_RUNS)
 
 
 class Family:
@@ -29,47 +60,39 @@ class Family:
     """
 
     def __init__(self, session: Session, run: StackRun, first: datetime, last: datetime) -> None:
-        chosen = (
-            select(*COMPARED, RunRow.ordered_at)  # type: ignore[call-overload]
-            .where(
-                col(RunRow.project_id) == run.project_id,
-                col(RunRow.gpu) == (run.gpu or ""),
-                col(RunRow.semantic_class) == run.semantic_class,
-                col(RunRow.definition_version) == run.definition_version,
-                col(RunRow.config_key) != run.config_key,
-                col(RunRow.purpose) == "ci",
-                col(RunRow.status) == "ready",
-                col(RunRow.is_steady),
-                col(RunRow.short).is_(False),
-                col(RunRow.quarantine) == "",
-                col(RunRow.outcome).not_in(UNFIT),
-                col(RunRow.not_finite) == 0,
-                col(RunRow.window_length) >= FEWEST_ITERATIONS,
-                col(RunRow.log_step_time).is_not(None),
-            )
-            .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-        )
-        rows = list(session.execute(chosen.where(col(RunRow.ordered_at) < first).limit(MOST_RUNS)).all()[::-1])
+        like = {
+            "project_id": run.project_id,
+            "gpu": run.gpu or "",
+            "semantic_class": run.semantic_class,
+            "definition_version": run.definition_version,
+            "config_key": run.config_key,
+        }
+        rows = list(session.execute(_NEWEST, like | {"since": EVERYTHING, "until": first}).all()[::-1])
         if last > first:
-            between = chosen.where(col(RunRow.ordered_at) >= first, col(RunRow.ordered_at) < last)
-            rows += session.execute(between).all()[::-1]
+            rows += session.execute(_CHOSEN, like | {"since": first, "until": last}).all()[::-1]
+        self._rows: Sequence[Row[Any]] = rows
         self._places = [aware(row.ordered_at) for row in rows]
-        self._facts = [facts_of(row) for row in rows]
-        self._levels: dict[tuple[str, ...], list[RunEstimate]] = {}
         self._priors: dict[int, Prior] = {}
 
     def prior(self, place: datetime) -> Prior:
         end = bisect_left(self._places, place)
         if end not in self._priors:
-            groups: dict[str, list[RunFacts]] = {}
-            for one in self._facts[max(0, end - MOST_RUNS) : end]:
-                groups.setdefault(one.config_key, []).append(one)
-            self._priors[end] = family_prior([self._level(group) for group in groups.values()])
+            groups: dict[str, list[Row[Any]]] = {}
+            for row in self._rows[max(0, end - MOST_RUNS) : end]:
+                groups.setdefault(row.config_key, []).append(row)
+            self._priors[end] = family_prior([_current_level(group) for group in groups.values()])
         return self._priors[end]
 
-    def _level(self, group: list[RunFacts]) -> list[RunEstimate]:
-        """The runs of the current level: a change of speed is no variation of launches."""
-        key = tuple(one.run for one in group)
-        if key not in self._levels:
-            self._levels[key] = [one.estimate for one in current_level(group, DEFAULT_PRIOR)]
-        return self._levels[key]
+
+def _current_level(rows: Sequence[Row[Any]]) -> list[RunEstimate]:
+    """A change of speed is no variation of launches."""
+    start = _start_of_level(tuple(row.log_step_time for row in rows))
+    return [
+        RunEstimate(str(row.id), row.log_step_time, row.step_time_se or 0.0, row.window_length) for row in rows[start:]
+    ]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _start_of_level(log_step_times: tuple[float, ...]) -> int:
+    """Remembered by the process: every run of a family looks at the same other configurations."""
+    return find_changes(log_step_times, DEFAULT_PRIOR).current.start

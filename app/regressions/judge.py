@@ -133,7 +133,8 @@ def _changed(
     session: Session, held: StackClaim, judged: Sequence[Judged]
 ) -> Iterator[tuple[int, VerdictDocument, str]]:
     """Runs whose verdict is another one than the one they have, each with the reason why it was made."""
-    stored = stored_documents(session, [run_id for candidate, _ in judged for run_id in candidate.ids])
+    # Nobody else judges this stack, so a run without a verdict when it was read still has none.
+    stored = stored_documents(session, [run.id for candidate, _ in judged for run in candidate.runs if run.verdict])
     for candidate, document in judged:
         text = json_column.dumps(to_json(document))
         for run_id in candidate.ids:

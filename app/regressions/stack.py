@@ -78,19 +78,22 @@ def place_of(run: StackRun) -> Place:
 
 
 def read_stack(session: Session, held: StackClaim) -> Stack:
-    project = session.get_one(ProjectRow, held.project_id)
-    pinned = session.execute(
-        select(PinRow.run_id).where(  # type: ignore[call-overload]
-            col(PinRow.project_id) == held.project_id,
-            col(PinRow.stack_key) == held.stack_key,
-            col(PinRow.unpinned_at).is_(None),
-        )
-    ).scalars()
-    branch = project.baseline_branch
-    rules = BaselineRules(None if branch == ANY_BRANCH else branch, frozenset(str(run) for run in pinned))
+    in_force = and_(
+        col(PinRow.project_id) == ProjectRow.id,
+        col(PinRow.stack_key) == held.stack_key,
+        col(PinRow.unpinned_at).is_(None),
+    )
+    found = session.execute(
+        select(ProjectRow.slug, ProjectRow.baseline_branch, PinRow.run_id)  # type: ignore[call-overload]
+        .join(PinRow, in_force, isouter=True)
+        .where(col(ProjectRow.id) == held.project_id)
+    ).all()
+    project, branch = found[0].slug, found[0].baseline_branch
+    pinned = frozenset(str(row.run_id) for row in found if row.run_id is not None)
+    rules = BaselineRules(None if branch == ANY_BRANCH else branch, pinned)
     runs = _runs(session, held, rules)
     wanted = [one for one in candidates(runs) if _is_wanted(one, held.judge_from)]
-    return Stack(held.project_id, project.slug, held.stack_key, rules, tuple(runs), tuple(wanted))
+    return Stack(held.project_id, project, held.stack_key, rules, tuple(runs), tuple(wanted))
 
 
 def candidates(runs: Sequence[StackRun]) -> list[Candidate]:

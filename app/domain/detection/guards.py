@@ -5,8 +5,7 @@ Neither gets a t-test: the variance between launches is often exactly zero.
 
 import math
 from collections.abc import Iterable, Sequence
-
-import numpy as np
+from statistics import median
 
 from app.domain.detection.values import LossChange, MemoryChange, MemoryDecision, RunEstimate
 
@@ -25,8 +24,8 @@ def compare_memory(candidates: Sequence[RunEstimate], baseline: Sequence[RunEsti
     delta, alarm = _delta_and_alarm(new, old)
     return MemoryChange(
         decision=_memory_decision(delta, alarm),
-        baseline_bytes=float(np.median(old)),
-        candidate_bytes=float(np.median(new)),
+        baseline_bytes=median(old),
+        candidate_bytes=median(new),
         delta_pct=delta,
         alarm_pct=alarm,
     )
@@ -58,6 +57,6 @@ def _known(values: Iterable[float | None]) -> list[float]:
 
 def _delta_and_alarm(new: Sequence[float], old: Sequence[float]) -> tuple[float, float]:
     """Percent of the baseline's median: the difference, and the increase from which it is an alarm."""
-    middle = float(np.median(old))
+    middle = median(old)
     baseline_range = 100 * (max(old) - min(old)) / middle
-    return 100 * (float(np.median(new)) - middle) / middle, max(ALARM_PCT, _RANGES * baseline_range)
+    return 100 * (median(new) - middle) / middle, max(ALARM_PCT, _RANGES * baseline_range)

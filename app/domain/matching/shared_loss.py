@@ -39,7 +39,8 @@ def typical_losses(runs: Sequence[Losses]) -> list[float | None]:
     shared = reduce(_in_both, known)[-LAST_ITERATIONS:] if known else _NOTHING
     if not len(shared):
         return [None] * len(runs)
-    return [float(np.median(one.at(shared))) if len(one.iterations) else None for one in runs]
+    typical = iter(np.median([one.at(shared) for one in runs if len(one.iterations)], axis=1).tolist())
+    return [next(typical) if len(one.iterations) else None for one in runs]
 
 
 def losses_of(columns: Mapping[str, FloatArray]) -> Losses:
