@@ -1,14 +1,13 @@
 """A history as values: what the API answers as JSON, and the same runs as CSV."""
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.domain.matching import Difference
 from app.domain.run import Metric
 from app.history.page import HistoryPage
+from app.web.csv_text import csv_text
 from app.web.numbers import UNITS
 
 _ROWS_AT_ONCE = 500
@@ -54,9 +53,9 @@ def csv_rows(page: HistoryPage) -> Iterator[str]:
     """The runs in commit order, one line each, in pieces."""
     rows = [_flat(run) for run in _runs(page)]
     if rows:
-        yield _written([list(rows[0])])
+        yield csv_text([list(rows[0])])
     for start in range(0, len(rows), _ROWS_AT_ONCE):
-        yield _written([_guarded(value) for value in row.values()] for row in rows[start : start + _ROWS_AT_ONCE])
+        yield csv_text(list(row.values()) for row in rows[start : start + _ROWS_AT_ONCE])
 
 
 def _configuration(page: HistoryPage, index: int) -> dict[str, Any]:
@@ -162,14 +161,3 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
         for part in ("value", "ci_low", "ci_high", "n"):
             flat[name if part == "value" else f"{name}_{part}"] = metric[part] if metric else None
     return flat
-
-
-def _guarded(value: object) -> object:
-    """A text that a spreadsheet would take for a formula begins with an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
-
-
-def _written(rows: Iterable[Sequence[object]]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows)
-    return buffer.getvalue()

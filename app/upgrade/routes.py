@@ -1,7 +1,5 @@
 """`/upgrade?project=&field=&from=&to=`: the page, its chart and its table as CSV."""
 
-import csv
-import io
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -12,6 +10,7 @@ from app.upgrade.charts import chart_height, upgrade_chart
 from app.upgrade.page import UpgradePage, UpgradeQuery, upgrade_page
 from app.upgrade.view import StackRow, lonely_rows, near_rows, stack_rows
 from app.web.assets import vega_bundle
+from app.web.csv_text import csv_text
 from app.web.dependencies import ReadSession
 from app.web.templating import render
 
@@ -43,13 +42,9 @@ def show_chart(request: Request, page: Page) -> HTMLResponse:
 
 @router.get("/upgrade.csv")
 def export_upgrade(page: Page) -> Response:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in stack_rows(page.measured) if page.measured else ():
-        writer.writerow([_plain(cell) for cell in _cells(row)])
+    rows = stack_rows(page.measured) if page.measured else ()
     headers = {"Content-Disposition": 'attachment; filename="upgrade.csv"'}
-    return Response(buffer.getvalue(), media_type="text/csv", headers=headers)
+    return Response(csv_text([COLUMNS, *map(_cells, rows)]), media_type="text/csv", headers=headers)
 
 
 def _cells(row: StackRow) -> tuple[object, ...]:
@@ -61,11 +56,6 @@ def _cells(row: StackRow) -> tuple[object, ...]:
     )
     tail = (memory and memory.delta_pct, " ".join(row.old_runs), " ".join(row.new_runs), row.cost)
     return (row.title, row.word, *speed, *tail)
-
-
-def _plain(cell: object) -> object:
-    """Spreadsheets run a text that begins like a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def _render(request: Request, page: UpgradePage, block: str | None = None) -> HTMLResponse:
