@@ -37,7 +37,7 @@ class StandingsFilters:
     """What a page of stacks is narrowed to. Empty: any.
 
     `floor`: the weakest evidence that counts. `routing`: forced, natural or unknown, or one routing mode.
-    `ep_size`: stacks in which a dispatcher ran, or could not, at that size.
+    `ep_size`: stacks in which a dispatcher ran, or could not, at that size. `stack`: the first digits of a stack key.
     """
 
     project: str = ""
@@ -46,6 +46,7 @@ class StandingsFilters:
     semantic_class: str = ""
     precision: str = ""
     ep_size: str = ""
+    stack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,10 @@ def hardware_and_families(session: Session, project: str = "") -> tuple[Hardware
             col(ProjectRow.slug) == project
         )
     rows = session.execute(chosen.group_by(col(StandingRow.hardware_slug), col(StandingRow.family_slug)))
-    found = [HardwareFamily(*row[:7], aware(row[7])) for row in rows]
+    found = [
+        HardwareFamily(hardware, hardware_slug, family, family_slug, stacks, rankings, runs, aware(newest_at))
+        for hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at in rows
+    ]
     return tuple(sorted(found, key=lambda one: (one.hardware, one.family)))
 
 
@@ -221,17 +225,15 @@ def _slim_rows(session: Session, hardware_slug: str, family_slug: str, floor: st
 
 
 def _matches(row: Row[Any], filters: StandingsFilters) -> bool:
-    if filters.project and row.slug != filters.project:
-        return False
-    if filters.precision and row.precision != filters.precision:
-        return False
-    if row.results is None:  # no board: nothing that the rest could be asked of
-        return not (filters.routing or filters.semantic_class or filters.ep_size)
-    if filters.routing and filters.routing not in (row.routing_mode, routing_class(row.routing_mode)):
-        return False
-    if filters.semantic_class and row.semantic_class != filters.semantic_class:
-        return False
-    return not filters.ep_size or any(one["ep_size"] == filters.ep_size for one in row.results)
+    asked = (
+        (filters.project, (row.slug,)),
+        (filters.precision, (row.precision,)),
+        (filters.routing, (row.routing_mode, routing_class(row.routing_mode)) if row.floor else ()),
+        (filters.semantic_class, (row.semantic_class,)),
+        (filters.ep_size, tuple(one["ep_size"] for one in row.results or ())),
+    )
+    is_named = row.stack_key.startswith(filters.stack)
+    return is_named and all(not wanted or wanted in values for wanted, values in asked)
 
 
 def _class(row: Row[Any]) -> tuple[str | None, str | None]:
