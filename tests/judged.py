@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
-from sqlmodel import Session
+from sqlmodel import Session, col, select
 
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
 from app.domain.contract.keys import config_key, stack_key
@@ -14,7 +14,9 @@ from app.domain.matching import BaselineRules, assess
 from app.domain.run import Value
 from app.domain.verdict_document import VerdictDocument, verdict_document
 from app.storage.findings import stated
-from app.storage.stack_runs import figures_of, full_records
+from app.storage.run_records import metrics_of
+from app.storage.stack_runs import full_records
+from app.storage.tables import RunRow
 from app.storage.verdicts import put_verdict
 from tests.builders import CONTRACT, make_run
 from tests.domain.matching.runs import SAMPLES
@@ -85,7 +87,8 @@ def judge(
     assessment = assess(
         candidates, [records[str(one)] for one in earlier], rules=BaselineRules("main", pinned), prior=prior
     )
-    figures = figures_of(session, [run, *earlier, *reruns])
+    rows = session.exec(select(RunRow).where(col(RunRow.id).in_([run, *earlier, *reruns]))).all()
+    figures = {str(row.id): metrics_of(row.metrics) for row in rows}
     document = verdict_document(assessment, tuple(one.run for one in candidates), figures, 1)
     for one in (run, *reruns):
         put_verdict(session, one, document, because)

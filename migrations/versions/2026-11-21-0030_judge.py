@@ -44,11 +44,6 @@ def upgrade() -> None:
     op.create_index("ix_run_family_ordered", "run", ["project_id", "gpu", "ordered_at"])
     _create_judging()
     _create_regressions()
-    # The new columns come from the logs: every run is read once more, and its stack judged after it.
-    op.execute(
-        "UPDATE run SET work = 'waiting', wanted = wanted + 1, attempts = 0, lease_until = NULL"
-        " WHERE work = '' AND status IN ('ready', 'failed')"
-    )
 
 
 def _order_runs() -> None:
