@@ -15,6 +15,8 @@ from app.history.routes import router as history_pages
 from app.overview.routes import router as overview_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
+from app.references.api import router as references_api
+from app.references.routes import router as references_pages
 from app.regressions.api import router as regressions_api
 from app.regressions.routes import router as regressions_pages
 from app.regressions.verdict_api import router as verdict_api
@@ -74,6 +76,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         upgrade_api,
         definitions_api,
         compare_api,
+        references_api,
         overview_pages,
         runs_pages,
         run_forms,
@@ -84,6 +87,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         regressions_pages,
         definitions_pages,
         compare_pages,
+        references_pages,
         glossary,
         reference,
     ):

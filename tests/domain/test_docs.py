@@ -32,6 +32,7 @@ TERMS = (
         "Failure",
     ),
     *("Semantic class", "Outcome", "Availability", "Dispatcher", "Rule", "suggestion", "Experiment", "Reference point"),
+    *("Claim check", "Scaling", "Efficiency"),
 )
 
 

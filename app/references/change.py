@@ -1,0 +1,213 @@
+"""Teams add published figures, correct and withdraw them. Each change is recorded: who, when, what was before.
+
+A withdrawn figure keeps its address and its record, and is held against nothing any more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import Engine, func, select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import FIELDS
+from app.domain.reference_points import InvalidReference, ReferencePoint, read_reference
+from app.domain.text import one_line
+from app.errors import EditConflict, FieldError, InvalidChange, NotFound
+from app.storage import audit
+from app.storage.database import transaction
+from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
+from app.storage.reference_tables import ReferencePointRow
+from app.storage.references import references
+from app.storage.run_records import aware
+from app.storage.tables import ProjectRow, utc_now
+from app.storage.typed_json import from_json, to_json
+
+log = structlog.get_logger(__name__)
+
+MAX_IN_FORCE = 2000
+"""All are read to find the nearest one; with more, somebody pours a data base of their own in here."""
+FACTS = (
+    *("measured_by", "source", "url", "date", "window", "note", "rounded"),
+    *("tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_ms"),
+)
+"""What a figure says beside its contract."""
+CONTRACT = "contract."
+"""By this errors name a contract field."""
+_REFUSED = "Nothing was changed."
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is said of a figure, as it came from outside: contract fields, and FACTS, by name.
+
+    Of one that is there, None takes a field away and what is not named stays.
+    """
+
+    contract: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who changes it, why, and `seen`: its `changed_at` when it was read, None for whatever it is now."""
+
+    author: str
+    reason: str = ""
+    seen: datetime | None = None
+
+
+def add_reference(engine: Engine, said: Said, by: By, project: str = "") -> int:
+    """The number of the new figure, which is offered to `project`, or to all. Raises InvalidChange."""
+    by = _checked(by)
+    point = _point({}, said)
+    with transaction(engine, durable=True) as session:
+        project_id = _project(session, project)
+        _refuse_too_many(session)
+        _refuse_twin(session, point, project)
+        row = ReferencePointRow(project_id=project_id, point=to_json(point), added_by=by.author)
+        row.changed_at = row.added_at
+        session.add(row)
+        session.flush()
+        _record(session, row, by, "add", after=said_by(point))
+    log.info("reference_added", reference_id=row.id)
+    return row.id or 0
+
+
+def change_reference(engine: Engine, number: int, said: Said, by: By, project: str | None = None) -> None:
+    """Correct a figure; `project` None: offered as before. Raises NotFound, InvalidChange, EditConflict."""
+    by = _checked(by)
+    with transaction(engine, durable=True) as session:
+        row = _locked(session, number)
+        if row.withdrawn_at is not None:
+            raise InvalidChange(f"Reference point {number} was withdrawn. {_REFUSED}")
+        _refuse_if_changed(session, row, by)
+        old = from_json(ReferencePoint, row.point)
+        point = _point(said_by(old), said)
+        before, after = _difference(said_by(old), said_by(point))
+        was = _slug(session, row.project_id)
+        if project is not None and project != was:
+            row.project_id = _project(session, project)
+            before, after = before | {"project": was}, after | {"project": project}
+        if not after and not before:
+            return
+        _refuse_twin(session, point, was if project is None else project, but=number)
+        row.point, row.changed_at = to_json(point), utc_now()
+        session.add(row)
+        _record(session, row, by, "change", before=before, after=after)
+    log.info("reference_changed", reference_id=number, fields=sorted({*before, *after}))
+
+
+def withdraw_reference(engine: Engine, number: int, by: By) -> None:
+    """Let a figure count no more, if it does. Raises NotFound, InvalidChange, EditConflict."""
+    by = _checked(by)
+    with transaction(engine, durable=True) as session:
+        row = _locked(session, number)
+        if row.withdrawn_at is not None:
+            return
+        _refuse_if_changed(session, row, by)
+        row.withdrawn_at = row.changed_at = utc_now()
+        session.add(row)
+        _record(session, row, by, "withdraw")
+    log.info("reference_withdrawn", reference_id=number)
+
+
+def said_by(point: ReferencePoint) -> dict[str, Any]:
+    """All that a point says, by name, without what it leaves open."""
+    facts = {name: getattr(point, name) for name in FACTS}
+    return {**point.contract, **{name: value for name, value in facts.items() if value not in (None, "", False)}}
+
+
+def _point(before: Mapping[str, object], said: Said) -> ReferencePoint:
+    """Raises InvalidChange with every field that is wrong."""
+    wrong = {CONTRACT + name: "is no contract field" for name in said.contract if name not in FIELDS}
+    wrong |= {name: "is not known" for name in said.facts if name not in FACTS}
+    stated = {name: value for name, value in said.contract.items() if name in FIELDS}
+    stated |= {name: value for name, value in said.facts.items() if name in FACTS}
+    merged = {name: value for name, value in {**before, **stated}.items() if name not in stated or value is not None}
+    try:
+        point = read_reference({name: _cleaned(value) for name, value in merged.items()} | {"kind": "own"})
+    except InvalidReference as error:
+        wrong |= {(CONTRACT + name if name in FIELDS else name): why for name, why in error.fields.items()}
+    if wrong:
+        raise _refused(*(FieldError(name, why) for name, why in wrong.items()))
+    return point
+
+
+def _cleaned(value: object) -> object:
+    return one_line(value) if isinstance(value, str) else value
+
+
+def _checked(by: By) -> By:
+    author, reason = one_line(by.author), one_line(by.reason)
+    errors = []
+    if not 0 < len(author) <= MAX_AUTHOR:
+        errors.append(FieldError("author", f"must say who does it, in 1 to {MAX_AUTHOR} characters"))
+    if len(reason) > MAX_NOTE:
+        errors.append(FieldError("reason", f"must have at most {MAX_NOTE:,} characters"))
+    if errors:
+        raise _refused(*errors)
+    return By(author, reason, by.seen)
+
+
+def _locked(session: Session, number: int) -> ReferencePointRow:
+    chosen = select(ReferencePointRow).where(col(ReferencePointRow.id) == number).with_for_update()
+    row: ReferencePointRow | None = session.execute(chosen).scalar_one_or_none()
+    if row is None:
+        raise NotFound(
+            f"There is no reference point {number} that a team added. Those that come with the service stay."
+        )
+    return row
+
+
+def _refuse_if_changed(session: Session, row: ReferencePointRow, by: By) -> None:
+    if by.seen is not None and by.seen != aware(row.changed_at):
+        newest = audit.events(session, "reference", row.id or 0)
+        who = f" by {newest[0].who}" if newest else ""
+        why = f"was changed{who} at {aware(row.changed_at):%Y-%m-%d %H:%M:%S} UTC"
+        raise EditConflict(f"It {why}, so nothing was changed. Read it again, then decide.", (FieldError("seen", why),))
+
+
+def _project(session: Session, slug: str) -> int | None:
+    if not slug:
+        return None
+    found: int | None = session.execute(select(ProjectRow.id).where(col(ProjectRow.slug) == slug)).scalar_one_or_none()  # type: ignore[call-overload]
+    if found is None:
+        raise _refused(FieldError("project", "is no project; one begins with its first run"))
+    return found
+
+
+def _slug(session: Session, project_id: int | None) -> str:
+    return session.get_one(ProjectRow, project_id).slug if project_id is not None else ""
+
+
+def _refuse_too_many(session: Session) -> None:
+    in_force = select(func.count()).where(col(ReferencePointRow.withdrawn_at).is_(None))
+    if session.execute(in_force).scalar_one() >= MAX_IN_FORCE:
+        raise InvalidChange(f"There are {MAX_IN_FORCE:,} already. Withdraw what nobody needs. {_REFUSED}")
+
+
+def _refuse_twin(session: Session, point: ReferencePoint, project: str, but: int = 0) -> None:
+    for one in references(session):
+        if one.entered and one.entered.project == project and one.id != str(but) and one.point == point:
+            raise _refused(FieldError("source", f"is there already, with the same figures: reference point {one.id}"))
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name) or (name in old) != (name in new)]
+    return ({name: side[name] for name in changed if name in side} for side in (old, new))  # type: ignore[return-value]
+
+
+def _record(session: Session, row: ReferencePointRow, by: By, action: str, **sides: Mapping[str, Any]) -> None:
+    """With `before` and `after`, as far as there is one."""
+    audit.record(
+        session, who=by.author, subject="reference", subject_id=row.id or 0, action=action,
+        project_id=row.project_id, note=by.reason, **sides,
+    )  # fmt: skip
+
+
+def _refused(*errors: FieldError) -> InvalidChange:
+    names = ", ".join(dict.fromkeys(error.field for error in errors))
+    return InvalidChange(f"Correct {names}. {_REFUSED}", errors)
