@@ -21,8 +21,9 @@ from app.regressions.judge import judge_within
 from app.settings import get_settings
 from app.storage import series
 from app.storage.places import settle_places
+from app.storage.ranking import ask_to_rank_again
 from app.storage.stack_work import EVERYTHING, ask_to_judge
-from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, SeriesRow
+from app.storage.tables import AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow, SeriesRow
 
 GLOBAL_BATCH, SEQUENCE, GPUS = 1024, 4096, 16
 GFLOP_PER_TOKEN = 23.006  # Qwen3-30B-A3B at sequence 4096
@@ -139,8 +140,13 @@ def make_stack(
     for number, time in enumerate(step_times_ms):
         place = started + number * every
         commit = commits[number] if commits else hashlib.sha1(repr((place, columns)).encode()).hexdigest()  # noqa: S324
-        facts = {"name": f"nightly-{place:%m-%d}", "purpose": "ci", "tags": [], "commit": commit, "ordered_at": place}
-        facts |= {"metadata_stated": {"commit_time": place.isoformat()}, **_listed(stated), **keys} | columns
+        facts: dict[str, Any] = {"name": f"nightly-{place:%m-%d}", "purpose": "ci", "tags": [], "commit": commit}
+        facts |= {
+            "ordered_at": place,
+            "metadata_stated": {"commit_time": place.isoformat()},
+            **_listed(stated),
+            **keys,
+        } | columns
         found.append(make_run(session, project=project, step_time_ms=time, **facts))
         settle_places(session, make_project(session, project).id or 0, keys["config_key"], commit)
     if judged:
@@ -153,6 +159,83 @@ def judge(session: Session, project: str, stack: str) -> None:
     work_id = ask_to_judge(session, make_project(session, project).id or 0, stack, judge_from=EVERYTHING)
     judge_within(session, get_settings(), work_id)
     session.expire_all()
+
+
+def make_leaderboard(session: Session, project: str = "moe-lab") -> dict[str, str]:
+    """Stacks for every reading of a board, ranked by the real judge: name -> stack key.
+
+    `tie`: deepep and hybridep lead, with a quarantined run and a short one. `leader`: hybridep leads in fp8 at EP 64
+    with more memory; deepep was asked for and did not run. `only`: two dispatchers could not be imported.
+    `directional`: short runs with forced balance. `other`: the leader of another machine and model.
+    """
+    natural: dict[str, Value | EllipsisType] = {"force_balance": False, "routing_mode": "dropless", "data_mode": "real"}
+    made: dict[str, dict[str, Value | EllipsisType]] = {
+        "tie": natural,
+        "leader": natural | {"precision": "fp8", "fp8_recipe": "mxfp8", "ep": 64, "gpus": 64, "dp": 64},
+        "only": natural | {"container": "nvcr.io/nvidia/nemo:26.02"},
+        "directional": {"container": "nvcr.io/nvidia/nemo:26.04"},
+        "other": natural | {"model": "DeepSeek-V3", "gpu": "GB200", "gpus": 256, "ep": 64, "dp": 64, "pp": 4},
+    }
+
+    def add(stack: str, dispatcher: str, times: Sequence[float], **columns: Any) -> list[int]:
+        fields = made[stack] | {"dispatcher": dispatcher}
+        training = {"semantic_class": "training_equivalent"} if stack != "directional" else {}
+        told = {"activity": _ran(dispatcher), "evidence_level": "validated"} | training | columns
+        started = FIRST_PLACE + timedelta(minutes=len(dispatcher))
+        return make_stack(session, times, project=project, fields=fields, judged=False, started=started, **told)
+
+    add("tie", "alltoall", [400.0, 402.0, 399.0])
+    add("tie", "deepep", [340.0, 341.5, 339.5], peak_memory_gib=66.0)
+    add("tie", "hybridep", [341.0, 339.0], evidence_level="screen")
+    add("tie", "alltoall", [120.0], quarantine="a bad node", quarantined_by="mara", name="broken-node")
+    add("tie", "allgather", [510.0], window_length=4, short=True, evidence_level="smoke")
+    add("leader", "alltoall", [300.0, 301.0, 299.5])
+    add("leader", "hybridep", [250.0, 251.0, 249.0], peak_memory_gib=68.8)
+    add("leader", "deepep", [270.0], activity=_ran("deepep", None))
+    add("only", "alltoall", [31_310.0, 31_290.0])
+    for dispatcher in ("deepep", "hybridep"):
+        failed: dict[str, Any] = {"status": "failed", "outcome": "failed", "activity": _ran(dispatcher, None)}
+        failed |= {"evidence_level": "", "definition_version": DEFINITION_VERSION}
+        for run_id in add("only", dispatcher, [1.0], **failed):
+            _not_imported(session, run_id, dispatcher)
+    for dispatcher, time in (("alltoall", 41_250.0), ("deepep", 31_200.0)):
+        add("directional", dispatcher, [time], window_length=6, short=True, evidence_level="smoke")
+    for dispatcher, time in (("alltoall", 9_000.0), ("hybridep", 7_400.0)):
+        add("other", dispatcher, [time, time * 1.002])
+    keys = {name: stack_key(project, _contract(fields)) for name, fields in made.items()}
+    for key in keys.values():
+        judge(session, project, key)
+    settle_standings(session)
+    return keys
+
+
+def settle_standings(session: Session) -> None:
+    """Rank again what the sweep of the service would, until nothing is left."""
+    while asked := ask_to_rank_again(session):
+        for work_id in asked:
+            judge_within(session, get_settings(), work_id)
+    session.expire_all()
+
+
+def _ran(requested: str, active: str | None = "as requested") -> dict[str, Any]:
+    """The activity of a run that asked for a dispatcher; `active` None: its log does not show that it ran."""
+    ran = requested if active == "as requested" else active
+    sides = {"requested": requested, "active": ran}
+    stated = {side: None if name is None else asdict(Stated(name, "arguments", "")) for side, name in sides.items()}
+    return {"dispatcher": stated | {"agrees": None if ran is None else ran == requested}}
+
+
+def _not_imported(session: Session, run_id: int, dispatcher: str) -> None:
+    run = session.get_one(RunRow, run_id)
+    line = {"line": 12, "text": f"ModuleNotFoundError: the package of {dispatcher} is not installed"}
+    container = str(run.contract["container"]["value"])
+    session.add(
+        AvailabilityRow(
+            run_id=run_id, dispatcher=dispatcher, project_id=run.project_id, container=container, available=False,
+            evidence=[line],
+        )
+    )  # fmt: skip
+    session.flush()
 
 
 def _contract(fields: Mapping[str, Value | EllipsisType]) -> dict[str, Stated]:

@@ -12,7 +12,7 @@ from app.regressions import judge
 from app.runs import append, claims, recompute
 from app.runs.summarise import summarise_run
 from app.settings import get_settings
-from app.storage import object_records, stack_work
+from app.storage import object_records, ranking, stack_work
 from app.storage.database import make_engine, transaction
 from app.storage.log_files import LogFiles
 
@@ -58,12 +58,14 @@ def recompute_next() -> None:
 
 
 def _ask_for_old() -> bool:
-    """Ring for the next runs of earlier definitions and stacks of earlier rules; False when none is left, or all wait."""
+    """Ring for the next runs of earlier definitions, stacks of earlier rules or priors; False when none is left."""
     if queue.waiting() > recompute.MOST_QUEUED:
         return False  # the next sweep asks again
     with transaction(_engine()) as session:
         runs = recompute.ask_next(session, get_settings())
         stacks = recompute.ask_to_judge_again(session)
+    with transaction(_engine()) as session:  # another one, because each locks its stacks in their order
+        stacks += ranking.ask_to_rank_again(session)
     for run_id in runs:
         enqueue(PROCESS_RUN, run_id)
     for work_id in stacks:

@@ -29,6 +29,12 @@ VERDICT_RULES: dict[str, int] = {"baseline": 1, "step_time": 1, "memory": 1, "lo
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 
+RANKING_RULES: dict[str, int] = {"eligibility": 1, "results": 1, "ties": 1, "sentences": 1}
+"""Rule -> version of what is ranked (`docs/leaderboards.md`): a change has every stack ranked again, and no figure."""
+
+RANKING_VERSION = sum(RANKING_RULES.values()) + VERDICT_VERSION
+"""Ties are decided by the verdict's own test."""
+
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     """What differs between two sets of rules, for people: `flops 1 -> 2, keys 2 -> 3`; empty when nothing does.

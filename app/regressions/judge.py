@@ -1,4 +1,4 @@
-"""What a worker does with a stack: claim it, judge the runs that wait or that something earlier concerns, write it all.
+"""What a worker does with a stack: claim it, judge the runs that wait or that something earlier concerns, rank it.
 
 A verdict follows from the runs before it and from nothing else. So it does not matter in which order runs come in, how
 often the bell rings, or who is killed in the middle: what was asked for stays in the stack's row until it is written.
@@ -20,9 +20,10 @@ from app.regressions.assessing import Assessor
 from app.regressions.lifecycle import follow_regressions
 from app.regressions.stack import Candidate, Stack, read_stack
 from app.settings import Settings
-from app.storage import json_column, stack_work
+from app.storage import json_column, ranking, stack_work
 from app.storage.database import read_session, transaction
 from app.storage.judging_tables import StackWorkRow
+from app.storage.ranking import Ranked
 from app.storage.run_work import Work
 from app.storage.stack_work import StackClaim
 from app.storage.tables import RunRow, utc_now
@@ -44,9 +45,13 @@ Judged = tuple[Candidate, VerdictDocument]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one claim found. `go_on_from`: the place of the first candidate that there was no time for."""
+    """What one claim found. `go_on_from`: the place of the first candidate that there was no time for.
+
+    `ranked`: the standings of the stack, which need no verdict.
+    """
 
     stack: Stack
+    ranked: Ranked
     judged: tuple[Judged, ...]
     go_on_from: datetime | None
     seconds: float
@@ -100,13 +105,14 @@ def judge_within(session: Session, settings: Settings, work_id: int) -> int | No
 def _assess(session: Session, held: StackClaim, settings: Settings) -> Pass:
     began = time.monotonic()
     stack = read_stack(session, held)
+    ranked = ranking.rank(session, held.project_id, held.stack_key)
     assessor = Assessor(session, stack)
     judged: list[Judged] = []
     for candidate in stack.to_judge:
         if judged and time.monotonic() - began > _SHARE_OF_LEASE * settings.lease_seconds:
-            return Pass(stack, tuple(judged), candidate.place[0], time.monotonic() - began)
+            return Pass(stack, ranked, tuple(judged), candidate.place[0], time.monotonic() - began)
         judged.append((candidate, assessor.document(candidate)))
-    return Pass(stack, tuple(judged), None, time.monotonic() - began)
+    return Pass(stack, ranked, tuple(judged), None, time.monotonic() - began)
 
 
 def _write(session: Session, held: StackClaim, found: Pass) -> tuple[Work | None, int | None]:
@@ -119,6 +125,7 @@ def _write(session: Session, held: StackClaim, found: Pass) -> tuple[Work | None
     for run_id, document, because in changed:
         put_verdict(session, run_id, document, because, is_first=because == FIRST)
     follow_regressions(session, found.stack, found.judged)
+    ranking.keep(session, found.ranked)
     log.info(
         "stack_judged",
         stack=held.stack_key,

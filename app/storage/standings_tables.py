@@ -17,7 +17,8 @@ class StandingRow(SQLModel, table=True):
 
     `document` is the `StackStandings` without its boards, which have rows of their own. `title` to `about` tell the
     stack in a list: they are of its newest run, `newest_run_id`, which stands in the history at `newest_at`. `about`:
-    contract fields of the stack by name, where known.
+    contract fields of the stack by name, where known. `gpu` and `prior_version`: the prior that it was ranked with, by
+    its key; "" and 0 where the GPU is unknown.
     """
 
     __tablename__ = "standing"
@@ -42,6 +43,8 @@ class StandingRow(SQLModel, table=True):
     newest_at: datetime = Field(sa_column=time_column(nullable=False))
     updated_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     ranking_version: int
+    gpu: str = Field(default="", max_length=100)
+    prior_version: int = 0
     document: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
 
 
@@ -91,18 +94,16 @@ class LeaderChangeRow(SQLModel, table=True):
 
 
 class RankingPriorRow(SQLModel, table=True):
-    """How much launches of a family vary: the prior that its stacks are ranked with, until it moved.
+    """How much launches of a family vary: what its stacks are ranked with, until it moved (`ranking_priors.py`).
 
-    `spreading`: it was replaced, and the other stacks of the family are still to be asked to be ranked again.
+    `priors`: semantic class -> `Prior`. `version` grows with every change; a stack that was ranked with another one
+    (`StandingRow.prior_version`) is ranked again.
     """
 
     __tablename__ = "ranking_prior"
 
     project_id: int = Field(foreign_key="project.id", primary_key=True)
     gpu: str = Field(primary_key=True, max_length=100)
-    semantic_class: str = Field(primary_key=True, max_length=30)
-    variance: float
-    degrees_of_freedom: float
-    configurations: int
-    spreading: bool = False
+    version: int
+    priors: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     changed_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))

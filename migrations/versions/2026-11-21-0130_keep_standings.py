@@ -35,14 +35,15 @@ def upgrade() -> None:
         "ranking_prior",
         sa.Column("project_id", sa.Integer(), nullable=False),
         sa.Column("gpu", sa.String(length=100), nullable=False),
-        sa.Column("semantic_class", sa.String(length=30), nullable=False),
-        sa.Column("variance", sa.Float(), nullable=False),
-        sa.Column("degrees_of_freedom", sa.Float(), nullable=False),
-        sa.Column("configurations", sa.Integer(), nullable=False),
-        sa.Column("spreading", sa.Boolean(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("priors", sa.JSON(), nullable=False),
         sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["project_id"], ["project.id"], name=op.f("fk_ranking_prior_project_id_project")),
-        sa.PrimaryKeyConstraint("project_id", "gpu", "semantic_class", name=op.f("pk_ranking_prior")),
+        sa.PrimaryKeyConstraint("project_id", "gpu", name=op.f("pk_ranking_prior")),
+    )
+    # Every stack is looked at once: nothing of it is judged again, and its standings are made.
+    op.execute(
+        "UPDATE stack_work SET work = 'waiting', wanted = wanted + 1, attempts = 0, lease_until = NULL WHERE work = ''"
     )
 
 
@@ -65,6 +66,8 @@ def _create_standings() -> None:
         sa.Column("newest_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("ranking_version", sa.Integer(), nullable=False),
+        sa.Column("gpu", sa.String(length=100), nullable=False),
+        sa.Column("prior_version", sa.Integer(), nullable=False),
         sa.Column("document", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(["project_id"], ["project.id"], name=op.f("fk_standing_project_id_project")),
         sa.PrimaryKeyConstraint("project_id", "stack_key", name=op.f("pk_standing")),

@@ -1,7 +1,7 @@
 """Leaderboards: which dispatcher wins in a stack, on what evidence, and what may be said across stacks.
 
 rank_stack(runs, prior, contracts) -> StackStandings    what is stored of a stack
-update(stored, runs, ...) -> Update                      the same, and what changed at its head
+head_changes(standings, last_heads) -> changes           what changed at its head
 across(standings, floor) -> tuple[ClassSummary, ...]     counts and ranges over stacks
 scaling_series(configurations) -> tuple[ScalingSeries]   one workload at several sizes
 """
@@ -19,7 +19,7 @@ from app.domain.ranking.across import (
     summaries,
 )
 from app.domain.ranking.families import Family, family_of, hardware_of
-from app.domain.ranking.incremental import Head, HeadChange, Update, heads_of, prior_to_keep, update
+from app.domain.ranking.incremental import Head, HeadChange, head_changes, heads_of, prior_to_keep
 from app.domain.ranking.rank import rank_runs, rank_stack
 from app.domain.ranking.ranked_run import DISPATCHERS, LEVELS, RankedRun, RoutingClass, routing_class
 from app.domain.ranking.scaling import Configured, ScalingPoint, ScalingSeries, scaling_series
@@ -46,11 +46,11 @@ __all__ = [
     "StackStandings",
     "Tally",
     "TallyGroup",
-    "Update",
     "across",
     "board_results",
     "family_of",
     "hardware_of",
+    "head_changes",
     "heads_of",
     "prior_to_keep",
     "rank_runs",
@@ -59,5 +59,4 @@ __all__ = [
     "routing_class",
     "scaling_series",
     "summaries",
-    "update",
 ]

@@ -1,17 +1,15 @@
 """Standings kept from run to run: one stack is ranked again, and what changed at its head is told.
 
-Standings are a function of the stack's runs, its contracts and the family's prior, and of nothing before them: ranking
-a stack again gives what a rebuild gives. The prior is therefore kept beside them, and is replaced when it moved.
+Standings are a function of the stack's runs, its contracts and the family's prior, and of nothing before them
+(`rank_stack`): ranking a stack again gives what a rebuild gives. The prior is therefore kept beside them, and is
+replaced when it moved. What a function of the runs cannot tell, who led before, is kept as a history.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.ranking.rank import rank_stack
-from app.domain.ranking.ranked_run import RankedRun
-from app.domain.ranking.result_level import Contracts
+from app.domain.detection import Prior
 from app.domain.ranking.sentences import listed
 from app.domain.ranking.standings import Board, StackStandings
 
@@ -47,40 +45,29 @@ class HeadChange:
         return f"{told(self.before)} -> {told(self.after)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """`standings`: what to store, None when the stack has no runs left. `changed`: whether it is not what was stored.
+def head_changes(standings: StackStandings, last_heads: Sequence[Head]) -> tuple[HeadChange, ...]:
+    """Rows to append to the history of leaders. `last_heads`: its newest row of each class of the stack.
 
-    `heads`: rows to append to the history of leaders.
+    While figures wait to be computed again (`partial`), nothing is told of leaders: the run that changes them may be
+    one that was only not ready. A class of which no run is left has no ranking any more.
     """
+    if standings.partial:
+        return ()
+    now = {_class_of(head): head for head in heads_of(standings)}
+    known = {_class_of(head): head for head in last_heads}
+    gone = {key: Head(*key, "nothing_ranked", ()) for key in known if key not in now}
+    changes = [HeadChange(known.get(key), head) for key, head in sorted((now | gone).items())]
+    return tuple(one for one in changes if _is_news(one))
 
-    standings: StackStandings | None
-    changed: bool
-    heads: tuple[HeadChange, ...]
+
+def _is_news(change: HeadChange) -> bool:
+    if change.before is None:
+        return bool(change.after.dispatchers)
+    return change.before != change.after
 
 
-def update(
-    stored: StackStandings | None,
-    runs: Sequence[RankedRun],
-    prior: Prior = DEFAULT_PRIOR,
-    contracts: Contracts | None = None,
-    last_heads: Sequence[Head] = (),
-) -> Update:
-    """Rank one stack again from all of its runs.
-
-    `last_heads`: the newest row of each class in the history of leaders. While figures wait to be computed again
-    (`partial`), nothing is told of leaders: the run that changes them may be one that was only not ready.
-    """
-    standings = rank_stack(runs, prior, contracts) if runs else None
-    if standings is None or standings.partial:
-        return Update(standings, standings != stored, ())
-    known = {(head.routing_mode, head.semantic_class): head for head in last_heads}
-    changes = []
-    for head in heads_of(standings):
-        before = known.get((head.routing_mode, head.semantic_class))
-        if head != before and (before is not None or head.dispatchers):
-            changes.append(HeadChange(before, head))
-    return Update(standings, standings != stored, tuple(changes))
+def _class_of(head: Head) -> tuple[str, str]:
+    return head.routing_mode, head.semantic_class
 
 
 def heads_of(standings: StackStandings) -> tuple[Head, ...]:

@@ -1,6 +1,6 @@
 """Runs in, standings out: a pure function of the runs and the family's prior, whatever order they arrive in."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from app.domain.definitions import DEFINITION_VERSION
 from app.domain.detection import DEFAULT_PRIOR, Prior
@@ -16,10 +16,13 @@ MOST_NAMED = 50
 Class = tuple[str, str]
 """Routing mode and semantic class."""
 
+Priors = Prior | Mapping[str, Prior]
+"""One for all runs, or one for each semantic class; the default for a class that is left out."""
+
 
 def rank_stack(
     runs: Sequence[RankedRun],
-    prior: Prior = DEFAULT_PRIOR,
+    prior: Priors = DEFAULT_PRIOR,
     contracts: Contracts | None = None,
     *,
     definition_version: int = DEFINITION_VERSION,
@@ -53,7 +56,7 @@ def rank_stack(
 
 def rank_runs(
     runs: Iterable[RankedRun],
-    prior: Prior = DEFAULT_PRIOR,
+    prior: Priors = DEFAULT_PRIOR,
     contracts: Contracts | None = None,
     *,
     definition_version: int = DEFINITION_VERSION,
@@ -92,15 +95,16 @@ def _boards(
     ordered: Sequence[RankedRun],
     refused: dict[str, Refusal],
     missing: Sequence[MissingDispatcher],
-    prior: Prior,
+    prior: Priors,
     contracts: Contracts,
 ) -> Iterable[Board]:
     for wanted in sorted({class_of(run) for run in ordered}):
         mine = [run for run in ordered if class_of(run) == wanted and run.name not in refused]
         seen = [refused[run.name] for run in ordered if class_of(run) == wanted and run.name in refused]
         glimpses = _glimpses(seen)
+        known = prior if isinstance(prior, Prior) else prior.get(wanted[1], DEFAULT_PRIOR)
         for floor in LEVELS:
-            made = board(mine, glimpses, missing, wanted, floor=floor, prior=prior, contracts=contracts)
+            made = board(mine, glimpses, missing, wanted, floor=floor, prior=known, contracts=contracts)
             if made is not None:
                 yield made
 

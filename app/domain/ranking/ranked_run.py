@@ -56,9 +56,9 @@ class RankedRun:
         return self.facts.estimate.short and self.evidence_level != "validated"
 
     @property
-    def place_in_time(self) -> tuple[float, str]:
-        """Sorts runs the same way in whatever order they arrived."""
-        return self.ordered_at.timestamp(), self.name
+    def place_in_time(self) -> tuple[float, int, str]:
+        """Sorts runs the same way in whatever order they arrived; names that are numbers by their value."""
+        return self.ordered_at.timestamp(), len(self.name), self.name
 
 
 def reaches(level: str, floor: str) -> bool:

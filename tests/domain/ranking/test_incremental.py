@@ -1,11 +1,14 @@
 """Standings kept from run to run are those of a rebuild, and what changes at the head is told once."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from app.domain.definitions import DEFINITION_VERSION
 from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.ranking.incremental import Head, heads_of, prior_to_keep, update
+from app.domain.ranking.incremental import Head, HeadChange, head_changes, heads_of, prior_to_keep
 from app.domain.ranking.rank import rank_stack
+from app.domain.ranking.ranked_run import RankedRun
 from tests.domain.ranking.runs import make_run, make_runs
 
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
@@ -13,52 +16,52 @@ QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
 
 def test_a_new_leader_is_told_once() -> None:
     runs = [make_run("1", "alltoall", 400)]
-    first = update(None, runs, QUIET)
-    assert first.changed
-    assert first.heads == ()
+    assert _changes(runs) == ()
 
     runs.append(make_run("2", "deepep", 320, hour=1))
-    second = update(first.standings, runs, QUIET)
-    assert [one.sentence for one in second.heads] == ["deepep"]
-    heads = [one.after for one in second.heads]
-
-    again = update(second.standings, runs, QUIET, None, heads)
-    assert (again.changed, again.heads) == (False, ())
+    second = _changes(runs)
+    assert [one.sentence for one in second] == ["deepep"]
+    heads = [one.after for one in second]
+    assert _changes(runs, heads) == ()
 
     runs.append(make_run("3", "hybridep", 321, hour=2))
-    third = update(again.standings, runs, QUIET, None, heads)
-    assert [one.sentence for one in third.heads] == ["deepep -> deepep and hybridep (tie)"]
+    third = _changes(runs, heads)
+    assert [one.sentence for one in third] == ["deepep -> deepep and hybridep (tie)"]
 
     runs[1] = make_run("2", "deepep", 320, hour=1, quarantined="bad node")
-    fourth = update(third.standings, runs, QUIET, None, [one.after for one in third.heads])
-    assert [one.sentence for one in fourth.heads] == ["deepep and hybridep (tie) -> hybridep"]
+    fourth = _changes(runs, [one.after for one in third])
+    assert [one.sentence for one in fourth] == ["deepep and hybridep (tie) -> hybridep"]
+
+
+def _changes(runs: Sequence[RankedRun], last_heads: Sequence[Head] = ()) -> tuple[HeadChange, ...]:
+    return head_changes(rank_stack(runs, QUIET), last_heads)
 
 
 def test_a_ranking_that_is_gone_is_told() -> None:
     known = [Head("dropless", "training_equivalent", "leader", ("deepep",))]
-    found = update(None, [make_run("1", "alltoall")], QUIET, None, known)
-    assert [one.sentence for one in found.heads] == ["deepep -> no ranking"]
+    for left in (make_run("1", "alltoall"), make_run("1", "alltoall", quarantined="bad node")):
+        assert [one.sentence for one in _changes([left], known)] == ["deepep -> no ranking"]
+    after = [one.after for one in _changes([make_run("1", "alltoall", quarantined="bad node")], known)]
+    assert _changes([make_run("1", "alltoall", quarantined="bad node")], after) == ()
 
 
 def test_nothing_is_told_of_leaders_while_figures_are_computed_again() -> None:
     runs = [make_run("1", "alltoall", 400), make_run("2", "deepep", 320, definition_version=DEFINITION_VERSION - 1)]
-    found = update(None, runs, QUIET, None, [Head("dropless", "training_equivalent", "leader", ("deepep",))])
-    assert found.standings is not None
-    assert found.standings.partial
-    assert found.heads == ()
+    standings = rank_stack(runs, QUIET)
+    assert standings.partial
+    assert head_changes(standings, [Head("dropless", "training_equivalent", "leader", ("deepep",))]) == ()
 
 
-def test_a_stack_without_runs_has_no_standings() -> None:
-    stored = rank_stack([make_run()])
-    assert update(stored, []) == type(update(stored, []))(None, True, ())
-
-
-def test_adding_runs_one_by_one_gives_what_a_rebuild_gives() -> None:
+def test_the_order_in_which_runs_arrive_does_not_matter() -> None:
     runs = [*make_runs("alltoall", [400, 402, 399]), *make_runs("deepep", [350, 352]), make_run("x", outcome="failed")]
-    stored = None
-    for count in range(1, len(runs) + 1):
-        stored = update(stored, runs[:count], QUIET).standings
-    assert stored == rank_stack(list(reversed(runs)), QUIET)
+    assert rank_stack(list(reversed(runs)), QUIET) == rank_stack(runs, QUIET)
+
+
+def test_a_class_is_ranked_with_its_own_prior() -> None:
+    runs = [*make_runs("alltoall", [400, 402]), *make_runs("deepep", [391, 390])]
+    noisy = Prior(variance=0.1**2, degrees_of_freedom=9, configurations=9)
+    assert rank_stack(runs, {"training_equivalent": QUIET, "benchmark_only": noisy}) == rank_stack(runs, QUIET)
+    assert rank_stack(runs, {"benchmark_only": QUIET}) == rank_stack(runs)
 
 
 def test_heads_are_those_of_the_usual_floor() -> None:

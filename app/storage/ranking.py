@@ -1,0 +1,180 @@
+"""Ranks a stack and keeps what it is ranked as: reading first, then writing in the transaction of whoever judges it.
+
+Standings follow from the runs of the stack and the priors of its family. So whoever ranks it last leaves the same
+behind, in whatever order runs came in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Table, delete, insert, or_, select
+from sqlmodel import Session, col
+
+from app.domain.definitions import RANKING_VERSION
+from app.domain.ranking import Board, HeadChange, StackStandings, board_results, rank_stack
+from app.domain.ranking.incremental import head_changes
+from app.storage import json_column
+from app.storage.judging_tables import StackWorkRow
+from app.storage.leader_changes import add_leader_changes, last_heads
+from app.storage.ranked_runs import StackAbout, ranked_stack
+from app.storage.ranking_priors import NO_PRIORS, FamilyPriors, keep_priors, kept_priors, learned_priors
+from app.storage.run_records import aware
+from app.storage.stack_work import ask_to_judge
+from app.storage.standings_tables import RankingPriorRow, StandingBoardRow, StandingRow
+from app.storage.tables import utc_now
+from app.storage.typed_json import to_json
+
+BATCH_STACKS = 16
+# As tables: what is compared and written here has no place among the objects of the session.
+_STACKS: Table = StandingRow.__table__  # type: ignore[attr-defined]
+_BOARDS: Table = StandingBoardRow.__table__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A stack as it is to be kept; None when it has no runs left. `heads`: what changed at the head of its boards."""
+
+    project_id: int
+    stack_key: str
+    standings: StackStandings | None = None
+    about: StackAbout | None = None
+    runs: int = 0
+    priors: FamilyPriors = NO_PRIORS
+    heads: tuple[HeadChange, ...] = ()
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Of its row, without the time; {} when it is to have none."""
+        if self.standings is None or self.about is None:
+            return {}
+        about = asdict(self.about)
+        known, newest_at = about.pop("known"), about.pop("newest_at")
+        return {
+            "hardware": self.standings.hardware,
+            "family": self.standings.family,
+            "precision": self.standings.precision,
+            **about,
+            "about": to_json(known),
+            "newest_at": newest_at,
+            "runs": self.runs,
+            "ranking_version": RANKING_VERSION,
+            "prior_version": self.priors.version,
+            "document": to_json(replace(self.standings, boards=())),
+        }
+
+    @property
+    def boards(self) -> list[dict[str, Any]]:
+        stack = self.standings
+        return [] if stack is None else [_board_columns(stack, board) for board in stack.boards]
+
+
+def rank(session: Session, project_id: int, stack_key: str, *, learn: bool = True) -> Ranked:
+    """The standings of a stack from its runs as they are. `learn`: with what they and their family say of priors now,
+    else with the priors that are kept.
+    """
+    stack = ranked_stack(session, project_id, stack_key)
+    if stack is None:
+        return Ranked(project_id, stack_key)
+    gpu = stack.about.gpu
+    classes = {run.facts.semantic_class for run in stack.runs}
+    priors = learned_priors(session, project_id, gpu, classes) if learn else kept_priors(session, project_id, gpu)
+    standings = rank_stack(stack.runs, priors.of_class, stack.contracts)
+    heads = head_changes(standings, last_heads(session, project_id, stack_key)) if learn else ()
+    return Ranked(project_id, stack_key, standings, stack.about, len(stack.runs), priors, heads)
+
+
+def keep(session: Session, ranked: Ranked) -> bool:
+    """Write it where it is not what is kept already. Whether it was not."""
+    version = keep_priors(session, ranked.project_id, ranked.priors)
+    ranked = replace(ranked, priors=replace(ranked.priors, version=version))
+    run_id = ranked.about.newest_run_id if ranked.about else None
+    add_leader_changes(session, ranked.project_id, ranked.stack_key, run_id, ranked.heads)
+    is_new = bool(difference(session, ranked))
+    if is_new:
+        _write(session, ranked)
+    return is_new
+
+
+def difference(session: Session, ranked: Ranked) -> tuple[str, ...]:
+    """Names of what is kept otherwise than `ranked`; () when they are equal."""
+    columns = ranked.columns
+    row = session.execute(select(_STACKS).where(*_of(_STACKS, ranked))).one_or_none()
+    if row is None or not columns:
+        return () if row is None and not columns else ("the stack itself",)
+    found = [name for name, value in columns.items() if _text(value) != _text(getattr(row, name))]
+    kept = {_board_name(one): _text(one) for one in _kept_boards(session, ranked)}
+    made = {_board_name(one): _text(one) for one in ranked.boards}
+    names = sorted(name for name in kept.keys() | made.keys() if kept.get(name) != made.get(name))
+    return (*found, *(f"board {name}" for name in names))
+
+
+def ask_to_rank_again(session: Session) -> list[int]:
+    """Have the next stacks ranked again that were ranked by earlier rules, or with priors that moved since.
+
+    The ids to ring for after the commit. Nothing of them is judged again. One that could not be ranked rests until
+    something of it changes.
+    """
+    chosen = (
+        select(StandingRow.project_id, StandingRow.stack_key)  # type: ignore[call-overload]
+        .outerjoin(
+            RankingPriorRow,
+            (col(RankingPriorRow.project_id) == StandingRow.project_id) & (col(RankingPriorRow.gpu) == StandingRow.gpu),
+        )
+        .outerjoin(
+            StackWorkRow,
+            (col(StackWorkRow.project_id) == StandingRow.project_id)
+            & (col(StackWorkRow.stack_key) == StandingRow.stack_key),
+        )
+        .where(
+            or_(
+                col(StandingRow.ranking_version) != RANKING_VERSION,
+                col(RankingPriorRow.version) != StandingRow.prior_version,
+            ),
+            or_(col(StackWorkRow.id).is_(None), (col(StackWorkRow.work) == "") & (col(StackWorkRow.attempts) == 0)),
+        )
+        .order_by(col(StandingRow.project_id), col(StandingRow.stack_key))  # as everybody locks them
+        .limit(BATCH_STACKS)
+    )
+    return [ask_to_judge(session, row.project_id, row.stack_key) for row in session.execute(chosen).all()]
+
+
+def _write(session: Session, ranked: Ranked) -> None:
+    key = {"project_id": ranked.project_id, "stack_key": ranked.stack_key}
+    for table in (_BOARDS, _STACKS):
+        session.execute(delete(table).where(*_of(table, ranked)))
+    if columns := ranked.columns:
+        session.execute(insert(_STACKS), [key | columns | {"updated_at": utc_now()}])
+        if boards := ranked.boards:
+            session.execute(insert(_BOARDS), [key | one for one in boards])
+
+
+def _board_columns(stack: StackStandings, board: Board) -> dict[str, Any]:
+    return {
+        "floor": board.floor,
+        "routing_mode": board.routing_mode,
+        "semantic_class": board.semantic_class,
+        "reading": board.reading,
+        "is_ranking": board.is_ranking,
+        "results": to_json(board_results(stack, board).results),
+        "document": to_json(board),
+    }
+
+
+def _kept_boards(session: Session, ranked: Ranked) -> list[dict[str, Any]]:
+    kept = [column for column in _BOARDS.columns if column.name not in ("project_id", "stack_key")]
+    return [dict(row._mapping) for row in session.execute(select(*kept).where(*_of(_BOARDS, ranked)))]
+
+
+def _of(table: Table, ranked: Ranked) -> tuple[ColumnElement[bool], ...]:
+    return table.c.project_id == ranked.project_id, table.c.stack_key == ranked.stack_key
+
+
+def _board_name(board: Mapping[str, Any]) -> str:
+    return f"{board['routing_mode'] or 'unknown routing'}, {board['semantic_class']}, {board['floor']}"
+
+
+def _text(value: Any) -> str:
+    """As it is kept; times in one zone."""
+    return aware(value).isoformat() if isinstance(value, datetime) else json_column.dumps(to_json(value))

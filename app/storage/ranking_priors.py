@@ -1,0 +1,114 @@
+"""How much launches of a family vary, as its stacks are ranked with it: same project, GPU and semantic class.
+
+What is learned changes a little with every run. It is kept until it moved, so that one upload ranks one stack and not
+all stacks of the family, and so that ranking everything again gives what is kept.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.definitions import DEFINITION_VERSION
+from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate, family_prior
+from app.domain.history import find_changes
+from app.domain.ranking import prior_to_keep
+from app.storage.stack_runs import COMPARED, facts_of
+from app.storage.standings_tables import RankingPriorRow
+from app.storage.tables import RunRow, utc_now
+from app.storage.typed_json import from_json, to_json
+
+MOST_RUNS = 200
+"""The newest runs of the family that are looked at: ten configurations of 20 runs, of which five are enough."""
+_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyPriors:
+    """By semantic class. `version` 0: none are kept, and everything has the default one."""
+
+    gpu: str = ""
+    version: int = 0
+    of_class: Mapping[str, Prior] = field(default_factory=dict)
+
+
+NO_PRIORS = FamilyPriors()
+
+
+def kept_priors(session: Session, project_id: int, gpu: str | None) -> FamilyPriors:
+    """Those to rank with. A run whose GPU is unknown has no family."""
+    row = session.get(RankingPriorRow, (project_id, gpu), populate_existing=True) if gpu else None
+    if row is None:
+        return FamilyPriors(gpu or "")
+    return FamilyPriors(row.gpu, row.version, {name: from_json(Prior, one) for name, one in row.priors.items()})
+
+
+def learned_priors(session: Session, project_id: int, gpu: str | None, classes: Iterable[str]) -> FamilyPriors:
+    """The kept ones, replaced where they moved; `version` is then the next one, which `keep_priors` writes."""
+    kept = kept_priors(session, project_id, gpu)
+    if not gpu:
+        return kept
+    of_class = dict(kept.of_class)
+    for name in sorted(set(classes)):
+        of_class[name] = prior_to_keep(kept.of_class.get(name), _fresh(session, project_id, gpu, name))
+    moved = kept.version == 0 or of_class != kept.of_class
+    return FamilyPriors(gpu, kept.version + moved, of_class)
+
+
+def keep_priors(session: Session, project_id: int, priors: FamilyPriors) -> int:
+    """Write them when they are newer than what is kept. The version of what was kept with, for the stack's own row.
+
+    0 when another worker moved them meanwhile: then the stack is ranked again.
+    """
+    if not priors.gpu:
+        return 0
+    chosen = select(RankingPriorRow).where(
+        col(RankingPriorRow.project_id) == project_id, col(RankingPriorRow.gpu) == priors.gpu
+    )
+    row = session.execute(chosen.with_for_update().execution_options(populate_existing=True)).scalar_one_or_none()
+    stored = {name: to_json(prior) for name, prior in priors.of_class.items()}
+    if row is None:
+        session.add(RankingPriorRow(project_id=project_id, gpu=priors.gpu, version=1, priors=stored))
+    elif priors.version > row.version:
+        row.version, row.priors, row.changed_at = priors.version, stored, utc_now()
+    elif row.priors != stored:
+        return 0
+    session.flush()
+    return priors.version
+
+
+def _fresh(session: Session, project_id: int, gpu: str, semantic_class: str) -> Prior:
+    rows = session.execute(
+        select(*COMPARED)  # type: ignore[call-overload]
+        .where(
+            col(RunRow.project_id) == project_id,
+            col(RunRow.gpu) == gpu,
+            col(RunRow.semantic_class) == semantic_class,
+            col(RunRow.definition_version) == DEFINITION_VERSION,
+            col(RunRow.purpose) == "ci",
+            col(RunRow.status) == "ready",
+            col(RunRow.is_steady),
+            col(RunRow.short).is_(False),
+            col(RunRow.quarantine) == "",
+        )
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(MOST_RUNS)
+    ).all()
+    groups: dict[str, list[RunEstimate]] = {}
+    for one in reversed([facts_of(row) for row in rows]):
+        if not one.never_a_baseline_because:
+            groups.setdefault(one.config_key, []).append(one.estimate)
+    return family_prior([_current_level(group) for group in groups.values()])
+
+
+def _current_level(runs: list[RunEstimate]) -> list[RunEstimate]:
+    """A change of speed is no variation of launches."""
+    return runs[_start_of_level(tuple(run.log_step_time for run in runs)) :]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _start_of_level(log_step_times: tuple[float, ...]) -> int:
+    """Remembered by the process: every stack of a family looks at the same runs."""
+    return find_changes(log_step_times, DEFAULT_PRIOR).current.start
