@@ -293,3 +293,24 @@ def read_or_refusal(document: dict[str, object]) -> Metadata | InvalidMetadata:
         return read_metadata(document)
     except InvalidMetadata as refusal:
         return refusal
+
+
+@pytest.mark.parametrize(
+    ("stated", "utc"),
+    [
+        ("2026-11-18T06:12:00+02:00", "2026-11-18T04:12:00+00:00"),
+        ("2026-11-18T04:12:00Z", "2026-11-18T04:12:00+00:00"),
+        ("2026-11-18 04:12", "2026-11-18T04:12:00+00:00"),
+    ],
+)
+def test_the_time_of_a_commit_is_kept_in_utc(stated: str, utc: str) -> None:
+    time = read_metadata({"commit_time": stated}).commit_time
+    assert time is not None
+    assert time.isoformat() == utc
+
+
+@pytest.mark.parametrize("stated", ["yesterday", 1763438400, "0001-01-01", True, ["2026-11-18"]])
+def test_a_time_that_is_none_is_refused(stated: object) -> None:
+    outcome = read_or_refusal({"commit_time": stated})
+    assert isinstance(outcome, InvalidMetadata)
+    assert [error.field for error in outcome.errors] == ["meta.commit_time"]

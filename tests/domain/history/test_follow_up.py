@@ -46,3 +46,19 @@ def test_noise_does_not_reopen() -> None:
         y = 6 + 0.006 * draw.standard_normal(60)
         y[12:20] += 0.1
         assert follow_up(OPENED, find_changes(y, FAMILY)).state == "fixed"
+
+
+@pytest.mark.parametrize(
+    ("parts", "said_fixed_at", "state"),
+    [
+        ([(12, 6.0), (5, 6.1)], 17, "fixed"),  # nothing came after it was said
+        ([(12, 6.0), (5, 6.1)], 15, "fixed"),  # two runs are no level
+        ([(12, 6.0), (6, 6.1)], 15, "reopened"),  # three runs are as slow as before
+        ([(12, 6.0), (3, 6.1), (6, 6.0), (4, 6.1)], 24, "fixed"),  # what came back before it was said is known
+        ([(12, 6.0), (5, 6.1), (5, 6.0)], 17, "fixed"),
+    ],
+)
+def test_what_somebody_holds_to_be_fixed_is_reopened_by_later_runs_only(
+    parts: list[tuple[int, float]], said_fixed_at: int, state: str
+) -> None:
+    assert follow_up(OPENED, find_changes(levels(*parts), FAMILY), said_fixed_at).state == state

@@ -1,15 +1,18 @@
 """Which earlier runs are the baseline, and what is said of the others."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from app.domain.matching import BaselineRules, RunRecord, assess, choose_baseline, nearest_misses, shared_losses
+from app.domain.matching import BaselineRules, RunFacts, assess, choose_baseline, nearest_misses, shared_losses
+from app.domain.matching.selection import UNCONFIRMED
 from tests.domain.matching.runs import make_record
 
 MAIN = BaselineRules(branch="main")
 
 
-def names(runs: tuple[RunRecord, ...]) -> list[str]:
+def names(runs: Sequence[RunFacts]) -> list[str]:
     return [one.run for one in runs]
 
 
@@ -172,3 +175,69 @@ def test_losses_are_compared_over_iterations_that_all_runs_have() -> None:
     assert first == second == pytest.approx(10 - 45.5 / 50)
     assert third is None
     assert shared_losses([silent]) == [None]
+
+
+def test_one_or_two_runs_that_stand_out_are_no_baseline_until_a_third_confirms_them() -> None:
+    usual = [make_record(f"usual {i}", slower=i % 3 * 0.001) for i in range(14)]
+    slow = [make_record(f"slow {i}", slower=0.08 + i % 2 * 0.001) for i in range(3)]
+    for many in (1, 2):
+        found = choose_baseline(make_record(), [*usual, *slow[:many]], MAIN)
+        assert names(found.runs) == names(tuple(usual))
+        assert {out.why for out in found.left_out} == {UNCONFIRMED}
+    assert names(choose_baseline(make_record(), [*usual, *slow], MAIN).runs) == names(tuple(slow))
+
+
+def test_an_odd_run_counts_again_when_the_next_one_is_as_usual() -> None:
+    earlier = [make_record(f"run {i}", slower=0.08 if i == 8 else i % 3 * 0.001) for i in range(10)]
+    assert "run 8" in names(choose_baseline(make_record(), earlier, MAIN).runs)
+
+
+def test_an_unstated_branch_is_not_the_baseline_branch() -> None:
+    found = choose_baseline(make_record(), [make_record("a", branch="")], MAIN)
+    assert [out.why for out in found.left_out] == ["nobody states its branch, and the baseline branch is main"]
+
+
+NEAREST_CASES = [
+    # Fewest knobs first, then the newest; also short ones and experiments.
+    ([("a", {"tp": 4}, {}), ("b", {"tp": 4, "cp": 2}, {})], ["a"]),
+    ([("a", {"tp": 4}, {}), ("b", {"tp": 2}, {"short": True})], ["b"]),
+    ([("a", {"tp": 4}, {"commit": "c"}), ("b", {"tp": 4}, {"commit": "c"})], ["a", "b"]),
+    ([("a", {}, {"quarantined": "bad node"}), ("b", {"tp": 2}, {})], ["b"]),
+    ([("a", {}, {"outcome": "failed"}), ("b", {}, {"steady": False}), ("c", {}, {"definition_version": 2})], []),
+    ([("a", {"container": "old"}, {})], []),
+]
+
+
+@pytest.mark.parametrize(("earlier", "chosen"), NEAREST_CASES)
+def test_an_experiment_without_a_baseline_takes_the_nearest_run(
+    earlier: list[tuple[str, dict[str, object], dict[str, object]]], chosen: list[str]
+) -> None:
+    runs = [make_record(name, fields, purpose="experiment", **facts) for name, fields, facts in earlier]  # type: ignore[arg-type]
+    found = choose_baseline(make_record(purpose="experiment"), runs, MAIN)
+    assert (found.kind, names(found.runs)) == ("nearest" if chosen else "none", chosen)
+    assert choose_baseline(make_record(), runs, MAIN).kind == "none"
+
+
+def test_an_experiment_prefers_a_ci_run_with_more_other_knobs() -> None:
+    earlier = [make_record("ci", {"tp": 4, "cp": 2}), make_record("near", {"tp": 4}, purpose="experiment")]
+    assert names(choose_baseline(make_record(purpose="experiment"), earlier, MAIN).runs) == ["ci"]
+
+
+@pytest.mark.parametrize(("short", "rests_on"), [((True, True), 50), ((True, False), 50), ((False, False), None)])
+def test_an_ab_on_short_runs_is_a_direction(short: tuple[bool, bool], rests_on: int | None) -> None:
+    other = make_record("other", {"tp": 4}, purpose="experiment", short=short[0])
+    found = assess([make_record(purpose="experiment", short=short[1], slower=0.3)], [other], rules=MAIN)
+    assert (found.rests_on, found.raises_regression, found.verdict.decision) == (rests_on, False, "regression")
+
+
+def test_a_quarantined_run_is_judged_and_raises_nothing() -> None:
+    earlier = [make_record(f"run {i}", slower=i % 3 * 0.001) for i in range(6)]
+    found = assess([make_record(slower=0.1, quarantined="bad node")], earlier, rules=MAIN)
+    assert (found.verdict.decision, found.raises_regression) == ("regression", False)
+
+
+def test_an_upgrade_is_measured_against_the_same_job_before_it() -> None:
+    earlier = [make_record("before", {"container": "old"}), make_record("larger", {"gpus": 64})]
+    contrast = assess([make_record()], earlier, rules=MAIN).contrast
+    assert contrast is not None
+    assert names(contrast.runs) == ["before"]

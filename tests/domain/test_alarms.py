@@ -1,0 +1,87 @@
+"""What of a verdict opens a regression, and what explains it already."""
+
+import pytest
+
+from app.domain.alarms import Alarm, Cause, alarms_of
+from app.domain.matching import BaselineRules, RunRecord, assess
+from app.domain.verdict_document import VerdictDocument, verdict_document
+from tests.domain.matching.runs import make_record
+
+MAIN = BaselineRules("main")
+CAUSE = Cause("run", "code:c", "Code.")
+
+
+def document(run: RunRecord, earlier: list[RunRecord]) -> VerdictDocument:
+    metrics = {one.run: {} for one in (*earlier, run)}
+    return verdict_document(assess([run], earlier, rules=MAIN), (run.run,), metrics, 1)
+
+
+def alarms(run: RunRecord, earlier: list[RunRecord]) -> tuple[Alarm, ...]:
+    return alarms_of(document(run, earlier), stack_key=run.stack_key, run=run.run, purpose=run.purpose)
+
+
+def usual(**other: object) -> list[RunRecord]:
+    return [make_record(f"run {i}", slower=i % 3 * 0.001, **other) for i in range(8)]  # type: ignore[arg-type]
+
+
+CAUSES = [
+    (make_record(slower=0.1, commit="guilty"), "code:guilty", "Code: commit o -> guilty."),
+    (make_record(fields={"tp": 4}, slower=0.1), "recipe:tp:8:4", "tp (8 -> 4)."),
+    (make_record(fields={"tp": 4, "cp": 2}, slower=0.1), "recipe:tp:8:4;cp:8:2", "tp (8 -> 4), cp (8 -> 2)."),
+    (
+        make_record(slower=0.1, commit="commit of run 7"),
+        "unknown:",
+        "Nothing that is known differs: the nodes, or chance.",
+    ),
+    (
+        make_record(fields={"container": "new"}, slower=0.1),
+        "upgrade:container:train:2026.09:new",
+        "Upgrade of the container: train:2026.09 -> new.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("run", "key", "text"), CAUSES)
+def test_the_cause_is_what_differs_the_knob_before_the_code(run: RunRecord, key: str, text: str) -> None:
+    found = alarms(run, usual())
+    assert [alarm.metric for alarm in found] == ["step_time_ms"]
+    assert found[0].cause.key.startswith(key)
+    assert found[0].cause.text == text
+
+
+NO_ALARM = [
+    make_record(slower=0.002),
+    make_record(slower=-0.1),
+    make_record(slower=0.1, purpose="experiment"),
+    make_record(slower=0.1, quarantined="bad node"),
+    make_record(slower=0.1, outcome="failed"),
+    make_record(slower=0.1, fields={"gpus": 64}),
+    make_record(slower=0.1, fields={"container": "new"}, purpose="experiment"),
+    make_record(slower=0.1, fields={"container": "new", "tp": 4}),
+    make_record(slower=0.1, fields={"container": "new", "cluster": "east"}),
+]
+
+
+@pytest.mark.parametrize("run", NO_ALARM)
+def test_what_is_no_alarm(run: RunRecord) -> None:
+    assert alarms(run, usual()) == ()
+
+
+COVERED = [
+    # Levels of the run and of the regression, whether that has ended, whether it explains the run.
+    (0.08, 0.08, False, True),
+    (0.04, 0.08, False, True),
+    (0.085, 0.08, False, True),
+    (0.15, 0.08, False, False),
+    (0.08, 0.08, True, True),
+    (0.04, 0.08, True, False),
+    (0.15, 0.08, True, False),
+]
+
+
+@pytest.mark.parametrize(("level", "slow_level", "has_ended", "covered"), COVERED)
+def test_a_regression_explains_slow_runs_up_to_its_level(
+    level: float, slow_level: float, has_ended: bool, covered: bool
+) -> None:
+    alarm = Alarm("step_time_ms", 0.0, level, 100 * level, 0.005, CAUSE)
+    assert alarm.is_covered_by(slow_level, has_ended=has_ended) is covered

@@ -1,0 +1,52 @@
+"""Values of the domain come back out of JSON as they went in, also those that an older Threewalls wrote."""
+
+import json
+import math
+from dataclasses import replace
+
+from app.domain.matching import BaselineRules, assess
+from app.domain.verdict_document import VerdictDocument, verdict_document
+from app.storage import json_column
+from app.storage.typed_json import from_json, to_json
+from tests.domain.matching.runs import make_record
+
+
+def documents() -> list[VerdictDocument]:
+    """A verdict with suspects, one without a baseline but with a contrast, one of a run that failed."""
+    earlier = [make_record(f"run {i}", {"recompute_modules": ("attn", "moe")}, slower=i % 3 * 0.001) for i in range(5)]
+    candidates = [
+        make_record(slower=0.1),
+        make_record(fields={"container": "new", "recompute_modules": ("attn", "moe")}),
+        make_record(outcome="failed"),
+    ]
+    return [
+        verdict_document(
+            assess([one], earlier, rules=BaselineRules("main")), (one.run,), {run.run: {} for run in (*earlier, one)}, 1
+        )
+        for one in candidates
+    ]
+
+
+def test_a_document_comes_back_as_it_went_in() -> None:
+    found = documents()
+    assert found[1].contrast is not None
+    for document in found:
+        assert from_json(VerdictDocument, json.loads(json_column.dumps(to_json(document)))) == document
+
+
+def test_what_an_older_document_lacks_has_its_default_and_what_a_newer_one_adds_is_passed_over() -> None:
+    document = documents()[0]
+    stored = to_json(document)
+    del stored["rests_on"]
+    stored["verdict"]["of a later version"] = 1
+    assert from_json(VerdictDocument, stored) == document
+
+
+def test_a_number_that_is_none_comes_back_as_one() -> None:
+    document = documents()[0]
+    time = document.verdict.step_time
+    assert time is not None
+    strange = replace(document, verdict=replace(document.verdict, step_time=replace(time, delta_pct=math.nan)))
+    back = from_json(VerdictDocument, json.loads(json_column.dumps(to_json(strange))))
+    assert back.verdict.step_time is not None
+    assert math.isnan(back.verdict.step_time.delta_pct)
