@@ -1,0 +1,120 @@
+"""Conditions of rules: expressions in CEL (Common Expression Language, https://cel.dev) over facts, three-valued.
+
+An unknown fact is absent. CEL's `&&` and `||` absorb it where the other side decides (`unknown && false` is false);
+where it matters the expression cannot be evaluated, and the answer is the names of the facts that are missing.
+Facts that are known to be unset are null: write `vpp != null && vpp > 1`. Counts are int, measurements are double,
+and CEL does not mix them: write `exposed_comm_frac > 0.5`, `double(gpus) * 0.5`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import cel
+
+_ENV = re.compile(r"\benv\.([A-Za-z_]\w*)")
+_TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_BOUND = re.compile(r"\.(?:exists|all|exists_one|map|filter)\(\s*([A-Za-z_]\w*)\s*,")
+"""Names that CEL's macros bind: `modules.exists(m, m == "moe")`."""
+ENV = "env"
+
+
+class RuleError(ValueError):
+    """A mistake in a rule, with a sentence for whoever wrote it."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up; 0 for b = 0, since an expression must not fail."""
+    return -(-a // b) if b else 0
+
+
+def version_at_least(version: object, least: str) -> bool:
+    """True when a version such as `2.7.0+cu12` is at least `2.7`."""
+    return _numbers(str(version)) >= _numbers(least)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(digits) for digits in re.findall(r"\d+", version.split("+", maxsplit=1)[0])[:4])
+
+
+def _largest(a: float, b: float) -> float:
+    return max(a, b)
+
+
+def _smallest(a: float, b: float) -> float:
+    return min(a, b)
+
+
+FUNCTIONS: dict[str, Callable[..., object]] = {
+    "max": _largest,
+    "min": _smallest,
+    "ceil_div": ceil_div,
+    "version_at_least": version_at_least,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expression:
+    """A compiled expression. `names` are the facts it refers to; variables of the environment as `env.NAME`."""
+
+    source: str
+    names: tuple[str, ...]
+    program: cel.Program
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expression) and other.source == self.source
+
+    def __hash__(self) -> int:
+        return hash(self.source)
+
+    def __str__(self) -> str:
+        return self.source
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The answer of an expression that depends on facts nobody stated: their names."""
+
+    missing: tuple[str, ...]
+
+
+class Known:
+    """Facts made ready for many expressions: typed values by name (see `facts.typed`), without those unknown."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self.values = dict(values)
+        plain = {name: value for name, value in self.values.items() if not name.startswith(f"{ENV}.")}
+        variables = {
+            name.removeprefix(f"{ENV}."): value for name, value in self.values.items() if name.startswith(f"{ENV}.")
+        }
+        self._context = cel.Context({**plain, ENV: variables}, FUNCTIONS)
+
+    def ask(self, expression: Expression) -> object | Unknown:
+        """The expression's value, or what is missing for it.
+
+        Raises RuleError on an expression that does not suit the kinds of its facts; that is a mistake in the rule.
+        """
+        try:
+            value: object = expression.program.execute(self._context)
+        except Exception as problem:
+            missing = tuple(name for name in expression.names if name not in self.values)
+            if missing and isinstance(problem, RuntimeError | LookupError):
+                return Unknown(missing)
+            what = str(problem).split(". ", maxsplit=1)[0]
+            raise RuleError(f"`{expression.source}` cannot be evaluated: {what}.") from None
+        return value
+
+
+@lru_cache(maxsize=4096)
+def compile_expression(source: str) -> Expression:
+    """Raises RuleError on a text that is no expression."""
+    try:
+        program = cel.compile(source)
+    except ValueError as problem:
+        raise RuleError(f"`{source}` is no expression: {' '.join(str(problem).split())}.") from None
+    text = _TEXTS.sub("''", source)
+    bound = set(_BOUND.findall(text))
+    names = [name for name in program.variables() if name not in bound and name != ENV]
+    names += [f"{ENV}.{name}" for name in _ENV.findall(text)]
+    return Expression(source, tuple(dict.fromkeys(names)), program)

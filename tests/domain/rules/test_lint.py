@@ -1,0 +1,75 @@
+"""Every built-in rule is sound: its facts exist, its sources stand in the list, its examples do what they say."""
+
+import pytest
+
+from app.domain.rules.lint import mistakes, mistakes_of
+from app.domain.rules.load import FOLDER, built_in_rules, load_texts
+from app.domain.rules.rule import RuleBook
+
+SOURCES = 'M-arg: {title: "Arguments", where: "https://example.org/arguments.py", date: "2026-08-22"}'
+GOOD = """
+- id: scale-vpp-small
+  phase: scale
+  wall: none
+  kind: blocker
+  title: A virtual pipeline needs stages
+  when: vpp != null && vpp > 1 && pp == 1
+  why: "VPP {vpp} has no effect with PP {pp}."
+  change: {text: Raise PP or drop VPP., set: {vpp: null}}
+  verify: The launch passes validation.
+  sources: [M-arg]
+  valid: "2026-08"
+  confidence: high
+  examples: {fires: {vpp: 2, pp: 1}, silent: {vpp: null, pp: 1}, asks: {vpp: 2}}
+"""
+
+
+def book(text: str) -> RuleBook:
+    return load_texts({"scale": text}, SOURCES)
+
+
+@pytest.mark.parametrize("name", list(built_in_rules().rules))
+def test_a_rule_is_sound_and_its_examples_do_what_they_say(name: str) -> None:
+    known = built_in_rules()
+
+    assert mistakes_of(known.rules[name], known) == []
+
+
+def test_a_rule_file_holds_at_most_300_lines() -> None:
+    assert [path.name for path in FOLDER.glob("*.yaml") if len(path.read_text().splitlines()) > 300] == []
+
+
+def test_a_good_rule_has_no_mistakes() -> None:
+    assert mistakes(book(GOOD)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("sources: [M-arg]", "sources: []"), "has no source"),
+        (("sources: [M-arg]", "sources: [M-none]"), "M-none is not in sources.yaml"),
+        (('valid: "2026-08"', 'valid: "August"'), "`valid` must be a month or a day"),
+        (("fires: {vpp: 2, pp: 1}, ", ""), "has no example under which it fires"),
+        (("silent: {vpp: null, pp: 1}, ", ""), "has no example under which it is silent"),
+        (("fires: {vpp: 2, pp: 1}", "fires: {vpp: 2, pp: 2}"), "should be of kind fires, but the rule silent"),
+        (("asks: {vpp: 2}", "asks: {vpp: null}"), "should be of kind asks, but the rule silent"),
+        (("pp == 1", "stages == 1"), "names stages, which is no known fact"),
+        (("pp == 1", "has(env.PATH)"), "uses has()"),
+        (("when: vpp != null && vpp > 1", "when: vpp > 1.5"), ""),
+        (("when: vpp != null && vpp > 1 && pp == 1", "when: vpp * pp"), "neither true nor false"),
+        (("PP {pp}", "PP {ppp}"), "fills in ppp, which is no known fact"),
+        (("PP {pp}", "TP {tp}"), "the reason fills in tp, which is unknown there"),
+        (("set: {vpp: null}", "set: {vpps: 1}"), "changes vpps, which is no contract field"),
+        (("set: {vpp: null}", "set: {vpp: many}"), "which it does not take"),
+        (("title: A virtual pipeline needs stages", "title: Ends with a stop."), "without a full stop"),
+        (("id: scale-vpp-small", "id: Small"), "its id must be words with hyphens"),
+        (("examples: {fires: {vpp: 2", "examples: {fires: {vppp: 2"), "vppp is no known fact"),
+    ],
+)
+def test_each_mistake_is_said(change: tuple[str, str], said: str) -> None:
+    text = GOOD.replace(*change)
+
+    assert text != GOOD
+    found = mistakes(book(text))
+    assert said in "\n".join(found)
+    assert found
