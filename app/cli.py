@@ -1,4 +1,4 @@
-"""The `threewalls` command: serve, demo, migrate; analyze and compare, which need no service (docs/cli.md)."""
+"""The `threewalls` command (docs/cli.md): the service and its database; analyze and compare, which need no service."""
 
 import argparse
 import os
@@ -53,7 +53,9 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--port", default=8000, type=_port, help="port to listen on, 0 for a free one (default: 8000)"
         )
-    for command, folder in ((serve, "data"), (demo, "demo-data"), (migrate, "data")):
+    rebuild = commands.add_parser("rebuild-standings", help="rank every stack again, as the leaderboards keep it")
+    rebuild.add_argument("--check", action="store_true", help="write nothing; exit code 1 when something differs")
+    for command, folder in ((serve, "data"), (demo, "demo-data"), (migrate, "data"), (rebuild, "data")):
         command.add_argument(
             "--data", type=Path, metavar="DIR", help=f"folder for all data (default: {DATA_VARIABLE}, or {folder})"
         )
@@ -93,6 +95,12 @@ def _migrate(_: argparse.Namespace, settings: Settings) -> None:
     from app.storage.database import migrate
 
     migrate(settings)
+
+
+def _rebuild_standings(options: argparse.Namespace, settings: Settings) -> int:
+    from app.leaderboards.rebuild import rebuild_standings
+
+    return rebuild_standings(settings, check=options.check)
 
 
 def _analyze(options: argparse.Namespace, settings: Settings) -> int:
@@ -146,6 +154,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], int | None]] = {
     "serve": _serve,
     "demo": _demo,
     "migrate": _migrate,
+    "rebuild-standings": _rebuild_standings,
     "analyze": _analyze,
     "compare": _compare,
 }

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, delete, insert, or_, select
+from sqlalchemy import ColumnElement, Select, Table, and_, delete, insert, or_, select
 from sqlmodel import Session, col
 
 from app.domain.definitions import RANKING_VERSION
@@ -23,8 +23,11 @@ from app.storage.ranking_priors import NO_PRIORS, FamilyPriors, keep_priors, kep
 from app.storage.run_records import aware
 from app.storage.stack_work import ask_to_judge
 from app.storage.standings_tables import RankingPriorRow, StandingBoardRow, StandingRow
-from app.storage.tables import utc_now
+from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import to_json
+
+Key = tuple[int, str]
+"""Project and stack key."""
 
 BATCH_STACKS = 16
 # As tables: what is compared and written here has no place among the objects of the session.
@@ -116,28 +119,36 @@ def ask_to_rank_again(session: Session) -> list[int]:
     The ids to ring for after the commit. Nothing of them is judged again. One that could not be ranked rests until
     something of it changes.
     """
-    chosen = (
-        select(StandingRow.project_id, StandingRow.stack_key)  # type: ignore[call-overload]
-        .outerjoin(
-            RankingPriorRow,
-            (col(RankingPriorRow.project_id) == StandingRow.project_id) & (col(RankingPriorRow.gpu) == StandingRow.gpu),
-        )
-        .outerjoin(
-            StackWorkRow,
-            (col(StackWorkRow.project_id) == StandingRow.project_id)
-            & (col(StackWorkRow.stack_key) == StandingRow.stack_key),
-        )
-        .where(
-            or_(
-                col(StandingRow.ranking_version) != RANKING_VERSION,
-                col(RankingPriorRow.version) != StandingRow.prior_version,
-            ),
-            or_(col(StackWorkRow.id).is_(None), (col(StackWorkRow.work) == "") & (col(StackWorkRow.attempts) == 0)),
-        )
-        .order_by(col(StandingRow.project_id), col(StandingRow.stack_key))  # as everybody locks them
-        .limit(BATCH_STACKS)
+    same = and_(
+        col(StackWorkRow.project_id) == StandingRow.project_id, col(StackWorkRow.stack_key) == StandingRow.stack_key
     )
+    rests = or_(col(StackWorkRow.id).is_(None), and_(col(StackWorkRow.work) == "", col(StackWorkRow.attempts) == 0))
+    chosen = _behind().outerjoin(StackWorkRow, same).where(rests).limit(BATCH_STACKS)
     return [ask_to_judge(session, row.project_id, row.stack_key) for row in session.execute(chosen).all()]
+
+
+def behind(session: Session) -> list[Key]:
+    """Stacks that were ranked by earlier rules, or with priors that moved since."""
+    return [(row.project_id, row.stack_key) for row in session.execute(_behind())]
+
+
+def all_stacks(session: Session) -> list[Key]:
+    """Every stack that has runs, or standings."""
+    of_runs = select(RunRow.project_id, RunRow.stack_key).where(col(RunRow.stack_key) != "")  # type: ignore[call-overload]
+    kept = select(StandingRow.project_id, StandingRow.stack_key)  # type: ignore[call-overload]
+    return sorted((row.project_id, row.stack_key) for row in session.execute(of_runs.union(kept)))
+
+
+def _behind() -> Select[Any]:
+    """In the order in which everybody locks them."""
+    family = and_(
+        col(RankingPriorRow.project_id) == StandingRow.project_id, col(RankingPriorRow.gpu) == StandingRow.gpu
+    )
+    chosen: Select[Any] = select(StandingRow.project_id, StandingRow.stack_key).outerjoin(RankingPriorRow, family)  # type: ignore[call-overload]
+    moved = col(RankingPriorRow.version) != StandingRow.prior_version
+    return chosen.where(or_(col(StandingRow.ranking_version) != RANKING_VERSION, moved)).order_by(
+        col(StandingRow.project_id), col(StandingRow.stack_key)
+    )
 
 
 def _write(session: Session, ranked: Ranked) -> None:

@@ -56,7 +56,7 @@ def ask_to_judge(
     It locks the stack's row until the transaction ends. Whoever also changes runs does this first, so that two who
     change a run and its stack never wait for each other.
     """
-    row = _locked(session, project_id, stack_key)
+    row = lock(session, project_id, stack_key)
     known = None if row.judge_from is None else aware(row.judge_from)
     if judge_from is not None:
         # The reason that concerns the most runs is told: the one with the earliest place.
@@ -73,7 +73,8 @@ def ask_to_judge(
     return row.id
 
 
-def _locked(session: Session, project_id: int, stack_key: str) -> StackWorkRow:
+def lock(session: Session, project_id: int, stack_key: str) -> StackWorkRow:
+    """Hold the stack's row, made if need be, until the transaction ends."""
     chosen = (
         select(StackWorkRow)
         .where(col(StackWorkRow.project_id) == project_id, col(StackWorkRow.stack_key) == stack_key)

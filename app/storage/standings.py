@@ -93,7 +93,7 @@ class StandingsPage:
     """One page of stacks, those with the newest runs first; `page` counts from 1.
 
     `total` and `summaries` (one for each class, over boards) are of all stacks that match, on whichever page.
-    `hardware` and `family` are the names; empty when no stack has these slugs.
+    `hardware` and `family` are the names; empty when no stack has these slugs, or none were asked for.
     """
 
     hardware: str
@@ -133,7 +133,10 @@ def standings_of(
     *,
     size: int = PAGE_SIZE,
 ) -> StandingsPage:
-    """The stacks of one hardware and family that match. A page past the end is empty, with the true total."""
+    """The stacks of one hardware and family that match, of any where the slug is empty.
+
+    A page past the end is empty, with the true total.
+    """
     rows = _slim_rows(session, hardware_slug, family_slug, filters.floor)
     stacks: dict[Key, list[Row[Any]]] = {}
     for row in rows:
@@ -142,8 +145,8 @@ def standings_of(
     keys = [key for key, group in found.items() if group]
     shown = keys[(page - 1) * size : page * size]
     return StandingsPage(
-        hardware=rows[0].hardware if rows else "",
-        family=rows[0].family if rows else "",
+        hardware=rows[0].hardware if rows and hardware_slug else "",
+        family=rows[0].family if rows and family_slug else "",
         items=_documents(session, shown, filters.floor, {key: {_class(row) for row in found[key]} for key in shown}),
         total=len(keys),
         page=page,
@@ -187,19 +190,6 @@ def hardware_and_families(session: Session, project: str = "") -> tuple[Hardware
     return tuple(sorted(found, key=lambda one: (one.hardware, one.family)))
 
 
-def all_keys(session: Session) -> tuple[Key, ...]:
-    """Every stack that has standings."""
-    chosen = select(StandingRow.project_id, StandingRow.stack_key)  # type: ignore[call-overload]
-    rows = session.execute(chosen.order_by(col(StandingRow.project_id), col(StandingRow.stack_key)))
-    return tuple((row.project_id, row.stack_key) for row in rows)
-
-
-def kept_standings(session: Session, project_id: int, stack_key: str) -> KeptStandings | None:
-    """One stack with all of its boards."""
-    found = _documents(session, [(project_id, stack_key)])
-    return found[0] if found else None
-
-
 def _slim_rows(session: Session, hardware_slug: str, family_slug: str, floor: str) -> Sequence[Row[Any]]:
     """One row for each board at the floor, and one for each stack that has none there, newest stacks first."""
     of_stack = and_(
@@ -215,7 +205,10 @@ def _slim_rows(session: Session, hardware_slug: str, family_slug: str, floor: st
         )
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
         .outerjoin(StandingBoardRow, of_stack)
-        .where(col(StandingRow.hardware_slug) == hardware_slug, col(StandingRow.family_slug) == family_slug)
+        .where(
+            *([col(StandingRow.hardware_slug) == hardware_slug] if hardware_slug else []),
+            *([col(StandingRow.family_slug) == family_slug] if family_slug else []),
+        )
         .order_by(
             col(StandingRow.newest_at).desc(), col(StandingRow.stack_key), col(StandingBoardRow.routing_mode),
             col(StandingBoardRow.semantic_class),
