@@ -18,7 +18,7 @@ from app.storage.judging_tables import AuditEventRow, StackWorkRow, VerdictRow
 from app.storage.stack_work import EVERYTHING, ask_to_judge
 from app.storage.tables import ProjectRow, RunRow, utc_now
 from app.storage.verdicts import current_verdict, verdicts_of
-from tests.builders import make_run
+from tests.builders import make_project, make_run
 from tests.regressions.judging import arrive, decisions, document_of, judge_all, regressions_in, steady
 
 
@@ -274,3 +274,41 @@ def test_a_stack_waits_until_all_runs_are_of_one_version(engine: Engine, setting
         session.execute(update(StackWorkRow).values(lease_until=None))
     judge_all(engine, settings)
     assert decisions(engine) == ["no_baseline", ""]
+
+
+def test_stacks_that_are_judged_at_once_share_one_regression_of_their_cause(engine: Engine, settings: Settings) -> None:
+    sizes = (8, 16, 32, 64)
+    for gpus in sizes:
+        for number, time in enumerate(steady(1000, 8)):
+            arrive(engine, time, number, fields={"gpus": gpus})
+    judge_all(engine, settings)
+    slow = [arrive(engine, 1100, 8, commit="guilty", fields={"gpus": gpus}) for gpus in sizes]
+    with ThreadPoolExecutor(len(slow)) as pool:
+        list(pool.map(lambda run: judge_run(engine, settings, run), slow))
+    judge_all(engine, settings)
+    assert regressions_in(engine) == [("open", "", slow)]
+
+
+def test_runs_that_come_in_at_once_end_in_the_verdicts_of_one_after_another(engine: Engine, settings: Settings) -> None:
+    times = dict(enumerate([*steady(1000, 10), 1080.0, 1081.0]))
+    with transaction(engine) as session:
+        make_project(session)
+
+    def come(place: int) -> tuple[int, int]:
+        # Reruns of one commit, too, which move each other's places while both are read.
+        run_id = arrive(engine, times[place], place, commit=f"c{place // 2}")
+        judge_run(engine, settings, run_id)
+        return place, run_id
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = dict(pool.map(come, [3, 8, 0, 11, 5, 1, 9, 2, 10, 4, 7, 6]))
+    judge_all(engine, settings)
+    at_once = {place: _said(engine, run_id) for place, run_id in runs.items()}
+    with transaction(engine) as session:
+        row = session.exec(select(StackWorkRow)).one()
+        ask_to_judge(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
+        places = session.exec(select(RunRow.ordered_at).distinct()).all()
+    judge_all(engine, settings)
+    assert {place: _said(engine, run_id) for place, run_id in runs.items()} == at_once
+    assert len(places) == 6
+    assert [one[0] for one in regressions_in(engine)] == ["open"]
