@@ -4,12 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from app.domain.detection import Prior
 from app.domain.detection.metric_changes import SAME_WORK
 from app.domain.ranking.duels import Duel, duel, duel_by_memory
 from app.domain.ranking.memory_sizes import headroom_pct
 from app.domain.ranking.places import Place, places
-from app.domain.ranking.pooling import Pool, log_work, pool
+from app.domain.ranking.pooling import Pool, Pools, log_work
 from app.domain.ranking.ranked_run import RankedRun, reaches
 from app.domain.ranking.result_level import Contracts, comparison, result_level
 from app.domain.ranking.sentences import gain_sentence, reading_sentence
@@ -37,7 +36,7 @@ def board(
     wanted: tuple[str, str],
     *,
     floor: str,
-    prior: Prior,
+    pools: Pools,
     contracts: Contracts,
 ) -> Board | None:
     """The board of eligible `runs` (oldest first), all of one stack, routing mode and semantic class (`wanted`).
@@ -45,7 +44,7 @@ def board(
     None when there is nothing to show. `glimpses`: runs of the same class that may be ranked nowhere.
     """
     strong = [run for run in runs if reaches(run.evidence_level, "screen" if floor == "matched_ab" else floor)]
-    candidates = _at_least(floor, _candidates(strong, prior), contracts)
+    candidates = _at_least(floor, _candidates(strong, pools), contracts)
     best = {name: pools[0] for name, pools in candidates.items()}
     seen = _seen(best, runs, glimpses, floor)
     if not best and not seen:
@@ -72,13 +71,13 @@ def board(
     )
 
 
-def _candidates(runs: Sequence[RankedRun], prior: Prior) -> dict[str, list[Pool]]:
+def _candidates(runs: Sequence[RankedRun], made: Pools) -> dict[str, list[Pool]]:
     """Fastest first, both the dispatchers and the configurations of each."""
     by_key: dict[tuple[str, str], list[RankedRun]] = {}
     for run in runs:
         by_key.setdefault((run.dispatcher or "", run.facts.config_key), []).append(run)
     found: dict[str, list[Pool]] = {}
-    for one in sorted((pool(group, prior) for group in by_key.values()), key=_fastest_first):
+    for one in sorted((made.pool(group) for group in by_key.values()), key=_fastest_first):
         found.setdefault(one.dispatcher, []).append(one)
     # A result of full runs stands for its dispatcher before one that is directional only, however fast that looks.
     chosen = {name: sorted(pools, key=lambda one: one.directional) for name, pools in found.items()}

@@ -16,6 +16,8 @@ from app.domain.ranking.ranked_run import LEVELS, RankedRun, reaches
 from app.domain.run import FloatArray
 
 _INTERVAL_P = 0.975
+LOOK_BACK = 400
+"""The newest runs of a configuration in which its current level is looked for, as for a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,9 @@ def pool(runs: Sequence[RankedRun], prior: Prior) -> Pool:
     offered = full or list(runs)
     current = offered
     if full:
-        level = find_changes([run.facts.estimate.log_step_time for run in full], prior).current
-        current = full[level.start : level.stop]
+        recent = full[-LOOK_BACK:]
+        level = find_changes([run.facts.estimate.log_step_time for run in recent], prior).current
+        current = recent[level.start : level.stop]
     # A short run is no baseline of a verdict. Here one may stand for itself, and the result says that it is short.
     estimates = [replace(run.facts.estimate, short=False) for run in current]
     chosen = {estimate.run for estimate in select_baseline(estimates, prior.variance).used}
@@ -104,6 +107,20 @@ def pool(runs: Sequence[RankedRun], prior: Prior) -> Pool:
     kept = {run.name for run in current}
     dropped = tuple(DroppedRun(run.name, _why(run, bool(full), kept)) for run in runs if run.name not in taken)
     return Pool(used, dropped, not full, prior)
+
+
+class Pools:
+    """The results of one family's prior, each made once: most floors of evidence leave the same runs."""
+
+    def __init__(self, prior: Prior) -> None:
+        self._prior = prior
+        self._made: dict[tuple[str, ...], Pool] = {}
+
+    def pool(self, runs: Sequence[RankedRun]) -> Pool:
+        names = tuple(run.name for run in runs)
+        if names not in self._made:
+            self._made[names] = pool(runs, self._prior)
+        return self._made[names]
 
 
 def log_work(one: Pool, figures: Sequence[float | None]) -> float | None:

@@ -6,6 +6,7 @@ from app.domain.definitions import DEFINITION_VERSION
 from app.domain.detection import DEFAULT_PRIOR, Prior
 from app.domain.ranking.board import board
 from app.domain.ranking.eligibility import MEASURED, Refusal, fallbacks, other_shapes, refusal
+from app.domain.ranking.pooling import Pools
 from app.domain.ranking.ranked_run import LEVELS, RankedRun
 from app.domain.ranking.result_level import Contracts
 from app.domain.ranking.standings import Board, Glimpse, MissingDispatcher, StackStandings
@@ -102,9 +103,9 @@ def _boards(
         mine = [run for run in ordered if class_of(run) == wanted and run.name not in refused]
         seen = [refused[run.name] for run in ordered if class_of(run) == wanted and run.name in refused]
         glimpses = _glimpses(seen)
-        known = prior if isinstance(prior, Prior) else prior.get(wanted[1], DEFAULT_PRIOR)
+        pools = Pools(prior if isinstance(prior, Prior) else prior.get(wanted[1], DEFAULT_PRIOR))
         for floor in LEVELS:
-            made = board(mine, glimpses, missing, wanted, floor=floor, prior=known, contracts=contracts)
+            made = board(mine, glimpses, missing, wanted, floor=floor, pools=pools, contracts=contracts)
             if made is not None:
                 yield made
 
