@@ -19,6 +19,20 @@ _TYPES: dict[str, Type] = {
 
 VERSIONS = frozenset({"te_version", "pytorch_version", "cuda_version", "nccl_version", "cudnn_version"})
 
+INPUTS = {
+    "dp": ("gpus", "tp", "pp", "cp"),
+    "edp": ("gpus", "pp", "ep", "etp"),
+    "ga": ("gbs", "mbs", "dp"),
+    "dispatcher_type": ("dispatcher",),
+    "flex_backend": ("dispatcher",),
+    "gpus_per_node": ("gpu",),
+    "num_layers": ("model",),
+    "hidden_size": ("model",),
+    "num_experts": ("model",),
+    "topk": ("model",),
+}
+"""Fields that mostly follow from others: those are what somebody should state."""
+
 
 def _fact(field: ContractField) -> Fact:
     kind: Type = "version" if field.name in VERSIONS else _TYPES[field.kind]
@@ -29,7 +43,9 @@ def _fact(field: ContractField) -> Fact:
         )
     elif "--" in field.megatron_lm or field.bridge.startswith(("model.", "ddp.", "comm_overlap.", "optimizer.")):
         supply += ", or upload a log that holds the trainer's arguments"
-    return Fact(field.name, kind, "contract", field.meaning, field.unit, supply + ".")
+    return Fact(
+        field.name, kind, "contract", field.meaning, field.unit, supply + ".", inputs=INPUTS.get(field.name, ())
+    )
 
 
 FACTS = tuple(_fact(field) for field in FIELDS.values())

@@ -1,0 +1,33 @@
+"""Fills the facts of a run into the texts of a rule: `{gpus} GPUs`, `{exposed_comm_frac:.0%} of the step`."""
+
+import re
+from collections.abc import Mapping
+
+from app.domain.contract.values import shown
+
+_PLACE = re.compile(r"\{(?P<name>[A-Za-z_][\w.]*)(?::(?P<form>[^{}]*))?\}")
+
+
+def filled(text: str, values: Mapping[str, object]) -> str:
+    """The text with its facts; a fact that nobody stated reads `unknown`."""
+
+    def place(match: re.Match[str]) -> str:
+        if match["name"] not in values:
+            return "unknown"
+        return fact_text(values[match["name"]], match["form"] or "")
+
+    return _PLACE.sub(place, text)
+
+
+def fact_text(value: object, form: str = "") -> str:
+    """A fact as a person reads it; `form` as in Python's format, for numbers."""
+    if isinstance(value, bool) or value is None:
+        return shown(value)
+    if isinstance(value, float):
+        try:
+            return format(value, form or ".4g")
+        except ValueError:
+            return format(value, ".4g")
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value) or "none"
+    return str(value)

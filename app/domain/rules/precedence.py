@@ -1,0 +1,153 @@
+"""Which evidence counts when two disagree.
+
+1 what code enforces; 2 the project's own matched A/B on the same contract; 3 a published matched A/B on the same model,
+GPU and shape; 4 published records; 5 the founding documents; 6 rules of thumb. A lower level may order candidates,
+never hide one. Evidence drops one level when the container, the dispatcher's package, the precision or the layout
+changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.domain.rules.rule import Evidence, Rule
+
+Values = Mapping[str, object]
+
+LEVEL_NAMES = {
+    1: "enforced in code",
+    2: "measured here, same contract",
+    3: "matched A/B on this model, GPU and shape",
+    4: "published record",
+    5: "founding documents",
+    6: "rule of thumb",
+}
+_PUBLISHED = {"code": 1, "matched_ab": 3, "record": 4, "seed": 5, "heuristic": 6}
+LOWEST = 6
+
+EXPIRES_WITH = ("container", "deepep_build", "precision", "tp", "pp", "vpp", "pp_layout", "cp", "ep", "etp")
+"""Fields whose change makes evidence older. Of the container its major version counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnResult:
+    """Matched A/Bs of this project on the knob that a rule turns. Gains in percent of throughput, positive is faster.
+
+    `contract`: the contract values they were measured under (as facts); `same_contract`: the run's own stack.
+    `settled`: the interval does not hold zero.
+    """
+
+    rule: str
+    n: int
+    median_gain_pct: float
+    low_pct: float
+    high_pct: float
+    stacks: tuple[str, ...] = ()
+    newest: str = ""
+    contract: Mapping[str, object] = field(default_factory=dict)
+    same_contract: bool = True
+
+    @property
+    def settled(self) -> bool:
+        """True when the range of gains does not hold zero."""
+        return self.low_pct > 0 or self.high_pct < 0
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One piece of evidence where it stands: its level after expiry, and why it dropped."""
+
+    level: int
+    text: str
+    setting: str
+    source: str
+    date: str
+    expired: tuple[str, ...] = ()
+    own: OwnResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """`level` of the best evidence; `statements` the strongest first. `overridden`: a sentence where what was measured
+    here contradicts what is published. `own_order` sorts: measured gains first, measured losses last."""
+
+    level: int
+    statements: tuple[Statement, ...]
+    own_order: float = 0.0
+    overridden: str = ""
+
+
+def standing(rule: Rule, values: Values, own: Sequence[OwnResult] = ()) -> Standing:
+    """All evidence of a rule for a run with these facts."""
+    statements = [_own(result, values) for result in own if result.rule == rule.id]
+    statements += [_published(one, values) for one in rule.effect.evidence]
+    ordered = tuple(sorted(statements, key=lambda one: one.level))
+    level = ordered[0].level if ordered else _unmeasured(rule)
+    best = next((one.own for one in ordered if one.own is not None and one.level == 2), None)
+    return Standing(level, ordered, _own_order(best), _overridden(best, ordered))
+
+
+def _unmeasured(rule: Rule) -> int:
+    """Without measurement a rule stands as high as its best source."""
+    if any(key.startswith(("M-", "C-")) for key in rule.sources) and rule.kind == "blocker":
+        return 1
+    return 5 if any(key in ("S0", "S1", "S2", "S3", "S4") for key in rule.sources) else LOWEST
+
+
+def _own(result: OwnResult, values: Values) -> Statement:
+    expired = changed_since(result.contract, values)
+    level = 2 if result.same_contract and not expired else 3
+    text = f"{result.median_gain_pct:+.1f} % ({result.low_pct:+.1f} to {result.high_pct:+.1f} %, n = {result.n})"
+    where = ", ".join(result.stacks) or "this project"
+    return Statement(level, text, where, "measured here", result.newest, expired, result)
+
+
+def _published(evidence: Evidence, values: Values) -> Statement:
+    level = _PUBLISHED[evidence.level]
+    expired: tuple[str, ...] = ()
+    if evidence.level == "matched_ab":
+        expired = tuple(
+            f"{name} is {_shown(values.get(name))}, there it was {_shown(wanted)}"
+            for name, wanted in evidence.at.items()
+            if values.get(name) != wanted
+        )
+        level = 4 if expired or not evidence.at else level
+    return Statement(level, evidence.text, evidence.setting, evidence.source, evidence.date, expired)
+
+
+def changed_since(contract: Values, values: Values) -> tuple[str, ...]:
+    """What makes evidence of `contract` older for a run with these facts; unknown fields change nothing."""
+    found = []
+    for name in EXPIRES_WITH:
+        if name not in contract or name not in values:
+            continue
+        before, now = contract[name], values[name]
+        if name == "container":
+            before, now = container_major(before), container_major(now)
+        if before != now:
+            found.append(f"{name} was {_shown(before)}, now it is {_shown(now)}")
+    return tuple(found)
+
+
+def container_major(container: object) -> str:
+    """Image and first number of its tag: `nvcr.io/nvidia/nemo:26.06` is `nvcr.io/nvidia/nemo:26`."""
+    image, colon, tag = str(container).rpartition(":")
+    return f"{image}:{tag.split('.')[0]}" if colon else tag
+
+
+def _own_order(best: OwnResult | None) -> float:
+    """Negative for a gain, the larger the sooner; positive for a loss; 0 where nothing is settled."""
+    return -best.median_gain_pct if best is not None and best.settled else 0.0
+
+
+def _overridden(best: OwnResult | None, statements: Sequence[Statement]) -> str:
+    published = next((one for one in statements if one.own is None), None)
+    if best is None or not best.settled or best.median_gain_pct > 0 or published is None:
+        return ""
+    return (
+        f"Measured here it lost {-best.median_gain_pct:.1f} % (n = {best.n}), which outranks "
+        f"{LEVEL_NAMES[published.level]}: {published.text} ({published.setting})."
+    )
+
+
+def _shown(value: object) -> str:
+    return "unknown" if value is None else str(value)

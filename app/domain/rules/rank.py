@@ -1,0 +1,56 @@
+"""In which order suggestions stand, and which are kept back for now.
+
+Blockers first; then by phase: gates, sizing, candidates for the measured wall. Candidates for another wall than the
+measured one stand last. Defaults of the bring-up come between contract and fit, for that is when they are needed.
+"""
+
+from collections.abc import Mapping
+
+from app.domain.rules.expression import Expression, Known, RuleError
+from app.domain.rules.precedence import Standing
+from app.domain.rules.rule import PHASES, Rule
+from app.domain.rules.wall import WallReading
+
+ORDER = 50
+"""Place of a rule whose order depends on facts that nobody stated."""
+_KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
+_PHASES = {phase: 2 * place for place, phase in enumerate(PHASES)}
+_BRING_UP = 1
+
+Key = tuple[int, int, int, int, float, int, int, str]
+
+
+def order_of(rule: Rule, known: Known, wall: WallReading, standing: Standing) -> Key:
+    """The key by which suggestions are sorted, small first."""
+    measured = wall.certainty == "measured" and rule.kind == "candidate"
+    return (
+        0 if rule.kind == "blocker" else 1,
+        1 if measured and rule.wall not in (wall.wall, "none") and not rule.hints.bring_up else 0,
+        _BRING_UP if rule.hints.bring_up else _PHASES[rule.phase],
+        _KINDS[rule.kind],
+        standing.own_order,
+        _order(rule.hints.order, known),
+        standing.level,
+        rule.id,
+    )
+
+
+def _order(order: int | Expression, known: Known) -> int:
+    if isinstance(order, int):
+        return order
+    try:
+        answer = known.ask(order)
+    except RuleError:
+        return ORDER
+    return answer if isinstance(answer, int) else ORDER
+
+
+def withheld_because(rule: Rule, values: Mapping[str, object], blocked: bool) -> str:
+    """Why a suggestion is kept back; "" when it is not. Retuning takes a launch that is valid, and a profile."""
+    if rule.kind != "candidate" or rule.phase != "retune" or rule.hints.bring_up:
+        return ""
+    if blocked:
+        return "Clear the blockers first."
+    if not values.get("profiled"):
+        return "Profile first: before the wall is known there is nothing to retune."
+    return ""

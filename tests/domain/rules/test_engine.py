@@ -1,0 +1,223 @@
+"""Three-valued evaluation, order, what is kept back, what is missing, and which evidence counts."""
+
+from app.domain.rules.engine import evaluate
+from app.domain.rules.expression import Known, compile_expression
+from app.domain.rules.load import load_texts
+from app.domain.rules.precedence import OwnResult, changed_since
+from app.domain.rules.rule import RuleBook
+from tests.domain.rules.test_lint import SOURCES
+
+
+def rule(
+    name: str, when: str, more: str = "", *, kind: str = "candidate", phase: str = "retune", wall: str = "none"
+) -> str:
+    return f"""
+- id: {name}
+  phase: {phase}
+  wall: {wall}
+  kind: {kind}
+  title: {name}
+  when: '{when}'
+  why: because
+  verify: look
+  sources: [M-arg]
+  valid: "2026-08"
+  confidence: high
+  examples: {{}}
+  {more or "change: {text: do it}"}
+"""
+
+
+def book(*rules: str) -> RuleBook:
+    return load_texts({"all": "".join(rules)}, SOURCES)
+
+
+def test_an_unknown_fact_makes_a_rule_ask_only_where_it_matters() -> None:
+    rules = book(
+        rule("a-fires", "tp > 1 || cp > 1"),
+        rule("b-silent", "ep > 1 && tp > 4"),
+        rule("c-asks", "tp > 1 && ep > 1"),
+        rule("d-unset", "vpp == null"),
+    )
+
+    told = evaluate({"tp": 2, "profiled": True}, rules)
+
+    assert [one.rule.id for one in told.suggestions] == ["a-fires"]
+    assert [one.id for one in told.silent] == ["b-silent"]
+    assert {one.rule.id: one.missing for one in told.asks} == {"c-asks": ("ep",), "d-unset": ("vpp",)}
+    assert [one.id for one in evaluate({"tp": 2, "vpp": 4}, rules).silent] == ["b-silent", "d-unset"]
+
+
+def test_what_is_missing_is_told_as_what_somebody_can_supply() -> None:
+    rules = book(
+        rule("a-shape", "dp == 1"), rule("b-comm", "exposed_comm_frac > 0.1"), rule("c-env", 'env.USE_MNNVL == "1"')
+    )
+
+    told = evaluate({"gpus": 16, "tp": 2, "pp": 1}, rules)
+
+    missing = {one.fact.name: one for one in told.missing}
+    assert set(missing) == {"cp", "exposed_comm_frac", "env.USE_MNNVL"}
+    assert missing["cp"].alone == ("a-shape",)
+    assert "metadata" in missing["cp"].fact.supply
+    assert "profile" in missing["exposed_comm_frac"].fact.supply
+
+
+def test_a_fact_that_unlocks_more_by_itself_is_told_first() -> None:
+    rules = book(rule("a-one", "tp > 1 && cp > 1"), rule("b-two", "ep > 1"), rule("c-three", "ep > 2"))
+
+    told = evaluate({}, rules)
+
+    assert [(one.fact.name, one.alone, one.together) for one in told.missing] == [
+        ("ep", ("b-two", "c-three"), ()),
+        ("cp", (), ("a-one",)),
+        ("tp", (), ("a-one",)),
+    ]
+
+
+def test_blockers_hold_retuning_back_and_so_does_a_missing_profile() -> None:
+    rules = book(
+        rule("a-tune", "tp > 1"),
+        rule("b-bring-up", "tp > 1", "change: {text: do it}\n  bring_up: true"),
+        rule("c-blocked", "cp > 1", kind="blocker", phase="scale"),
+    )
+
+    no_profile = evaluate({"tp": 2, "cp": 1}, rules)
+    blocked = evaluate({"tp": 2, "cp": 2, "gpu_idle_frac": 0.2}, rules)
+    free = evaluate({"tp": 2, "cp": 1, "gpu_idle_frac": 0.2}, rules)
+
+    assert [(one.rule.id, one.withheld[:13]) for one in no_profile.withheld] == [("a-tune", "Profile first")]
+    assert [one.rule.id for one in no_profile.suggestions] == ["b-bring-up"]
+    assert [one.rule.id for one in blocked.blockers] == ["c-blocked"]
+    assert [(one.rule.id, one.withheld) for one in blocked.withheld] == [("a-tune", "Clear the blockers first.")]
+    assert [one.rule.id for one in free.suggestions] == ["b-bring-up", "a-tune"]
+
+
+def test_gates_come_before_sizing_before_candidates_for_the_measured_wall_before_others() -> None:
+    rules = book(
+        rule("a-other", "true", wall="communication"),
+        rule("b-host", "true", wall="host"),
+        rule("c-size", "true", kind="sizing", phase="fit"),
+        rule("d-gate", "true", kind="gate", phase="fit"),
+        rule("e-first", "true", kind="gate", phase="contract"),
+        rule("f-scale", "true", phase="scale", wall="memory"),
+        rule("g-claim", "true", phase="validate", kind="gate"),
+    )
+
+    told = evaluate({"gpu_idle_frac": 0.3, "exposed_comm_frac": 0.05}, rules)
+
+    assert [one.rule.id for one in told.suggestions] == [
+        *("e-first", "d-gate", "c-size", "b-host", "g-claim", "f-scale", "a-other")
+    ]
+    assert (told.wall.wall, told.wall.certainty) == ("host", "measured")
+
+
+def test_an_order_may_depend_on_facts() -> None:
+    rules = book(
+        rule("a-overlap", "true", "change: {text: do it}\n  order: 30"),
+        rule("b-dispatcher", "true", 'change: {text: do it}\n  order: "= size(installed_flex_backends) > 0 ? 20 : 40"'),
+    )
+
+    def first(backends: list[str]) -> str:
+        facts = {"exposed_comm_frac": 0.3, "installed_flex_backends": backends}
+        return evaluate(facts, rules).suggestions[0].rule.id
+
+    assert first(["deepep"]) == "b-dispatcher"
+    assert first([]) == "a-overlap"
+
+
+def test_a_change_is_worked_out_and_says_what_it_cannot_know() -> None:
+    change = 'change: {text: do it, set: {cp: "= cp0", ep: "= gpus", te_rng: true}, megatron_lm: ["--x {tp}"]}'
+    requirements = "needs: [{text: n, when: tp == 2}]\n  conflicts: [{text: c, when: pp > 1}, {text: look}]"
+    found = evaluate(
+        {"seq_len": 32768, "tp": 2, "profiled": True}, book(rule("a-cp", "true", f"{change}\n  {requirements}"))
+    )
+
+    one = found.suggestions[0]
+    assert (dict(one.set), one.open, one.megatron_lm) == ({"cp": 8, "te_rng": True}, ("ep",), ("--x 2",))
+    assert [(two.text, two.state, two.missing) for two in (*one.needs, *one.conflicts)] == [
+        ("n", "met", ()),
+        ("c", "unknown", ("pp",)),
+        ("look", "unknown", ()),
+    ]
+
+
+def test_a_rule_that_does_not_suit_its_facts_is_told_and_stops_nothing() -> None:
+    told = evaluate(
+        {"vpp": None, "tp": 2, "profiled": True}, book(rule("a-broken", "vpp > 1"), rule("b-good", "tp > 1"))
+    )
+
+    assert [(one.id, "cannot be evaluated" in why) for one, why in told.broken] == [("a-broken", True)]
+    assert [one.rule.id for one in told.suggestions] == ["b-good"]
+
+
+PUBLISHED = (
+    "change: {text: do it}\n  effect: {text: faster, evidence: [{text: 41 to 31 s, setting: 16 H100, "
+    "level: matched_ab, source: M-arg, at: {sku: H100}}]}"
+)
+
+
+def own(name: str, gain: float, **more: object) -> OwnResult:
+    return OwnResult(name, 4, gain, gain - 0.5, gain + 0.5, ("stack",), "2026-11-01", **more)  # type: ignore[arg-type]
+
+
+def test_what_was_measured_here_outranks_what_is_published_and_hides_nothing() -> None:
+    rules = book(rule("a-published", "true", PUBLISHED), rule("b-plain", "true"), rule("c-gain", "true"))
+    facts = {"gpu": "H100", "profiled": True}
+
+    told = evaluate(facts, rules, own=[own("a-published", -2.0), own("c-gain", 5.0)])
+
+    assert [one.rule.id for one in told.suggestions] == ["c-gain", "b-plain", "a-published"]
+    lost = told.suggestions[-1].standing
+    assert [one.level for one in lost.statements] == [2, 3]
+    assert lost.overridden.startswith("Measured here it lost 2.0 % (n = 4), which outranks matched A/B")
+
+
+def test_a_published_result_of_another_shape_is_a_record_only() -> None:
+    rules = book(rule("a-published", "true", PUBLISHED))
+
+    here = evaluate({"gpu": "H100", "profiled": True}, rules).suggestions[0].standing
+    there = evaluate({"gpu": "GB200", "profiled": True}, rules).suggestions[0].standing
+
+    assert (here.level, there.level) == (3, 4)
+    assert there.statements[0].expired == ("sku is GB200, there it was H100",)
+
+
+def test_evidence_of_an_older_container_drops_a_level_and_no_longer_decides() -> None:
+    rules = book(rule("a-plain", "true"), rule("b-older", "true"))
+    older = own("b-older", 9.0, contract={"container": "nemo:25.11", "tp": 1})
+
+    told = evaluate({"container": "nemo:26.06", "tp": 1, "profiled": True}, rules, own=[older])
+
+    assert [one.rule.id for one in told.suggestions] == ["b-older", "a-plain"]  # its level still orders
+    standing = told.suggestions[0].standing
+    assert (standing.level, standing.own_order) == (3, 0.0)
+    assert standing.statements[0].expired == ("container was nemo:25, now it is nemo:26",)
+    assert changed_since({"container": "nemo:26.04"}, {"container": "nemo:26.06"}) == ()
+
+
+def test_thresholds_are_facts_that_a_team_may_set() -> None:
+    rules = book(rule("a-comm", "exposed_comm_frac >= T_comm"))
+
+    assert evaluate({"exposed_comm_frac": 0.15}, rules).suggestions
+    assert not evaluate({"exposed_comm_frac": 0.15}, rules, settings={"T_comm": 0.2}).suggestions
+
+
+def test_the_wall_is_measured_inferred_or_unknown() -> None:
+    def wall(**facts: object) -> tuple[str, str]:
+        reading = evaluate(facts, book()).wall
+        return reading.wall, reading.certainty
+
+    assert wall(oom=True, gpu_idle_frac=0.5) == ("memory", "measured")
+    assert wall(exposed_comm_frac=0.3, gpu_idle_frac=0.12) == ("communication", "measured")
+    assert wall(exposed_comm_frac=0.05, gpu_idle_frac=0.05, headroom_frac=0.3) == ("compute", "measured")
+    assert wall(headroom_frac=0.02) == ("memory", "measured")
+    assert wall(gpu="H100") == ("communication", "inferred")
+    assert wall(gpu="GB200") == ("host", "inferred")
+    assert wall(gpu="B200") == ("none", "unknown")
+
+
+def test_names_in_texts_and_bound_names_are_no_facts() -> None:
+    expression = compile_expression('recompute_modules.exists(m, m == "env.moe") && env.USE_MNNVL != "tp"')
+
+    assert expression.names == ("recompute_modules", "env.USE_MNNVL")
+    assert Known({"recompute_modules": ["env.moe"], "env.USE_MNNVL": None}).ask(expression) is True
