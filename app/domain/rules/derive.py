@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from app.domain.contract.fields.environment import PREFIX
-from app.domain.rules import hardware, models
+from app.domain.rules import hardware, models, preflight
 from app.domain.rules.facts import SETTINGS, normal
 
 Values = Mapping[str, object]
@@ -142,6 +142,14 @@ def _headroom(values: Values) -> float | None:
     return None if used is None else max(0.0, 1 - used)
 
 
+def _memory_pressure(values: Values) -> str | None:
+    """For the reasons of rules: running out says more than what was free before."""
+    if values.get("oom") is True:
+        return "The job ran out of GPU memory"
+    free = values.get("headroom_frac")
+    return f"{free:.0%} of the GPU's memory is free" if isinstance(free, float) else None
+
+
 def _fragmentation(values: Values) -> float | None:
     reserved, allocated = values.get("mem_reserved_peak_gb"), values.get("mem_alloc_peak_gb")
     if not isinstance(reserved, float) or not isinstance(allocated, float):
@@ -180,6 +188,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("sku", lambda values: values.get("gpu")),
     *((name, _when_known("gpu", rule)) for name, rule in hardware.FACTS.items()),
     *models.RULES,
+    *preflight.RULES,
     ("gpus", _product("tp", "pp", "cp", "dp")),
     ("gpus_per_node", _gpus_per_node),
     ("nodes", _nodes),
@@ -213,6 +222,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("overlap_grad_reduce", _when_known("dp_overlap", lambda words: "grad_reduce" in list(words))),  # type: ignore[call-overload]
     ("overlap_param_gather", _when_known("dp_overlap", lambda words: "param_gather" in list(words))),  # type: ignore[call-overload]
     ("headroom_frac", _headroom),
+    ("memory_pressure", _memory_pressure),
     ("fragmentation_gb", _fragmentation),
     ("tokens_s_gpu", _tokens_s_gpu),
     ("gflop_per_token", _gflop_per_token),
