@@ -12,6 +12,7 @@ from app.definitions.api import router as definitions_api
 from app.definitions.routes import router as definitions_pages
 from app.history.api import router as history_api
 from app.history.routes import router as history_pages
+from app.leaderboards.routes import router as leaderboard_pages
 from app.overview.routes import router as overview_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
@@ -85,6 +86,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         upgrade_pages,
         history_pages,
         regressions_pages,
+        leaderboard_pages,
         definitions_pages,
         compare_pages,
         references_pages,

@@ -227,7 +227,7 @@ def _ran(requested: str, active: str | None = "as requested") -> dict[str, Any]:
 
 def _not_imported(session: Session, run_id: int, dispatcher: str) -> None:
     run = session.get_one(RunRow, run_id)
-    line = {"line": 12, "text": f"ModuleNotFoundError: the package of {dispatcher} is not installed"}
+    line = {"file": 0, "line": 12, "text": f"ModuleNotFoundError: the package of {dispatcher} is not installed"}
     container = str(run.contract["container"]["value"])
     session.add(
         AvailabilityRow(

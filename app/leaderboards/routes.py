@@ -1,0 +1,95 @@
+"""`/leaderboards` and `/leaderboards/{hardware}/{family}`: pages, their charts, their tables as CSV."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+from starlette.responses import HTMLResponse, Response
+
+from app.domain.ranking.incremental import told
+from app.leaderboards import gains, words
+from app.leaderboards.export import gains_csv, leaders_csv, standings_csv
+from app.leaderboards.filters import RANKINGS, BoardFilters, page_number
+from app.leaderboards.index import leaderboard_index
+from app.leaderboards.leaders import at, told_class
+from app.leaderboards.page import LeaderboardPage
+from app.leaderboards.summary_view import gain_text as gain_range
+from app.leaderboards.view import MOST_COMPARED
+from app.web.assets import vega_bundle
+from app.web.dependencies import ReadSession
+from app.web.templating import render
+
+router = APIRouter(include_in_schema=False)
+
+Slug = Annotated[str, Path(max_length=60)]
+
+
+def get_page(request: Request, session: ReadSession, hardware: Slug, family: Slug) -> LeaderboardPage:
+    params = request.query_params
+    return LeaderboardPage(session, hardware, family, BoardFilters.from_params(params), page_number(params))
+
+
+Page = Annotated[LeaderboardPage, Depends(get_page)]
+
+
+@router.get("/leaderboards")
+def list_leaderboards(request: Request, session: ReadSession, project: str = "") -> HTMLResponse:
+    return render(request, "leaderboards/index.html", index=leaderboard_index(session, project[:100]))
+
+
+@router.get("/leaderboards/{hardware}/{family}")
+def show_leaderboard(request: Request, page: Page) -> HTMLResponse:
+    return _render(request, page, "board")
+
+
+@router.get("/leaderboards/{hardware}/{family}/gains")
+def show_gains(request: Request, page: Page) -> HTMLResponse:
+    """Charts come after the figures: drawing must not keep them waiting."""
+    return _render(request, page, "gain_chart")
+
+
+@router.get("/leaderboards/{hardware}/{family}/leaders")
+def show_leaders(request: Request, page: Page) -> HTMLResponse:
+    return _render(request, page, "leader_chart")
+
+
+@router.get("/leaderboards/{hardware}/{family}/standings.csv")
+def export_standings(page: Page) -> Response:
+    return _csv("standings", standings_csv(page.found.items))
+
+
+@router.get("/leaderboards/{hardware}/{family}/gains.csv")
+def export_gains(page: Page) -> Response:
+    return _csv("gains", gains_csv(page.found.items))
+
+
+@router.get("/leaderboards/{hardware}/{family}/leaders.csv")
+def export_leaders(page: Page) -> Response:
+    return _csv("leaders", leaders_csv(page.changes))
+
+
+def _csv(name: str, text: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
+    return Response(text, media_type="text/csv", headers=headers)
+
+
+def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse:
+    is_page = block == "board"
+    address = f"{page.address}?{page.query}" if page.query else page.address
+    return render(
+        request,
+        "leaderboards/board.html",
+        block=block,
+        address=address if is_page else None,
+        p=page,
+        f=page.filters,
+        rankings=RANKINGS,
+        words=words,
+        gain_range=gain_range,
+        gain_of=gains.gain_text,
+        memory_of=gains.memory_text,
+        placed_at=at,
+        told_class=told_class,
+        told_head=told,
+        most_compared=MOST_COMPARED,
+        vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
+    )

@@ -1,0 +1,201 @@
+"""A stack as its card shows it: a board for each class of its runs, a row for each dispatcher, ordered as asked."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.numbers import THIN, grouped, significant, step_time
+from app.domain.ranking import Board, Entry
+from app.domain.ranking.places import Place
+from app.domain.ranking.standings import REFERENCE, Glimpse, Interval, MissingDispatcher
+from app.domain.run import Metric, Value
+from app.leaderboards.dot_plot import Axis, Dot, axis_of
+from app.leaderboards.filters import BY_STEP_TIME
+from app.leaderboards.words import LEFT_OUT, duel_sentence, ties_of
+from app.storage.standings import KeptStandings
+
+BY_MEMORY = "memory_headroom"
+BY_TFLOPS = "tflops_per_gpu"
+MOST_COMPARED = 20
+"""Runs of a side that the link to a comparison names."""
+_IN_TITLE = ("model", "gpu", "gpus", "container", "routing_mode", "force_balance", "dispatcher", "dispatcher_type")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """`place` empty where this is no ranking; `ties`: with whom and why. `dot` and `said` are of what the board is by.
+
+    `figures` by the names of headline figures, None where unknown; their n is the number of runs.
+    """
+
+    entry: Entry
+    place: str
+    is_leader: bool
+    ties: tuple[str, ...]
+    dot: Dot | None
+    said: str
+    figures: Mapping[str, Metric | None]
+
+
+@dataclass(frozen=True, slots=True)
+class GlimpseRow:
+    """A dispatcher that ran, with nothing that may be ranked. Step time is all that is known of it."""
+
+    glimpse: Glimpse
+    dot: Dot | None
+
+
+@dataclass(frozen=True, slots=True)
+class BoardView:
+    """`axis` says from where to where the dots go, empty without any. `notes`: what must be known to read the order.
+
+    `runs_over`: those of the dispatcher that gains are over. `costs`: by dispatcher, whether it pays for its gain with
+    memory, or for less memory with throughput.
+    """
+
+    board: Board
+    rows: tuple[EntryRow, ...]
+    glimpses: tuple[GlimpseRow, ...]
+    missing: tuple[MissingDispatcher, ...]
+    axis: str
+    notes: tuple[str, ...]
+    tests: tuple[str, ...]
+    runs_over: tuple[str, ...]
+    costs: Mapping[str, bool]
+
+    @property
+    def has_configurations(self) -> bool:
+        """Whether more can be told of them than the board does."""
+        return any(len(row.entry.configurations) > 1 or row.entry.left_out for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class StackCard:
+    """`facts`: what the title does not say of the stack. `left_out`: why runs are ranked nowhere, in a few words."""
+
+    kept: KeptStandings
+    facts: tuple[tuple[str, Value], ...]
+    boards: tuple[BoardView, ...]
+    left_out: str
+
+
+def stack_card(kept: KeptStandings, rank: str) -> StackCard:
+    facts = tuple((name, value) for name, value in kept.about.items() if name not in _IN_TITLE)
+    boards = tuple(_board(board, kept.standings.missing, rank) for board in kept.standings.boards)
+    reasons = Counter(LEFT_OUT[one.why] for one in kept.standings.refused).most_common()
+    return StackCard(kept, facts, boards, ", ".join(f"{count:,} {reason}" for reason, count in reasons))
+
+
+def figure_of(entry: Entry, rank: str) -> Interval | None:
+    """What a board orders by; of memory, what is used: the headroom is the rest of the GPU."""
+    if rank == BY_MEMORY:
+        return None if entry.peak_memory_gib is None else Interval(entry.peak_memory_gib)
+    if rank == BY_STEP_TIME:
+        return entry.step_time_ms
+    return entry.tflops_per_gpu if rank == BY_TFLOPS else entry.tokens_per_s_per_gpu
+
+
+def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str) -> BoardView:
+    entries = _ordered(board, rank)
+    figures = [figure for entry in entries if (figure := figure_of(entry, rank))]
+    seen = [Interval(one.step_time_ms) for one in board.glimpses] if rank == BY_STEP_TIME else []
+    axis = axis_of([*figures, *seen])
+    names, reference = {entry.dispatcher for entry in entries}, board.entry(REFERENCE)
+    return BoardView(
+        board=board,
+        rows=tuple(_row(board, entry, rank, axis) for entry in entries),
+        glimpses=tuple(_glimpse(one, axis, rank) for one in board.glimpses if one.dispatcher not in names),
+        missing=tuple(one for one in missing if one.dispatcher not in names),
+        axis=_axis_text(axis, rank) if axis else "",
+        notes=tuple(_notes(board, rank)),
+        tests=tuple(duel_sentence(one) for one in board.duels),
+        runs_over=reference.runs[-MOST_COMPARED:] if reference else (),
+        costs={entry.dispatcher: _costs(entry) for entry in entries},
+    )
+
+
+def _costs(entry: Entry) -> bool:
+    gain = entry.gain
+    return gain is not None and not gain.duel.tie and (gain.memory_more_pct or 0) * gain.duel.gain_pct > 0
+
+
+def _ordered(board: Board, rank: str) -> Sequence[Entry]:
+    """As asked for, where that is known of all; else by step time, as they are kept."""
+    if rank != BY_MEMORY or not board.by_memory:
+        return board.entries
+    order = [place.name for place in board.by_memory]
+    return sorted(board.entries, key=lambda entry: order.index(entry.dispatcher))
+
+
+def _row(board: Board, entry: Entry, rank: str, axis: Axis | None) -> EntryRow:
+    by_memory = next((place for place in board.by_memory if place.name == entry.dispatcher), None)
+    place = by_memory if rank == BY_MEMORY and by_memory else entry.place
+    figure = figure_of(entry, rank)
+    return EntryRow(
+        entry=entry,
+        place=place.text if place else "",
+        is_leader=board.is_ranking and place is not None and not place.beaten_by,
+        ties=_ties(board, entry, rank, place),
+        dot=axis.dot(figure) if axis and figure else None,
+        said=_said(figure, rank) if figure else "unknown",
+        figures=_figures(entry),
+    )
+
+
+def _figures(entry: Entry) -> dict[str, Metric | None]:
+    memory = None if entry.peak_memory_gib is None else Interval(entry.peak_memory_gib)
+    figures = {
+        "step_time_ms": entry.step_time_ms,
+        "tokens_per_s_per_gpu": entry.tokens_per_s_per_gpu,
+        "tflops_per_gpu": entry.tflops_per_gpu,
+        "peak_memory_gib": memory,
+    }
+    return {name: None if one is None else _metric(one, len(entry.runs)) for name, one in figures.items()}
+
+
+def _metric(figure: Interval, runs: int) -> Metric:
+    low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
+    return Metric(figure.value, low, high, runs)
+
+
+def _ties(board: Board, entry: Entry, rank: str, place: Place | None) -> tuple[str, ...]:
+    if rank != BY_MEMORY:
+        return ties_of(entry.dispatcher, board.duels)
+    return tuple(f"needs as much memory as {name}, as far as can be told" for name in place.ties) if place else ()
+
+
+def _glimpse(glimpse: Glimpse, axis: Axis | None, rank: str) -> GlimpseRow:
+    drawn = axis is not None and rank == BY_STEP_TIME
+    return GlimpseRow(glimpse, axis.dot(Interval(glimpse.step_time_ms)) if drawn and axis else None)
+
+
+def _notes(board: Board, rank: str) -> Iterable[str]:
+    if rank == BY_MEMORY and board.is_ranking and not board.by_memory:
+        yield "The peak memory of one of them is not known, so they stand in the order of their step times."
+    elif rank == BY_MEMORY and board.is_ranking:
+        yield "Places are by peak memory, least first. What is said above and of gains is about speed."
+    if rank == BY_TFLOPS and board.flops_differ:
+        yield (
+            "Their logs count other FLOPs for the same step, so TFLOP/s/GPU must not order them: they stand in the "
+            "order of their step times."
+        )
+    yield from board.remarks
+
+
+def _said(figure: Interval, rank: str) -> str:
+    """A figure in words, for who does not see the dot."""
+    if figure.low is None or figure.high is None:
+        return _value(figure.value, rank)
+    return f"{_value(figure.value, rank)}, 95 % interval {_value(figure.low, rank)} to {_value(figure.high, rank)}"
+
+
+def _axis_text(axis: Axis, rank: str) -> str:
+    return f"{_value(axis.low, rank)} to {_value(axis.high, rank)}"
+
+
+def _value(value: float, rank: str) -> str:
+    if rank == BY_STEP_TIME:
+        return step_time(value)
+    if rank == BY_MEMORY:
+        return f"{grouped(value, 1)}{THIN}GiB"
+    return significant(value)
