@@ -11,12 +11,14 @@ from sqlmodel import Session, col
 
 from app.overview.filters import OverviewFilters
 from app.overview.regressions import NeedsAttention, needs_attention
+from app.storage.leader_changes import LeaderChange, leader_changes
 from app.storage.run_list import RunListItem, count_runs, latest_runs
 from app.storage.run_records import ENDED_BADLY
 from app.storage.tables import RunRow
 
 NEWEST = 6
 VERDICTS = 12
+STANDINGS = 6
 FAILED = 6
 
 _OUTCOME = col(RunRow.health)["outcome"].as_string()
@@ -30,7 +32,8 @@ class Overview:
     is asked for, as the list filters them.
 
     `recent` counts the runs of the period that is asked for: those that ended badly, and the others without a figure.
-    `verdicts`: the newest runs that were judged in it. `branches`: what can be asked for.
+    `verdicts`: the newest runs that were judged in it. `standings`: who came to lead in it, on whichever branch.
+    `branches`: what can be asked for.
     """
 
     by_status: Mapping[str, int]
@@ -42,6 +45,7 @@ class Overview:
     attention: NeedsAttention
     verdicts: tuple[RunListItem, ...]
     branches: tuple[str, ...]
+    standings: tuple[LeaderChange, ...]
     newest: tuple[RunListItem, ...]
     failed: tuple[RunListItem, ...]
 
@@ -70,6 +74,7 @@ def overview(session: Session, filters: OverviewFilters, now: datetime) -> Overv
         attention=needs_attention(session, filters.branch),
         verdicts=latest_runs(session, VERDICTS, *recent, col(RunRow.verdict) != ""),
         branches=_branches(session),
+        standings=leader_changes(session, since=now - timedelta(days=filters.days), newest=STANDINGS),
         newest=latest_runs(session, NEWEST, *on_branch),
         failed=latest_runs(session, FAILED, *recent, badly),
     )

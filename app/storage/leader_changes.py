@@ -45,6 +45,7 @@ def leader_changes(
     family_slug: str = "",
     project: str = "",
     stack_keys: Sequence[str] = (),
+    since: datetime | None = None,
     newest: int | None = NEWEST,
 ) -> tuple[LeaderChange, ...]:
     """Newest first, of stacks that have standings still; narrowed to what is named."""
@@ -67,6 +68,8 @@ def leader_changes(
     ):
         if value:
             chosen = chosen.where(column == value)
+    if since is not None:
+        chosen = chosen.where(col(LeaderChangeRow.at) >= since)
     if stack_keys:
         chosen = chosen.where(col(LeaderChangeRow.stack_key).in_(stack_keys))
     return tuple(
