@@ -177,6 +177,22 @@ def test_layouts(layout: str, count: int, layers: int, mtp: int) -> None:
     assert layout_problem(layout, count, layers, mtp) is None
 
 
+@pytest.mark.parametrize(
+    ("layout", "pp", "said"),
+    [
+        ("Etm|tL", 2, "has a layer after"),
+        ("Et|tm|mL", 3, "over several stages"),
+        ("Et|tm||L", 2, "not the last of its rank"),
+        ("Et|t|m|L", 2, None),
+        ("Et|tm||L", None, None),
+    ],
+)
+def test_multi_token_prediction_layers_of_a_layout_come_last(layout: str, pp: int | None, said: str | None) -> None:
+    problem = layout_problem(layout, pp, None, None)
+
+    assert problem is None if said is None else said in (problem or "")
+
+
 @pytest.mark.parametrize("layout", ["", "Et(t|", "Ex", "E(t(t)*2)*2L", "Et*99999L", "E(" + "t" * 99 + ")*9999L"])
 def test_layouts_that_cannot_be_read(layout: str) -> None:
     assert stages(layout) is None

@@ -36,4 +36,16 @@ def layout_problem(layout: str, pp: int | None, num_layers: int | None, mtp: int
         return f"holds {text.count('t')} layers, the model has {num_layers}"
     if mtp is not None and text.count("m") != mtp:
         return f"holds {text.count('m')} multi-token-prediction layers, the model has {mtp}"
+    return _mtp_problem(found, pp) if "m" in text else None
+
+
+def _mtp_problem(found: tuple[str, ...], pp: int | None) -> str | None:
+    """Where multi-token-prediction layers may not stand."""
+    text, places = "".join(found), [number for number, stage in enumerate(found) if "m" in stage]
+    if "t" in text[text.index("m") :]:
+        return "has a layer after a multi-token-prediction layer"
+    if len(places) > 1:
+        return "spreads the multi-token-prediction layers over several stages"
+    if pp and places[0] // pp != len(found) // pp - 1:
+        return "puts multi-token-prediction layers on a chunk that is not the last of its rank"
     return None
