@@ -1,0 +1,290 @@
+"""A suggestion's change as a diff against the run's own launch arguments, for Megatron-LM and for Megatron-Bridge.
+
+Where the run's own command is known the diff is against it, and the whole new command can be copied. Where it is not,
+what the contract says stands in for it, and only the flags that change can be copied.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.fields.environment import PREFIX
+from app.domain.documents.harness_flags import SHORT
+from app.domain.rules.engine import Suggestion
+from app.domain.rules.filling import fact_text
+from app.domain.rules.flags import Written, written
+from app.domain.rules.rule import Setting
+
+Sign = Literal[" ", "-", "+"]
+MAX_COMMAND = 100_000
+"""Characters of a command that are read."""
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
+_OVERRIDE = re.compile(r"\+{0,2}(?P<path>[a-z]\w*(?:\.[a-z]\w*)+|mixed_precision)=(?P<value>.*)\Z", re.DOTALL)
+_TWO_KNOBS = "moe_a2a_overlap"
+"""A flag of Bridge's harness that sets expert overlap and delayed weight gradients at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    """One flag with its values: kept, taken out or added."""
+
+    sign: Sign
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkChange:
+    """`lines`: the diff. `paste`: what to add to a command. `command`: the run's whole command with the change, ""
+    where its own is not known. `remove`: flags to take out of it."""
+
+    lines: tuple[DiffLine, ...]
+    paste: str
+    remove: tuple[str, ...] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A contract field before and after; `before` is None where it is unknown."""
+
+    name: str
+    before: str | None
+    after: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeDiff:
+    """`fields`: what changes in the contract. `already`: what the run has so. `environment`: variables, before and after."""
+
+    fields: tuple[FieldChange, ...]
+    already: tuple[str, ...]
+    megatron_lm: FrameworkChange
+    bridge: FrameworkChange
+    environment: tuple[DiffLine, ...]
+    export: str
+    from_own_command: bool
+
+
+@dataclass
+class _Item:
+    """A flag or an override of a command with its values, in its place; a name of "" is the program."""
+
+    name: str
+    words: list[str]
+
+    @property
+    def text(self) -> str:
+        return shlex.join(self.words)
+
+
+@dataclass
+class _Edit:
+    """What has to be there and what must not, by normal name; with the words to write."""
+
+    wanted: dict[str, list[str]] = field(default_factory=dict)
+    unwanted: list[str] = field(default_factory=list)
+
+
+def change_of(suggestion: Suggestion, facts: Mapping[str, object], launch: object = None) -> ChangeDiff:
+    """The change of a suggestion in a run with these facts (typed, as `Evaluation.facts`).
+
+    `launch`: the run's own arguments as it stated them: the text of a command, or a mapping of flags to values.
+    """
+    settings = dict(suggestion.set)
+    changed = {name: value for name, value in settings.items() if not _is_so(name, value, facts)}
+    own = read_command(launch)
+    is_bridge = any(_OVERRIDE.match(item.words[0]) or _is_harness(item) for item in own)
+    spellings = {name: written(name, value, facts) for name, value in changed.items()}
+    lm = _megatron_edit(spellings, suggestion.megatron_lm)
+    bridge = _bridge_edit(spellings, suggestion.bridge)
+    environment = _environment(suggestion, changed, facts)
+    return ChangeDiff(
+        fields=tuple(_field_change(name, value, facts) for name, value in changed.items()),
+        already=tuple(name for name in settings if name not in changed),
+        megatron_lm=_framework(lm, [] if is_bridge else own, _standing_in(spellings, facts, bridge=False)),
+        bridge=_framework(bridge, own if is_bridge else [], _standing_in(spellings, facts, bridge=True)),
+        environment=environment,
+        export="\n".join(f"export {line.text}" for line in environment if line.sign == "+"),
+        from_own_command=bool(own),
+    )
+
+
+def _is_so(name: str, value: Setting, facts: Mapping[str, object]) -> bool:
+    """True when the run is known to have that value."""
+    if name not in facts:
+        return False
+    now = facts[name]
+    if isinstance(now, list):
+        wanted = value if isinstance(value, tuple) else () if value is None else (value,)
+        return list(map(str, now)) == list(map(str, wanted)) or sorted(map(str, now)) == sorted(map(str, wanted))
+    return now == value or (now is False and value is None)
+
+
+def _field_change(name: str, value: Setting, facts: Mapping[str, object]) -> FieldChange:
+    before = fact_text(facts[name]) if name in facts else None
+    return FieldChange(name, before, fact_text(value), FIELDS[name].meaning)
+
+
+def read_command(launch: object) -> list[_Item]:
+    """A command as its flags and overrides, in order; empty where none is known."""
+    if isinstance(launch, Mapping):
+        return [_from_mapping(str(name), value) for name, value in launch.items()]
+    if not isinstance(launch, str) or not launch.strip():
+        return []
+    text = launch[:MAX_COMMAND].replace("\\\n", " ")
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote without its partner
+        words = text.split()
+    items: list[_Item] = []
+    for word in words:
+        name = _name_of(word)
+        if name or not items:
+            items.append(_Item(name, [word]))
+        else:
+            items[-1].words.append(word)
+    return items
+
+
+def _from_mapping(name: str, value: object) -> _Item:
+    flag = name if name.startswith("-") else f"--{name}"
+    if value is None or value is True or value == "":
+        words = [flag]
+    elif isinstance(value, list | tuple):
+        words = [flag, *map(str, value)]
+    else:
+        words = [flag, str(value)]
+    return _Item(_name_of(flag), words)
+
+
+def _name_of(word: str) -> str:
+    """`--tensor-model-parallel-size=2` and `-tp` by the long name with underscores; overrides by their path."""
+    if override := _OVERRIDE.match(word):
+        return override["path"]
+    flag = word.split("=", maxsplit=1)[0]
+    if not _FLAG.match(flag):
+        return ""
+    bare = flag.lstrip("-").replace("-", "_")
+    return SHORT.get(bare, bare) if not flag.startswith("--") else bare
+
+
+def _is_harness(item: _Item) -> bool:
+    return item.name in (_TWO_KNOBS, "moe_flex_dispatcher_backend") and "_" in item.words[0]
+
+
+def _megatron_edit(spellings: Mapping[str, Written], more: Sequence[str]) -> _Edit:
+    edit = _Edit()
+    for spelling in spellings.values():
+        for flag, values in spelling.megatron_lm.flags.items():
+            edit.wanted[_name_of(flag)] = [flag, *values]
+        edit.unwanted += [_name_of(flag) for flag in spelling.megatron_lm.without]
+    for flag in more:
+        for item in read_command(flag):
+            edit.wanted[item.name] = item.words
+    return edit
+
+
+def _bridge_edit(spellings: Mapping[str, Written], more: Sequence[str]) -> _Edit:
+    edit = _Edit()
+    for name, spelling in spellings.items():
+        edit.wanted |= {path: [f"{path}={value}"] for path, value in spelling.bridge.items()}
+        if name in ("ep_overlap", "delay_wgrad"):
+            edit.unwanted.append(_TWO_KNOBS)
+    for text in more:
+        for item in read_command(text):
+            edit.wanted[item.name or item.text] = item.words
+    return edit
+
+
+def _framework(edit: _Edit, own: Sequence[_Item], standing_in: Mapping[str, str]) -> FrameworkChange:
+    """The diff against the run's own command, or against what the contract says of it."""
+    added = {name: shlex.join(words) for name, words in edit.wanted.items()}
+    if not own:
+        removed = [DiffLine("-", text) for text in standing_in.values()]
+        lines = (*removed, *(DiffLine("+", text) for text in added.values()))
+        gone = tuple(text for name, text in standing_in.items() if name in edit.unwanted)
+        return FrameworkChange(lines, " ".join(added.values()), gone)
+    items = [replace_item(item, edit) for item in own]
+    taken = {name for name, _, _ in items if name in edit.wanted}
+    lines_of = [line for _, lines, _ in items for line in lines]
+    new = [text for name, text in added.items() if name not in taken]
+    command = [text for _, _, text in items if text] + new
+    return FrameworkChange(
+        lines=(*lines_of, *(DiffLine("+", text) for text in new)),
+        paste=" ".join(added.values()),
+        remove=tuple(item.text for item in own if item.name in edit.unwanted),
+        command=" \\\n  ".join(command),
+    )
+
+
+def replace_item(item: _Item, edit: _Edit) -> tuple[str, tuple[DiffLine, ...], str]:
+    """An item of the run's command after the change: the name under which it was changed, its lines, its new text."""
+    name, path = item.name, _harness_path(item, edit)
+    if path:
+        words = [item.words[0].split("=", maxsplit=1)[0], _harness_value(edit.wanted[path][0])]
+        return path, *_swapped(item, words)
+    if name in edit.wanted:
+        return name, *_swapped(item, edit.wanted[name])
+    if name in edit.unwanted:
+        return name, (DiffLine("-", item.text),), ""
+    return name, (DiffLine(" ", item.text),), item.text
+
+
+def _swapped(item: _Item, words: list[str]) -> tuple[tuple[DiffLine, ...], str]:
+    new = shlex.join(words)
+    if new == item.text:
+        return (DiffLine(" ", new),), new
+    return (DiffLine("-", item.text), DiffLine("+", new)), new
+
+
+def _harness_path(item: _Item, edit: _Edit) -> str:
+    """The override that a flag of Bridge's harness would overrule: then the flag itself is changed."""
+    if "." in item.name or not item.words[0].startswith("-"):
+        return ""
+    return next((path for path in edit.wanted if "." in path and path.rpartition(".")[2] == item.name), "")
+
+
+def _harness_value(override: str) -> str:
+    value = override.partition("=")[2]
+    return "None" if value == "null" else value
+
+
+def _standing_in(spellings: Mapping[str, Written], facts: Mapping[str, object], *, bridge: bool) -> dict[str, str]:
+    """What the run's command must have held, by its contract: only what is known of the fields that change."""
+    found: dict[str, str] = {}
+    for name in spellings:
+        if name not in facts:
+            continue
+        now = facts[name]
+        before = written(name, tuple(now) if isinstance(now, list) else now, facts)  # type: ignore[arg-type]
+        if bridge:
+            found |= {path: shlex.quote(f"{path}={value}") for path, value in before.bridge.items()}
+        else:
+            found |= {_name_of(flag): shlex.join([flag, *values]) for flag, values in before.megatron_lm.flags.items()}
+    return found
+
+
+def _environment(
+    suggestion: Suggestion, changed: Mapping[str, Setting], facts: Mapping[str, object]
+) -> tuple[DiffLine, ...]:
+    """Variables before and after; of unknown ones only after."""
+    wanted = {name.removeprefix(PREFIX): value for name, value in changed.items() if name.startswith(PREFIX)}
+    lines: list[DiffLine] = []
+    for name, value in (suggestion.env | wanted if wanted else suggestion.env).items():  # type: ignore[operator]
+        text = None if value is None else f"{name}={shlex.quote(fact_text(value))}"
+        before = facts.get(PREFIX + name)
+        old = None if before is None else f"{name}={shlex.quote(str(before))}"
+        if old == text:
+            continue
+        lines += [DiffLine("-", old)] if old else []
+        lines += [DiffLine("+", text)] if text else []
+    return tuple(lines)
+
+
+def without_context(change: FrameworkChange) -> FrameworkChange:
+    """The same with the changed lines only."""
+    return replace(change, lines=tuple(line for line in change.lines if line.sign != " "))

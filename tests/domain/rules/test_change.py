@@ -1,0 +1,120 @@
+"""A change as a diff against the run's own command, or against its contract where the command is not known."""
+
+from collections.abc import Mapping
+
+from app.domain.logs.launch_args import stated_by_launch_args
+from app.domain.rules.change import ChangeDiff, DiffLine, change_of
+from app.domain.rules.engine import evaluate
+from tests.domain.rules.test_engine import book, rule
+
+
+def diff(change: str, facts: Mapping[str, object], launch: object = None) -> ChangeDiff:
+    told = evaluate({**facts, "gpu_idle_frac": 0.5}, book(rule("a-rule", "true", f"change: {{text: do it, {change}}}")))
+    return change_of(told.suggestions[0], told.facts, launch)
+
+
+def signed(lines: tuple[DiffLine, ...], *signs: str) -> list[str]:
+    return [f"{line.sign}{line.text}" for line in lines if not signs or line.sign in signs]
+
+
+MEGATRON = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 2 "
+    "--moe-token-dispatcher-type alltoall --bf16"
+)
+
+
+def test_a_flag_is_replaced_in_place_and_a_new_one_added() -> None:
+    found = diff("set: {dispatcher: hybridep}", {"dispatcher": "alltoall"}, MEGATRON)
+
+    assert signed(found.megatron_lm.lines) == [
+        " torchrun",
+        " --nproc_per_node 8 pretrain_gpt.py",
+        " --tensor-model-parallel-size 2",
+        "---moe-token-dispatcher-type alltoall",
+        "+--moe-token-dispatcher-type flex",
+        " --bf16",
+        "+--moe-flex-dispatcher-backend hybridep",
+    ]
+    stated, _ = stated_by_launch_args(found.megatron_lm.command)
+    assert (stated["dispatcher"].value, stated["tp"].value, stated["precision"].value) == ("hybridep", 2, "bf16")
+    assert found.from_own_command
+
+
+def test_a_flag_is_taken_out() -> None:
+    launch = f"{MEGATRON} --sequence-parallel --moe-flex-dispatcher-backend=deepep"
+
+    found = diff("set: {sp: false, dispatcher: alltoall}", {"sp": True, "dispatcher": "deepep"}, launch)
+
+    assert signed(found.megatron_lm.lines, "-", "+") == [
+        "---sequence-parallel",
+        "---moe-flex-dispatcher-backend=deepep",
+    ]
+    assert "--sequence-parallel" not in found.megatron_lm.command
+    assert found.megatron_lm.remove == ("--sequence-parallel", "--moe-flex-dispatcher-backend=deepep")
+
+
+def test_the_same_change_for_bridge_is_made_of_overrides() -> None:
+    launch = (
+        "python run_recipe.py --recipe qwen3 model.tensor_model_parallel_size=2 comm_overlap.delay_wgrad_compute=true"
+    )
+
+    found = diff("set: {ep_overlap: true, delay_wgrad: false}", {"ep_overlap": False, "delay_wgrad": True}, launch)
+
+    assert signed(found.bridge.lines, "-", "+") == [
+        "-comm_overlap.delay_wgrad_compute=true",
+        "+comm_overlap.delay_wgrad_compute=false",
+        "+comm_overlap.overlap_moe_expert_parallel_comm=true",
+    ]
+    assert found.megatron_lm.command == ""
+    assert signed(found.megatron_lm.lines) == ["---delay-wgrad-compute", "+--overlap-moe-expert-parallel-comm"]
+
+
+def test_the_harness_flag_that_turns_two_knobs_is_taken_out() -> None:
+    launch = "python setup_experiment.py -g h100 --moe_a2a_overlap true -pp 4"
+
+    found = diff("set: {delay_wgrad: false, pp: 8}", {"delay_wgrad": True, "pp": 4}, launch)
+
+    assert "---moe_a2a_overlap true" in signed(found.bridge.lines)
+    assert signed(found.bridge.lines)[3:5] == ["--pp 4", "+-pp 8"]
+
+
+def test_without_a_command_the_contract_stands_in() -> None:
+    found = diff("set: {graph_modules: [moe_router, moe_preprocess]}", {"graph_modules": ["attn"]})
+
+    assert signed(found.megatron_lm.lines) == [
+        "---cuda-graph-modules attn",
+        "+--cuda-graph-modules moe_router moe_preprocess",
+    ]
+    assert signed(found.bridge.lines) == [
+        "-'model.cuda_graph_modules=[attn]'",
+        "+'model.cuda_graph_modules=[moe_router,moe_preprocess]'",
+    ]
+    assert (found.megatron_lm.command, found.from_own_command) == ("", False)
+
+
+def test_what_the_run_has_already_is_said_and_not_pasted() -> None:
+    found = diff("set: {te_rng: true, cp: 4}", {"te_rng": True})
+
+    assert found.already == ("te_rng",)
+    assert [(one.name, one.before, one.after) for one in found.fields] == [("cp", None, "4")]
+    assert found.megatron_lm.paste == "--context-parallel-size 4"
+
+
+def test_a_mapping_of_flags_is_a_command_too() -> None:
+    found = diff("set: {cp: 4}", {"cp": 2}, {"context-parallel-size": 2, "bf16": True})
+
+    assert signed(found.megatron_lm.lines) == ["---context-parallel-size 2", "+--context-parallel-size 4", " --bf16"]
+
+
+def test_variables_of_the_environment_are_exported() -> None:
+    change = "env: {NVLINK_DOMAIN_SIZE: '= nvlink_domain', USE_MNNVL: null, NCCL_NVLS_ENABLE: 0}"
+    found = diff(change, {"gpu": "GB200", "env": {"USE_MNNVL": "1", "NCCL_NVLS_ENABLE": "0"}})
+
+    assert signed(found.environment) == ["+NVLINK_DOMAIN_SIZE=72", "-USE_MNNVL=1"]
+    assert found.export == "export NVLINK_DOMAIN_SIZE=72"
+
+
+def test_a_command_that_is_hostile_or_cut_is_still_a_list_of_words() -> None:
+    found = diff("set: {cp: 4}", {"cp": 2}, "pretrain.py --x '; rm -rf / --context-parallel-size 2")
+
+    assert "+--context-parallel-size 4" in signed(found.megatron_lm.lines)
