@@ -55,6 +55,9 @@ class LeaderboardPage:
 
     @property
     def answer(self) -> str:
+        if self.found.total == 1 and self.found.items:
+            boards = self.found.items[0].standings.boards
+            return " ".join(dict.fromkeys(board.sentence for board in boards)) or "No result of this stack counts here."
         return page_answer(self.found.summaries, self.found.total, self.filters.evidence)
 
     @cached_property

@@ -1,0 +1,179 @@
+"""The pages of leaderboards: what they say of each reading of a board, and what their addresses can ask for."""
+
+import csv
+import io
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from app.storage.database import transaction
+from tests.builders import make_leaderboard, make_stack
+
+PAGE = "/leaderboards/h100/qwen3-30b-a3b"
+
+
+@pytest.fixture
+def stacks(engine: Engine) -> dict[str, str]:
+    with transaction(engine) as session:
+        return make_leaderboard(session)
+
+
+def of_stack(client: TestClient, key: str, **params: str) -> str:
+    answer = client.get(PAGE, params={"stack": key, **params})
+    assert answer.status_code == 200
+    return answer.text
+
+
+def test_without_a_run_the_list_says_how_to_begin(client: TestClient) -> None:
+    page = client.get("/leaderboards").text
+    assert "No stack is ranked yet." in page
+    assert "/api/v1/runs" in page
+
+
+@pytest.mark.usefixtures("stacks")
+def test_the_list_counts_stacks_and_rankings(client: TestClient) -> None:
+    page = client.get("/leaderboards").text
+    assert "2 leaderboards over 5 stacks. 3 stacks have a ranking of two dispatchers or more." in page
+    assert f'href="{PAGE}"' in page
+    assert "first ranking, deepep and hybridep (tie)" in page
+    assert "No stack of nobody is ranked yet." in client.get("/leaderboards?project=nobody").text
+
+
+@pytest.mark.usefixtures("stacks")
+def test_the_page_begins_with_who_is_ahead_where(client: TestClient) -> None:
+    page = client.get(PAGE).text
+    answer = "2 rankings in 3 stacks: hybridep is clearly ahead in 1; nobody is in the other 1."
+    assert f"Dropless, training equivalent: {answer}" in page
+    assert "Across stacks: forced balance, benchmark only" in page
+
+
+def test_a_tie_is_told_with_its_reason_and_with_a_range_of_places(client: TestClient, stacks: dict[str, str]) -> None:
+    page = of_stack(client, stacks["tie"])
+    assert page.count(">1–2<") == 2
+    assert "is as fast as deepep, to within 2" in page
+    assert "not ranked: only 4 steady iterations, 5 are needed" in page
+    assert "2 runs ranked nowhere" in page
+    assert "a bad node" in page
+
+
+def test_faster_with_more_memory_is_said_with_the_gain(client: TestClient, stacks: dict[str, str]) -> None:
+    page = of_stack(client, stacks["leader"])
+    assert "hybridep is faster than alltoall" in page
+    assert "but needs 12.1\u202f% more memory" in page
+    assert "requested, not active" in page
+
+
+def test_by_memory_the_order_turns_and_says_so(client: TestClient, stacks: dict[str, str]) -> None:
+    by_speed, by_memory = (of_stack(client, stacks["leader"], **more) for more in ({}, {"rank": "memory_headroom"}))
+    assert places(by_speed) == ["hybridep", "alltoall"]
+    assert places(by_memory) == ["alltoall", "hybridep"]
+    assert "Places are by peak memory, least first." in by_memory
+
+
+def places(page: str) -> list[str]:
+    """Dispatchers of the first board, in their order."""
+    rows = page.split('class="table-scroll cards standings"')[1].partition("</table>")[0].split('<th scope="row"')[1:]
+    return [row.split('class="dispatcher ')[1].split('"')[0] for row in rows]
+
+
+def test_a_failed_import_is_a_fact_about_the_container(client: TestClient, stacks: dict[str, str]) -> None:
+    page = of_stack(client, stacks["only"])
+    assert "alltoall is the only measured fallback of this stack. This is not a ranking." in page
+    assert page.count("in this container: its package could not be imported") == 2
+    assert 'aria-label="Dispatchers by container"' in page
+
+
+def test_what_is_below_the_evidence_asked_for_is_seen_and_not_ranked(
+    client: TestClient, stacks: dict[str, str]
+) -> None:
+    assert "below the evidence level asked for (screen)" in of_stack(client, stacks["directional"])
+    weaker = of_stack(client, stacks["directional"], evidence="smoke")
+    assert "Directional only: the runs of deepep and alltoall are too short" in weaker
+    assert "No stack matches" not in weaker
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ({"routing": "forced-balance"}, ["directional"]),
+        ({"routing": "natural"}, ["tie", "leader", "only"]),
+        ({"semantic_class": "benchmark_only"}, ["directional"]),
+        ({"precision": "fp8"}, ["leader"]),
+        ({"ep_size": "large"}, ["leader"]),
+        ({"project": "nobody"}, []),
+    ],
+)
+def test_filters_narrow_the_stacks(
+    client: TestClient, stacks: dict[str, str], query: dict[str, str], shown: list[str]
+) -> None:
+    page = client.get(PAGE, params=query).text
+    found = [name for name, key in stacks.items() if f'id="stack-{key[:12]}"' in page]
+    assert found == shown
+    assert ("No stack matches" in page) == (not shown)
+
+
+@pytest.mark.usefixtures("stacks")
+@pytest.mark.parametrize("query", ["rank=luck", "evidence=hearsay", "page=0", "precision=%00", f"project={'x' * 201}"])
+def test_an_address_that_asks_for_what_there_is_not_is_refused(client: TestClient, query: str) -> None:
+    assert client.get(f"{PAGE}?{query}").status_code == 422
+
+
+@pytest.mark.usefixtures("stacks")
+def test_a_page_past_the_end_leads_back_and_an_unknown_family_to_the_list(client: TestClient) -> None:
+    assert "This page is past the end" in client.get(f"{PAGE}?page=9").text
+    unknown = client.get("/leaderboards/h100/nobody", headers={"Accept": "text/html"})
+    assert (unknown.status_code, "The list is at /leaderboards." in unknown.text) == (404, True)
+
+
+@pytest.mark.usefixtures("stacks")
+def test_htmx_gets_the_board_alone_and_the_charts_of_their_own(client: TestClient) -> None:
+    board = client.get(f"{PAGE}?precision=fp8", headers={"HX-Request": "true"})
+    assert board.text.lstrip().startswith('<div id="board"')
+    assert board.headers["HX-Push-Url"] == f"{PAGE}?precision=fp8"
+    for name in ("gains", "leaders"):
+        chart = client.get(f"{PAGE}/{name}", headers={"HX-Request": "true"})
+        assert "data-chart" in chart.text
+        assert "HX-Push-Url" not in chart.headers
+
+
+def rows(client: TestClient, address: str) -> list[dict[str, str]]:
+    answer = client.get(address)
+    assert answer.headers["content-type"].startswith("text/csv")
+    return list(csv.DictReader(io.StringIO(answer.text)))
+
+
+def test_the_exports_hold_what_the_page_shows(client: TestClient, stacks: dict[str, str]) -> None:
+    standings = rows(client, f"{PAGE}/standings.csv?stack={stacks['tie']}")
+    assert [(row["dispatcher"], row["first_place"], row["last_place"]) for row in standings] == [
+        ("hybridep", "1", "2"),
+        ("deepep", "1", "2"),
+        ("alltoall", "3", "3"),
+        ("allgather", "", ""),
+    ]
+    assert standings[-1]["not_ranked_because"] == "only 4 steady iterations, 5 are needed"
+    gains = rows(client, f"{PAGE}/gains.csv?stack={stacks['leader']}")
+    assert [(row["dispatcher"], row["outcome"]) for row in gains] == [("hybridep", "first")]
+    assert round(float(gains[0]["memory_more_pct"]), 1) == 12.1
+    leaders = rows(client, f"{PAGE}/leaders.csv")
+    assert {(row["stack_key"], row["after"]) for row in leaders} == {
+        (stacks["tie"], "deepep and hybridep (tie)"),
+        (stacks["leader"], "hybridep"),
+    }
+
+
+def test_text_of_others_is_escaped(client: TestClient, engine: Engine) -> None:
+    bad = "<script>alert(1)</script>"
+    with transaction(engine) as session:
+        fields = {"container": bad, "cluster": bad}
+        make_stack(session, [400.0, 401.0], fields=fields, quarantine=bad, quarantined_by=bad, name=bad)
+        make_stack(session, [400.0, 401.0], fields=fields)
+    page = client.get(PAGE).text
+    assert "&lt;script&gt;alert" in page
+    assert bad not in page
+
+
+def test_the_overview_tells_whose_standings_changed(client: TestClient, stacks: dict[str, str]) -> None:
+    page = client.get("/").text
+    assert "Standings that changed" in page
+    assert f"{PAGE}?stack={stacks['leader'][:12]}" in page
