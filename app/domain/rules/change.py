@@ -58,7 +58,7 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangeDiff:
-    """`fields`: what changes in the contract. `already`: what the run has so. `environment`: variables, before and after."""
+    """`fields`: what changes in the contract. `already`: what the run has so. `environment`: its variables."""
 
     fields: tuple[FieldChange, ...]
     already: tuple[str, ...]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from app.domain.logs.launch_args import stated_by_launch_args
 from app.domain.rules.change import ChangeDiff, DiffLine, change_of
 from app.domain.rules.engine import evaluate
-from tests.domain.rules.test_engine import book, rule
+from tests.domain.rules.builders import book, rule
 
 
 def diff(change: str, facts: Mapping[str, object], launch: object = None) -> ChangeDiff:

@@ -2,34 +2,8 @@
 
 from app.domain.rules.engine import evaluate
 from app.domain.rules.expression import Known, compile_expression
-from app.domain.rules.load import load_texts
 from app.domain.rules.precedence import OwnResult, changed_since
-from app.domain.rules.rule import RuleBook
-from tests.domain.rules.test_lint import SOURCES
-
-
-def rule(
-    name: str, when: str, more: str = "", *, kind: str = "candidate", phase: str = "retune", wall: str = "none"
-) -> str:
-    return f"""
-- id: {name}
-  phase: {phase}
-  wall: {wall}
-  kind: {kind}
-  title: {name}
-  when: '{when}'
-  why: because
-  verify: look
-  sources: [M-arg]
-  valid: "2026-08"
-  confidence: high
-  examples: {{}}
-  {more or "change: {text: do it}"}
-"""
-
-
-def book(*rules: str) -> RuleBook:
-    return load_texts({"all": "".join(rules)}, SOURCES)
+from tests.domain.rules.builders import book, rule
 
 
 def test_an_unknown_fact_makes_a_rule_ask_only_where_it_matters() -> None:

@@ -3,29 +3,8 @@
 import pytest
 
 from app.domain.rules.lint import mistakes, mistakes_of
-from app.domain.rules.load import FOLDER, built_in_rules, load_texts
-from app.domain.rules.rule import RuleBook
-
-SOURCES = 'M-arg: {title: "Arguments", where: "https://example.org/arguments.py", date: "2026-08-22"}'
-GOOD = """
-- id: scale-vpp-small
-  phase: scale
-  wall: none
-  kind: blocker
-  title: A virtual pipeline needs stages
-  when: vpp != null && vpp > 1 && pp == 1
-  why: "VPP {vpp} has no effect with PP {pp}."
-  change: {text: Raise PP or drop VPP., set: {vpp: null}}
-  verify: The launch passes validation.
-  sources: [M-arg]
-  valid: "2026-08"
-  confidence: high
-  examples: {fires: {vpp: 2, pp: 1}, silent: {vpp: null, pp: 1}, asks: {vpp: 2}}
-"""
-
-
-def book(text: str) -> RuleBook:
-    return load_texts({"scale": text}, SOURCES)
+from app.domain.rules.load import FOLDER, built_in_rules
+from tests.domain.rules.builders import GOOD, scale_book
 
 
 @pytest.mark.parametrize("name", list(built_in_rules().rules))
@@ -40,7 +19,7 @@ def test_a_rule_file_holds_at_most_300_lines() -> None:
 
 
 def test_a_good_rule_has_no_mistakes() -> None:
-    assert mistakes(book(GOOD)) == []
+    assert mistakes(scale_book(GOOD)) == []
 
 
 @pytest.mark.parametrize(
@@ -70,6 +49,6 @@ def test_each_mistake_is_said(change: tuple[str, str], said: str) -> None:
     text = GOOD.replace(*change)
 
     assert text != GOOD
-    found = mistakes(book(text))
+    found = mistakes(scale_book(text))
     assert said in "\n".join(found)
     assert found

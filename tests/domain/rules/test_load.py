@@ -6,11 +6,11 @@ import pytest
 
 from app.domain.rules.expression import Expression, RuleError
 from app.domain.rules.load import joined, load_folder, load_texts
-from tests.domain.rules.test_lint import GOOD, SOURCES, book
+from tests.domain.rules.builders import GOOD, SOURCES, scale_book
 
 
 def test_a_rule_is_read_with_its_condition_and_change() -> None:
-    rule = book(GOOD.replace("vpp: null}}", 'vpp: "= pp * 2"}}')).rules["scale-vpp-small"]
+    rule = scale_book(GOOD.replace("vpp: null}}", 'vpp: "= pp * 2"}}')).rules["scale-vpp-small"]
 
     assert (rule.kind, rule.topic, rule.origin) == ("blocker", "scale", "built-in")
     assert rule.when.names == ("pp", "vpp")
@@ -30,12 +30,12 @@ def test_a_rule_is_read_with_its_condition_and_change() -> None:
 )
 def test_a_mistake_of_the_form_names_the_file_and_the_rule(change: tuple[str, str], said: str) -> None:
     with pytest.raises(RuleError, match="scale.yaml: scale-vpp-small: .*" + said):
-        book(GOOD.replace(*change))
+        scale_book(GOOD.replace(*change))
 
 
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(RuleError) as told:
-        book(GOOD.replace("phase: scale", "phase: later") + GOOD.replace("kind: blocker", "kind: idea"))
+        scale_book(GOOD.replace("phase: scale", "phase: later") + GOOD.replace("kind: blocker", "kind: idea"))
 
     assert len(str(told.value).splitlines()) == 2
 
@@ -47,7 +47,7 @@ def test_a_rule_stands_once() -> None:
 
 def test_a_file_that_is_no_yaml_is_named() -> None:
     with pytest.raises(RuleError, match=r"scale\.yaml: is no YAML"):
-        book("- id: [")
+        scale_book("- id: [")
 
 
 def test_a_teams_folder_joins_the_built_in_rules_but_replaces_none(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_teams_folder_joins_the_built_in_rules_but_replaces_none(tmp_path: Pat
     (tmp_path / "sources.yaml").write_text(SOURCES)
     team = load_folder(tmp_path, origin="team")
 
-    both = joined(book(GOOD), team)
+    both = joined(scale_book(GOOD), team)
 
     assert [rule.origin for rule in both.rules.values()] == ["built-in", "team"]
     with pytest.raises(RuleError, match="ours-vpp-small: a rule of that name is built in"):

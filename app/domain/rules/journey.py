@@ -1,0 +1,151 @@
+"""Where a run stands in the workflow: its six phases, each done, open or blocked, and why."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.rules.engine import Evaluation, Suggestion
+from app.domain.rules.rule import PHASES, Phase
+from app.domain.rules.wall import WallReading
+
+State = Literal["done", "open", "blocked"]
+QUESTIONS: Mapping[Phase, str] = {
+    "contract": "What must stay equal, so that a comparison means something?",
+    "fit": "Does it fit into memory, with steady steps on every rank?",
+    "scale": "Is the work spread over the GPUs as it should be?",
+    "profile": "Where does the step go?",
+    "retune": "What moves the wall that was measured?",
+    "validate": "Does the result hold for real training?",
+}
+VALIDATED_STEPS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One phase. `because` is a sentence; `rules` are the ids that it rests on, blockers and gates first."""
+
+    phase: Phase
+    question: str
+    state: State
+    because: str
+    rules: tuple[str, ...] = ()
+    suggestions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """All six phases in order; `current` is the first that is not done. `wall` says what the evidence points at."""
+
+    steps: tuple[Step, ...]
+    current: Phase | None
+    wall: WallReading
+
+    def step(self, phase: Phase) -> Step:
+        """The step of a phase."""
+        return next(one for one in self.steps if one.phase == phase)
+
+
+def journey(told: Evaluation) -> Journey:
+    """The stepper of a run, from what the rules say of it."""
+    steps: list[Step] = []
+    for phase in PHASES:
+        steps.append(_step(phase, told, steps))
+    current = next((step.phase for step in steps if step.state != "done"), None)
+    return Journey(tuple(steps), current, told.wall)
+
+
+def _step(phase: Phase, told: Evaluation, before: Sequence[Step]) -> Step:
+    blockers = [one for one in told.blockers if one.rule.phase == phase]
+    suggestions = [one for one in told.suggestions if one.rule.phase == phase]
+    rules = tuple(one.rule.id for one in (*blockers, *suggestions))
+    if blockers:
+        state, because = "blocked", _blocked(blockers)
+    else:
+        state, because = _JUDGES[phase](told, before)
+    return Step(phase, QUESTIONS[phase], state, because, rules, len(suggestions))  # type: ignore[arg-type]
+
+
+def _blocked(blockers: Sequence[Suggestion]) -> str:
+    more = f" and {len(blockers) - 1} more" if len(blockers) > 1 else ""
+    return f"{blockers[0].rule.title}{more}."
+
+
+Judgement = tuple[State, str]
+
+
+def _contract(told: Evaluation, _: Sequence[Step]) -> Judgement:
+    unknown = told.facts.get("unknown_fields")
+    if not isinstance(unknown, int):
+        return "open", "Nobody has stated the run's contract yet."
+    if unknown:
+        return "open", f"{unknown} fields of the contract are unknown; comparisons that rest on them are provisional."
+    return "done", "Every field of the contract is known."
+
+
+def _fit(told: Evaluation, _: Sequence[Step]) -> Judgement:
+    facts = told.facts
+    if facts.get("oom") is True:
+        return "open", f"The job ran out of GPU memory during {facts.get('oom_phase') or 'the run'}."
+    if facts.get("fits") is True:
+        return "done", f"{facts.get('steps_done')} iterations ran, with a steady window of {facts.get('window')}."
+    steps = facts.get("steps_done")
+    if isinstance(steps, int) and steps > 0:
+        return "open", f"Only {steps} iterations ran; a few steady steps on every rank show that it fits."
+    return "open", "No iteration was measured yet."
+
+
+def _scale(told: Evaluation, before: Sequence[Step]) -> Judgement:
+    fit = before[-1]
+    if fit.state != "done":
+        return "blocked", "First it has to fit into memory."
+    candidates = [one for one in told.suggestions if one.rule.phase == "scale" and one.rule.kind == "candidate"]
+    if candidates:
+        return "open", f"{len(candidates)} changes of the layout are worth a look: {candidates[0].rule.title}."
+    return "done", "The layout divides evenly, runs, and no rule asks for another one."
+
+
+def _profile(told: Evaluation, before: Sequence[Step]) -> Judgement:
+    if told.wall.certainty == "measured" and told.facts.get("profiled") is True:
+        return "done", told.wall.because
+    if before[-2].state != "done":
+        return "blocked", "There is nothing to profile before steady steps ran."
+    return "open", f"{told.wall.because} Measure exposed communication and idle time of steady steps."
+
+
+def _retune(told: Evaluation, before: Sequence[Step]) -> Judgement:
+    if any(one.state == "blocked" and one.phase != "profile" for one in before) and told.blockers:
+        return "blocked", "Clear the blockers first."
+    if before[-1].state != "done":
+        return "blocked", "Before a profile names the wall there is nothing to retune, except defaults of the bring-up."
+    candidates = [one for one in told.suggestions if one.rule.phase == "retune" and one.rule.kind == "candidate"]
+    if candidates:
+        return "open", f"{len(candidates)} candidates; first: {candidates[0].rule.title}."
+    return "done", "No candidate is left for the wall that was measured."
+
+
+def _validate(told: Evaluation, before: Sequence[Step]) -> Judgement:
+    facts = told.facts
+    if before[1].state != "done":
+        return "blocked", "No steady steps were measured yet."
+    if facts.get("evidence_level") != "validated":
+        steps = facts.get("steps_done")
+        return (
+            "open",
+            f"{steps} iterations are evidence of a screen; a result takes {VALIDATED_STEPS} steps and health.",
+        )
+    if facts.get("semantic_class") != "training_equivalent":
+        return "open", "Measured long enough, but benchmark-only or unknown: repeat with natural routing and real data."
+    gates = [one for one in told.suggestions if one.rule.phase == "validate" and one.rule.kind == "gate"]
+    if gates:
+        return "open", f"{len(gates)} gates are left: {gates[0].rule.title}."
+    return "done", "Long enough, healthy, and like real training."
+
+
+_JUDGES = {
+    "contract": _contract,
+    "fit": _fit,
+    "scale": _scale,
+    "profile": _profile,
+    "retune": _retune,
+    "validate": _validate,
+}

@@ -1,0 +1,269 @@
+"""A run's contract, figures and health become facts. What nobody stated and no log shows stays absent."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.domain.contract.values import read_value
+from app.domain.ranking.memory_sizes import headroom_pct
+from app.domain.rules.change import read_command
+from app.domain.rules.facts import FACTS, typed
+from app.domain.run import (
+    Activity,
+    DispatcherAvailability,
+    Failure,
+    Metric,
+    RunSummary,
+    Stated,
+    SteadyState,
+    Timer,
+    Value,
+)
+
+_STATED_UNDER = "(stated: "
+_ASKED_FOR = ("flex_backend", "sp", "tp_overlap", "recompute_method", "recompute_layers", "graph_modules")
+"""Knobs that a rule warns of although another field leaves them without effect."""
+_IMPORTS = {"deepep_missing": "deep_ep", "hybridep_missing": "hybrid_ep", "ncclep_missing": "nccl_ep"}
+_FLEX = ("deepep", "hybridep")
+FITS_FROM = 6
+"""Steady iterations after which a run is taken to fit: the number that a screen needs."""
+_COMMUNICATION_TIMERS = (
+    *("all-grads-sync", "params-all-gather", "layernorm-grads-all-reduce", "embedding-grads-all-reduce"),
+    *("forward-recv", "forward-send", "backward-recv", "backward-send", "forward-send-forward-recv"),
+    *("forward-send-backward-recv", "backward-send-forward-recv", "backward-send-backward-recv"),
+)
+"""Megatron's timers of communication that do not nest in each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReading:
+    """What is known of a run, as the summary and the storage hold it. Everything but the contract may be missing.
+
+    `arguments`: the trainer's own dump. `extra`: metadata that are no contract field; those named like a fact are
+    taken. `launch`: its launch arguments as it stated them. `installed`: flex dispatchers that its container was shown
+    to run, by other runs, too; None where nobody knows.
+    """
+
+    contract: Mapping[str, Stated]
+    metrics: Mapping[str, Metric | None] = field(default_factory=dict)
+    health: Mapping[str, object] = field(default_factory=dict)
+    steady: SteadyState | None = None
+    timers: Sequence[Timer] = ()
+    failures: Sequence[Failure] = ()
+    activity: Mapping[str, Activity] = field(default_factory=dict)
+    availability: Sequence[DispatcherAvailability] = ()
+    unknown: Sequence[str] | None = None
+    trainer: str = ""
+    semantic_class: str = ""
+    evidence_level: str = ""
+    fair_for_timing: bool | None = None
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+    launch: object = None
+    installed: Sequence[str] | None = None
+    is_baseline: bool | None = None
+
+
+def reading_of(summary: RunSummary, **more: object) -> RunReading:
+    """The reading of a processed run; `more` are fields of RunReading that a summary does not hold."""
+    return RunReading(
+        contract=summary.contract,
+        metrics=summary.metrics,
+        health=summary.health,
+        steady=summary.steady_state,
+        timers=summary.timers,
+        failures=summary.failures,
+        activity=summary.activity,
+        availability=summary.availability,
+        unknown=summary.unknown,
+        trainer=summary.trainer,
+        semantic_class=summary.semantic_class,
+        evidence_level=summary.evidence_level,
+        fair_for_timing=summary.fair_for_timing,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def facts_of(run: RunReading) -> dict[str, object]:
+    """Facts of a run, ready for `engine.evaluate`."""
+    return {
+        **_from_extra(run.extra),
+        **_from_arguments(run.arguments),
+        **_from_figures(run),
+        **_from_health(run),
+        **_from_activity(run),
+        **_from_contract(run),
+    }
+
+
+def facts_of_pair(differing: Sequence[str]) -> dict[str, object]:
+    """Facts of two runs that stand beside each other: the contract fields in which they differ."""
+    return {"compared": True, "differs": list(differing)}
+
+
+def _from_contract(run: RunReading) -> dict[str, object]:
+    """Contract values; where a knob was set aside as unused, what was stated of it, for the rules that warn of it."""
+    found: dict[str, object] = {}
+    for name, stated in run.contract.items():
+        value = stated.value
+        if value is None and name in _ASKED_FOR and _STATED_UNDER in stated.detail:
+            value = _stated_under(name, stated.detail)
+        found[name] = value
+    etp = run.contract.get("etp")
+    if etp is not None and etp.source == "derived":  # tp, because nobody states it: known to be unset by a dump only
+        del found["etp"]
+        if run.arguments:
+            found["etp_unset"] = True
+    backend = next((item for item in read_command(run.launch) if item.name == "moe_flex_dispatcher_backend"), None)
+    if backend is not None and len(backend.words) > 1 and found.get("flex_backend") is None:
+        found["flex_backend"] = None if backend.words[1] == "None" else backend.words[1]
+    return {name: value for name, value in found.items() if _suits(name, value)}
+
+
+def _stated_under(name: str, detail: str) -> Value:
+    """What was stated of a knob that is not in use (`contract/unused_knobs.py` keeps it in the detail)."""
+    try:
+        return read_value(name, detail.partition(_STATED_UNDER)[2].rstrip(")"))
+    except ValueError:
+        return None
+
+
+def _suits(name: str, value: object) -> bool:
+    try:
+        typed(FACTS[name], value)
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+def _from_extra(extra: Mapping[str, object]) -> dict[str, object]:
+    """Metadata named like a fact: measurements of a profile, options of the launch."""
+    return {name: value for name, value in extra.items() if name in FACTS and value is not None and _suits(name, value)}
+
+
+def _from_arguments(arguments: Mapping[str, Value]) -> dict[str, object]:
+    """Facts that the trainer's dump states under a name of its own."""
+    found: dict[str, object] = {}
+    for fact in FACTS.values():
+        name = next((name for name in fact.argument if name in arguments), None)
+        if name is None:
+            continue
+        value: object = arguments[name]
+        value = False if value is None and fact.type == "bool" else value
+        if _suits(fact.name, value):
+            found[fact.name] = value
+    return found
+
+
+def _from_figures(run: RunReading) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, metric, scale in (
+        ("step_s", "step_time_ms", 1e-3),
+        ("tokens_s_gpu", "tokens_per_s_per_gpu", 1.0),
+        ("tflops_gpu", "tflops_per_gpu", 1.0),
+    ):
+        value = run.metrics.get(metric)
+        if value is not None:
+            found[name] = value.value * scale
+    if run.steady is not None:
+        found |= {
+            "window": run.steady.n,
+            "window_first": run.steady.first_iteration,
+            "window_last": run.steady.last_iteration,
+        }
+    shares = [timer.share_of_step for timer in run.timers if timer.name in _COMMUNICATION_TIMERS]
+    if shares:
+        found["comm_timer_frac"] = min(sum(shares), 1.0)
+    for name, text in (("framework", _framework(run.trainer)), ("semantic_class", run.semantic_class)):
+        if text:
+            found[name] = text
+    if run.evidence_level:
+        found["evidence_level"] = run.evidence_level
+    if run.fair_for_timing is not None:
+        found["fair_for_timing"] = run.fair_for_timing
+    if run.unknown is not None:
+        found["unknown_fields"] = len(run.unknown)
+    if run.is_baseline is not None:
+        found["is_baseline"] = run.is_baseline
+    return found
+
+
+def _framework(trainer: str) -> str:
+    return trainer.lower().replace("-", "_").replace(" ", "_")
+
+
+def _from_health(run: RunReading) -> dict[str, object]:
+    """Only what the log shows: without a reading of its health nothing is known."""
+    if not run.health:
+        return {}
+    kinds = [failure.kind for failure in run.failures]
+    missing = next((_IMPORTS[kind] for kind in kinds if kind in _IMPORTS), None)
+    oom = next((failure for failure in run.failures if failure.kind == "out_of_memory"), None)
+    steps = run.health.get("iterations")
+    found: dict[str, object] = {"import_error": missing or ("unknown" if "import_error" in kinds else None)}
+    found["oom"] = oom is not None
+    if oom is not None:
+        found["oom_phase"] = _oom_phase(run, oom)
+        if oom.rank is not None:
+            found["oom_ranks"] = [oom.rank]
+    if isinstance(steps, int):
+        found["steps_done"] = steps
+    found |= _fits(run, steps, oom)
+    for name, key in (("skipped", "skipped_iterations"), ("nan", "nan_iterations"), ("alloc_retries", "alloc_retries")):
+        if isinstance(run.health.get(key), int):
+            found[name] = run.health[key]
+    if isinstance(run.health.get("loss_finite"), bool):
+        found["loss_finite"] = run.health["loss_finite"]
+    return found | _memory(run)
+
+
+def _oom_phase(run: RunReading, oom: Failure) -> str:
+    if not run.health.get("iterations"):
+        return "setup"
+    first = run.steady.first_iteration if run.steady is not None else None
+    return "steady" if first is not None and oom.iteration is not None and oom.iteration >= first else "warmup"
+
+
+def _fits(run: RunReading, steps: object, oom: Failure | None) -> dict[str, object]:
+    if oom is not None:
+        return {"fits": False}
+    enough = isinstance(steps, int) and run.steady is not None and run.steady.n >= FITS_FROM
+    return {"fits": True} if enough else {}
+
+
+def _memory(run: RunReading) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, key in (("mem_alloc_peak_gb", "peak_allocated_gib"), ("mem_reserved_peak_gb", "peak_reserved_gib")):
+        gib = run.health.get(key)
+        if isinstance(gib, int | float) and not isinstance(gib, bool):
+            found[name] = gib * 2**30 / 1e9
+    gpu, gib = run.contract.get("gpu"), run.health.get("peak_allocated_gib")
+    if gpu is not None and isinstance(gpu.value, str) and isinstance(gib, int | float):
+        free = headroom_pct(gpu.value, float(gib))
+        if free is not None:
+            found["headroom_frac"] = free / 100
+    return found
+
+
+def _from_activity(run: RunReading) -> dict[str, object]:
+    found: dict[str, object] = {}
+    dispatcher = run.activity.get("dispatcher")
+    if dispatcher is not None and dispatcher.requested is not None and isinstance(dispatcher.requested.value, str):
+        found["requested_dispatcher"] = dispatcher.requested.value
+    if dispatcher is not None and dispatcher.active is not None and isinstance(dispatcher.active.value, str):
+        found["resolved_dispatcher"] = dispatcher.active.value
+    if dispatcher is not None:
+        found["backend_proof"] = dispatcher.active is not None and dispatcher.agrees is not False
+    graphs = run.activity.get("graph_impl")
+    if graphs is not None:
+        found["capture_proof"] = graphs.active is not None
+    installed = _installed(run)
+    return found if installed is None else {**found, "installed_flex_backends": installed}
+
+
+def _installed(run: RunReading) -> list[str] | None:
+    """Known when one is shown to work, or when all are shown to be missing."""
+    if run.installed is not None:
+        return list(run.installed)
+    states = {one.dispatcher: one.available for one in run.availability}
+    working = [name for name in (*_FLEX, "ncclep") if states.get(name)]
+    return working if working or all(states.get(name) is False for name in _FLEX) else None

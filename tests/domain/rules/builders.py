@@ -1,0 +1,49 @@
+"""Small rules and rule books for tests."""
+
+from app.domain.rules.load import load_texts
+from app.domain.rules.rule import RuleBook
+
+SOURCES = 'M-arg: {title: "Arguments", where: "https://example.org/arguments.py", date: "2026-08-22"}'
+GOOD = """
+- id: scale-vpp-small
+  phase: scale
+  wall: none
+  kind: blocker
+  title: A virtual pipeline needs stages
+  when: vpp != null && vpp > 1 && pp == 1
+  why: "VPP {vpp} has no effect with PP {pp}."
+  change: {text: Raise PP or drop VPP., set: {vpp: null}}
+  verify: The launch passes validation.
+  sources: [M-arg]
+  valid: "2026-08"
+  confidence: high
+  examples: {fires: {vpp: 2, pp: 1}, silent: {vpp: null, pp: 1}, asks: {vpp: 2}}
+"""
+
+
+def scale_book(text: str) -> RuleBook:
+    return load_texts({"scale": text}, SOURCES)
+
+
+def rule(
+    name: str, when: str, more: str = "", *, kind: str = "candidate", phase: str = "retune", wall: str = "none"
+) -> str:
+    return f"""
+- id: {name}
+  phase: {phase}
+  wall: {wall}
+  kind: {kind}
+  title: {name}
+  when: '{when}'
+  why: because
+  verify: look
+  sources: [M-arg]
+  valid: "2026-08"
+  confidence: high
+  examples: {{}}
+  {more or "change: {text: do it}"}
+"""
+
+
+def book(*rules: str) -> RuleBook:
+    return load_texts({"all": "".join(rules)}, SOURCES)
