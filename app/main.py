@@ -29,6 +29,8 @@ from app.runs.decision_api import router as decision_api
 from app.runs.decision_routes import router as run_decisions
 from app.runs.form_routes import router as run_forms
 from app.runs.routes import router as runs_pages
+from app.scaling.api import router as scaling_api
+from app.scaling.routes import router as scaling_pages
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine
 from app.storage.log_files import LogFiles
@@ -78,6 +80,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         definitions_api,
         compare_api,
         references_api,
+        scaling_api,
         overview_pages,
         runs_pages,
         run_forms,
@@ -90,6 +93,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         definitions_pages,
         compare_pages,
         references_pages,
+        scaling_pages,
         glossary,
         reference,
     ):

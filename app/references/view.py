@@ -154,7 +154,7 @@ def _figure(name: str, value: float | None) -> str:
 
 
 def _joined(contract: Mapping[str, Value], names: Sequence[tuple[str, str]]) -> str:
-    return " · ".join(f"{label} {_shown(name, contract[name])}" for name, label in names if name in contract)
+    return " · ".join(f"{label}\u00a0{_shown(name, contract[name])}" for name, label in names if name in contract)
 
 
 def _shown(name: str, value: Value) -> str:

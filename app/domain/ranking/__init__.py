@@ -22,7 +22,7 @@ from app.domain.ranking.families import Family, family_of, hardware_of
 from app.domain.ranking.incremental import Head, HeadChange, head_changes, heads_of, prior_to_keep
 from app.domain.ranking.rank import rank_runs, rank_stack
 from app.domain.ranking.ranked_run import DISPATCHERS, LEVELS, RankedRun, RoutingClass, routing_class
-from app.domain.ranking.scaling import Configured, ScalingPoint, ScalingSeries, scaling_series
+from app.domain.ranking.scaling import Configured, ScalingPoint, ScalingSeries, may_scale, scaling_series
 from app.domain.ranking.standings import Board, Entry, Gain, StackStandings
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "hardware_of",
     "head_changes",
     "heads_of",
+    "may_scale",
     "prior_to_keep",
     "rank_runs",
     "rank_stack",

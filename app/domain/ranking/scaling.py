@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeVar
 
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.fields.environment import PREFIX
@@ -23,10 +23,12 @@ from app.domain.detection import DEFAULT_PRIOR, Prior
 from app.domain.ranking.duels import duel
 from app.domain.ranking.eligibility import other_shapes, refusal
 from app.domain.ranking.pooling import Pool, log_work, pool
+from app.domain.ranking.rank import Priors
 from app.domain.ranking.ranked_run import RankedRun
 from app.domain.ranking.standings import Interval
-from app.domain.run import Stated
+from app.domain.run import Stated, Value
 
+Key = TypeVar("Key")
 Kind = Literal["weak", "strong", "sequence_batch", "sequence_tokens"]
 KINDS: tuple[Kind, ...] = ("weak", "strong", "sequence_batch", "sequence_tokens")
 
@@ -108,7 +110,25 @@ class _Size:
         return self.pool.directional, self.pool.log_step_time, self.pool.config_key
 
 
-def scaling_series(configurations: Iterable[Configured], prior: Prior = DEFAULT_PRIOR) -> tuple[ScalingSeries, ...]:
+def may_scale(stacks: Mapping[Key, Mapping[str, Value]]) -> frozenset[Key]:
+    """Of the stacks of one project, by what is known of them, those of which another size is among them.
+
+    A first sieve, by the stack keys alone: whether they make a series is for their configurations to say.
+    """
+    sizes: dict[tuple[object, ...], dict[int, list[Key]]] = {}
+    for name, known in stacks.items():
+        gpus, gbs, seq_len = (_count(known.get(field)) for field in ("gpus", "gbs", "seq_len"))
+        if gpus is None or gbs is None or seq_len is None:
+            continue
+        for kind in KINDS:
+            members = (_known(known, field) for field in STACK_FIELDS if field not in _FREE[kind])
+            key = (kind, _invariant(kind, gpus, gbs, seq_len), *members)
+            sizes.setdefault(key, {}).setdefault(gpus if _ALONG[kind] == "gpus" else seq_len, []).append(name)
+    several = (names for group in sizes.values() if len(group) > 1 for names in group.values())
+    return frozenset(name for names in several for name in names)
+
+
+def scaling_series(configurations: Iterable[Configured], prior: Priors = DEFAULT_PRIOR) -> tuple[ScalingSeries, ...]:
     """All series that the configurations make. A configuration may be part of several, of different kinds."""
     series: dict[tuple[Kind, tuple[object, ...]], list[tuple[Configured, _Size]]] = {}
     for one in configurations:
@@ -122,12 +142,13 @@ def scaling_series(configurations: Iterable[Configured], prior: Prior = DEFAULT_
     return tuple(sorted(kept, key=lambda one: (KINDS.index(one.kind), one.dispatcher, one.points[0].config_key)))
 
 
-def _pool(one: Configured, prior: Prior) -> Pool | None:
+def _pool(one: Configured, prior: Priors) -> Pool | None:
     ordered = sorted(one.runs, key=lambda run: run.place_in_time)
+    known = prior if isinstance(prior, Prior) else prior.get(ordered[-1].facts.semantic_class, DEFAULT_PRIOR)
     eligible = [run for run in ordered if refusal(run) is None]
     refused = {odd.run for odd in other_shapes(eligible)}
     eligible = [run for run in eligible if run.name not in refused]
-    return pool(eligible, prior) if eligible else None
+    return pool(eligible, known) if eligible else None
 
 
 def _size(contract: Mapping[str, Stated], kind: Kind, measured: Pool | None) -> _Size | None:
@@ -140,7 +161,10 @@ def _size(contract: Mapping[str, Stated], kind: Kind, measured: Pool | None) -> 
 
 
 def _whole(contract: Mapping[str, Stated], name: str) -> int | None:
-    value = contract[name].value if name in contract else None
+    return _count(contract[name].value if name in contract else None)
+
+
+def _count(value: Value) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
@@ -148,11 +172,16 @@ def _key(one: Configured, kind: Kind) -> tuple[object, ...]:
     """What must be equal in all points."""
     newest = max(one.runs, key=lambda run: run.place_in_time)
     gpus, gbs, seq_len = (_whole(one.contract, name) or 0 for name in ("gpus", "gbs", "seq_len"))
-    invariant: object = gbs * seq_len if kind == "sequence_tokens" else None
-    if kind == "weak":
-        invariant = Fraction(gbs, gpus)
+    invariant = _invariant(kind, gpus, gbs, seq_len)
     members = tuple(_value(one.contract, name) for name in _members(kind))
     return (one.project.casefold(), newest.facts.semantic_class, newest.facts.shape, invariant, *members)
+
+
+def _invariant(kind: Kind, gpus: int, gbs: int, seq_len: int) -> object:
+    """What of the numbers stays the same along the series, beside those that do not move at all."""
+    if kind == "weak":
+        return Fraction(gbs, gpus)
+    return gbs * seq_len if kind == "sequence_tokens" else None
 
 
 def _members(kind: Kind) -> list[str]:
@@ -161,6 +190,10 @@ def _members(kind: Kind) -> list[str]:
 
 def _value(contract: Mapping[str, Stated], name: str) -> object:
     return comparable(name, contract[name].value) if name in contract else ("unknown",)
+
+
+def _known(known: Mapping[str, Value], name: str) -> object:
+    return comparable(name, known[name]) if name in known else ("unknown",)
 
 
 def _series(kind: Kind, members: Sequence[tuple[Configured, _Size]]) -> ScalingSeries:

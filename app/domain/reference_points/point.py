@@ -104,7 +104,7 @@ def read_reference(stated: Mapping[str, object]) -> ReferencePoint:
     for name in ("measured_by", "source"):
         if not texts[name]:
             wrong.setdefault(name, "is required")
-    if not any(figures.values()):
+    if not any(figures.values()) and not wrong.keys() & set(FIGURES):
         wrong.setdefault(FIGURES[0], "or another figure is required")
     if wrong:
         raise InvalidReference(wrong)

@@ -1,0 +1,122 @@
+"""Series of sizes as the page, its charts and its exports show them: sections by kind, names, what sets them apart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
+from app.domain.contract.fields.environment import PREFIX
+from app.domain.contract.values import comparable
+from app.domain.ranking import ScalingPoint, ScalingSeries
+from app.domain.ranking.scaling import KINDS as ORDER
+from app.domain.ranking.scaling import Kind
+from app.domain.ranking.standings import Interval
+from app.domain.run import Stated
+from app.scaling.measure import Measured
+from app.scaling.words import KINDS, KindWords, counts_tokens, efficiency, told
+from app.web.numbers import contract_value
+
+_GROWS = frozenset({"gpus", "gbs", "seq_len", "cp", "cp_comm", "hcp_sizes"})
+_MOST_APART = 6
+
+
+@dataclass(frozen=True, slots=True)
+class PointRow:
+    """One size. `efficiency` is by FLOPs where the series has them; `runs` newest last."""
+
+    point: ScalingPoint
+    stack_key: str
+    efficiency: Interval
+    is_first: bool
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        return self.point.runs
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesView:
+    """`name` tells it on the chart: its dispatcher, with a number where several have it. `apart`: what else differs."""
+
+    number: int
+    name: str
+    series: ScalingSeries
+    sentence: str
+    apart: tuple[tuple[str, str], ...]
+    points: tuple[PointRow, ...]
+    tokens_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """All series of one kind."""
+
+    kind: Kind
+    words: KindWords
+    series: tuple[SeriesView, ...]
+
+
+def sections(measured: Measured) -> tuple[Section, ...]:
+    """By kind, in their order; within one, the series that spans the most sizes first."""
+    found = []
+    for kind in ORDER:
+        series = sorted((one for one in measured.series if one.kind == kind), key=_widest_first)
+        if series:
+            found.append(Section(kind, KINDS[kind], _views(series, measured)))
+    return tuple(found)
+
+
+def answer(found: Sequence[Section]) -> str:
+    """The first sentence of the page: what the widest series of each kind says."""
+    if not found:
+        return "No workload has several sizes that can be held against each other."
+    return " ".join(f"{section.words.title}: {section.series[0].sentence}" for section in found)
+
+
+def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesView, ...]:
+    names = _names(series)
+    apart = _apart([measured.contracts[one.points[0].config_key] for one in series])
+    return tuple(
+        SeriesView(
+            number,
+            name,
+            one,
+            told(one, name),
+            fields,
+            tuple(
+                PointRow(point, measured.stack_keys[point.config_key], efficiency(point), index == 0)
+                for index, point in enumerate(one.points)
+            ),
+            counts_tokens(one),
+        )
+        for number, (one, name, fields) in enumerate(zip(series, names, apart, strict=True), 1)
+    )
+
+
+def _widest_first(one: ScalingSeries) -> tuple[float, int, str, str]:
+    return (-one.points[-1].size / one.points[0].size, -len(one.points), one.dispatcher, one.points[0].config_key)
+
+
+def _names(series: Sequence[ScalingSeries]) -> list[str]:
+    dispatchers = [one.dispatcher or "unknown dispatcher" for one in series]
+    seen: dict[str, int] = {}
+    names = []
+    for dispatcher in dispatchers:
+        seen[dispatcher] = seen.get(dispatcher, 0) + 1
+        names.append(f"{dispatcher} {seen[dispatcher]}" if dispatchers.count(dispatcher) > 1 else dispatcher)
+    return names
+
+
+def _apart(contracts: Sequence[Mapping[str, Stated]]) -> list[tuple[tuple[str, str], ...]]:
+    """Fields in which the series differ among themselves, at their smallest size, with each one's value."""
+    fields = [name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _GROWS and not name.startswith(PREFIX)]
+    differing = [name for name in fields if len({_value(contract, name) for contract in contracts}) > 1]
+    shown = [name for name in differing if name != "dispatcher"][:_MOST_APART]
+    return [tuple((name, _text(contract, name)) for name in shown) for contract in contracts]
+
+
+def _value(contract: Mapping[str, Stated], name: str) -> object:
+    return comparable(name, contract[name].value) if name in contract else ("unknown",)
+
+
+def _text(contract: Mapping[str, Stated], name: str) -> str:
+    return contract_value(contract[name].value) if name in contract else "unknown"

@@ -1,0 +1,237 @@
+"""Published figures at the public door: the list, what teams add, correct and withdraw, and who did it."""
+
+import csv
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.domain.reference_points import published
+from app.references import change
+from app.storage.database import transaction
+from app.storage.references import references
+from tests.builders import make_project
+from tests.runs.uploading import assert_problem
+
+OWN: dict[str, Any] = {
+    "author": "Ada",
+    "contract": {"model": "Qwen3-30B-A3B", "gpu": "h100", "gpus": 16, "precision": "BF16", "dispatcher": "deepep"},
+    "tokens_per_s_per_gpu": 12_500.0,
+    "measured_by": "Lab East",
+    "source": "Our paper",
+    "date": "2026-10",
+}
+
+
+def add(client: TestClient, **other: Any) -> dict[str, Any]:
+    answer = client.post("/api/v1/references", json=OWN | other)
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def listed(client: TestClient, **query: Any) -> dict[str, Any]:
+    answer = client.get("/api/v1/references", params=query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_the_built_in_figures_are_listed_newest_first_a_page_at_a_time(client: TestClient) -> None:
+    found = listed(client, page_size=100)
+    assert (found["total"], found["pages"], len(found["items"])) == (len(published()), 3, 100)
+    dates = [one["date"] for page in (1, 2, 3) for one in listed(client, page=page, page_size=100)["items"]]
+    assert dates == sorted(dates, reverse=True)
+    assert {one["label"] for one in found["items"]} == {"another lab's measurement"}
+    assert all(one["entered"] is None for one in found["items"])
+
+
+def test_filters_narrow_the_list_and_the_export(client: TestClient) -> None:
+    query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "routing": "dropless", "q": "verification card"}
+    (one,) = listed(client, **query)["items"]
+    assert (one["step_time_ms"], one["contract"]["dispatcher"]) == (30289.55, "hybridep")
+    (row,) = csv.DictReader(io.StringIO(client.get("/references.csv", params=query).text))
+    assert (row["step_time_ms"], row["gpus"], row["label"]) == ("30289.55", "16", "another lab's measurement")
+    page = client.get("/references", params=query).text
+    assert page.count("<tr>") == 2
+    assert f'href="/references/{one["id"]}"' in page
+    assert_problem(client.get("/api/v1/references?kind=rumour"), 422, field="kind")
+
+
+def test_a_team_adds_its_own_and_it_is_told_from_the_others(client: TestClient) -> None:
+    added = add(client, note="=cmd <b>", reason="From the workshop.")
+    assert added["label"] == "another lab's measurement, entered by hand"
+    assert added["contract"] == {
+        "model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "precision": "bf16", "dispatcher": "deepep"
+    }  # fmt: skip
+    assert (added["kind"], added["entered"]["added_by"], added["entered"]["project"]) == ("own", "Ada", None)
+    (event,) = added["events"]
+    assert (event["who"], event["action"], event["note"]) == ("Ada", "add", "From the workshop.")
+    assert event["after"]["tokens_per_s_per_gpu"] == 12_500.0
+    (one,) = listed(client, kind="own")["items"]
+    assert one["id"] == added["id"]
+    assert "<b>" not in client.get(f"/references/{added['id']}").text
+    (row,) = csv.DictReader(io.StringIO(client.get("/references.csv?kind=own").text))
+    assert (row["note"], row["added_by"]) == ("'=cmd <b>", "Ada")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"contract": OWN["contract"] | {"gpus": 0}}, "contract.gpus"),
+        ({"contract": OWN["contract"] | {"precision": "float9"}}, "contract.precision"),
+        ({"contract": OWN["contract"] | {"url": "https://else.where"}}, "contract.url"),
+        ({"contract": {"model": "Qwen3-30B-A3B"}}, "contract.gpu"),
+        ({"contract": OWN["contract"] | {"gpu": None}}, "contract.gpu"),
+        ({"tokens_per_s_per_gpu": None}, "tokens_per_s_per_gpu"),
+        ({"tokens_per_s_per_gpu": -1}, "tokens_per_s_per_gpu"),
+        ({"url": "javascript:alert(1)"}, "url"),
+        ({"date": "last spring"}, "date"),
+        ({"source": "   "}, "source"),
+        ({"project": "no-such"}, "project"),
+        ({"author": "  "}, "author"),
+        ({"kind": "release_table"}, "kind"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_kept(client: TestClient, wrong: dict[str, Any], field: str) -> None:
+    assert_problem(client.post("/api/v1/references", json=OWN | wrong), 422, field=field)
+    assert listed(client, kind="own")["total"] == 0
+
+
+def test_a_correction_changes_what_it_names_and_says_what_was_before(client: TestClient) -> None:
+    number = add(client, window="41 to 50")["id"]
+    body = {
+        "author": "Grace", "reason": "A misprint.", "tflops_per_gpu": 290.0, "window": None,
+        "contract": {"dispatcher": None, "ep": 16},
+    }  # fmt: skip
+    changed = client.patch(f"/api/v1/references/{number}", json=body).json()
+    assert (changed["tflops_per_gpu"], changed["tokens_per_s_per_gpu"], changed["window"]) == (290.0, 12_500.0, "")
+    assert ("dispatcher" in changed["contract"], changed["contract"]["ep"]) == (False, 16)
+    event = changed["events"][-1]
+    assert (event["who"], event["action"], event["note"]) == ("Grace", "change", "A misprint.")
+    assert event["before"] == {"dispatcher": "deepep", "window": "41 to 50"}
+    assert event["after"] == {"ep": 16, "tflops_per_gpu": 290.0}
+    page = client.get(f"/references/{number}").text
+    assert "Grace changed it" in page
+    assert "not stated →" in page
+
+
+def test_a_correction_that_changes_nothing_is_no_event(client: TestClient) -> None:
+    number = add(client)["id"]
+    again = client.patch(f"/api/v1/references/{number}", json={"author": "Grace", "date": "2026-10"}).json()
+    assert [event["action"] for event in again["events"]] == ["add"]
+
+
+def test_who_read_it_before_somebody_changed_it_is_told_so(client: TestClient) -> None:
+    added = add(client)
+    seen = added["entered"]["changed_at"]
+    address = f"/api/v1/references/{added['id']}"
+    assert client.patch(address, json={"author": "Ada", "note": "one", "seen": seen}).status_code == 200
+    late = client.patch(address, json={"author": "Grace", "note": "two", "seen": seen})
+    assert_problem(late, 409, "was changed by Ada", field="seen")
+    assert client.get(address).json()["note"] == "one"
+
+
+def test_a_withdrawn_figure_keeps_its_address_and_counts_no_more(client: TestClient) -> None:
+    number = add(client)["id"]
+    address = f"/api/v1/references/{number}"
+    gone = client.delete(address, params={"author": "Ada", "reason": "The lab took it back."}).json()
+    assert gone["entered"]["withdrawn_at"] is not None
+    assert client.delete(address, params={"author": "Ada"}).status_code == 200
+    assert [event["action"] for event in client.get(address).json()["events"]] == ["add", "withdraw"]
+    assert listed(client, kind="own")["total"] == 0
+    assert_problem(client.patch(address, json={"author": "Ada", "note": "x"}), 422, "was withdrawn")
+    page = client.get(f"/references/{number}").text
+    assert "The lab took it back" in page
+    assert "Correct it" not in page
+    assert add(client)["id"] != number
+
+
+def test_the_figures_that_come_with_the_service_stay_as_they_are(client: TestClient) -> None:
+    key = published()[0].key
+    assert client.get(f"/api/v1/references/{key}").json()["events"] == []
+    assert "comes with the service" in client.get(f"/references/{key}").text
+    assert_problem(client.patch(f"/api/v1/references/{key}", json={"author": "Ada", "note": "x"}), 422)
+    assert_problem(client.delete("/api/v1/references/1", params={"author": "Ada"}), 404, "that a team added")
+    assert_problem(client.get("/api/v1/references/nothing-of-this-name"), 404)
+
+
+def test_the_same_figure_is_kept_once(client: TestClient) -> None:
+    number = add(client)["id"]
+    again = client.post("/api/v1/references", json=OWN)
+    assert_problem(again, 422, field="source")
+    assert f"reference point {number}" in again.json()["errors"][0]["message"]
+
+
+def test_a_figure_of_a_project_is_offered_to_it_alone(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for slug in ("east", "west"):
+            make_project(session, slug)
+    add(client, project="east", note="secret")
+    add(client, note="for all")
+    with transaction(engine) as session:
+        offered = {
+            slug: {one.point.note for one in references(session, slug) if one.entered} for slug in ("east", "west")
+        }
+    assert offered == {"east": {"secret", "for all"}, "west": {"for all"}}
+    assert listed(client, kind="own", project="west")["total"] == 1
+
+
+def test_there_is_an_end_to_what_is_kept(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change, "MAX_IN_FORCE", 1)
+    add(client)
+    assert_problem(client.post("/api/v1/references", json=OWN | {"note": "another"}), 422, "Withdraw what nobody needs")
+
+
+def test_by_form_a_figure_is_added_corrected_and_withdrawn(client: TestClient) -> None:
+    form = {
+        "field.model": "Mixtral-8x7B", "field.gpu": "A100", "field.gpus": "64", "field.precision": "bf16",
+        "another": "topk", "another_value": "2", "tflops_per_gpu": "141.5", "measured_by": "Lab", "source": "Blog",
+        "date": "2026-09-01", "rounded": "true", "author": "Ada", "field.seq_len": "",
+    }  # fmt: skip
+    added = client.post("/references/new", data=form, follow_redirects=False)
+    assert added.status_code == 303
+    address = added.headers["location"].partition("?")[0]
+    values = client.get(f"/api/v1{address}").json()
+    assert (values["tflops_per_gpu"], values["rounded"], values["contract"]["topk"]) == (141.5, True, 2)
+    page = client.get(address).text
+    assert "about 141.5 TFLOP/s/GPU" in page
+    seen = values["entered"]["changed_at"].replace("Z", "+00:00")
+    change_ = form | {"tflops_per_gpu": "143", "rounded": "", "author": "Grace", "seen": seen, "another_value": ""}
+    assert client.post(f"{address}/change", data=change_, follow_redirects=False).status_code == 303
+    late = client.post(f"{address}/change", data=change_ | {"tflops_per_gpu": "150"})
+    assert late.status_code == 409
+    assert "was changed by Grace" in late.text
+    assert client.get(f"/api/v1{address}").json()["tflops_per_gpu"] == 143
+    assert client.post(f"{address}/withdraw", data={"author": ""}).status_code == 422
+    assert client.post(f"{address}/withdraw", data={"author": "Ada"}, follow_redirects=False).status_code == 303
+    assert "withdrawn" in client.get(address).text
+
+
+def test_a_refused_form_keeps_what_was_typed_and_marks_what_is_wrong(client: TestClient) -> None:
+    form = {"field.model": "Mixtral<b>", "field.gpus": "many", "tflops_per_gpu": "fast", "author": "Ada"}
+    answer = client.post("/references/new", data=form)
+    assert answer.status_code == 422
+    assert 'value="Mixtral&lt;b&gt;"' in answer.text
+    for told in ("must be a whole number of at least 1", "is a number above 0", "is required"):
+        assert told in answer.text
+    assert listed(client, kind="own")["total"] == 0
+
+
+def test_the_form_begins_with_what_the_address_names(client: TestClient) -> None:
+    assert 'value="Mixtral-8x7B"' in client.get("/references/new?model=Mixtral-8x7B&nothing=x").text
+
+
+def test_the_page_says_how_many_and_offers_a_way_on_where_none_is(client: TestClient) -> None:
+    assert f"{len(published())} published figures of 11 models" in client.get("/references").text
+    assert "No published figure matches" in client.get("/references?q=nothing-like-it").text
+    assert "past the end" in client.get("/references?page=900").text
+    assert client.get("/references?page=none", headers={"accept": "text/html"}).status_code == 422
+
+
+def test_times_are_in_utc(client: TestClient) -> None:
+    added_at = datetime.fromisoformat(add(client)["entered"]["added_at"])
+    assert added_at.utcoffset() == datetime.now(UTC).utcoffset()
