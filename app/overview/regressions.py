@@ -23,6 +23,7 @@ class OverviewRegression:
     id: int
     state: str
     metric: str
+    project: str
     delta_pct: float | None
     gpu_hours_per_day: float | None
     cause: str
@@ -36,6 +37,7 @@ class OverviewRegression:
     gpu: str | None = None
     gpus: int | None = None
     dispatcher: str | None = None
+    branch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def needs_attention(session: Session, branch: str) -> NeedsAttention:
     by_state = {name: (count, hours, known) for name, count, hours, known in counted}
     opened, hours, known = by_state.get("open", (0, None, 0))
     acknowledged = by_state.get("acknowledged", (0, None, 0))[0]
-    wanted: Select[Any] = select(RegressionRow, ProjectRow.commit_url)  # type: ignore[call-overload]
+    wanted: Select[Any] = select(RegressionRow, ProjectRow.slug, ProjectRow.commit_url)  # type: ignore[call-overload]
     rows = session.execute(
         wanted.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
         .where(*conditions)
@@ -84,30 +86,37 @@ def _on_branch(branch: str) -> list[ColumnElement[bool]]:
 def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, ...]:
     members: dict[int, list[Row[Any]]] = {}
     columns = (
-        RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RunRow.id, RunRow.commit, RunRow.model,
-        RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
+        RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RunRow.id, RunRow.commit, RunRow.branch,
+        RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
     )  # fmt: skip
     wanted: Select[Any] = select(*columns)  # type: ignore[call-overload]
     found = session.execute(
         wanted.join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
-        .where(col(RegressionMemberRow.regression_id).in_([row.id for row, _ in rows]))
+        .where(col(RegressionMemberRow.regression_id).in_([row.id for row, _, _ in rows]))
         .order_by(col(RunRow.ordered_at), col(RunRow.id))
     )
     for member in found:
         members.setdefault(member.regression_id, []).append(member)
-    return tuple(_item(row, commit_url, members.get(row.id or 0, [])) for row, commit_url in rows)
+    return tuple(_item(row, project, commit_url, members.get(row.id or 0, [])) for row, project, commit_url in rows)
 
 
-def _item(row: RegressionRow, commit_url: str, members: list[Row[Any]]) -> OverviewRegression:
+def _item(row: RegressionRow, project: str, commit_url: str, members: list[Row[Any]]) -> OverviewRegression:
     since: dict[str, Any] = {}
     if members:
         first = members[0]
-        since = {"since_run": first.id, "commit": first.commit, "model": first.model, "gpu": first.gpu}
+        since = {
+            "since_run": first.id,
+            "commit": first.commit,
+            "branch": first.branch,
+            "model": first.model,
+            "gpu": first.gpu,
+        }
         since |= {"gpus": first.gpus, "dispatcher": first.dispatcher}
     return OverviewRegression(
         id=row.id or 0,
         state=row.state,
         metric=row.metric,
+        project=project,
         delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day,
         cause=row.cause,
