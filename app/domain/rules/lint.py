@@ -22,16 +22,13 @@ MAX_TITLE = 90
 
 def mistakes(book: RuleBook) -> list[str]:
     """Every mistake of every rule, as `topic.yaml: id: sentence`."""
-    return [
-        f"{rule.topic}.yaml: {rule.id}: {mistake}"
-        for rule in book.rules.values()
-        for mistake in mistakes_of(rule, book)
-    ]
+    return [mistake for rule in book.rules.values() for mistake in mistakes_of(rule, book)]
 
 
 def mistakes_of(rule: Rule, book: RuleBook) -> list[str]:
-    """Every mistake of one rule, as sentences."""
-    return [*_form(rule), *_references(rule, book), *_names(rule), *_texts(rule), *_changes(rule), *_examples(rule)]
+    """Every mistake of one rule, in the same form."""
+    found = (*_form(rule), *_references(rule, book), *_names(rule), *_texts(rule), *_changes(rule), *_examples(rule))
+    return [f"{rule.topic}.yaml: {rule.id}: {mistake}" for mistake in found]
 
 
 def _form(rule: Rule) -> Iterator[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.domain.rules.expression import Expression, RuleError
-from app.domain.rules.load import joined, load_folder, load_texts
+from app.domain.rules.load import built_in_rules, joined, load_folder, load_texts, with_team_rules
 from tests.domain.rules.builders import GOOD, SOURCES, scale_book
 
 
@@ -60,3 +60,15 @@ def test_a_teams_folder_joins_the_built_in_rules_but_replaces_none(tmp_path: Pat
     assert [rule.origin for rule in both.rules.values()] == ["built-in", "team"]
     with pytest.raises(RuleError, match="ours-vpp-small: a rule of that name is built in"):
         joined(team, team)
+
+
+def test_a_teams_rules_are_linted_before_they_are_used(tmp_path: Path) -> None:
+    good = GOOD.replace("scale-vpp-small", "ours-vpp-small")
+    (tmp_path / "ours.yaml").write_text(good)
+
+    both = with_team_rules(tmp_path)
+
+    assert (len(both.rules), both.rules["ours-vpp-small"].origin) == (len(built_in_rules().rules) + 1, "team")
+    (tmp_path / "ours.yaml").write_text(good.replace("pp == 1", "stages == 1"))
+    with pytest.raises(RuleError, match=r"ours\.yaml: ours-vpp-small: `vpp .*` names stages"):
+        with_team_rules(tmp_path)

@@ -1,0 +1,107 @@
+"""Time to evaluate all rules for one run: facts of a contract that is whole, and of one that says little.
+
+First `make setup`; then `.venv/bin/python -m bench.rules`. Exit code 1 when a run takes more than 5 ms. Beside it the
+time to read the rule files, which a process spends once, and that of the stepper and of the diffs.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from app.domain.rules.change import change_of
+from app.domain.rules.engine import evaluate
+from app.domain.rules.journey import journey
+from app.domain.rules.load import FOLDER, built_in_rules, load_folder
+
+LIMIT_MS = 5.0
+ROUNDS = 300
+LITTLE: Mapping[str, object] = {"gpu": "H100", "gpus": 16, "model": "Qwen3-30B-A3B"}
+WHOLE: Mapping[str, object] = {
+    **LITTLE,
+    "tp": 2,
+    "pp": 2,
+    "vpp": None,
+    "cp": 1,
+    "ep": 8,
+    "etp": 1,
+    "sp": True,
+    "mbs": 1,
+    "gbs": 1024,
+    "seq_len": 4096,
+    "precision": "bf16",
+    "dispatcher": "alltoall",
+    "routing_mode": "dropless",
+    "data_mode": "real",
+    "mtp": None,
+    "graph_impl": "none",
+    "graph_modules": [],
+    "te_rng": False,
+    "recompute_granularity": "none",
+    "ep_overlap": False,
+    "delay_wgrad": False,
+    "shared_overlap": False,
+    "dist_opt": True,
+    "fsdp": "none",
+    "opt_offload": False,
+    "act_offload": False,
+    "fine_offload": [],
+    "grouped_gemm": True,
+    "permute_fusion": True,
+    "router_fusion": True,
+    "manual_gc": False,
+    "attention": "flash",
+    "router_dtype": "fp32",
+    "task": "pretrain",
+    "te_version": "2.8",
+    "pytorch_version": "2.8",
+    "container": "nemo:26.06",
+    "steps_done": 60,
+    "window": 10,
+    "oom": False,
+    "fits": True,
+    "mem_alloc_peak_gb": 61.0,
+    "mem_reserved_peak_gb": 66.0,
+    "unknown_fields": 0,
+    "exposed_comm_frac": 0.3,
+    "gpu_idle_frac": 0.05,
+    "installed_flex_backends": ["deepep"],
+    "loss_finite": True,
+    "env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTORCH_CUDA_ALLOC_CONF": None},
+}
+COMMAND = "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --moe-token-dispatcher-type alltoall --bf16"
+
+
+def milliseconds(work: Callable[[], object], rounds: int) -> list[float]:
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        times.append((time.perf_counter() - start) * 1000)
+    return sorted(times)
+
+
+def main() -> int:
+    start = time.perf_counter()
+    book = built_in_rules()
+    print(f"{len(book.rules)} rules read in {(time.perf_counter() - start) * 1000:.0f} ms (again: ", end="")
+    print(f"{statistics.median(milliseconds(lambda: load_folder(FOLDER), 3)):.0f} ms)")
+    worst = 0.0
+    for name, facts in (("says little", LITTLE), ("whole", WHOLE)):
+        times = milliseconds(lambda facts=facts: evaluate(facts, book), ROUNDS)  # type: ignore[misc]
+        told = evaluate(facts, book)
+        counts = f"{len(told.fired)} fire, {len(told.silent)} silent, {len(told.asks)} ask, {len(told.broken)} broken"
+        median, high = statistics.median(times), times[int(0.95 * len(times))]
+        print(f"{name:12} median {median:.2f} ms, 95 % under {high:.2f} ms: {counts}")
+        worst = max(worst, median)
+    for what, work in (
+        ("stepper", lambda: journey(told)),
+        ("all diffs", lambda: [change_of(one, told.facts, COMMAND) for one in told.fired]),
+    ):
+        print(f"{what:12} median {statistics.median(milliseconds(work, ROUNDS)):.2f} ms")
+    print(f"limit {LIMIT_MS:.0f} ms: {'kept' if worst <= LIMIT_MS else 'BROKEN'}")
+    return int(worst > LIMIT_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
