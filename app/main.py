@@ -12,6 +12,7 @@ from app.definitions.api import router as definitions_api
 from app.definitions.routes import router as definitions_pages
 from app.history.api import router as history_api
 from app.history.routes import router as history_pages
+from app.leaderboards.api import router as leaderboards_api
 from app.leaderboards.routes import router as leaderboard_pages
 from app.overview.routes import router as overview_pages
 from app.projects.api import router as projects_api
@@ -73,6 +74,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         decision_api,
         projects_api,
         history_api,
+        leaderboards_api,
         regressions_api,
         verdict_api,
         reports_api,

@@ -157,7 +157,7 @@ def standings_of(
 
 
 def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR) -> KeptStandings | None:
-    """One stack with its boards at `floor`; None while it was never ranked."""
+    """One stack with its boards at `floor`, all of them without one; None while it was never ranked."""
     owner = select(StandingRow.project_id).where(col(StandingRow.stack_key) == stack_key)  # type: ignore[call-overload]
     project_id = session.execute(owner).scalars().first()
     found = () if project_id is None else _documents(session, [(project_id, stack_key)], floor)

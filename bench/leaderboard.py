@@ -1,0 +1,213 @@
+"""Server time of a leaderboard over 100,000 runs in 500 stacks of one hardware and family, beside 1,000 runs in 500.
+
+First `make setup`. `.venv/bin/python -m bench.leaderboard` fills two SQLite databases with runs as a worker leaves
+them, ranked by the real ranking, and asks one process of the service for each over HTTP. Printed are the time between
+request and answer as the client sees it, and the processor's time of the service, which waiting for others does not
+lengthen. The same page is read from both in turn, so that what else the machine does slows both alike.
+
+Between them, as the growth, stands what more runs cost: both have as many stacks, and pages as long. One more row is
+of 1,000 runs in 5 stacks, where less is told; and ranking itself: what one more run of the largest stack costs.
+"""
+
+import http.client
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from sqlalchemy import insert
+from sqlmodel import Session
+
+from app.settings import Settings, get_settings
+from app.storage import ranking
+from app.storage.database import make_engine, migrate, transaction
+from app.storage.tables import RunRow
+from tests.builders import make_project, run_columns, stated_activity
+from tests.embedded.processes import Running, running
+
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "40"))
+RUNS = int(os.environ.get("BENCH_RUNS", "100000"))
+STACKS = 500
+FEW_RUNS = 1000
+LIMIT_MS, LIMIT_GROWTH = 150, 2.0
+LEVELS = {"alltoall": 400.0, "deepep": 342.0, "hybridep": 340.0}
+"""Every fifth stack has alltoall alone, and every seventh no deepep."""
+
+HERE = "/leaderboards/h100/qwen3-30b-a3b"
+PAGES = {
+    "index": "/leaderboards",
+    "page": HERE,
+    "page, filtered": f"{HERE}?precision=fp8&ep_size=large&evidence=validated",
+    "last page": f"{HERE}?page=50",
+    "history of leaders": f"{HERE}/leaders",
+    "API": "/api/v1/leaderboards?hardware=h100&family=qwen3-30b-a3b",
+}
+LIMITED = ("index", "page", "page, filtered", "last page")
+
+
+@dataclass(frozen=True)
+class Answer:
+    median_ms: float
+    highest_ms: float
+    cpu_ms: float
+    kilobytes: float
+
+
+@dataclass
+class House:
+    name: str
+    running: Running
+    connection: http.client.HTTPConnection
+
+
+def main() -> None:
+    print(f"{ROUNDS} requests each, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    sizes = {
+        "few": (FEW_RUNS, STACKS),
+        "many": (RUNS, STACKS),
+        "small": (FEW_RUNS, max(1, FEW_RUNS * STACKS // RUNS)),
+    }
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        os.environ["THREEWALLS_LOG_LEVEL"] = "warning"
+        houses = {}
+        for name, (runs, stacks) in sizes.items():
+            data = Path(folder) / name
+            _fill(Settings(data_dir=data), runs, stacks)
+            os.environ["THREEWALLS_DATA_DIR"] = str(data)
+            get_settings.cache_clear()
+            house = stack.enter_context(running("serve", data))
+            houses[name] = House(name, house, http.client.HTTPConnection(urlsplit(house.address).netloc))
+        measured = {what: _measure(list(houses.values()), path) for what, path in PAGES.items()}
+    _report(sizes, measured)
+
+
+def _report(sizes: dict[str, tuple[int, int]], measured: dict[str, dict[str, Answer]]) -> None:
+    print(f"{'':20} {'runs':>8} {'stacks':>6}  median ms  highest ms  processor ms       kB")
+    broken = []
+    for what, answers in measured.items():
+        for name, one in answers.items():
+            runs, stacks = sizes[name]
+            print(
+                f"{what:20} {runs:8,} {stacks:6}  {one.median_ms:9.1f}  {one.highest_ms:10.1f}  {one.cpu_ms:12.1f}"
+                f"  {one.kilobytes:7.1f}"
+            )
+        growth = answers["many"].median_ms / answers["few"].median_ms
+        print(f"{'':20} from {FEW_RUNS:,} runs to {RUNS:,}, {STACKS} stacks: x {growth:.2f}")
+        if what in LIMITED and (answers["many"].median_ms > LIMIT_MS or growth > LIMIT_GROWTH):
+            broken.append(what)
+    told = f"broken by {', '.join(broken)}" if broken else "kept"
+    print(f"limits {LIMIT_MS} ms and x {LIMIT_GROWTH:.0f} for {', '.join(LIMITED)}: {told}")
+    sys.exit(bool(broken))
+
+
+def _fill(settings: Settings, runs: int, stacks: int) -> None:
+    migrate(settings)
+    engine = make_engine(settings)
+    with transaction(engine) as session:
+        owner = make_project(session, "bench").id or 0
+        draw, began = np.random.default_rng(11), time.perf_counter()
+        keys = []
+        for number in range(stacks):
+            fields = _stack_fields(number)
+            share = runs // stacks + (number < runs % stacks)
+            rows = list(_rows(owner, fields, share, number, draw))
+            session.execute(insert(RunRow), rows)
+            keys.append(rows[0]["stack_key"])
+        filled = time.perf_counter()
+        for key in keys:
+            ranking.keep(session, ranking.rank(session, owner, key))
+        while late := ranking.behind(session):  # the family's prior moved while its first stacks were ranked
+            for project_id, key in late:
+                ranking.keep(session, ranking.rank(session, project_id, key))
+        ranked = time.perf_counter()
+        again = _rank_again(session, owner, keys)
+    engine.dispose()
+    print(
+        f"{runs:,} runs in {stacks} stacks: written in {filled - began:.0f} s, ranked in {ranked - filled:.0f} s; "
+        f"one stack of {runs // stacks} runs ranked and compared with what is kept in {again:.0f} ms (median)"
+    )
+
+
+def _rank_again(session: Session, project_id: int, keys: Sequence[str]) -> float:
+    times = []
+    for key in keys[:20]:
+        began = time.perf_counter()
+        ranking.keep(session, ranking.rank(session, project_id, key))
+        times.append((time.perf_counter() - began) * 1000)
+    return statistics.median(times)
+
+
+def _stack_fields(number: int) -> dict[str, Any]:
+    ep = (8, 16, 64)[number % 3]
+    return {
+        "container": f"nvcr.io/nvidia/nemo:26.{number // 100 + 1:02}",
+        "seq_len": 1024 * (number % 100 + 1),
+        "precision": ("bf16", "fp8")[number % 2],
+        "ep": ep, "gpus": 64, "dp": 64, "force_balance": False, "routing_mode": "dropless", "data_mode": "real",
+    }  # fmt: skip
+
+
+def _rows(
+    owner: int, fields: dict[str, Any], runs: int, number: int, draw: np.random.Generator
+) -> Iterator[dict[str, Any]]:
+    names = [name for name in LEVELS if name == "alltoall" or (number % 5 and (name != "deepep" or number % 7))]
+    faster = math.exp(0.1 * draw.standard_normal())
+    for run in range(runs):
+        name = names[run % len(names)]
+        knobs = fields | {"dispatcher": name}
+        time_ms = LEVELS[name] * faster * math.exp(0.006 * draw.standard_normal())
+        columns = run_columns("bench", knobs, time_ms, place=run)
+        yield columns | {
+            "project_id": owner,
+            "content_key": f"{number}-{run}",
+            "activity": stated_activity(name),
+            "evidence_level": "validated",
+            "semantic_class": "training_equivalent",
+        }
+
+
+def _measure(houses: Sequence[House], path: str) -> dict[str, Answer]:
+    """In turn, so that whatever else the machine does concerns all of them."""
+    times: dict[str, list[float]] = {house.name: [] for house in houses}
+    sizes, used = {}, {}
+    for number in range(ROUNDS + 3):
+        for house in houses:
+            if number == 3:  # imports and first connections are not what is measured
+                used[house.name] = _cpu_seconds(house.running)
+            began = time.perf_counter()
+            headers = {"HX-Request": "true"} if path.endswith("/leaders") else {"Accept": "*/*"}
+            house.connection.request("GET", path, headers=headers)
+            answer = house.connection.getresponse()
+            content = answer.read()
+            if number >= 3:
+                times[house.name].append((time.perf_counter() - began) * 1000)
+            assert answer.status == 200, (path, answer.status, content[:500])
+            sizes[house.name] = len(content)
+    return {
+        house.name: Answer(
+            statistics.median(times[house.name]),
+            max(times[house.name]),
+            (_cpu_seconds(house.running) - used[house.name]) / ROUNDS * 1000,
+            sizes[house.name] / 1000,
+        )
+        for house in houses
+    }
+
+
+def _cpu_seconds(house: Running) -> float:
+    """Of the web process; its worker is another, and has nothing to do."""
+    fields = Path(f"/proc/{house.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Whatever is in the database: no ranking that is kept holds two stack keys, two classes or an ineligible run."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine
+from sqlmodel import Session, select
+
+from app.domain.definitions import DEFINITION_VERSION
+from app.domain.ranking import Board
+from app.domain.ranking.ranked_run import DISPATCHERS, NEED_A_PACKAGE, reaches
+from app.settings import Settings
+from app.storage.database import make_engine, read_session, transaction
+from app.storage.ranking import difference, rank
+from app.storage.standings import stack_standings
+from app.storage.tables import RunRow
+from tests.builders import add_availability, judge, make_project, make_stack, settle_standings, stated_activity
+
+ROUTING = ("dropless", "forced-balance", "capacity-drop")
+FINE = {"completed", "unknown", ""}
+SOUND: dict[str, st.SearchStrategy[Any]] = {
+    "dispatcher": st.sampled_from(DISPATCHERS[1:4]),
+    "step_time_ms": st.sampled_from((300.0, 330.0, 400.0, 401.0)),
+    "evidence_level": st.sampled_from(("validated", "validated", "screen", "smoke")),
+    "semantic_class": st.sampled_from(("training_equivalent", "training_equivalent", "benchmark_only")),
+    "routing_mode": st.sampled_from(("dropless", *ROUTING)),
+    "container": st.sampled_from(("nemo:26.06", "nemo:26.06", "nemo:26.02")),
+    "purpose": st.sampled_from(("ci", "experiment", "release")),
+}
+ODD: tuple[dict[str, Any], ...] = (
+    {"quarantine": "bad node"},
+    {"outcome": "failed"},
+    {"outcome": "out_of_memory"},
+    {"status": "failed", "outcome": "failed"},
+    {"is_steady": False},
+    {"window_length": 4, "short": True},
+    {"window_length": 8, "short": True},
+    {"not_finite": 2},
+    {"fair_for_timing": False},
+    {"reception": "receiving"},
+    {"definition_version": DEFINITION_VERSION - 1, "recompute_failed": DEFINITION_VERSION},
+    {"shape": "24,1024"},
+    {"active": None},
+    {"active": "alltoall"},
+    {"missing": "deepep"},
+    {"missing": "hybridep"},
+    {"dispatcher": None},
+    {"log_step_time": None},
+)
+NUMBERS = count(1)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory, migrated_file: Any) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("property")
+    (folder / "threewalls.db").write_bytes(migrated_file.read_bytes())
+    engine = make_engine(Settings(data_dir=folder))
+    yield engine
+    engine.dispose()
+
+
+@st.composite
+def any_run(draw: st.DrawFn) -> dict[str, Any]:
+    """Mostly fit to be ranked, so that there are rankings to look at; else with one or two oddities."""
+    fields = {name: draw(values) for name, values in SOUND.items()}
+    for odd in draw(st.one_of(st.just([]), st.lists(st.sampled_from(ODD), max_size=2))):
+        fields |= odd
+    return fields
+
+
+def add(session: Session, project: str, run: dict[str, Any]) -> None:
+    fields = dict(run)
+    active, missing = fields.pop("active", "as requested"), fields.pop("missing", "")
+    keyed = {"container": fields.pop("container"), "routing_mode": fields.pop("routing_mode")}
+    dispatcher, time = fields.pop("dispatcher"), fields.pop("step_time_ms")
+    activity = stated_activity(dispatcher, active) if dispatcher else {}
+    knobs: dict[str, Any] = keyed | {"dispatcher": dispatcher or ...}
+    fields = {"definition_version": DEFINITION_VERSION} | fields
+    (run_id,) = make_stack(session, [time], project=project, fields=knobs, judged=False, activity=activity, **fields)
+    if missing:
+        add_availability(session, run_id, missing)
+
+
+def check(session: Session, stack_key: str, board: Board) -> None:
+    """Against the rows themselves, and not by what ranking thinks of them."""
+    for entry in board.entries:
+        for run in (session.get_one(RunRow, int(name)) for name in entry.runs):
+            carried = (run.activity.get("dispatcher") or {}).get("active") or {}
+            assert run.stack_key == stack_key
+            assert run.contract["routing_mode"]["value"] == board.routing_mode
+            assert run.semantic_class == board.semantic_class
+            assert (run.quarantine, run.status, run.reception) == ("", "ready", "whole")
+            assert run.outcome in FINE
+            assert run.is_steady
+            assert run.fair_for_timing
+            assert run.not_finite == 0
+            assert (run.window_length or 0) >= 5
+            assert run.definition_version == DEFINITION_VERSION
+            assert entry.dispatcher == carried.get("value", run.dispatcher)
+            assert entry.dispatcher not in NEED_A_PACKAGE or carried
+            assert reaches(run.evidence_level, "screen" if board.floor == "matched_ab" else board.floor)
+            if run.short and run.evidence_level != "validated":
+                assert entry.directional
+    names = [name for entry in board.entries for name in entry.runs]
+    assert len(names) == len(set(names))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(any_run(), min_size=1, max_size=14))
+def test_no_ranking_that_is_kept_mixes_what_must_not_be(engine: Engine, runs: list[dict[str, Any]]) -> None:
+    project = f"project-{next(NUMBERS)}"
+    with transaction(engine) as session:
+        for number, run in enumerate(runs):
+            add(session, project, run | {"name": f"run-{number}"})
+        owner = make_project(session, project).id
+        keys = session.exec(select(RunRow.stack_key).where(RunRow.project_id == owner).distinct()).all()
+        for key in keys:
+            judge(session, project, key)
+        settle_standings(session)
+    with read_session(engine) as session:
+        for key in keys:
+            kept = stack_standings(session, key, floor="")
+            if kept is None:
+                rows = session.exec(select(RunRow.reception).where(RunRow.stack_key == key)).all()
+                assert set(rows) == {"receiving"}
+                continue
+            assert difference(session, rank(session, kept.project_id, key, learn=False)) == ()
+            for board in kept.standings.boards:
+                check(session, key, board)
