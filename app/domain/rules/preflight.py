@@ -72,6 +72,15 @@ def _capacity_on(values: Values) -> bool | None:
     return None if "capacity" not in values else isinstance(capacity, float) and capacity >= 0
 
 
+def _dataset_seq_len(values: Values) -> object:
+    """Megatron-LM has one length for the model and its data."""
+    return values.get("seq_len") if values.get("framework") == "megatron_lm" else None
+
+
+def _in_batch_packing(values: Values) -> bool | None:
+    return False if values.get("task") == "pretrain" and values.get("framework") == "megatron_lm" else None
+
+
 RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
     ("ep", lambda values: 1 if values.get("moe") is False else None),
     ("split_layers", _split_layers),
@@ -83,5 +92,9 @@ RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
     ("kv_heads", _kv_heads),
     ("capacity_on", _capacity_on),
     ("check_for_nan_in_loss", lambda values: values.get("nan_checks")),
+    ("dataset_seq_len", _dataset_seq_len),
+    ("offline_packing", lambda values: False if values.get("task") == "pretrain" else None),
+    ("in_batch_packing", _in_batch_packing),
 )
-"""In the order in which one needs another. A dense model that nobody gave expert parallelism has none."""
+"""In the order in which one needs another. A dense model that nobody gave expert parallelism has none; packing before
+the job is a matter of fine-tuning."""
