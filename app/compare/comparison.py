@@ -6,13 +6,14 @@ from functools import cached_property
 
 from sqlmodel import Session
 
-from app.compare.family import prior_of
 from app.compare.queries import ComparedRun, read_runs
 from app.compare.selection import Selection
 from app.domain.comparison import MetricOutcome, SideComparison, Told, compare_sides, metric_outcomes, told
 from app.domain.comparison.distribution import Distribution, distribution, window_step_times
 from app.domain.comparison.same import SameField, same_fields
+from app.domain.detection import Prior
 from app.domain.run import FloatArray
+from app.storage.family import Family, Relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,7 @@ class Comparison:
         )
         self.selection = selection
         records_a, records_b = ([run.record for run in side] for side in (self.a, self.b))
-        place = self.newest_b.detail.ordered_at or self.newest_b.detail.created_at
-        prior = prior_of(session, self.newest_b.detail.project_id, [*records_a, *records_b], place)
-        self.sides: SideComparison = compare_sides(records_a, records_b, prior)
+        self.sides: SideComparison = compare_sides(records_a, records_b, _prior(session, self.newest_b))
 
     @property
     def runs(self) -> tuple[ComparedRun, ...]:
@@ -101,3 +100,18 @@ def _middle(values: list[float | None]) -> float | None:
         return None
     half = len(known) // 2
     return known[half] if len(known) % 2 else (known[half - 1] + known[half]) / 2
+
+
+def _prior(session: Session, run: ComparedRun) -> Prior:
+    """That of the verdict of side b, so that a comparison says of a run and its baseline what its verdict says."""
+    detail, record = run.detail, run.record
+    gpu = record.contract.get("gpu")
+    place = detail.ordered_at or detail.created_at
+    relative = Relative(
+        detail.project_id,
+        None if gpu is None else str(gpu.value),
+        record.semantic_class,
+        record.definition_version,
+        record.config_key,
+    )
+    return Family(session, relative, place, place).prior(place)

@@ -20,7 +20,7 @@ from app.domain.matching.selection import (
 from app.domain.run import Metric
 from app.domain.verdict_document import VerdictDocument, verdict_document
 from app.regressions import elsewhere
-from app.regressions.family import Family
+from app.storage.family import Family
 from app.regressions.pass_reading import PassReading
 from app.regressions.stack import Candidate, Stack
 

@@ -1,6 +1,7 @@
 """`GET /api/v1/compare`: the same answer as the page's, as values; problem documents for what cannot be compared."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.storage.database import transaction
+from tests.builders import FIRST_PLACE, make_stack
 from tests.compare.runs import make_compared
 
 Make = Callable[..., int]
+WEEK = timedelta(days=7)
 
 
 @pytest.fixture
@@ -98,3 +101,18 @@ def test_errors_are_problem_documents(
     assert answer.status_code == status
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert [error["field"] for error in answer.json().get("errors", [])][:1] == ([field] if field else [])
+
+
+def test_a_run_and_its_baseline_get_the_interval_of_the_verdict(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for number in range(6):  # six configurations of the family, from which the variation is learned
+            times = [20_000.0, 20_120.0, 19_950.0 + 20 * number, 20_060.0]
+            make_stack(session, times, fields={"dispatch_sms": 8 + number}, judged=False)
+        runs = make_stack(session, [20_000.0, 20_100.0, 19_950.0, 20_050.0, 20_900.0], started=FIRST_PLACE + WEEK)
+    verdict = client.get(f"/api/v1/runs/{runs[-1]}/verdict").json()
+    baseline = ",".join(str(run) for run in runs[:-1])
+    found = client.get(f"/api/v1/compare?a={baseline}&b={runs[-1]}").json()
+    sides = (verdict["metrics"]["step_time_ms"], found["metrics"]["step_time_ms"])
+    assert sides[0]["ci_low_pct"] is not None
+    for name in ("delta_pct", "ci_low_pct", "ci_high_pct"):
+        assert sides[0][name] == pytest.approx(sides[1][name])

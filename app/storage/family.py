@@ -5,6 +5,7 @@ Only what came before a run counts, so that judging it again later gives the sam
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -53,13 +54,24 @@ _CHOSEN: Select[Any] = (
 _NEWEST = _CHOSEN.limit(MOST_RUNS)
 
 
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """What a run's family is known by; `config_key` is its own, which teaches nothing about itself."""
+
+    project_id: int
+    gpu: str | None
+    semantic_class: str
+    definition_version: int
+    config_key: str
+
+
 class Family:
     """The priors for runs of one configuration at places from `first` to `last`, all of them like `run`.
 
     A run whose GPU is unknown has no family.
     """
 
-    def __init__(self, session: Session, run: StackRun, first: datetime, last: datetime) -> None:
+    def __init__(self, session: Session, run: StackRun | Relative, first: datetime, last: datetime) -> None:
         like = {
             "project_id": run.project_id,
             "gpu": run.gpu or "",
