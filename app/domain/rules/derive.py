@@ -20,6 +20,8 @@ def derive(facts: Values, settings: Mapping[str, float] | None = None) -> dict[s
     if "etp" in known and known["etp"] is None:
         known["etp_unset"] = True
         del known["etp"]
+    if "dispatcher" in known and known["dispatcher"] is None:  # left to the trainer
+        known = {"dispatcher_type": None, "flex_backend": None} | known
     for name, rule in RULES:
         if name not in known and (value := rule(known)) is not None:
             known[name] = value
