@@ -35,6 +35,7 @@ from app.domain.rules.rule import (
 T = TypeVar("T", bound=str)
 FOLDER = Path(__file__).resolve().parent
 SOURCES = "sources.yaml"
+_NO_RULES = (SOURCES, "contradictions.yaml")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Both are safe; the one in C is ten times as fast."""
 _KEYS = {
@@ -52,7 +53,9 @@ def built_in_rules() -> RuleBook:
 def load_folder(folder: Path, origin: str = "built-in") -> RuleBook:
     """All rules and sources of a folder. Raises RuleError with every mistake, one a line."""
     texts = {
-        path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml")) if path.name != SOURCES
+        path.stem: path.read_text(encoding="utf-8")
+        for path in sorted(folder.glob("*.yaml"))
+        if path.name not in _NO_RULES
     }
     sources = folder / SOURCES
     return load_texts(texts, sources.read_text(encoding="utf-8") if sources.is_file() else "", origin)
