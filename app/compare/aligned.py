@@ -9,6 +9,7 @@ from app.compare.comparison import Comparison
 from app.compare.queries import ComparedRun
 from app.compare.selection import Side
 from app.domain.comparison.distribution import step_times
+from app.domain.robust import readable_range
 from app.domain.run import FloatArray, IntArray
 from app.web.series_groups import series_label
 
@@ -16,8 +17,6 @@ MOST_POINTS = 1200
 """Of all lines together: a screen has no more columns. Of longer ones every stretch is a median and a range."""
 _LEAST_POINTS = 120
 _SECONDS_FROM_MS = 10_000
-_BESIDE_WINDOW = 0.25
-"""The axis reaches this many times the range of the windows beyond it; what lies farther off is drawn at its edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +126,8 @@ def _scale(lines: Sequence[Line]) -> tuple[float, float]:
     """An axis on which the windows can be read; it does not start at zero."""
     if not lines:
         return 0.0, 1.0
-    values = np.concatenate([line.values for line in lines])
-    inside = np.concatenate([line.values[line.inside > 0] for line in lines])
-    low, high = float(values.min()), float(values.max())
-    if len(inside) > 1 and (span := float(np.ptp(inside))) > 0:
-        low = max(low, float(inside.min()) - _BESIDE_WINDOW * span)
-        high = min(high, float(inside.max()) + _BESIDE_WINDOW * span)
+    # Of the windows, where there are any: what lies far off, before or within them, is drawn at the edge.
+    ends = [readable_range(window if len(window := line.values[line.inside > 0]) else line.values) for line in lines]
+    low, high = min(one[0] for one in ends), max(one[1] for one in ends)
     margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
     return low - margin, high + margin

@@ -13,6 +13,7 @@ from app.compare.comparison import Comparison
 from app.compare.series_chart import SIDE_COLOURS
 from app.domain.comparison.distribution import FEWEST_FOR_DENSITY, density
 from app.domain.numbers import step_time
+from app.domain.robust import readable_range
 from app.domain.run import FloatArray
 from app.web import chart_theme as theme
 
@@ -20,8 +21,6 @@ _ROW, _ROW_OF_MANY = 96, 58
 """Pixels of a row, with two runs and with more."""
 _TOP, _BASE, _BOX = 0.06, 0.68, 0.83
 """In a row of height 1: where a density has its top and its foot, and where the quartiles lie."""
-_EDGES = (0.5, 99.5)
-"""Percentiles that the axis shows of every window; spikes beyond it are counted in words."""
 _MARGIN = 0.06
 
 
@@ -67,9 +66,9 @@ def chart_height(comparison: Comparison) -> int:
 
 
 def axis(comparison: Comparison) -> tuple[float, float]:
-    """Ends of the common axis in ms."""
-    ends = [np.percentile(values, _EDGES) for values in comparison.windows.values() if len(values)]
-    low, high = min(float(one[0]) for one in ends), max(float(one[1]) for one in ends)
+    """Ends of the common axis in ms. Spikes beyond it are counted in words."""
+    ends = [readable_range(values) for values in comparison.windows.values() if len(values)]
+    low, high = min(one[0] for one in ends), max(one[1] for one in ends)
     margin = (high - low) * _MARGIN or high * 0.01
     return low - margin, high + margin
 

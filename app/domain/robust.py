@@ -6,6 +6,9 @@ from app.domain.run import FloatArray
 
 NORMAL_CONSISTENCY = 1.4826
 """The median absolute deviation times this is the standard deviation of normal data."""
+_REACH = 3.0
+"""So many times the distance of the quartiles an axis reaches beyond them: far for normal data, which end at 1.5."""
+_LEAST_REACH = 0.004
 MAX_TREND_POINTS = 600
 """Longer series are averaged down to so many blocks before slopes are taken pairwise: cost grows with the square."""
 
@@ -18,6 +21,13 @@ def median(values: FloatArray) -> float:
 def mad(values: FloatArray) -> float:
     """The scaled median absolute deviation from the median."""
     return NORMAL_CONSISTENCY * median(np.abs(values - np.median(values)))
+
+
+def readable_range(values: FloatArray) -> tuple[float, float]:
+    """The ends of an axis on which most of `values`, at least one, can be told apart: a spike does not set it."""
+    low, middle, high = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
+    reach = _REACH * max(high - low, _LEAST_REACH * abs(middle))
+    return max(float(values.min()), low - reach), min(float(values.max()), high + reach)
 
 
 def lag_one_correlation(values: FloatArray) -> float:
