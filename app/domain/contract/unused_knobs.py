@@ -126,7 +126,7 @@ def _without_switches(facts: Facts) -> dict[str, Stated]:
             unused |= _unused(facts, f"{switch} is off", *amounts)
     for name in ("mtp", "recompute_layers"):
         if name in facts and facts[name].value == 0:
-            unused[name] = replace(facts[name], value=None)
+            unused[name] = replace(facts[name], value=None, detail=f"{facts[name].detail} (stated: 0)".lstrip())
     if _value(facts, "precision") in ("bf16", "fp16"):
         unused |= _unused(facts, "the precision is not a low one", "param_gather_lp")
     return unused
