@@ -1,0 +1,129 @@
+"""Leaderboards in a browser: filters, ties, badges, availability, exports, both themes, a phone, and no script."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, Page, expect
+
+from app.storage.database import transaction
+from tests.browser.conftest import House, OpenPage
+from tests.builders import make_leaderboard
+
+PROJECT = "boards"
+BOARD = "/leaderboards/h100/qwen3-30b-a3b"
+ADDRESS = f"{BOARD}?project={PROJECT}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stacks(house: House) -> dict[str, str]:
+    with transaction(house.engine) as session:
+        return make_leaderboard(session, PROJECT)
+
+
+def drawn(page: Page) -> Page:
+    expect(page.locator(":is(#gain-chart, #leader-chart)[hx-trigger]")).to_have_count(0, timeout=15_000)
+    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=15_000)
+    return page
+
+
+def card(page: Page, key: str) -> Locator:
+    return page.locator(f"#stack-{key[:12]}")
+
+
+def test_from_the_list_to_a_leaderboard(open_page: OpenPage) -> None:
+    page = open_page(f"/leaderboards?project={PROJECT}")
+    expect(page.locator(".answer")).to_contain_text("2 leaderboards over 5 stacks")
+    page.get_by_role("link", name="Qwen3-30B-A3B on H100").click()
+    expect(page).to_have_url(re.compile(re.escape(ADDRESS)))
+    expect(page.locator(".board-answer")).to_contain_text("hybridep is clearly ahead in 1")
+    expect(drawn(page).locator(":is(#gain-chart, #leader-chart) canvas")).to_have_count(2)
+
+
+def test_filters_change_the_board_and_the_address(open_page: OpenPage, stacks: dict[str, str]) -> None:
+    page = open_page(ADDRESS)
+    page.get_by_label("Precision").select_option("fp8")
+    expect(page.locator(".stack-card")).to_have_count(1)
+    expect(card(page, stacks["leader"])).to_be_visible()
+    expect(page).to_have_url(re.compile("precision=fp8"))
+    page.get_by_label("Rank by").select_option("memory headroom")
+    expect(card(page, stacks["leader"]).locator(".standings .dispatcher")).to_have_text(["alltoall", "hybridep"])
+    page.get_by_role("link", name="Remove the filter precision: fp8").click()
+    expect(page.locator(".stack-card")).to_have_count(4)
+    expect(page.get_by_label("Precision")).to_have_value("")
+    expect(page.get_by_label("Rank by")).to_have_value("memory_headroom")
+    page.go_back()
+    expect(page.locator(".stack-card")).to_have_count(1)
+
+
+def test_a_tie_has_a_range_of_places_and_its_reason(open_page: OpenPage, stacks: dict[str, str]) -> None:
+    tied = card(open_page(ADDRESS), stacks["tie"])
+    expect(tied.locator("td.place")).to_have_text(["1–2", "1–2", "3", "–"])
+    expect(tied.locator(".tie").first).to_contain_text("is as fast as deepep, to within 2")
+    tied.get_by_text("How this order came about").click()
+    expect(tied.locator(".tests li")).to_have_count(3)
+    expect(tied.get_by_role("img", name=re.compile(r"^339\.7.ms, 95 % interval"))).to_be_visible()
+
+
+def test_a_badge_leads_to_what_it_means(open_page: OpenPage, stacks: dict[str, str]) -> None:
+    page = open_page(ADDRESS)
+    badge = card(page, stacks["directional"]).get_by_role("link", name="benchmark only")
+    assert "says nothing about real training" in (badge.locator(".badge").get_attribute("title") or "")
+    badge.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#means-benchmark_only")).to_be_in_viewport()
+
+
+def test_what_could_not_run_is_named_with_its_run(open_page: OpenPage, stacks: dict[str, str]) -> None:
+    page = open_page(f"{ADDRESS}&stack={stacks['only'][:12]}")
+    expect(page.locator(".board-answer")).to_contain_text("is the only measured fallback of this stack")
+    rows = card(page, stacks["only"]).locator("tr.not-ranked")
+    expect(rows).to_have_count(2)
+    table = page.get_by_role("region", name="Dispatchers by container")
+    expect(table.get_by_text("not available")).to_have_count(2)
+    rows.first.get_by_role("link", name=re.compile("^run #")).click()
+    expect(page).to_have_url(re.compile(r"/runs/\d+$"))
+
+
+def test_exports(open_page: OpenPage) -> None:
+    page = open_page(ADDRESS)
+    for heading, name in (("stacks", "standings.csv"), ("gains", "gains.csv"), ("leaders", "leaders.csv")):
+        section = page.locator(f"section[aria-labelledby={heading}]")
+        with page.expect_download() as download:
+            section.get_by_role("link", name="CSV").click()
+        assert download.value.suggested_filename == name
+    for heading in ("stacks", "leaders"):
+        link = page.locator(f"section[aria-labelledby={heading}]").get_by_role("link", name="JSON")
+        answer = page.request.get(link.get_attribute("href") or "")
+        assert answer.ok, answer.text()
+        assert answer.json()["items"]
+
+
+def test_it_works_without_script(open_page: OpenPage, stacks: dict[str, str]) -> None:
+    page = open_page(ADDRESS, script=False)
+    page.get_by_label("Evidence at least").select_option("smoke")
+    page.get_by_role("button", name="Apply").click()
+    expect(card(page, stacks["directional"])).to_contain_text("Directional only")
+    expect(page.locator(".dot-plot").first).to_be_visible()
+    expect(page.get_by_role("link", name="Nearest published figure").first).to_be_visible()
+    page.get_by_text("The chart as a table").click()
+    expect(page.get_by_role("region", name="Gain over alltoall as a table").locator("tbody tr")).to_have_count(4)
+
+
+PAGES = ("/leaderboards", ADDRESS, f"{ADDRESS}&evidence=smoke&rank=memory_headroom", f"{BOARD}?project=nobody")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("address", PAGES)
+def test_axe_finds_nothing(open_page: OpenPage, address: str, dark: bool) -> None:
+    page = drawn(open_page(address, dark=dark))
+    page.evaluate("document.querySelectorAll('main details').forEach((one) => { one.open = true; })")
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+
+
+@pytest.mark.parametrize("address", PAGES)
+@pytest.mark.parametrize("width", [390, 1024])
+def test_a_page_scrolls_in_one_direction_only(open_page: OpenPage, address: str, width: int) -> None:
+    page = drawn(open_page(address, width=width))
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
