@@ -67,9 +67,9 @@ def _when_known(name: str, of: Callable[[object], object]) -> Rule:
 
 
 def _etp(values: Values) -> int | None:
-    """Unset, and where nobody states it, the trainer takes tp."""
-    counts = _ints(values, "tp")
-    return None if counts is None else counts[0]
+    """Known to be unset, or without experts, the trainer takes tp; one that nobody states is not known to be unset."""
+    counts, is_default = _ints(values, "tp"), values.get("etp_unset") is True or values.get("moe") is False
+    return counts[0] if counts is not None and is_default else None
 
 
 def _etp_unset(values: Values) -> bool | None:

@@ -1,7 +1,11 @@
 """Three-valued evaluation, order, what is kept back, what is missing, and which evidence counts."""
 
+import pytest
+
+from app.domain.rules.derive import derive
 from app.domain.rules.engine import evaluate
-from app.domain.rules.expression import Known, compile_expression
+from app.domain.rules.expression import Known, Unknown, compile_expression
+from app.domain.rules.load import built_in_rules
 from app.domain.rules.precedence import OwnResult, changed_since
 from tests.domain.rules.builders import book, rule
 
@@ -188,6 +192,23 @@ def test_the_wall_is_measured_inferred_or_unknown() -> None:
     assert wall(gpu="H100") == ("communication", "inferred")
     assert wall(gpu="GB200") == ("host", "inferred")
     assert wall(gpu="B200") == ("none", "unknown")
+
+
+KNOWN_WITHOUT_BEING_STATED = {
+    *("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac", "sm_util"),  # without them a run is not profiled
+    "ep",  # without experts it is 1
+}
+
+
+@pytest.mark.parametrize("name", list(built_in_rules().rules))
+def test_leaving_a_fact_out_makes_a_rule_ask_or_changes_nothing(name: str) -> None:
+    one = built_in_rules().rules[name]
+    for examples, answer in ((one.examples.fires, True), (one.examples.silent, False)):
+        for example in examples:
+            for left_out in example.keys() - KNOWN_WITHOUT_BEING_STATED:
+                less = {fact: value for fact, value in example.items() if fact != left_out}
+                told = Known(derive(less)).ask(one.when)
+                assert isinstance(told, Unknown) or told is answer, left_out
 
 
 def test_names_in_texts_and_bound_names_are_no_facts() -> None:
