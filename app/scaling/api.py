@@ -22,9 +22,13 @@ def read_scaling(
     project: Annotated[str, Query(max_length=100)] = "",
     hardware: Annotated[str, Query(max_length=100, description="As in the address of a leaderboard: `h100`.")] = "",
     family: Annotated[str, Query(max_length=100, description="As in its address: `qwen3-30b-a3b`.")] = "",
+    container: Annotated[
+        str, Query(max_length=500, description="Without it the one that ran last; `unknown`: where nobody says it.")
+    ] = "",
     kind: Annotated[str, Query(description="weak, strong, sequence_batch or sequence_tokens.")] = "",
     dispatcher: Annotated[str, Query(description="`unknown`: where nobody says it.")] = "",
 ) -> JSONResponse:
     """Efficiency against the smallest size. Where these names fit several workloads, `offers` says which there are."""
-    params = {"project": project, "hardware": hardware, "family": family, "kind": kind, "dispatcher": dispatcher}
-    return JSONResponse(storable(scaling_values(scaling_page(session, ScalingQuery.from_params(params)))))
+    params = {"project": project, "hardware": hardware, "family": family, "container": container}
+    query = ScalingQuery.from_params(params | {"kind": kind, "dispatcher": dispatcher})
+    return JSONResponse(storable(scaling_values(scaling_page(session, query))))

@@ -19,10 +19,12 @@ def scaling_values(page: ScalingPage) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **{name: getattr(chosen, name) if chosen else None for name in _KEYS},
+        "container": page.container or None,
         "summary": page.answer,
         "series": [_series(view) for section in page.sections for view in section.series],
         "offers": [
-            {**{name: getattr(one, name) for name in _KEYS}, "stacks": len(one.stack_keys)} for one in page.offers
+            {**{name: getattr(one, name) for name in _KEYS}, "stacks": one.stacks, "containers": list(one.containers)}
+            for one in page.offers
         ],
     }
 

@@ -16,10 +16,15 @@ from app.storage.ranking_priors import kept_priors
 from app.storage.standings_tables import StandingRow
 from app.storage.tables import ProjectRow
 
+UNKNOWN = "unknown"
+
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """The stacks of one project, hardware and family of which another size is among them."""
+    """The stacks of one project, hardware and family of which another size is among them.
+
+    By container, the one that ran last first; that of runs of which nobody states it is UNKNOWN.
+    """
 
     project: str
     project_id: int
@@ -28,7 +33,11 @@ class Workloads:
     hardware_slug: str
     family: str
     family_slug: str
-    stack_keys: tuple[str, ...]
+    containers: Mapping[str, tuple[str, ...]]
+
+    @property
+    def stacks(self) -> int:
+        return sum(len(keys) for keys in self.containers.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +57,27 @@ def workloads(session: Session) -> tuple[Workloads, ...]:
     found = []
     for (project, family_slug, hardware_slug), rows in sorted(groups.items()):
         keys = may_scale({row.stack_key: _known(row.about) for row in rows})
-        if keys:
-            kept = tuple(row.stack_key for row in rows if row.stack_key in keys)
+        containers: dict[str, list[str]] = {}
+        for row in rows:
+            if row.stack_key in keys:
+                containers.setdefault(row.container or UNKNOWN, []).append(row.stack_key)
+        if containers:
             first = rows[0]
             found.append(
                 Workloads(
-                    project, first.project_id, first.gpu, first.hardware, hardware_slug, first.family, family_slug, kept
+                    project, first.project_id, first.gpu, first.hardware, hardware_slug, first.family, family_slug,
+                    {name: tuple(names) for name, names in containers.items()},
                 )
-            )
+            )  # fmt: skip
     return tuple(found)
 
 
 def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measured:
-    """The series of the workloads, of the kind and the dispatcher that are asked for."""
+    """The series of the workloads in the container, of the kind and the dispatcher that are asked for."""
     configured: list[Configured] = []
     contracts: dict[str, Mapping[str, Stated]] = {}
     stacks: dict[str, str] = {}
-    for stack_key in chosen.stack_keys:
+    for stack_key in chosen.containers.get(container_of(chosen, query), ()):
         stack = ranked_stack(session, chosen.project_id, stack_key)
         for config_key, runs in _by_configuration(stack.runs if stack else ()).items():
             contract = stack.contracts[config_key] if stack else {}
@@ -73,6 +86,11 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
     priors = kept_priors(session, chosen.project_id, chosen.gpu)
     wanted = tuple(one for one in scaling_series(configured, priors.of_class) if _asked_for(one, query))
     return Measured(wanted, contracts, stacks)
+
+
+def container_of(chosen: Workloads, query: ScalingQuery) -> str:
+    """A series never crosses containers, so one is shown at a time."""
+    return query.container or next(iter(chosen.containers))
 
 
 def _asked_for(one: ScalingSeries, query: ScalingQuery) -> bool:
@@ -89,7 +107,8 @@ def _by_configuration(runs: Iterable[RankedRun]) -> dict[str, list[RankedRun]]:
 def _heads() -> Any:
     columns = (
         StandingRow.project_id, StandingRow.stack_key, StandingRow.gpu, StandingRow.hardware,
-        StandingRow.hardware_slug, StandingRow.family, StandingRow.family_slug, StandingRow.about, ProjectRow.slug,
+        StandingRow.hardware_slug, StandingRow.family, StandingRow.family_slug, StandingRow.container,
+        StandingRow.about, ProjectRow.slug,
     )  # fmt: skip
     return (
         select(*columns)  # type: ignore[call-overload]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlmodel import Session
 
-from app.scaling.measure import Workloads, measure, workloads
+from app.scaling.measure import Workloads, container_of, measure, workloads
 from app.scaling.query import ScalingQuery
 from app.scaling.view import Section, answer, sections
 from app.web.numbers import counted
@@ -21,8 +21,8 @@ class ScalingPage:
     answer: str
 
     @property
-    def projects(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.project for one in self.offers))
+    def container(self) -> str:
+        return container_of(self.chosen, self.query) if self.chosen else ""
 
     @property
     def dispatchers(self) -> tuple[str, ...]:

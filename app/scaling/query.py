@@ -10,16 +10,20 @@ from app.domain.ranking.scaling import KINDS
 from app.errors import FieldError, InvalidQuery
 
 _CHOICES = {"kind": KINDS, "dispatcher": (*DISPATCHERS, "unknown")}
-_MAX_TEXT = 300
+_MAX_TEXT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingQuery:
-    """Empty: any. `hardware` and `family` are the words of addresses, as on the leaderboards."""
+    """Empty: any. `hardware` and `family` are the words of addresses, as on the leaderboards.
+
+    `container` empty: the one that ran last; `unknown`: runs whose container nobody states.
+    """
 
     project: str = ""
     hardware: str = ""
     family: str = ""
+    container: str = ""
     kind: str = ""
     dispatcher: str = ""
 

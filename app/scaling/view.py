@@ -35,7 +35,7 @@ class PointRow:
 
 @dataclass(frozen=True, slots=True)
 class SeriesView:
-    """`name` tells it on the chart: its dispatcher, with a number where several have it. `apart`: what else differs."""
+    """`name` tells it on the chart: its dispatcher, with more where several have it. `apart`: what else differs."""
 
     number: int
     name: str
@@ -73,8 +73,8 @@ def answer(found: Sequence[Section]) -> str:
 
 
 def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesView, ...]:
-    names = _names(series)
     apart = _apart([measured.contracts[one.points[0].config_key] for one in series])
+    names = _names(series, apart)
     return tuple(
         SeriesView(
             number,
@@ -96,13 +96,20 @@ def _widest_first(one: ScalingSeries) -> tuple[float, int, str, str]:
     return (-one.points[-1].size / one.points[0].size, -len(one.points), one.dispatcher, one.points[0].config_key)
 
 
-def _names(series: Sequence[ScalingSeries]) -> list[str]:
+def _names(series: Sequence[ScalingSeries], apart: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
+    """Of each its dispatcher; with the one field that sets several of a dispatcher apart, else with a number."""
     dispatchers = [one.dispatcher or "unknown dispatcher" for one in series]
+    with_field = [
+        f"{dispatcher}, {' '.join(fields[0])}" if len(fields) == 1 else dispatcher
+        for dispatcher, fields in zip(dispatchers, apart, strict=True)
+    ]
+    chosen = with_field if len(set(with_field)) == len(series) else dispatchers
     seen: dict[str, int] = {}
     names = []
-    for dispatcher in dispatchers:
-        seen[dispatcher] = seen.get(dispatcher, 0) + 1
-        names.append(f"{dispatcher} {seen[dispatcher]}" if dispatchers.count(dispatcher) > 1 else dispatcher)
+    for dispatcher, name in zip(dispatchers, chosen, strict=True):
+        seen[name] = seen.get(name, 0) + 1
+        alone = dispatchers.count(dispatcher) == 1
+        names.append(dispatcher if alone else name if chosen.count(name) == 1 else f"{name} {seen[name]}")
     return names
 
 

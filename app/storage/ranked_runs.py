@@ -138,7 +138,8 @@ def _missing(session: Session, project_id: int, stack_key: str) -> dict[int, tup
         select(AvailabilityRow.run_id, AvailabilityRow.dispatcher)  # type: ignore[call-overload]
         .join(RunRow, col(RunRow.id) == AvailabilityRow.run_id)
         .where(
-            col(RunRow.project_id) == project_id,
+            # As a sum, so that SQLite looks the few runs of the stack up, and not all of the project.
+            col(RunRow.project_id) + 0 == project_id,
             col(RunRow.stack_key) == stack_key,
             col(AvailabilityRow.available).is_(False),
         )

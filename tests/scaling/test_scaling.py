@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
 from app.storage.decisions import quarantine
-from tests.builders import make_stack
+from tests.builders import FIRST_PLACE, make_stack
 from tests.runs.uploading import assert_problem
 
 KNOWN = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
@@ -25,9 +26,11 @@ def session(engine: Engine) -> Iterator[Session]:
         yield session
 
 
-def stack(session: Session, ms: float, *, project: str = "moe-lab", **fields: Any) -> list[int]:
+def stack(
+    session: Session, ms: float, *, project: str = "moe-lab", started: datetime = FIRST_PLACE, **fields: Any
+) -> list[int]:
     times = [ms * (1 + change / 1000) for change in NOISE]
-    made = make_stack(session, times, project=project, fields=KNOWN | fields)
+    made = make_stack(session, times, project=project, started=started, fields=KNOWN | fields)
     session.commit()
     return made
 
@@ -83,6 +86,18 @@ def test_a_workload_of_another_container_makes_no_series_with_it(client: TestCli
     assert "Nothing to scale yet" in client.get("/scaling").text
 
 
+def test_containers_are_shown_one_at_a_time_the_newest_first(client: TestClient, session: Session) -> None:
+    newer = "nvcr.io/nvidia/nemo:26.09"
+    weak(session, 1.0, 0.9)
+    weak(session, 1.0, 0.95, container=newer, started=FIRST_PLACE + timedelta(days=30))
+    found = scaling(client)
+    assert (found["container"], len(found["series"])) == (newer, 1)
+    assert found["offers"][0]["containers"] == [newer, "nvcr.io/nvidia/nemo:26.06"]
+    (older,) = scaling(client, container="nvcr.io/nvidia/nemo:26.06")["series"]
+    assert older["points"][-1]["efficiency_pct"]["value"] == pytest.approx(90, abs=0.2)
+    assert "No workload ran at several sizes in this container" in client.get("/scaling?container=<i>").text
+
+
 def test_configurations_that_differ_in_a_knob_make_no_series(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0)
     stack(session, 16_300.0, gpus=32, ep_overlap=True)
@@ -107,7 +122,10 @@ def test_series_of_one_kind_are_told_apart_by_what_differs(client: TestClient, s
     weak(session, 1.0, 0.95)
     weak(session, 1.0, 0.97, 0.96, ep_overlap=True)
     names = {one["name"]: one["differs_in"] for one in scaling(client)["series"]}
-    assert names == {"alltoall 1": {"ep_overlap": "on"}, "alltoall 2": {"ep_overlap": "off"}}
+    assert names == {
+        "alltoall, ep_overlap on": {"ep_overlap": "on"},
+        "alltoall, ep_overlap off": {"ep_overlap": "off"},
+    }
     page = client.get("/scaling").text
     assert "ep_overlap on" in page
     assert page.count('class="scaling-told"') == 1

@@ -137,9 +137,9 @@ def scaling_series(configurations: Iterable[Configured], prior: Priors = DEFAULT
             made = _size(one.contract, kind, measured)
             if made is not None:
                 series.setdefault((kind, _key(one, kind)), []).append((one, made))
-    found = [_series(kind, members) for (kind, _), members in series.items()]
-    kept = (one for one in found if len(one.points) > 1)
-    return tuple(sorted(kept, key=lambda one: (KINDS.index(one.kind), one.dispatcher, one.points[0].config_key)))
+    several = ((kind, members) for (kind, _), members in series.items() if len({one.size for _, one in members}) > 1)
+    found = [_series(kind, members) for kind, members in several]
+    return tuple(sorted(found, key=lambda one: (KINDS.index(one.kind), one.dispatcher, one.points[0].config_key)))
 
 
 def _pool(one: Configured, prior: Priors) -> Pool | None:
