@@ -17,6 +17,7 @@ from app.domain.run import Metric
 from app.history.reading import History
 from app.history.view import DATE
 from app.history.words import VERDICTS, version_text
+from app.storage.stack_runs import StackRun
 from app.web.chart_theme import HEIGHT
 from app.web.numbers import UNITS
 from app.web.series_groups import series_label
@@ -37,6 +38,9 @@ _LATE = 0.88
 """In shares of the width: a label that begins behind it would leave the chart."""
 _CALLED = ("regression", "improvement", "inconclusive", "no_baseline", "failed")
 """Verdicts with a mark of their own; a run without a change is a plain point."""
+_QUIET = ("inconclusive", "no_baseline")
+MOST_QUIET_MARKS = 150
+"""Among more runs than these, rings of verdicts that call nothing would bury the marks of those that do."""
 
 Row = dict[str, Any]
 
@@ -161,7 +165,7 @@ def _point(drawing: Drawing, place: int) -> Row:
         "shown": low if value is None else min(max(value, low), high),
         "mark": mark,
         "colour": run.dispatcher or "unknown",
-        "called": run.verdict if run.verdict in _CALLED else "",
+        "called": _called(drawing, run),
         "id": run.id,
         "href": f"/runs/{run.id}",
         "run": f"#{run.id} {run.name}",
@@ -174,6 +178,12 @@ def _point(drawing: Drawing, place: int) -> Row:
         "counts": STANDINGS[standing] if standing == "counts" else f"not counted: {STANDINGS[standing]}",
         "config": drawing.history.by_key[run.config_key].letter,
     }
+
+
+def _called(drawing: Drawing, run: StackRun) -> str:
+    """The verdict that the mark of a run shows. An experiment has none: it raises no regression."""
+    quiet = run.verdict in _QUIET and len(drawing.places) > MOST_QUIET_MARKS
+    return run.verdict if run.verdict in _CALLED and not quiet and run.purpose != "experiment" else ""
 
 
 def _intervals(drawing: Drawing) -> Iterator[Row]:
@@ -220,7 +230,7 @@ def _changes(drawing: Drawing) -> list[Row]:
             {
                 "at": at,
                 "direction": "slower" if change.delta_pct > 0 else "faster",
-                "label": f"{one.letter}  {told.delta} {told.word}" if several else f"{told.delta} {told.word}",
+                "label": f"{one.letter}  {told.figure}" if several else told.figure,
                 "late": at > drawing.at(first) + _LATE * (drawing.at(last) - drawing.at(first)),
                 "top": _LABEL_ROW * (number % 2) if len(found) > _IN_ONE_ROW else 0,
             }

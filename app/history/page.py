@@ -27,7 +27,16 @@ from app.history.charts import history_chart
 from app.history.findings import ChangeRow, ConfigurationRow, change_rows, configuration_rows
 from app.history.neighbours import Neighbour, read_neighbours
 from app.history.pin_form import PinForm
-from app.history.reading import History, read_alarms, read_all_figures, read_figures, read_history, read_versions
+from app.history.reading import (
+    STANDING,
+    Alarm,
+    History,
+    read_alarms,
+    read_all_figures,
+    read_figures,
+    read_history,
+    read_versions,
+)
 from app.history.stacks import Stack
 from app.history.view import HistoryView, refused
 from app.history.words import version_text
@@ -170,7 +179,21 @@ class HistoryPage:
 
     @cached_property
     def changes(self) -> tuple[ChangeRow, ...]:
-        return change_rows(self.history, self.shown, read_alarms(self._session, self.stack.stack_key))
+        return change_rows(self.history, self.shown, self.alarms)
+
+    @cached_property
+    def alarms(self) -> tuple[Alarm, ...]:
+        return read_alarms(self._session, self.stack.stack_key)
+
+    @property
+    def standing_alarms(self) -> list[Alarm]:
+        """Regressions that stand open and no change point below shows; newest first."""
+        shown, keys = {row.regression_id for row in self.changes}, {one.config_key for one in self.shown}
+        return [
+            one
+            for one in self.alarms[::-1]
+            if one.state in STANDING and one.config_key in keys and one.regression_id not in shown
+        ]
 
     @cached_property
     def configurations(self) -> tuple[ConfigurationRow, ...]:

@@ -53,6 +53,10 @@ class History:
         return {one.config_key: one for one in self.configurations}
 
 
+STANDING = ("open", "acknowledged")
+"""States of a regression that somebody has to do something about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alarm:
     """A regression that has the stack as a member: `run_id` is the slow run, `fixed_by` the run that ended it."""
@@ -63,6 +67,7 @@ class Alarm:
     state: str
     metric: str
     fixed_by: int | None
+    delta_pct: float | None
 
 
 def read_history(session: Session, stack: Stack) -> History:
@@ -108,7 +113,15 @@ def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
         .order_by(col(RegressionRow.id))
     )
     return tuple(
-        Alarm(one.regression_id, one.run_id, one.config_key, found.state, found.metric, found.proposal_run_id)
+        Alarm(
+            one.regression_id,
+            one.run_id,
+            one.config_key,
+            found.state,
+            found.metric,
+            found.proposal_run_id,
+            one.delta_pct,
+        )
         for one, found in rows
     )
 

@@ -214,6 +214,22 @@ def test_configurations_have_levels_of_their_own(client: TestClient, engine: Eng
     assert "No run of this configuration" in outside.text
 
 
+def test_a_regression_that_no_change_point_shows_yet_is_named(client: TestClient, engine: Engine, make: Make) -> None:
+    runs = make([*series((6, 400.0)), 440.0, 441.0])
+    text = text_of(client.get(f"/history/{key_of(engine, runs[0])}").text)
+    assert re.search(rf"Regression \d+ .*open since .*#{runs[6]}.*slower", text)
+    assert "No change point." in text
+
+
+def test_an_experiment_carries_no_mark_of_a_regression(client: TestClient, engine: Engine, make: Make) -> None:
+    runs = make(series((6, 400.0)))
+    slow = make([440.0], started=FIRST_PLACE + timedelta(days=9), purpose="experiment", fields={"ep_overlap": True})
+    chart = chart_of(client, f"/history/{key_of(engine, runs[0])}/chart")["datasets"]
+    with transaction(engine) as session:
+        assert session.get_one(RunRow, slow[0]).verdict == "regression"
+    assert "regression" not in {row["verdict"] for row in chart.get("verdicts", [])}
+
+
 def test_another_container_is_a_neighbour(client: TestClient, engine: Engine, make: Make) -> None:
     before = make(series((3, 400.0)))
     upgrade = {"container": "nvcr.io/nvidia/nemo:26.07"}
