@@ -20,6 +20,7 @@ from app.domain.verdict_document import VerdictDocument
 from app.domain.verdict_words import differences, side_text
 
 MOST_KEY = 200
+_EVERYWHERE = ("code:", "upgrade:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +51,24 @@ class Alarm:
         return self.slow_level <= slow_level + reach and (not has_ended or self.slow_level >= slow_level - reach)
 
 
-def alarms_of(document: VerdictDocument, *, stack_key: str, run: str, purpose: str) -> tuple[Alarm, ...]:
-    """The alarms of a verdict, or of the contrast that stands in for one after an upgrade; most verdicts have none."""
+def alarms_of(
+    document: VerdictDocument, *, stack_key: str, run: str, purpose: str, branch: str = ""
+) -> tuple[Alarm, ...]:
+    """The alarms of a verdict, or of the contrast that stands in for one after an upgrade; most verdicts have none.
+
+    `branch`: on which it was found, when that is not the baseline branch. There it is a cause of its own, unless it is
+    a commit or an upgrade, which are the same everywhere.
+    """
     if document.raises_regression and document.decision == "regression" and document.comparability is not None:
-        return tuple(_alarms(document.verdict, _cause(document.comparability, f"{stack_key[:16]}:{run}")))
+        cause = _cause(document.comparability, f"{stack_key[:16]}:{run}")
+        return tuple(_alarms(document.verdict, _on_branch(cause, branch)))
     contrast = document.contrast
     if contrast is None or document.quarantined or purpose == "experiment" or document.decision != "no_baseline":
         return ()
     found = contrast.comparability
     if found.attributed_to not in UPGRADES or found.one_is_benchmark_only or contrast.measured.decision != "regression":
         return ()
-    return tuple(_alarms(contrast.measured, _upgrade(found.stack[0])))
+    return tuple(_alarms(contrast.measured, _on_branch(_upgrade(found.stack[0]), branch)))
 
 
 def _alarms(verdict: Verdict, cause: Cause) -> Iterator[Alarm]:
@@ -98,6 +106,13 @@ def _cause(found: Comparability, unique: str) -> Cause:
     return Cause("run", f"unknown:{unique}", "Nothing that is known differs: the nodes, or chance.")
 
 
+def _on_branch(cause: Cause, branch: str) -> Cause:
+    if not branch:
+        return cause
+    key = cause.key if cause.key.startswith(_EVERYWHERE) else _shortened(f"{cause.key}@{branch}")
+    return Cause(cause.kind, key, f"{cause.text.rstrip('.')}, on branch {branch}.")
+
+
 def _upgrade(one: Difference) -> Cause:
     old, new = ("" if side is None else shown(side.value) for side in (one.a, one.b))
     key = upgrade_key(one.field, old, new)
@@ -113,8 +128,14 @@ def _key(axis: str, found: Sequence[Difference]) -> str:
     if axis == "code" and found[0].field == "commit" and found[0].b is not None:
         return f"code:{found[0].b.value}"[:MOST_KEY]
     parts = [f"{one.field}:{_raw(one, 'a')}:{_raw(one, 'b')}" for one in found]
-    key = f"{axis}:{';'.join(parts)}"
-    return key if len(key) <= MOST_KEY else f"{axis}:{hashlib.sha256(key.encode()).hexdigest()}"
+    return _shortened(f"{axis}:{';'.join(parts)}")
+
+
+def _shortened(key: str) -> str:
+    """With its axis, which it begins with."""
+    if len(key) <= MOST_KEY:
+        return key
+    return f"{key.partition(':')[0]}:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def _raw(one: Difference, side: str) -> str:

@@ -14,6 +14,7 @@ from app.domain.verdict_document import VerdictDocument
 from app.regressions.members import Member, Members
 from app.regressions.stack import Candidate, Stack
 from app.regressions.standing import Standing
+from app.storage.run_regressions import keep_alarms
 from app.storage.stack_runs import stack_runs
 
 Judged = tuple[Candidate, VerdictDocument]
@@ -23,54 +24,58 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
     """Bring the regressions of a stack up to date after candidates (oldest first) got their verdicts."""
     alarms = [(candidate, _alarms(stack, candidate, document)) for candidate, document in judged]
     members = Members(session, stack.project_id, stack.stack_key)
-    if not members.of_stack and not any(found for _, found in alarms):
-        return
-    members.lock()
-    priors = {candidate.config_key: document.verdict.prior for candidate, document in judged}
-    runs = stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False)
-    standing = Standing(runs, stack.rules, priors)
-    for candidate, found in alarms:
-        _withdraw_silent(members, standing, candidate, found)
-        for alarm in found:
-            _place(members, standing, candidate, alarm)
-    for member in list(members.of_stack):
-        if standing.place_of_run(member.row.run_id) is None:
-            _replace(members, standing, member)  # its run is of another stack now
-        elif member.row.config_key in priors:
-            _follow(members, standing, member)
-    members.write()
+    explained: dict[int, dict[str, int]] = {run: {} for candidate, _ in judged for run in candidate.ids}
+    if members.of_stack or any(found for _, found in alarms):
+        members.lock()
+        priors = {candidate.config_key: document.verdict.prior for candidate, document in judged}
+        runs = stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False)
+        standing = Standing(runs, stack.rules, priors)
+        for member in list(members.of_stack):
+            if standing.place_of_run(member.row.run_id) is None:
+                _replace(members, standing, member)  # its run is of another stack now
+        for candidate, found in alarms:
+            _withdraw_silent(members, standing, candidate, found)
+            for alarm in found:
+                regression = _place(members, standing, candidate, alarm).regression
+                for run in candidate.ids:
+                    explained[run][alarm.metric] = regression.id or 0
+        for member in members.of_stack:
+            if member.row.config_key in priors and standing.place_of_run(member.row.run_id) is not None:
+                _follow(members, standing, member)
+        members.write()
+    keep_alarms(session, explained)
 
 
 def _alarms(stack: Stack, candidate: Candidate, document: VerdictDocument) -> tuple[Alarm, ...]:
-    first = candidate.runs[0]
-    return alarms_of(document, stack_key=stack.stack_key, run=str(first.id), purpose=first.purpose)
+    """With the branch of those that were found off the baseline branch."""
+    first, main = candidate.runs[0], stack.rules.branch
+    branch = "" if main is None or main in candidate.branches else first.branch
+    return alarms_of(document, stack_key=stack.stack_key, run=str(first.id), purpose=first.purpose, branch=branch)
 
 
-def _place(members: Members, standing: Standing, candidate: Candidate, alarm: Alarm) -> None:
+def _place(members: Members, standing: Standing, candidate: Candidate, alarm: Alarm) -> Member:
     """An alarm belongs to the regression that explains it, else to another one of its cause, else it opens one."""
     same = [one for one in members.of_stack if _is_about(one, candidate, alarm)]
     own = next((one for one in same if one.row.run_id in candidate.ids), None)
     if own is not None:
         members.refresh(own, alarm)
-        return
+        return own
     for member in same:
-        place = standing.place_of_run(member.row.run_id)
-        if place is None:
-            continue
-        if place > candidate.place:
+        origin = standing.candidate_of(member.row.run_id)
+        if origin is None or member.regression.state == "invalid":
+            continue  # what was no regression explains no other run
+        if origin.place > candidate.place:
             # What came in late shows it earlier.
-            if alarm.is_covered_by(member.slow_level, has_ended=True):
+            if standing.reaches(candidate, origin) and alarm.is_covered_by(member.slow_level, has_ended=True):
                 members.move(member, candidate, alarm)
-                return
-        elif _explains(standing, member, candidate, alarm):
-            return
-    members.add(candidate, alarm)
+                return member
+        elif standing.reaches(origin, candidate) and _explains(standing, member, candidate, alarm):
+            return member
+    return members.add(candidate, alarm)
 
 
 def _explains(standing: Standing, member: Member, candidate: Candidate, alarm: Alarm) -> bool:
     has_ended = standing.has_ended(member, before=candidate.place)
-    if has_ended and member.regression.state == "invalid":
-        return False  # it was no regression, and what comes after it is something else
     return alarm.is_covered_by(member.slow_level, has_ended=has_ended)
 
 

@@ -47,7 +47,7 @@ class Members:
         self._session.execute(rows.with_for_update().execution_options(populate_existing=True)).all()
         self.of_stack = self._read()
 
-    def add(self, candidate: Candidate, alarm: Alarm) -> None:
+    def add(self, candidate: Candidate, alarm: Alarm) -> Member:
         """A member of the active regression of this cause, else of a new one."""
         regression = self._of_cause(alarm) or self._open(candidate, alarm)
         run = candidate.runs[0]
@@ -59,15 +59,18 @@ class Members:
             usual_level=alarm.usual_level,
             slow_level=alarm.slow_level,
             delta_pct=alarm.delta_pct,
+            first_delta_pct=alarm.delta_pct,
         )
         self._session.add(row)
         self._session.flush()
         self.of_stack.append(Member(row, regression))
+        return self.of_stack[-1]
 
     def refresh(self, member: Member, alarm: Alarm) -> None:
         """The same run, judged again: reruns or another baseline made its levels more exact."""
         row = member.row
         row.usual_level, row.slow_level, row.delta_pct = alarm.usual_level, alarm.slow_level, alarm.delta_pct
+        row.first_delta_pct = alarm.delta_pct
         if member.regression.state == "invalid" and self._was_withdrawn(member.regression):
             self._set_state(member.regression, "open", "reopened", f"Run {row.run_id} shows it again.")
 
@@ -77,7 +80,8 @@ class Members:
         self._session.flush()
         values: dict[str, object] = {"run_id": run_id}
         if alarm is not None:
-            values |= {"slow_level": alarm.slow_level, "usual_level": alarm.usual_level, "delta_pct": alarm.delta_pct}
+            values |= {"slow_level": alarm.slow_level, "usual_level": alarm.usual_level}
+            values |= {"delta_pct": alarm.delta_pct, "first_delta_pct": alarm.delta_pct}
         self._session.execute(
             update(RegressionMemberRow)
             .where(*_is_row(member.row))
@@ -87,6 +91,9 @@ class Members:
         self._session.expunge(member.row)
         regression_id = member.row.regression_id
         member.row = self._session.get_one(RegressionMemberRow, (regression_id, run_id))
+        others = [one for one in self._all_of(member.regression) if one.run_id != run_id]
+        if alarm is not None and not others:
+            member.regression.cause, member.regression.cause_key = alarm.cause.text, alarm.cause.key
         self._record(member.regression, "moved", {"run": before}, {"run": run_id}, "The first slow run is another one.")
 
     def withdraw(self, member: Member) -> None:

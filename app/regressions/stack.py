@@ -45,6 +45,11 @@ class Candidate:
         return self.newest.config_key
 
     @property
+    def branches(self) -> frozenset[str]:
+        """One commit may have run on its own branch and, once it was merged, on the baseline branch."""
+        return frozenset(run.branch for run in self.runs)
+
+    @property
     def ids(self) -> list[int]:
         return [run.id for run in self.runs]
 

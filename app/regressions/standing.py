@@ -23,10 +23,24 @@ class Standing:
     def __init__(self, runs: Sequence[StackRun], rules: BaselineRules, priors: Mapping[str, Prior]) -> None:
         self._runs, self._rules, self._priors = runs, rules, priors
         self._places = {run.id: place_of(run) for run in runs}
+        self._candidates = {run.id: one for one in candidates(runs) for run in one.runs}
 
     def place_of_run(self, run_id: int) -> Place | None:
         """None when the run belongs to another stack now, or is gone."""
         return self._places.get(run_id)
+
+    def candidate_of(self, run_id: int) -> Candidate | None:
+        """The run with its reruns; None when it belongs to another stack now, or is gone."""
+        return self._candidates.get(run_id)
+
+    def reaches(self, origin: Candidate, other: Candidate) -> bool:
+        """Whether what slows `origin` down may be in `other`: the baseline branch is in every branch; what was found on
+        another one is on that branch alone, or in the same commit.
+        """
+        main = self._rules.branch
+        if main is None or main in origin.branches or origin.branches & other.branches:
+            return True
+        return bool(origin.newest.commit) and origin.newest.commit == other.newest.commit
 
     def has_ended(self, member: Member, before: Place) -> bool:
         """Whether it was over before that place: somebody says so, or three runs stood at the usual level again."""
@@ -48,10 +62,12 @@ class Standing:
     def next_slow(self, member: Member) -> Candidate | None:
         """The next candidate that is a regression to about the same level."""
         place = self._places.get(member.row.run_id)
+        origin = self.candidate_of(member.row.run_id)
         config = [run for run in self._runs if run.config_key == member.row.config_key]
         for one in candidates(config):
             slow = one.newest.verdict == "regression" and not one.newest.quarantine
-            if slow and (place is None or one.place > place) and self._is_as_slow(one.newest, member):
+            later = (place is None or one.place > place) and (origin is None or self.reaches(origin, one))
+            if slow and later and self._is_as_slow(one.newest, member):
                 return one
         return None
 
@@ -76,14 +92,20 @@ class Standing:
         return follow_up(opened, self._history(runs, member, metric), said), runs
 
     def _makes_levels(self, run: StackRun, member: Member, metric: str) -> bool:
-        branch = self._rules.branch
-        of_branch = branch is None or run.branch == branch
+        branches = self.branches_of(member)
         return (
             run.config_key == member.row.config_key
             and run.makes_levels
-            and of_branch
+            and (branches is None or run.branch in branches)
             and math.isfinite(_value(run, metric))
         )
+
+    def branches_of(self, member: Member) -> frozenset[str] | None:
+        """Whose runs tell what became of it: the baseline branch, or the branch that it was found on; None: any."""
+        main, origin = self._rules.branch, self.candidate_of(member.row.run_id)
+        if main is None:
+            return None
+        return frozenset((main,)) if origin is None or main in origin.branches else origin.branches
 
     def _history(self, runs: Sequence[StackRun], member: Member, metric: str) -> History:
         prior = self._priors.get(member.row.config_key, DEFAULT_PRIOR) if metric == "step_time_ms" else _MEMORY_PRIOR

@@ -11,7 +11,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import structlog
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, func, select, update
 from sqlmodel import Session, col
 
 from app.domain.text import one_line
@@ -22,7 +22,8 @@ from app.storage import audit, decisions
 from app.storage.database import transaction
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.run_records import aware
-from app.storage.tables import utc_now
+from app.storage.stack_work import ask_to_judge
+from app.storage.tables import RunRow, utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +77,7 @@ def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> 
         raise InvalidChange("Nothing was changed.", (error,))
     with transaction(engine, durable=True) as session:
         # Stacks and runs before regressions, as whoever judges: so nobody waits for each other. A refusal undoes it.
-        work = set(_quarantined(session, seen, change))
+        work = {*_placed_again(session, seen, change), *_quarantined(session, seen, change)}
         rows = _locked(session, seen)
         _refuse_what_changed(session, rows, seen)
         if errors := tuple(_refused_rows(rows, seen, change)):
@@ -237,6 +238,23 @@ def _action(change: Change, after: dict[str, str]) -> str:
     if change.answer is not None:
         return "proposal_accepted" if change.answer == "accept" else "proposal_declined"
     return "changed" if after else "noted"
+
+
+def _placed_again(session: Session, seen: Sequence[Seen], change: Change) -> Iterator[int]:
+    """What is called invalid explains no other run: those that it explained are looked at again. The stack work."""
+    if change.state != "invalid":
+        return
+    member = RegressionMemberRow
+    places = (
+        select(col(RunRow.project_id), col(member.stack_key), func.min(col(RunRow.ordered_at)))
+        .join(RunRow, col(RunRow.id) == col(member.run_id))
+        .where(col(member.regression_id).in_([one.id for one in seen]))
+        .group_by(col(RunRow.project_id), col(member.stack_key))
+        .order_by(col(RunRow.project_id), col(member.stack_key))
+    )
+    because = "A regression in its history was called invalid."
+    for project_id, stack_key, place in session.execute(places).all():
+        yield ask_to_judge(session, project_id, stack_key, judge_from=aware(place), because=because)
 
 
 def _quarantined(session: Session, seen: Sequence[Seen], change: Change) -> Iterator[int]:

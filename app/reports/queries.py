@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
-from sqlalchemy.orm import aliased
+from sqlalchemy import func, or_, select
 from sqlmodel import Session, col
 
 from app.domain.report.run_report import (
@@ -18,7 +17,7 @@ from app.domain.suspect_evidence import RankedSuspect
 from app.domain.verdict_document import VerdictDocument
 from app.errors import NotFound
 from app.storage.evidence import suspects_with_evidence
-from app.storage.judging_tables import RegressionMemberRow, RegressionRow
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow, RunAlarmRow
 from app.storage.tables import RunRow
 from app.storage.verdicts import StoredVerdict, current_verdict
 from app.storage.what_changed import what_changed_of
@@ -88,27 +87,25 @@ def _problems(row: RunRow) -> tuple[str, ...]:
 
 
 def _regressions(session: Session, row: RunRow, document: VerdictDocument, address: str) -> Iterable[RegressionOfRun]:
-    """Those that the run, or a rerun of it, made; for a slow one also those that stand at its level. Newest first."""
-    concerned: ColumnElement[bool] = col(RegressionMemberRow.run_id).in_([int(run) for run in document.candidates])
-    if document.decision == "regression":
-        level = and_(
-            col(RegressionMemberRow.stack_key) == row.stack_key,
-            col(RegressionMemberRow.config_key) == row.config_key,
-        )
-        concerned = or_(concerned, level)
-    of_it = aliased(RegressionMemberRow)
-    stacks = select(func.count()).where(col(of_it.regression_id) == col(RegressionRow.id))
+    """Those that the run, or a rerun of it, made, and those that explain why it is slow. Newest first."""
+    runs = [int(run) for run in document.candidates]
+    made = set(
+        session.execute(
+            select(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id).in_(runs))  # type: ignore[call-overload]
+        ).scalars()
+    )
+    explains = select(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id).in_(runs))  # type: ignore[call-overload]
+    stacks = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
-        select(RegressionRow, RegressionMemberRow.run_id, stacks.scalar_subquery())  # type: ignore[call-overload]
-        .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
+        select(RegressionRow, stacks.scalar_subquery())
         .where(
             col(RegressionRow.project_id) == row.project_id,
             col(RegressionRow.state).in_(ACTIVE),
-            concerned,
+            or_(col(RegressionRow.id).in_(made), col(RegressionRow.id).in_(explains)),
         )
         .order_by(col(RegressionRow.id).desc())
     )
-    for found, member, members in rows:
+    for found, members in rows:
         yield RegressionOfRun(
             id=found.id,
             address=f"{address}/regressions/{found.id}",
@@ -118,5 +115,5 @@ def _regressions(session: Session, row: RunRow, document: VerdictDocument, addre
             assignee=found.assignee,
             external_url=found.external_url,
             gpu_hours_per_day=found.gpu_hours_per_day,
-            opened_by_it=str(member) in document.candidates,
+            opened_by_it=found.id in made,
         )

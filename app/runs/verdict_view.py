@@ -188,7 +188,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         misses=misses,
         notes=further_notes(document),
         older=_older(stored),
-        regressions=_regressions(session, run, document),
+        regressions=regressions_of(session, run.id),
         names={name: row.name for name, row in runs.items()},
         baseline_times=tuple(time for time in times if time is not None),
     )
@@ -241,11 +241,6 @@ def _older(stored: tuple[StoredVerdict, ...]) -> tuple[OlderVerdict, ...]:
         OlderVerdict(one.made_at, one.document.decision, answer(one.document), later.because)
         for one, later in list(pairs)[:_MOST_OLDER]
     )
-
-
-def _regressions(session: Session, run: RunDetail, document: VerdictDocument) -> tuple[RunRegression, ...]:
-    stands = document.decision == "regression" and document.raises_regression and run.quarantine is None
-    return regressions_of(session, run.id, run.stack_key, run.config_key, also_standing=stands)
 
 
 def _mentioned(session: Session, runs: Iterable[str]) -> dict[str, Row[Any]]:

@@ -80,7 +80,10 @@ class RegressionRow(SQLModel, table=True):
 
 
 class RegressionMemberRow(SQLModel, table=True):
-    """One stack of a regression, with the slow run that made it a member. Levels are ln(step time in ms)."""
+    """One stack of a regression, with the slow run that made it a member. Levels are ln of the metric (ms, GiB).
+
+    They and `delta_pct` are those of the history, once it has them; `first_delta_pct` is what the slow run showed.
+    """
 
     __tablename__ = "regression_member"
     __table_args__ = (Index("ix_regression_member_stack", "stack_key", "config_key"),)
@@ -96,9 +99,22 @@ class RegressionMemberRow(SQLModel, table=True):
     usual_level: float | None = None
     slow_level: float | None = None
     delta_pct: float | None = None
+    first_delta_pct: float | None = None
     gpu_hours_per_day: float | None = None
     proposal: str = Field(default="", max_length=20)
     joined_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+class RunAlarmRow(SQLModel, table=True):
+    """Which regression explains the alarm of a run: the one that the run opened, or one at whose level it stands."""
+
+    __tablename__ = "run_alarm"
+
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, nullable=False))
+    metric: str = Field(primary_key=True, max_length=100)
+    regression_id: int = Field(
+        sa_column=Column(ForeignKey("regression.id", ondelete="CASCADE"), nullable=False, index=True)
+    )
 
 
 class PinRow(SQLModel, table=True):

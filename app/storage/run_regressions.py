@@ -1,20 +1,19 @@
-"""Which regressions a run belongs to: those that it made, and those that stand at its level already."""
+"""Which regressions a run belongs to: those that it made, and those that explain its alarms."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import delete, or_, select
 from sqlmodel import Session, col
 
-from app.storage.judging_tables import RegressionMemberRow, RegressionRow
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow, RunAlarmRow
 
-_CLOSED = ("fixed", "invalid")
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class RunRegression:
-    """`made_by_it`: the run is a member; otherwise it is as slow as one that made it, or its stack is."""
+    """`made_by_it`: the run is a member; otherwise it stands at the level of the one that is."""
 
     id: int
     state: str
@@ -25,34 +24,44 @@ class RunRegression:
     made_by_it: bool
 
 
-def regressions_of(
-    session: Session, run_id: int, stack_key: str, config_key: str, *, also_standing: bool
-) -> tuple[RunRegression, ...]:
-    """Newest first. `also_standing`: those of its stack and configuration, too, that nobody has closed."""
-    member, row = col(RegressionMemberRow.run_id), RegressionRow
-    concerned: Any = member == run_id
-    if also_standing:
-        same = and_(
-            col(RegressionMemberRow.stack_key) == stack_key,
-            col(RegressionMemberRow.config_key) == config_key,
-            col(row.state).not_in(_CLOSED),
-        )
-        concerned = or_(concerned, same)
-    rows = session.execute(
-        select(RegressionRow, RegressionMemberRow.run_id)  # type: ignore[call-overload]
-        .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == col(row.id))
-        .where(concerned)
-        .order_by(col(row.id).desc())
-    ).all()
-    return _one_each(rows, run_id)
-
-
-def _one_each(rows: Sequence[Any], run_id: int) -> tuple[RunRegression, ...]:
-    made = {row.id for row, member in rows if member == run_id}
-    found = {row.id: row for row, _ in rows}
+def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
+    """Newest first."""
+    made = select(RegressionMemberRow.regression_id).where(  # type: ignore[call-overload]
+        col(RegressionMemberRow.run_id) == run_id
+    )
+    own = set(session.execute(made).scalars())
+    explains = select(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)  # type: ignore[call-overload]
+    chosen = select(RegressionRow).where(or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains)))
+    rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).scalars()
     return tuple(
         RunRegression(
-            row.id, row.state, row.cause, row.metric, row.assignee, row.gpu_hours_per_day, made_by_it=row.id in made
+            row.id or 0, row.state, row.cause, row.metric, row.assignee, row.gpu_hours_per_day, made_by_it=row.id in own
         )
-        for row in found.values()
+        for row in rows
     )
+
+
+def keep_alarms(session: Session, found: Mapping[int, Mapping[str, int]]) -> None:
+    """Of each run, by metric, the regression that explains its alarm. A run without alarms has an empty entry."""
+    runs = sorted(found)
+    for start in range(0, len(runs), _AT_ONCE):
+        some = runs[start : start + _AT_ONCE]
+        known = _kept(session, some)
+        wanted = {(run, metric): regression for run in some for metric, regression in found[run].items()}
+        changed = {run for run, _ in {*known.items(), *wanted.items()} - (known.items() & wanted.items())}
+        if not changed:
+            continue
+        others = {run for run, _ in changed}
+        session.execute(delete(RunAlarmRow).where(col(RunAlarmRow.run_id).in_(others)))
+        session.add_all(
+            RunAlarmRow(run_id=run, metric=metric, regression_id=regression)
+            for (run, metric), regression in wanted.items()
+            if run in others
+        )
+        session.flush()
+
+
+def _kept(session: Session, runs: Sequence[int]) -> dict[tuple[int, str], int]:
+    chosen = select(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id)  # type: ignore[call-overload]
+    rows = session.execute(chosen.where(col(RunAlarmRow.run_id).in_(runs)))
+    return {(row.run_id, row.metric): row.regression_id for row in rows}

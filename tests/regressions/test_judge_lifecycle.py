@@ -73,7 +73,7 @@ def test_noise_reopens_nothing_and_a_fix_that_was_none_is_told_by_three_runs(
     assert regressions_in(engine)[0][0] == "open"
 
 
-@pytest.mark.parametrize("state", ["acknowledged", "expected", "invalid"])
+@pytest.mark.parametrize("state", ["acknowledged", "expected"])
 def test_while_it_lasts_nothing_else_is_opened_for_it(engine: Engine, settings: Settings, state: str) -> None:
     bring(engine, settings, [*steady(1000, 14), 1080.0])
     close(engine, state)
