@@ -43,7 +43,7 @@ class Suggestion:
     """A rule that fires in this run: why, on which facts, what it needs, and what it would set here.
 
     `set`, `env`: the change with its expressions worked out; `unset` names those whose value depends on unknown facts.
-    `withheld`: why it is kept back for now, "" where it is not.
+    `withheld`: why it is kept back for now, "" where it is not. `doubt`: of a blocker in a run that ran in spite of it.
     """
 
     rule: Rule
@@ -58,6 +58,7 @@ class Suggestion:
     open: tuple[str, ...]
     standing: Standing
     withheld: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,18 @@ def _suggestion(rule: Rule, known: Known, own: Sequence[OwnResult], blocked: boo
         open=(*open_settings, *open_env),
         standing=standing(rule, values, own),
         withheld=withheld_because(rule, values, blocked),
+        doubt=_doubt(rule, values),
+    )
+
+
+def _doubt(rule: Rule, values: Mapping[str, object]) -> str:
+    """A launch that a trainer refuses makes no iterations; one that made some has other values, or an older trainer."""
+    steps = values.get("steps_done")
+    if rule.kind != "blocker" or not isinstance(steps, int) or steps <= 0:
+        return ""
+    return (
+        f"The run made {steps} iterations in spite of this: a field is not what really ran, or its trainer does not "
+        f"check it. Correct the field if it is wrong."
     )
 
 

@@ -70,6 +70,13 @@ def test_blockers_hold_retuning_back_and_so_does_a_missing_profile() -> None:
     assert [one.rule.id for one in free.suggestions] == ["b-bring-up", "a-tune"]
 
 
+def test_a_blocker_in_a_run_that_ran_is_in_doubt() -> None:
+    rules = book(rule("c-blocked", "cp > 1", kind="blocker", phase="scale"))
+
+    assert evaluate({"cp": 2, "steps_done": 0}, rules).blockers[0].doubt == ""
+    assert evaluate({"cp": 2, "steps_done": 9}, rules).blockers[0].doubt.startswith("The run made 9 iterations")
+
+
 def test_gates_come_before_sizing_before_candidates_for_the_measured_wall_before_others() -> None:
     rules = book(
         rule("a-other", "true", wall="communication"),
