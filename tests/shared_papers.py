@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -11,8 +12,16 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 def shared_folder(name: str) -> Path:
     """`../shared/NAME`. Missing, it fails a test in CI; elsewhere, as in a public clone, the test is left out."""
     folder = SHARED / name
-    if folder.is_dir():
-        return folder
+    return folder if folder.is_dir() else _missing(folder)
+
+
+def shared_file(name: str) -> Path:
+    """`../shared/NAME`, one paper. Missing, it is as with a folder."""
+    file = SHARED / name
+    return file if file.is_file() else _missing(file)
+
+
+def _missing(path: Path) -> NoReturn:
     if os.environ.get("CI") == "true":
-        pytest.fail(f"{folder} is missing: CI must run on the shared papers")
-    pytest.skip(f"{folder} is not here; it stands beside a checkout of the project team")
+        pytest.fail(f"{path} is missing: CI must run on the shared papers")
+    pytest.skip(f"{path} is not here; it stands beside a checkout of the project team")
