@@ -20,6 +20,7 @@ from app.compare.comparison import Comparison
 from app.compare.queries import ComparedRun
 from app.compare.selection import Selection, Side
 from app.domain.comparison import Within
+from app.domain.comparison.winner import paid_with
 from app.domain.matching import Axis, Difference
 from app.domain.run import Stated
 from app.errors import FieldError, InvalidQuery
@@ -50,7 +51,7 @@ def _answer(comparison: Comparison, base_url: str) -> CompareOut:
         kind=sides.kind,
         attributed_to=sides.attributed_to,
         winner=sides.winner or None,
-        no_winner_because=list(sides.no_winner),
+        no_winner_because=list(sides.no_winner) or [price for price in [paid_with(sides.measured)] if price],
         not_measured_because=sides.not_measured or None,
         differs=told.differs,
         result=told.result,

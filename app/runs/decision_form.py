@@ -26,8 +26,7 @@ class DecisionForm:
         return self.errors.get(name, "") if action == self.action else ""
 
     def refused(self, error: ThreewallsError) -> Self:
-        # The reason of a quarantine is its note.
-        errors = {"note" if one.field == "reason" else one.field: one.message for one in error.errors}
+        errors = {one.field: one.message for one in error.errors}
         placed = {name: text for name, text in errors.items() if name in _INPUTS}
         return type(self)(self.action, self.values, placed, "" if placed else error.detail)
 

@@ -45,7 +45,7 @@ class Pin:
 
 def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int]:
     """Take a run out of every baseline, level and ranking. Raises NotFound, InvalidChange."""
-    who, reason = _checked(who, reason, field="reason", needed=True)
+    who, reason = _checked(who, reason, needed=True)
     run = _run(session, run_id)
     asked = _judge_again(session, run, f"Run {run_id} was quarantined: {reason}")
     before = {"quarantine": run.quarantine}
@@ -176,13 +176,13 @@ def _judge_again(session: Session, run: RunRow, because: str, judge_from: dateti
     return [asked]
 
 
-def _checked(who: str, note: str, *, field: str = "note", needed: bool = False) -> tuple[str, str]:
+def _checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:
     who, note = one_line(who), one_line(note)
     errors = []
     if not 0 < len(who) <= MAX_AUTHOR:
         errors.append(FieldError("author", f"must say who decides it, in 1 to {MAX_AUTHOR} characters"))
     if len(note) > MAX_NOTE or (needed and not note):
-        errors.append(FieldError(field, f"must have {'1 to' if needed else 'at most'} {MAX_NOTE:,} characters"))
+        errors.append(FieldError("note", f"must have {'1 to' if needed else 'at most'} {MAX_NOTE:,} characters"))
     if errors:
         names = ", ".join(error.field for error in errors)
         raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))

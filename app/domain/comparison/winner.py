@@ -37,6 +37,23 @@ def winner(measured: Verdict | None) -> Winner:
     return ""
 
 
+def paid_with(measured: Verdict | None) -> str:
+    """What a faster side pays with, as a sentence; empty when neither is faster, or it pays with nothing."""
+    if measured is None or measured.step_time is None or winner(measured) or measured.decision == "failed":
+        return ""
+    time, loss = measured.step_time.decision, measured.loss
+    if time not in ("improvement", "regression"):
+        return ""
+    faster, other = ("B", "A") if time == "improvement" else ("A", "B")
+    heavier = "regression" if faster == "B" else "improvement"  # the decision is about B
+    by_memory = measured.memory is not None and measured.memory.decision == heavier
+    by_loss = loss is not None and (loss.decision == "worse" if faster == "B" else not by_memory)
+    prices = [
+        price for price, paid in (("needs clearly more memory", by_memory), ("has a worse loss", by_loss)) if paid
+    ]
+    return f"{faster} is faster than {other}, but {' and '.join(prices)}."
+
+
 def why_none(
     a: Sequence[RunRecord], b: Sequence[RunRecord], comparability: Comparability, sets: tuple[Within, Within]
 ) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from types import EllipsisType
 import pytest
 
 from app.domain.comparison import SideComparison, compare_sides, told
+from app.domain.comparison.winner import paid_with
 from app.domain.detection import Prior
 from app.domain.matching import RunRecord
 from app.domain.run import Value
@@ -94,6 +95,11 @@ def test_what_is_paid_with_memory_or_loss_is_no_win() -> None:
     heavy, dull = of(b, peak_memory_bytes=66e9, loss=2.0), of(b, peak_memory_bytes=60e9, loss=2.2)
     assert "it needs 10.0\u202f% more memory" in told(compared(a, heavy)).result
     assert "its loss is 10.0\u202f% worse" in told(compared(a, dull)).result
+    assert paid_with(compared(a, of(b, peak_memory_bytes=60e9, loss=2.0)).measured) == ""
+    assert paid_with(compared(a, heavy).measured) == "B is faster than A, but needs clearly more memory."
+    assert paid_with(compared(a, dull).measured) == "B is faster than A, but has a worse loss."
+    assert paid_with(compared(heavy, a).measured) == "A is faster than B, but needs clearly more memory."
+    assert paid_with(compared(dull, a).measured) == "A is faster than B, but has a worse loss."
     for other in (heavy, dull):
         assert (compared(a, other).winner, compared(other, a).winner) == ("", "")
 
