@@ -58,7 +58,8 @@ class MemberOut(BaseModel):
     dispatcher: str | None
     usual: float | None = Field(description="The metric before, in its unit: ms, GiB.")
     slow: float | None
-    delta_pct: float | None
+    delta_pct: float | None = Field(description="Between the levels of the history, once it has them.")
+    first_delta_pct: float | None = Field(description="What the first slow run showed.")
     gpu_hours_per_day: float | None = Field(description="Null when it is not known; `cost` of one regression says why.")
     proposal: Literal["", "fixed"] = Field(description="What the service proposes for this stack.")
     joined_at: datetime

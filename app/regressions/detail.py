@@ -44,6 +44,7 @@ class MemberView:
     member: Member
     cost: Cost
     cost_factors: str
+    first_seen: str
     usual: str
     slow: str
     verdict: StoredVerdict | None
@@ -154,6 +155,7 @@ class RegressionView:
             member=member,
             cost=cost,
             cost_factors=sentences.cost_factors(cost),
+            first_seen=sentences.first_seen(self.found.metric, member),
             usual=sentences.figure_text(self.found.metric, member.usual),
             slow=sentences.figure_text(self.found.metric, member.slow),
             verdict=verdict,

@@ -59,6 +59,7 @@ def _place(members: Members, standing: Standing, candidate: Candidate, alarm: Al
     own = next((one for one in same if one.row.run_id in candidate.ids), None)
     if own is not None:
         members.refresh(own, alarm)
+        members.settle(own, standing.settled(own))
         return own
     for member in same:
         origin = standing.candidate_of(member.row.run_id)
@@ -68,6 +69,7 @@ def _place(members: Members, standing: Standing, candidate: Candidate, alarm: Al
             # What came in late shows it earlier.
             if standing.reaches(candidate, origin) and alarm.is_covered_by(member.slow_level, has_ended=True):
                 members.move(member, candidate, alarm)
+                members.settle(member, standing.settled(member))
                 return member
         elif standing.reaches(origin, candidate) and _explains(standing, member, candidate, alarm):
             return member
@@ -103,7 +105,8 @@ def _replace(members: Members, standing: Standing, member: Member) -> None:
 
 
 def _follow(members: Members, standing: Standing, member: Member) -> None:
-    """Whether its history says that it is over, or that it is back."""
+    """How large its history says that it is, whether it is over, and whether it is back."""
+    members.settle(member, standing.settled(member))
     regression = member.regression
     if regression.state == "fixed":
         back = standing.came_back(member, said_at=regression.changed_at)

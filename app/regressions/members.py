@@ -1,5 +1,6 @@
 """The rows of the regressions that a stack takes part in, and each change of them with its record."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -73,6 +74,14 @@ class Members:
         row.first_delta_pct = alarm.delta_pct
         if member.regression.state == "invalid" and self._was_withdrawn(member.regression):
             self._set_state(member.regression, "open", "reopened", f"Run {row.run_id} shows it again.")
+
+    def settle(self, member: Member, levels: tuple[float, float] | None) -> None:
+        """Its size is that between the levels of its history, once there are such; what was first seen is kept."""
+        if levels is None:
+            return
+        row = member.row
+        row.usual_level, row.slow_level = levels
+        row.delta_pct = 100 * math.expm1(row.slow_level - row.usual_level)
 
     def move(self, member: Member, candidate: Candidate, alarm: Alarm | None) -> None:
         """Another run is the first slow one. Without an alarm of its own the levels stay."""

@@ -190,6 +190,7 @@ def _member(row: Row[Any], title: str) -> Member:
         ordered_at=aware(row.ordered_at), quarantine=row.quarantine, model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, stack_key=member.stack_key, config_key=member.config_key, title=title,
         usual=figure_of(member.usual_level), slow=figure_of(member.slow_level), delta_pct=member.delta_pct,
+        first_delta_pct=member.first_delta_pct,
         gpu_hours_per_day=member.gpu_hours_per_day, proposal=member.proposal, joined_at=aware(member.joined_at),
     )  # fmt: skip
 

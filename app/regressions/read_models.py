@@ -10,6 +10,7 @@ class Member:
     """One stack that became slower. The run is the first slow one, `title` what people know the stack by.
 
     `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: why the run counts no more, or "".
+    `first_delta_pct`: what the first slow run showed.
     """
 
     run_id: int
@@ -28,6 +29,7 @@ class Member:
     usual: float | None
     slow: float | None
     delta_pct: float | None
+    first_delta_pct: float | None
     gpu_hours_per_day: float | None
     proposal: str
     joined_at: datetime

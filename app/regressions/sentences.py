@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app.domain.changes import change_text, gpu_hours
 from app.domain.cost import Cost
 from app.domain.numbers import THIN, counted, grouped, short_commit, significant, step_time
-from app.regressions.read_models import Regression
+from app.regressions.read_models import Member, Regression
 from app.storage.audit import AuditEvent
 
 _TIMES_A_DAY_SHOWN = 0.01
@@ -24,6 +24,14 @@ def what(found: Regression) -> str:
     return "Slower" if delta is None else f"{change_text(delta).size} {change_text(delta).word}"
 
 
+def first_seen(metric: str, member: Member) -> str:
+    """`6.1 %`: what the first slow run showed, where the history made it another figure; else empty."""
+    if member.delta_pct is None or member.first_delta_pct is None:
+        return ""
+    first, now = (change_text(delta, metric=metric).size for delta in (member.first_delta_pct, member.delta_pct))
+    return "" if first == now else first
+
+
 def answer(found: Regression) -> str:
     """What, how much, since which run and commit, and what it costs."""
     text = what(found)
@@ -32,7 +40,8 @@ def answer(found: Regression) -> str:
         text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]} on {stacks} stacks"
     if since := found.since:
         text += f" since run #{since.run_id}" + (f" at commit {short_commit(since.commit)}" if since.commit else "")
-    return f"{text}. {_cost(found)}"
+    seen = first_seen(found.metric, since) if since and len(found.members) == 1 else ""
+    return f"{text}.{f' First seen as {seen}.' if seen else ''} {_cost(found)}"
 
 
 def _cost(found: Regression) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.history import FollowUp, History, OpenedRegression, find_changes, follow_up
+from app.domain.history import FollowUp, History, OpenedRegression, find_changes, follow_up, settled_levels
 from app.domain.history.follow_up import SAME_LEVEL
 from app.domain.matching import BaselineRules
 from app.regressions.members import Member
@@ -24,6 +24,7 @@ class Standing:
         self._runs, self._rules, self._priors = runs, rules, priors
         self._places = {run.id: place_of(run) for run in runs}
         self._candidates = {run.id: one for one in candidates(runs) for run in one.runs}
+        self._levels: dict[tuple[object, ...], tuple[list[StackRun], History] | None] = {}
 
     def place_of_run(self, run_id: int) -> Place | None:
         """None when the run belongs to another stack now, or is gone."""
@@ -76,20 +77,41 @@ class Standing:
         value = _value(run, member.regression.metric)
         return abs(value - slow) <= max(SAME_LEVEL, (slow - usual) / 2)
 
+    def settled(self, member: Member) -> tuple[float, float] | None:
+        """The usual and the slow level of its history, in ln; None while it has none."""
+        found = self._opened(member)
+        return None if found is None else settled_levels(found[0], found[1][1])
+
     def _follow_up(
         self, member: Member, before: Place | None = None, said_at: datetime | None = None
     ) -> tuple[FollowUp, list[StackRun]] | None:
         """With the runs that make the levels; None when there are none, or the slow run is gone."""
-        place = self._places.get(member.row.run_id)
-        metric = member.regression.metric
-        runs = [run for run in self._runs if self._makes_levels(run, member, metric)]
-        runs = [run for run in runs if before is None or place_of(run) < before]
-        if place is None or not runs:
+        found = self._opened(member, before)
+        if found is None:
             return None
-        slow = sum(place_of(run) <= place for run in runs) - 1
+        opened, (runs, history) = found
         said = None if said_at is None else sum(run.created_at <= aware(said_at) for run in runs)
-        opened = OpenedRegression(slow, member.usual_level, member.slow_level)
-        return follow_up(opened, self._history(runs, member, metric), said), runs
+        return follow_up(opened, history, said), runs
+
+    def _opened(
+        self, member: Member, before: Place | None = None
+    ) -> tuple[OpenedRegression, tuple[list[StackRun], History]] | None:
+        place = self._places.get(member.row.run_id)
+        found = None if place is None else self._levels_of(member, before)
+        if place is None or found is None:
+            return None
+        slow = sum(place_of(run) <= place for run in found[0]) - 1
+        return OpenedRegression(slow, member.usual_level, member.slow_level), found
+
+    def _levels_of(self, member: Member, before: Place | None) -> tuple[list[StackRun], History] | None:
+        """The runs that make the levels, and these; found once for all members that share them."""
+        metric = member.regression.metric
+        key = (member.row.config_key, metric, self.branches_of(member), before)
+        if key not in self._levels:
+            runs = [run for run in self._runs if self._makes_levels(run, member, metric)]
+            runs = [run for run in runs if before is None or place_of(run) < before]
+            self._levels[key] = (runs, self._history(runs, member, metric)) if runs else None
+        return self._levels[key]
 
     def _makes_levels(self, run: StackRun, member: Member, metric: str) -> bool:
         branches = self.branches_of(member)
