@@ -100,7 +100,7 @@ def _names(series: Sequence[ScalingSeries], apart: Sequence[Sequence[tuple[str, 
     """Of each its dispatcher; with the one field that sets several of a dispatcher apart, else with a number."""
     dispatchers = [one.dispatcher or "unknown dispatcher" for one in series]
     with_field = [
-        f"{dispatcher}, {' '.join(fields[0])}" if len(fields) == 1 else dispatcher
+        f"{dispatcher} ({' '.join(fields[0])})" if len(fields) == 1 else dispatcher
         for dispatcher, fields in zip(dispatchers, apart, strict=True)
     ]
     chosen = with_field if len(set(with_field)) == len(series) else dispatchers

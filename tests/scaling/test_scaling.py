@@ -123,8 +123,8 @@ def test_series_of_one_kind_are_told_apart_by_what_differs(client: TestClient, s
     weak(session, 1.0, 0.97, 0.96, ep_overlap=True)
     names = {one["name"]: one["differs_in"] for one in scaling(client)["series"]}
     assert names == {
-        "alltoall, ep_overlap on": {"ep_overlap": "on"},
-        "alltoall, ep_overlap off": {"ep_overlap": "off"},
+        "alltoall (ep_overlap on)": {"ep_overlap": "on"},
+        "alltoall (ep_overlap off)": {"ep_overlap": "off"},
     }
     page = client.get("/scaling").text
     assert "ep_overlap on" in page
