@@ -155,13 +155,12 @@ def make_stack(
 
 
 def run_columns(
-    project: str, fields: Mapping[str, Value | EllipsisType], step_time_ms: float, *, place: int, iterations: int = 60
+    project: str, fields: Mapping[str, Value | EllipsisType], step_time_ms: float, *, iterations: int = 60
 ) -> dict[str, Any]:
-    """The row of a run of a stack without its series: for filling a database with many. `place` counts days."""
+    """The row of a `ci` run of a stack, without its series: for filling a database with many."""
     stated = _contract(fields)
     keys = {"stack_key": stack_key(project, stated), "config_key": config_key(project, stated)}
-    placed = {"ordered_at": FIRST_PLACE + place * timedelta(days=1), "created_at": FIRST_PLACE, "purpose": "ci"}
-    columns = _stated() | _result(step_times(step_time_ms, iterations)) | _listed(stated) | keys | placed
+    columns = _stated() | _result(step_times(step_time_ms, iterations)) | _listed(stated) | keys | {"purpose": "ci"}
     return RunRow(**columns).model_dump(exclude={"id", "project_id", "content_key"})
 
 

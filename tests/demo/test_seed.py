@@ -39,6 +39,9 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         detail = get(house.address, f"runs/{runs['dispatcher smoke, alltoall fallback']['id']}")
         assert detail["metrics"]["step_time_ms"]["value"] == pytest.approx(45_650, rel=0.005)
         assert_the_service_tells_the_story(house.address, {name: run["id"] for name, run in runs.items()})
+        assert_the_leaderboard_reads_as_the_founding_documents(
+            house.address, {name: run["id"] for name, run in runs.items()}
+        )
         assert house.stop() == 0
 
     with running("demo", tmp_path / "data") as again:
@@ -71,3 +74,26 @@ def assert_the_service_tells_the_story(address: str, ids: dict[str, int]) -> Non
 
 def members(regression: dict[str, Any]) -> set[int]:
     return {member["run_id"] for member in regression["members"]}
+
+
+def assert_the_leaderboard_reads_as_the_founding_documents(address: str, ids: dict[str, int]) -> None:
+    """The fallback is the only measurement; overlap is directional; neither is a ranking."""
+    stacks = {one["stack_key"]: one for one in get(address, "leaderboards?evidence=smoke&page_size=200")["items"]}
+
+    def stack_of(name: str) -> dict[str, Any]:
+        stack: dict[str, Any] = stacks[get(address, f"runs/{ids[name]}")["stack_key"]]
+        return stack
+
+    dispatchers = stack_of("dispatcher smoke, alltoall fallback")
+    assert [one["dispatcher"] for one in dispatchers["missing"]] == ["deepep", "hybridep"]
+    (board,) = dispatchers["boards"]
+    assert (board["reading"], board["leaders"], board["entries"]) == ("only_measurement", [], [])
+    for part in ("alltoall is the only measured fallback", "not a ranking", "says nothing about their speed"):
+        assert part in board["sentence"]
+
+    (board,) = stack_of("overlap smoke, EP overlap on")["boards"]
+    (alltoall,) = board["entries"]
+    assert (board["reading"], alltoall["directional"], alltoall["place"]) == ("only_measurement", True, None)
+    delayed, on, off = (one["duel"] and one["duel"]["outcome"] for one in alltoall["configurations"])
+    assert (delayed, on in ("undecided", "equal"), off) == (None, True, "second")
+    assert "directional only" in board["sentence"]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from app.domain.numbers import counted, percent
 from app.domain.ranking.duels import Duel
+from app.domain.ranking.ranked_run import NEED_A_PACKAGE
 from app.domain.ranking.standings import Entry, Glimpse, Reading, missing_names
 from app.domain.ranking.standings import MissingDispatcher as Missing
 
@@ -47,7 +48,7 @@ def reading_sentence(
 def _only(entries: Sequence[Entry], glimpses: Sequence[Glimpse], missing: Sequence[str]) -> str:
     """One dispatcher with a result. Others may have been seen in runs that count for nothing."""
     name = entries[0].dispatcher if entries else glimpses[0].dispatcher
-    role = "fallback" if missing else "dispatcher"
+    role = "fallback" if missing and name not in NEED_A_PACKAGE else "dispatcher"
     others = tuple(dict.fromkeys(one.dispatcher for one in glimpses if one.dispatcher != name))
     told = f"{name} is the only measured {role} of this stack. This is not a ranking."
     if others:
