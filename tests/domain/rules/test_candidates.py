@@ -1,0 +1,102 @@
+"""Rules of tuning as a whole: what the papers list is there, and no change that a rule proposes breaks a launch."""
+
+import re
+
+import pytest
+
+from app.domain.rules.change import change_of
+from app.domain.rules.engine import Evaluation, evaluate
+from app.domain.rules.load import built_in_rules
+from app.domain.rules.rule import Facts, Rule
+from tests.shared_papers import SHARED, shared_folder
+
+CONFIDENCE = {"H": "high", "M": "medium", "L": "low"}
+_ROW = re.compile(r"^\*\*([a-z0-9-]+)\*\* \| (\w+) \| (\w+) \| (\w)(?:\([^)]*\))? \| ([\d-]+)", re.MULTILINE)
+TUNING = [rule for rule in built_in_rules().rules.values() if rule.kind in ("candidate", "sizing", "warning", "gate")]
+BASE: Facts = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "tp": 1, "pp": 1, "cp": 1, "ep": 16, "etp": 1}
+
+
+def test_every_candidate_of_the_papers_is_here_as_they_have_it() -> None:
+    shared_folder("corpus")
+    paper = (SHARED / "KNOWLEDGE.md").read_text()
+    section = paper[paper.index("## C.4 Candidates") : paper.index("# D. Contradictions")]
+    listed = {
+        name: (phase, wall, CONFIDENCE[level], valid) for name, phase, wall, level, valid in _ROW.findall(section)
+    }
+
+    rules = {rule.id: rule for rule in built_in_rules().rules.values() if rule.kind == "candidate"}
+    found = {name: (rule.phase, rule.wall, rule.confidence, rule.valid) for name, rule in rules.items()}
+
+    assert len(listed) == 80
+    assert {name: found.get(name) for name in listed} == listed
+
+
+@pytest.mark.parametrize("rule", TUNING, ids=lambda rule: str(rule.id))
+def test_a_proposed_change_brings_no_blocker(rule: Rule) -> None:
+    for example in rule.examples.fires:
+        before = evaluate(example, built_in_rules())
+        after = evaluate(changed(example, before, rule.id), built_in_rules())
+
+        assert blockers(after) - blockers(before) == set()
+
+
+@pytest.mark.parametrize("rule", TUNING, ids=lambda rule: str(rule.id))
+def test_a_change_of_fields_can_be_pasted(rule: Rule) -> None:
+    example = rule.examples.fires[0]
+    told = evaluate(example, built_in_rules())
+    suggestion = told.find(rule.id)
+    assert suggestion is not None
+
+    diff = change_of(suggestion, told.facts)
+
+    for framework in (diff.megatron_lm, diff.bridge):
+        assert "{" not in framework.paste
+    if set(suggestion.set) - set(diff.already) - {"data_mode"}:
+        assert diff.megatron_lm.paste or diff.megatron_lm.remove or diff.bridge.paste
+
+
+def test_with_a_flex_backend_installed_dispatchers_come_before_overlap() -> None:
+    facts = {**BASE, "dispatcher": "alltoall", "ep_overlap": False, "exposed_comm_frac": 0.3}
+
+    with_one = order(evaluate({**facts, "installed_flex_backends": ["hybridep"]}, built_in_rules()))
+    with_none = order(evaluate({**facts, "installed_flex_backends": []}, built_in_rules()))
+
+    assert with_one.index("disp-ab-hopper") < with_one.index("eo-enable")
+    assert "disp-ab-hopper" not in with_none
+    assert "eo-enable" in with_none
+
+
+def test_nothing_is_retuned_without_a_profile_but_the_bring_up_goes_on() -> None:
+    told = evaluate({**BASE, "dispatcher": None, "steps_done": 0, "graph_impl": "none"}, built_in_rules())
+
+    retune = [one.rule.id for one in told.suggestions if one.rule.phase == "retune" and one.rule.kind == "candidate"]
+    assert retune == ["disp-alltoall-first"]
+
+
+def test_memory_that_suffices_asks_for_no_recomputation() -> None:
+    facts = {**BASE, "oom": False, "mem_alloc_peak_gb": 40.0, "recompute_granularity": "none"}
+
+    told = order(evaluate(facts, built_in_rules()))
+
+    assert [name for name in told if name.startswith("fit-rc") or name == "fit-selective-first"] == []
+
+
+def order(told: Evaluation) -> list[str]:
+    return [one.rule.id for one in told.suggestions]
+
+
+def blockers(told: Evaluation) -> set[str]:
+    return {one.rule.id for one in told.blockers}
+
+
+def changed(facts: Facts, told: Evaluation, rule: str) -> dict[str, object]:
+    """The facts after the change of a rule; what follows from them is worked out anew, unless the facts state it."""
+    suggestion = told.find(rule)
+    assert suggestion is not None
+    new = dict(facts) | {name: list(v) if isinstance(v, tuple) else v for name, v in suggestion.set.items()}
+    if suggestion.set.keys() & {"dispatcher", "dispatcher_type"}:
+        for name in {"dispatcher", "dispatcher_type", "flex_backend"} - suggestion.set.keys():
+            new.pop(name, None)
+    env = facts.get("env")
+    new["env"] = {**(env if isinstance(env, dict) else {}), **suggestion.env}
+    return new
