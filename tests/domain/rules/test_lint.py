@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.domain.rules.contradictions import contradictions
 from app.domain.rules.lint import mistakes, mistakes_of
 from app.domain.rules.load import FOLDER, built_in_rules
 from tests.domain.rules.builders import GOOD, scale_book
@@ -16,6 +17,17 @@ def test_a_rule_is_sound_and_its_examples_do_what_they_say(name: str) -> None:
 
 def test_a_rule_file_holds_at_most_300_lines() -> None:
     assert [path.name for path in FOLDER.glob("*.yaml") if len(path.read_text().splitlines()) > 300] == []
+
+
+def test_contradictions_name_rules_and_sources_that_exist() -> None:
+    book = built_in_rules()
+
+    for one in contradictions():
+        assert set(one.rules) <= book.rules.keys(), one
+        assert {*one.older_sources, *one.newer_sources} <= book.sources.keys(), one
+        assert one.older
+        assert one.newer
+        assert one.kept
 
 
 def test_a_good_rule_has_no_mistakes() -> None:

@@ -1,0 +1,169 @@
+"""The decision examples of the founding papers: which blockers and warnings fire, what is derived, what comes first.
+
+Each case goes the way of an upload: metadata, contract, facts, rules. The environment that a case lists is all of it.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
+from app.domain.contract.fields.environment import VARIABLES
+from app.domain.contract.resolve import resolve
+from app.domain.logs import parse_text
+from app.domain.matching.differences import differing
+from app.domain.metadata import read_metadata
+from app.domain.rules.engine import Evaluation, evaluate
+from app.domain.rules.facts import FACTS
+from app.domain.rules.load import built_in_rules
+from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair
+from app.domain.run import Stated
+from tests.shared_papers import SHARED, shared_folder
+
+RENAMED = {"sku": "gpu", "data": "data_mode", "rank": "profile_rank"}
+"""Names of the papers that the contract spells otherwise."""
+OFF = {"recompute_granularity": "none", "opt_offload": False, "act_offload": False, "fine_offload": []}
+"""What saves memory is off in a run that does not list it."""
+CASES = [
+    *("F01-first-bringup", "F02-import-failure", "F03-isolate-ep-overlap", "F04-overlap-misconfigured"),
+    *("F05-dsv3-128k-h100", "F06-235b-128k-gb200", "F07-host-bound-nvl72", "F08-graph-recompute-conflict"),
+    *("F09-min-gpus", "F10-fragmentation-oom", "F11-offload-choice", "F12-moonlight-recompute"),
+    *("F13-unfair-compare", "F14-hcp", "F15-nsys-claim"),
+]
+
+
+@lru_cache(maxsize=1)
+def cases() -> dict[str, Any]:
+    shared_folder("corpus")
+    paper = (SHARED / "KNOWLEDGE.md").read_text()
+    section = paper[paper.index("# F. Decision examples") :]
+    found = re.search(r"```json\n(.*?)```", section, re.DOTALL)
+    assert found is not None
+    return {case["id"]: case for case in json.loads(found[1])}
+
+
+def contract_of(run: Mapping[str, Any]) -> tuple[Mapping[str, Stated], tuple[str, ...], dict[str, object]]:
+    """The contract of a case, its unknown fields, and what it states beside: facts that are no contract field."""
+    stated = {RENAMED.get(name, name): value for name, value in run.items()}
+    stated = OFF | stated
+    stated |= {"env": dict.fromkeys(VARIABLES) | run["env"]} if "env" in run else {}
+    if stated.get("dispatcher") == "unset":
+        stated |= {"dispatcher": None, "framework": "megatron_lm"}
+    meta = {name: value for name, value in stated.items() if name in FIELDS or name == "env"}
+    contract = resolve(parse_text(""), read_metadata(meta))
+    beside = {name: value for name, value in stated.items() if name in FACTS and name not in FIELDS}
+    return contract.fields, contract.unknown, beside
+
+
+def facts_of_case(case: Mapping[str, Any]) -> dict[str, object]:
+    measured = dict(case.get("facts", {}))
+    if "headroom_frac" in measured:
+        measured.setdefault("oom", False)
+    window = measured.get("window")
+    if isinstance(window, str):
+        first, last = map(int, window.split("-"))
+        measured |= {"window": last - first + 1, "window_first": first, "window_last": last}
+    if "runs" in case:
+        return facts_of_runs(case["runs"]) | measured
+    fields, unknown, beside = contract_of(case.get("run", {}))
+    facts = facts_of(RunReading(fields, unknown=unknown)) | beside
+    if "compare_with" in case:
+        own = {name: value for name, value in case["run"].items() if name not in ("dispatcher_type", "flex_backend")}
+        facts |= facts_of_pair(differing_fields(fields, contract_of({**own, **case["compare_with"]})[0]))
+    return facts | {RENAMED.get(name, name): value for name, value in measured.items()}
+
+
+def differing_fields(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> list[str]:
+    """Fields of the keys that both runs state, differently."""
+    return [one.field for one in differing((*STACK_FIELDS, *CONFIG_FIELDS), a, b) if one.is_certain]
+
+
+def facts_of_runs(runs: list[dict[str, Any]]) -> dict[str, object]:
+    (a, _, _), (b, unknown, _) = (contract_of({k: v for k, v in run.items() if k != "id"}) for run in runs)
+    return facts_of(RunReading(b, unknown=unknown)) | facts_of_pair(differing_fields(a, b))
+
+
+def told(name: str) -> tuple[Evaluation, Mapping[str, Any]]:
+    case = cases()[name]
+    return evaluate(facts_of_case(case), built_in_rules()), case["expect"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blockers_and_warnings_fire(name: str) -> None:
+    found, expected = told(name)
+
+    assert set(expected["blockers"]) <= {one.rule.id for one in found.blockers}
+    assert set(expected.get("warnings", [])) <= {one.rule.id for one in found.warnings}
+    if not expected["blockers"]:
+        assert [one.rule.id for one in found.blockers] == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_suggestions_stand_in_order(name: str) -> None:
+    found, expected = told(name)
+    ranked = expected.get("ranked", [])
+
+    order = [one.rule.id for one in found.suggestions]
+    assert [one for one in order if one in ranked] == ranked
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_thing_to_try_is_one_of_the_expected(name: str) -> None:
+    found, expected = told(name)
+    tried = [one.rule for one in found.suggestions if one.rule.kind == "candidate" and one.rule.phase != "profile"]
+    wanted = [one for one in expected.get("ranked", []) if built_in_rules().rules[one] in tried]
+
+    assert [rule.id for rule in tried][:1] == wanted[:1]
+
+
+EVEN_SPLIT = dict.fromkeys(("pp_layout", "first_stage_layers", "last_stage_layers", "hybrid_layer_pattern"))
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "blocker"),
+    [
+        ("F09-min-gpus", {"gpus": 24}, "scale-world-identity"),
+        ("F09-min-gpus", {"gpus": 8}, "scale-gpus-below-min"),
+        ("F05-dsv3-128k-h100", {"ep_overlap": True}, "eo-no-moe-recompute"),
+        ("F06-235b-128k-gb200", {"pp_account": {}, **EVEN_SPLIT}, "scale-layers-pp"),
+        ("F10-fragmentation-oom", {"act_offload": True}, "fit-act-offload-pp"),
+    ],
+)
+def test_what_the_notes_of_the_cases_say_would_block(name: str, changed: dict[str, object], blocker: str) -> None:
+    case = cases()[name]
+
+    found = evaluate(facts_of_case({**case, "run": {**case["run"], **changed}}), built_in_rules())
+
+    assert blocker in {one.rule.id for one in found.blockers}
+
+
+def test_offloading_the_optimizer_is_warned_of_once_it_is_on() -> None:
+    case = cases()["F11-offload-choice"]
+
+    found = evaluate(facts_of_case({**case, "run": {**case["run"], "opt_offload": True}}), built_in_rules())
+
+    assert "ov-opt-offload-cost" in {one.rule.id for one in found.warnings}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_must_not_appear_does_not(name: str) -> None:
+    found, expected = told(name)
+
+    shown = {one.rule.id for one in (*found.blockers, *found.warnings, *found.suggestions)}
+    assert shown & set(expected.get("absent", [])) == set()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_derived_facts(name: str) -> None:
+    found, expected = told(name)
+
+    for fact, value in expected.get("derived", {}).items():
+        assert found.facts[{"mfu_fp8": "mfu"}.get(fact, fact)] == pytest.approx(value, rel=0.005)
+
+
+def test_the_cases_are_all_here() -> None:
+    assert sorted(cases()) == sorted(CASES)
