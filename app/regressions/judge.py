@@ -90,7 +90,7 @@ def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
             enqueue(JUDGE_STACK, work_id)
         return changed
     except Exception:
-        log.exception("stack_not_judged", work_id=work_id, stack=held.stack_key, claim=held.number)
+        log.exception("stack_not_judged", work_id=work_id, stack_key=held.stack_key, claim=held.number)
         with transaction(engine) as session:
             stack_work.give_back(session, held, again_at=utc_now() + timedelta(seconds=_RETRY_SECONDS))
         return None
@@ -119,7 +119,7 @@ def _write(session: Session, held: StackClaim, found: Pass) -> tuple[Work | None
     """What the stack does now, and how many runs got another verdict; None twice when the claim was lost."""
     work = stack_work.finish(session, held, go_on_from=found.go_on_from)
     if work is None:
-        log.warning("verdicts_dropped", stack=held.stack_key, claim=held.number)
+        log.warning("verdicts_dropped", stack_key=held.stack_key, claim=held.number)
         return None, None
     changed = list(_changed(session, held, found.judged))
     for run_id, document, because in changed:
@@ -128,7 +128,7 @@ def _write(session: Session, held: StackClaim, found: Pass) -> tuple[Work | None
     ranking.keep(session, found.ranked)
     log.info(
         "stack_judged",
-        stack=held.stack_key,
+        stack_key=held.stack_key,
         judged=sum(len(candidate.runs) for candidate, _ in found.judged),
         changed=len(changed),
         seconds=round(found.seconds, 3),
