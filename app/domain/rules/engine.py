@@ -149,6 +149,7 @@ def _is_suggestion(rule: Rule) -> bool:
 
 def _ask_all(known: Known, book: RuleBook) -> _Answers:
     answers = _Answers()
+    bases: dict[str, tuple[str, ...]] = {}
     for rule in book.rules.values():
         try:
             answer = known.ask(rule.when)
@@ -156,7 +157,11 @@ def _ask_all(known: Known, book: RuleBook) -> _Answers:
             answers.broken.append((rule, str(problem)))
             continue
         if isinstance(answer, Unknown):
-            answers.asks.append(Asking(rule, base_facts(answer.missing, known.values)))
+            for name in answer.missing:
+                if name not in bases:
+                    bases[name] = base_facts((name,), known.values)
+            missing = dict.fromkeys(base for name in answer.missing for base in bases[name])
+            answers.asks.append(Asking(rule, tuple(missing)))
         elif answer is True:
             answers.fires.append(rule)
         else:
