@@ -9,12 +9,14 @@ from sqlalchemy import Engine
 from app import queue
 from app.queue import JUDGE_STACK, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.regressions import judge
+from app.regressions.costs import refresh_costs
 from app.runs import append, claims, recompute
 from app.runs.summarise import summarise_run
 from app.settings import get_settings
 from app.storage import object_records, ranking, stack_work
 from app.storage.database import make_engine, transaction
 from app.storage.log_files import LogFiles
+from app.storage.tables import utc_now
 
 _FORGET_SECONDS = 3600
 
@@ -49,7 +51,9 @@ def sweep() -> None:
         enqueue(JUDGE_STACK, work_id)
     if _ask_for_old():
         enqueue(RECOMPUTE)
-    _forget_unused(int(time.time() // _FORGET_SECONDS))
+    period = int(time.time() // _FORGET_SECONDS)
+    _forget_unused(period)
+    _refresh_costs(period)
 
 
 def recompute_next() -> None:
@@ -76,6 +80,12 @@ def _ask_for_old() -> bool:
 @lru_cache(maxsize=1)
 def _forget_unused(period: int) -> None:  # noqa: ARG001  # it looks at every object, so once a period is enough
     object_records.forget_unused(_engine(), _log_files())
+
+
+@lru_cache(maxsize=1)
+def _refresh_costs(period: int) -> None:  # noqa: ARG001  # it looks at every regression, so once a period is enough
+    with transaction(_engine()) as session:
+        refresh_costs(session, utc_now())
 
 
 @lru_cache

@@ -24,6 +24,7 @@ from app.regressions.queries import find_regressions, get_regression
 from app.regressions.triage import Seen, change_regressions
 from app.storage import audit
 from app.storage.database import read_session
+from app.storage.tables import utc_now
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.problems import documented
 from app.web.templating import public_address
@@ -74,4 +75,4 @@ def _read(engine: Engine, ids: Sequence[int], base: str) -> list[RegressionOut]:
 def _detail(session: Session, regression_id: int, base: str) -> RegressionDetailOut:
     found = get_regression(session, regression_id)
     events = list(reversed(audit.events(session, "regression", regression_id)))
-    return detail_out(found, costs_of(session, found), events, base)
+    return detail_out(found, costs_of(session, found, utc_now()), events, base)

@@ -115,18 +115,21 @@ class CostOut(BaseModel):
 
     run_id: int
     gpu_hours_per_day: float | None
-    runs_per_day: float | None = Field(description="Over the last 14 days of the stack's history.")
+    runs_per_day: float | None = Field(
+        description="Over the last 14 days; after an upgrade on both sides of it together."
+    )
     extra_ms_per_step: float | None
     steps_per_run: int | None
     gpus: int | None
     unknown_because: str
+    nothing_because: str = Field(description="Why it costs nothing any more; empty while it costs something.")
 
     @classmethod
     def of(cls, run_id: int, cost: Cost) -> Self:
         return cls(
             run_id=run_id, gpu_hours_per_day=cost.gpu_hours_per_day, runs_per_day=cost.runs_per_day,
             extra_ms_per_step=cost.extra_ms_per_step, steps_per_run=cost.steps_per_run, gpus=cost.gpus,
-            unknown_because=cost.unknown_because,
+            unknown_because=cost.unknown_because, nothing_because=cost.nothing_because,
         )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from app.regressions.read_models import Member, Regression
 from app.storage import audit
 from app.storage.evidence import suspects_with_evidence
 from app.storage.run_records import aware
-from app.storage.tables import ProjectRow, RunRow
+from app.storage.tables import ProjectRow, RunRow, utc_now
 from app.storage.verdicts import StoredVerdict, current_verdict
 
 
@@ -96,7 +96,7 @@ class RegressionView:
 
     @cached_property
     def members(self) -> tuple[MemberView, ...]:
-        costs = costs_of(self._session, self.found)
+        costs = costs_of(self._session, self.found, utc_now())
         return tuple(self._member(member, costs[member.run_id]) for member in self.found.members)
 
     @cached_property

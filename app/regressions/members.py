@@ -8,14 +8,14 @@ from sqlalchemy import ColumnElement, delete, select, update
 from sqlmodel import Session, col
 
 from app.domain.alarms import Alarm
-from app.domain.cost import extra_ms, regression_cost, steps_of_run, total_cost
+from app.domain.cost import total_cost
 from app.domain.triage import ACTIVE
 from app.regressions.stack import Candidate
 from app.storage import audit
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow
-from app.storage.run_records import aware
+from app.storage.slowdown_cost import member_cost
 from app.storage.stack_runs import StackRun
-from app.storage.tables import ProjectRow, RunRow, utc_now
+from app.storage.tables import ProjectRow, utc_now
 
 
 @dataclass(slots=True)
@@ -142,7 +142,8 @@ class Members:
     def write(self) -> None:
         """Costs and the worst change of all regressions of the stack."""
         for member in self.of_stack:
-            member.row.gpu_hours_per_day = self._cost(member)
+            cost = member_cost(self._session, member.regression, member.row, utc_now())
+            member.row.gpu_hours_per_day = cost.gpu_hours_per_day
         self._session.flush()
         for regression in {id(member.regression): member.regression for member in self.of_stack}.values():
             rows = list(self._all_of(regression))
@@ -226,20 +227,6 @@ class Members:
         """By the service itself: what a person calls invalid stays so."""
         newest = next((one for one in audit.events(self._session, "regression", regression.id or 0)), None)
         return newest is not None and newest.by_service and newest.action == "withdrawn"
-
-    def _cost(self, member: Member) -> float | None:
-        run = self._session.execute(
-            select(RunRow.slices, RunRow.health, RunRow.gpus).where(col(RunRow.id) == member.row.run_id)  # type: ignore[call-overload]
-        ).one()
-        times = self._session.execute(
-            select(RunRow.ordered_at).where(  # type: ignore[call-overload]
-                col(RunRow.project_id) == self._project_id, col(RunRow.stack_key) == self._stack_key
-            )
-        ).scalars()
-        is_time = member.regression.metric == "step_time_ms"
-        extra = extra_ms(member.usual_level, member.slow_level) if is_time else None
-        steps = steps_of_run(run.slices, run.health)
-        return regression_cost([aware(at) for at in times], extra, steps, run.gpus).gpu_hours_per_day
 
 
 def _is_row(row: RegressionMemberRow) -> tuple[ColumnElement[bool], ...]:

@@ -47,6 +47,8 @@ def answer(found: Regression) -> str:
 def _cost(found: Regression) -> str:
     if found.gpu_hours_per_day is None:
         return "What it costs is unknown." if found.metric == "step_time_ms" else "It costs no GPU time of itself."
+    if found.gpu_hours_per_day == 0:
+        return "It costs nothing any more."
     verb = "It cost" if found.state in ("fixed", "invalid") else "It costs"
     return f"{verb} about {gpu_hours(found.gpu_hours_per_day)} GPU-hours a day."
 
@@ -64,8 +66,8 @@ def to_do(count: int, hours: float | None, without_cost: int) -> str:
 
 
 def cost_factors(cost: Cost) -> str:
-    """`1.5 runs a day × 12.5 ms more a step × 50 steps × 16 GPUs`; empty when a factor is unknown."""
-    if cost.gpu_hours_per_day is None:
+    """`1.5 runs a day × 12.5 ms more a step × 50 steps × 16 GPUs`; empty when one is unknown, or nothing is lost."""
+    if not cost.gpu_hours_per_day:
         return ""
     runs, extra, steps, gpus = cost.runs_per_day, cost.extra_ms_per_step, cost.steps_per_run, cost.gpus
     assert runs is not None and extra is not None and steps is not None and gpus is not None  # noqa: S101, PT018

@@ -10,14 +10,14 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.cost import regression_cost, steps_of_run
 from app.domain.matching import RunFacts, RunRecord
 from app.domain.upgrade import ConfigRuns, Pair, UpgradeReport, compare_sides
 from app.errors import NotFound
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.run_records import aware
+from app.storage.slowdown_cost import slowdown_cost
 from app.storage.stack_runs import COMPARED, facts_of, full_records
-from app.storage.tables import ProjectRow, RunRow
+from app.storage.tables import ProjectRow, RunRow, utc_now
 
 ANY_BRANCH = "*"
 _EVER = datetime.min.replace(tzinfo=UTC)
@@ -154,15 +154,11 @@ def _is_slower(pair: Pair) -> bool:
 
 
 def _cost(session: Session, pair: Pair) -> float | None:
-    """GPU-hours a day; the stack runs as often as it did on both sides together."""
+    """GPU-hours a day."""
     assert pair.measured.step_time is not None  # noqa: S101  # only slower pairs cost
-    times = session.execute(
-        select(col(RunRow.ordered_at)).where(col(RunRow.stack_key).in_((pair.old.stack_key, pair.new.stack_key)))
-    ).scalars()
-    row = session.get_one(RunRow, int(pair.new.run))
     extra = pair.measured.step_time.candidate_ms - pair.measured.step_time.baseline_ms
-    cost = regression_cost([aware(at) for at in times], extra, steps_of_run(row.slices, row.health), row.gpus)
-    return cost.gpu_hours_per_day
+    stacks = (pair.old.stack_key, pair.new.stack_key)
+    return slowdown_cost(session, int(pair.new.run), stacks, extra, utc_now()).gpu_hours_per_day
 
 
 def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple[OpenedRegression, ...]:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.domain.cost import extra_ms, regression_cost, runs_per_day, steps_of_run, total_cost
+from app.domain.cost import clock, extra_ms, regression_cost, runs_per_day, steps_of_run, total_cost
 
 LAST = datetime(2026, 11, 20, 3, tzinfo=UTC)
 
@@ -17,8 +17,12 @@ def before(*days: float) -> list[datetime]:
 @pytest.mark.parametrize(
     ("days", "expected"),
     [
-        ([], None),
+        ([], 0.0),
         ([0], None),
+        ([14.1, 15, 16], 0.0),  # it has stopped
+        ([-1, -2], 0.0),  # no run yet
+        ([1, 3], 1 / 3),  # up to now, not to the newest run
+        ([13], None),
         ([0, 20], None),  # the other run is older than the window
         ([0, 14], 1 / 14),
         ([0, 0], 2.0),  # two at once: a day is the least that a rate is taken over
@@ -33,7 +37,7 @@ def before(*days: float) -> list[datetime]:
     ],
 )
 def test_runs_per_day(days: list[float], expected: float | None) -> None:
-    assert runs_per_day(before(*days)) == (None if expected is None else pytest.approx(expected))
+    assert runs_per_day(before(*days), LAST) == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +51,7 @@ def test_runs_per_day(days: list[float], expected: float | None) -> None:
     ],
 )
 def test_cost(days: list[float], extra: float, steps: int, gpus: int, expected: float) -> None:
-    cost = regression_cost(before(*days), extra, steps, gpus)
+    cost = regression_cost(before(*days), extra, steps, gpus, now=LAST)
     assert cost.gpu_hours_per_day == pytest.approx(expected)
     assert cost.unknown_because == ""
 
@@ -67,13 +71,13 @@ def test_cost(days: list[float], extra: float, steps: int, gpus: int, expected: 
 def test_unknown_stays_unknown_with_the_reason(
     days: list[float], extra: float | None, steps: int | None, gpus: int | None, because: str
 ) -> None:
-    cost = regression_cost(before(*days), extra, steps, gpus)
+    cost = regression_cost(before(*days), extra, steps, gpus, now=LAST)
     assert cost.gpu_hours_per_day is None
     assert because in cost.unknown_because
 
 
 def test_the_factors_stand_beside_the_number() -> None:
-    cost = regression_cost(before(0, 1, 2), 12.5, 50, 16)
+    cost = regression_cost(before(0, 1, 2), 12.5, 50, 16, now=LAST)
     assert (cost.runs_per_day, cost.extra_ms_per_step, cost.steps_per_run, cost.gpus) == (1.0, 12.5, 50, 16)
 
 
@@ -102,3 +106,29 @@ def test_steps_of_a_run(spans: list[tuple[int, int]], read: int | None, expected
 @pytest.mark.parametrize(("costs", "expected"), [([], None), ([None], None), ([1.5, None], 1.5), ([1.5, 2.5], 4.0)])
 def test_the_cost_of_several_stacks_is_the_sum_of_the_known(costs: list[float | None], expected: float | None) -> None:
     assert total_cost(costs) == expected
+
+
+def test_what_is_over_or_runs_no_more_costs_nothing_and_says_why() -> None:
+    stopped = regression_cost(before(20, 21, 22), 12.5, 50, 16, now=LAST)
+    assert (stopped.gpu_hours_per_day, stopped.nothing_because) == (0.0, "it had no run in the last 14 days")
+    back = regression_cost(before(0, 1, 2), 12.5, 50, 16, now=LAST, is_over=True)
+    assert (back.gpu_hours_per_day, back.nothing_because) == (0.0, "its runs are back at the usual level")
+    memory = regression_cost(before(20, 21), None, 50, 16, now=LAST)
+    assert (memory.gpu_hours_per_day, memory.nothing_because) == (None, "")
+
+
+CLOCKS = [
+    # days before LAST of the newest place and of the newest upload, whether it is a replay; the time of the history
+    (0.5, 0.5, False, 0.5),  # in use
+    (60, 0, False, 60),  # an old history that was loaded today: as it was at its end
+    (60, 15, False, 0),  # nothing came in for two weeks
+    (60, 15, True, 60),
+    (-30, 0, False, 0),  # a commit time in the future
+    (None, None, False, 0),
+]
+
+
+@pytest.mark.parametrize(("place", "upload", "is_replay", "expected"), CLOCKS)
+def test_the_time_of_a_history(place: float | None, upload: float | None, is_replay: bool, expected: float) -> None:
+    newest = [None if days is None else before(days)[0] for days in (place, upload)]
+    assert clock(newest[0], newest[1], LAST, is_replay=is_replay) == before(expected)[0]

@@ -125,7 +125,9 @@ def test_each_slow_down_opens_its_regression_at_its_run_and_noise_opens_none(cli
     assert set(found) == {FIRST_OF_25_11, SLOW}
 
     upgrade, slow = found[FIRST_OF_25_11], found[SLOW]
-    assert (upgrade["kind"], upgrade["worst_delta_pct"]) == ("upgrade", pytest.approx(9.2, abs=0.1))
+    # 9.2 % in its first run, 8.8 % over the three that the container ran.
+    assert (upgrade["kind"], upgrade["worst_delta_pct"]) == ("upgrade", pytest.approx(8.8, abs=0.1))
+    assert upgrade["members"][0]["first_delta_pct"] == pytest.approx(9.2, abs=0.1)
     assert "25.09-py3 -> nvcr.io/nvidia/pytorch:25.11-py3" in upgrade["cause"]
     assert (slow["kind"], slow["worst_delta_pct"]) == ("run", pytest.approx(47.0, abs=0.1))
     assert [member["commit"][:8] for member in slow["members"]] == [SLOW]

@@ -76,13 +76,14 @@ def test_one_regression_says_how_its_cost_was_made(client: TestClient, make: Mak
     assert cost == {
         "run_id": stack.since, "gpu_hours_per_day": pytest.approx(1000 * 50 * 16 / 3.6e6), "runs_per_day": 1.0,
         "extra_ms_per_step": pytest.approx(1000.0), "steps_per_run": 50, "gpus": 16, "unknown_because": "",
+        "nothing_because": "",
     }  # fmt: skip
     assert [event["action"] for event in answer["events"]] == ["opened"]
 
 
 def test_a_cost_that_is_not_known_says_why(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
-        lonely = make_slow_stack(session, stack="lonely", days=(0, 1))
+        lonely = make_slow_stack(session, stack="lonely", days=(0, 1), ordered_at=FIRST + timedelta(days=16))
         memory = make_slow_stack(session, stack="memory")
     for stack, metric, because in (
         (lonely, "step_time_ms", "fewer than 2 runs"),

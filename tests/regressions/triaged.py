@@ -14,7 +14,7 @@ from app.domain.verdict_document import verdict_document
 from app.storage import audit
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.stack_runs import full_records
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, utc_now
 from app.storage.verdicts import put_verdict
 from tests.builders import make_project, make_run
 
@@ -64,7 +64,7 @@ def make_slow_stack(
             "stack_key": keys["stack"],
             "config_key": keys["config"],
             "ordered_at": FIRST + timedelta(days=k),
-            "created_at": FIRST + timedelta(days=k),
+            "created_at": utc_now(),
             "log_step_time": value,
             "step_time_se": 0.002,
             "window_length": 46,
