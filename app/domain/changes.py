@@ -1,9 +1,14 @@
-"""How a change of a figure is written: sign, percent, word, interval. `+3.4 % slower (2.1 to 4.7)`."""
+"""How a change of a figure is written, everywhere: sign, percent, word, interval. `+3.4 % slower (2.1 to 4.7)`.
+
+The word tells the direction, and the interval is given in the direction of the word: what rises may carry a plus, what
+falls never has a minus beside its word (`2.0 % faster (0.1 to 3.7)`). An interval that holds both directions says both
+in words: `0.58 % faster (1.0 slower to 2.2 faster)`. In tables whose columns have no words all numbers are `signed`.
+"""
 
 import math
 from dataclasses import dataclass
 
-from app.domain.numbers import THIN, grouped, percent
+from app.domain.numbers import grouped, percent
 
 _WORDS = {
     "step_time_ms": ("slower", "faster"),
@@ -18,7 +23,7 @@ _NO_CHANGE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class ChangeText:
-    """`delta` has its sign; `interval` is given in the direction of `word`, empty where there is none."""
+    """`delta` is signed, to stand without a word; `size` has no sign. `interval` is empty where there is none."""
 
     delta: str
     size: str
@@ -26,26 +31,39 @@ class ChangeText:
     interval: str
 
     @property
+    def figure(self) -> str:
+        """`+3.4 % slower`, `2.0 % faster`, `the same`."""
+        return f"+{self.sentence}" if self.delta.startswith("+") else self.sentence
+
+    @property
+    def sentence(self) -> str:
+        """The same without the plus, as it stands in a sentence."""
+        return self.word if self.word == THE_SAME else f"{self.size} {self.word}"
+
+    @property
     def text(self) -> str:
-        """`+3.4 % slower (2.1 to 4.7)`; `the same (-0.20 to 0.20)`."""
-        size = self.word if self.word == THE_SAME else f"{self.delta} {self.word}"
-        return size + (f" ({self.interval})" if self.interval else "")
+        """`+3.4 % slower (2.1 to 4.7)`; `the same (0.20 faster to 0.20 slower)`."""
+        return self.figure + (f" ({self.interval})" if self.interval else "")
 
 
 def change_text(
     delta_pct: float, ci_low_pct: float | None = None, ci_high_pct: float | None = None, metric: str = "step_time_ms"
 ) -> ChangeText:
     """The change of `metric` in percent of itself, with the ends of its interval."""
-    if abs(delta_pct) < _NO_CHANGE:
-        return ChangeText(f"0.00{THIN}%", f"0.00{THIN}%", THE_SAME, _interval(ci_low_pct, ci_high_pct, rises=True))
-    rises = delta_pct > 0
-    word = _WORDS.get(metric, _OTHERWISE)[0 if rises else 1]
+    words = _WORDS.get(metric, _OTHERWISE)
+    rises = delta_pct > 0 or abs(delta_pct) < _NO_CHANGE
     return ChangeText(
-        delta=f"{'+' if rises else ''}{percent(delta_pct)}",
-        size=percent(abs(delta_pct)),
-        word=word,
-        interval=_interval(ci_low_pct, ci_high_pct, rises=rises),
+        delta=signed(delta_pct),
+        size=percent(_shown(abs(delta_pct))),
+        word=THE_SAME if abs(delta_pct) < _NO_CHANGE else words[0 if rises else 1],
+        interval=_interval(ci_low_pct, ci_high_pct, words if rises else words[::-1], rises=rises),
     )
+
+
+def signed(delta_pct: float) -> str:
+    """`+3.4 %`, `−2.0 %`, `0.00 %`: for where no word stands beside it."""
+    value = _shown(delta_pct)
+    return f"{'+' if value > 0 else ''}{percent(value)}"
 
 
 def gpu_hours(hours: float) -> str:
@@ -61,11 +79,17 @@ def daily_cost(hours: float) -> str:
     return f"{'' if text.startswith('under') else 'about '}{text} GPU-hours a day"
 
 
-def _interval(low: float | None, high: float | None, *, rises: bool) -> str:
+def _shown(delta_pct: float) -> float:
+    """Zero when all digits that are shown are zeros, so that nothing is `+0.00 %`."""
+    return 0.0 if abs(delta_pct) < _NO_CHANGE else delta_pct
+
+
+def _interval(low: float | None, high: float | None, words: tuple[str, str], *, rises: bool) -> str:
+    """In the direction of the word, `words[0]`; `words[1]` is its opposite."""
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ""
     if not rises:
         low, high = -high, -low
     decimals = 2 if max(abs(low), abs(high)) < 0.995 else 1
-    # Adding zero turns -0.0 into 0.0.
-    return f"{grouped(round(low, decimals) + 0.0, decimals)} to {grouped(round(high, decimals) + 0.0, decimals)}"
+    ends = grouped(abs(low), decimals), grouped(abs(high), decimals)
+    return f"{ends[0]} {words[1]} to {ends[1]} {words[0]}" if low < 0 < high else f"{ends[0]} to {ends[1]}"

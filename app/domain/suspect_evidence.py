@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from app.domain.changes import change_text
 from app.domain.contract.values import shown
 from app.domain.detection.step_time import RELEVANT_SHIFT
 from app.domain.matching import Suspect
-from app.domain.numbers import counted, percent
+from app.domain.numbers import counted
 from app.domain.run import Stated
 from app.domain.verdict_document import MeasuredContrast, VerdictDocument
 
@@ -143,8 +144,13 @@ def _of_contrast(contrast: MeasuredContrast | None) -> tuple[Suspect, ...]:
         return ()
     found = contrast.comparability
     differ = (*found.stack, *found.knobs)
-    reason = "The only field that is known to differ." if len(differ) == 1 else f"One of {len(differ)} that differ."
-    return tuple(Suspect(one.axis, one.field, reason, one) for one in differ)
+    reason = (
+        "The only field of the contract that is known to differ."
+        if len(differ) == 1
+        else f"One of {len(differ)} that differ."
+    )
+    code = (Suspect(one.axis, one.field, "All code between the two commits.", one) for one in found.other_code)
+    return (*(Suspect(one.axis, one.field, reason, one) for one in differ), *code)
 
 
 def _standing(change: float | None, past: PastResults | None, elsewhere: OtherStacks | None) -> Standing:
@@ -175,12 +181,11 @@ def _sentences(past: PastResults | None, elsewhere: OtherStacks | None) -> tuple
 
 
 def _past_sentence(past: PastResults) -> str:
-    size, word = percent(abs(past.median_pct)), "slower" if past.median_pct >= 0 else "faster"
+    told = change_text(past.median_pct, past.low_pct, past.high_pct)
     where = f"on {counted(len(past.stacks), 'stack')}"
     if past.n == 1:
-        return f"Measured here once, {where}: {size} {word}."
-    span = f"{percent(past.low_pct)} to {percent(past.high_pct)}"
-    return f"Measured here in {past.n} A/Bs {where}: {size} {word} (median; {span})."
+        return f"Measured here once, {where}: {told.sentence}."
+    return f"Measured here in {past.n} A/Bs {where}: {told.sentence} (median; {told.interval})."
 
 
 def _stacks_sentence(elsewhere: OtherStacks) -> str:

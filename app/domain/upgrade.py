@@ -12,7 +12,7 @@ from app.domain.contract.values import comparable
 from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate, Verdict, family_prior, judge
 from app.domain.detection.baseline import select_baseline
 from app.domain.matching import Comparability, Difference, RunFacts, RunRecord, compare_contracts
-from app.domain.matching.selection import current_level
+from app.domain.matching.levels import current_level
 
 UPGRADE_FIELDS = (
     "container",

@@ -6,18 +6,14 @@ The short lines of reports are in `verdict_words.py`. `label` turns the name of 
 from collections.abc import Iterator, Sequence
 
 from app.domain.changes import THE_SAME, change_text
-from app.domain.detection import StepTimeChange
-from app.domain.matching import Difference, NearMiss
+from app.domain.detection import StepTimeChange, sentences
+from app.domain.detection.certainty import certainty, shows_no_difference
+from app.domain.matching import NearMiss
 from app.domain.numbers import THIN, counted, percent
 from app.domain.verdict_document import MeasuredContrast, VerdictDocument
-from app.domain.verdict_words import Label, differences, listed_runs, side_text
+from app.domain.verdict_words import Label, listed_runs, notes, sides_text, whose
 
 _MOST_FIELDS = 5
-_CERTAINTY = {
-    "regression": "certain enough to act on",
-    "improvement": "beyond what launches of the same job vary",
-    "inconclusive": "too uncertain to call",
-}
 
 
 def numbered(run: str) -> str:
@@ -32,28 +28,13 @@ def answer(document: VerdictDocument, label: Label = numbered) -> str:
 
 def what_would_decide(document: VerdictDocument) -> str:
     """How many runs would decide an inconclusive verdict; empty for another, and where it does not hang on runs."""
-    time = document.verdict.step_time
-    if document.decision != "inconclusive" or time is None or time.decision != "inconclusive":
-        return ""
-    if time.need_runs is not None:
-        more = counted(time.need_runs, "more run")
-        return f"{more} of this commit would decide, if the difference stays what it is."
-    if time.alternative is None:
-        return "Not even 20 runs on each side would decide: the difference lies too close to what counts as one."
-    reruns = time.alternative.reruns
-    with_reruns = f" and {counted(reruns, 'more run')} of this commit" if reruns else ""
-    return (
-        "More runs of this commit alone would not decide: the baseline is what limits. "
-        f"{counted(time.alternative.baseline_runs, 'baseline run')} instead of {len(document.verdict.baseline_used)}"
-        f"{with_reruns} would."
-    )
+    return sentences.what_would_decide(document.verdict)
 
 
 def further_notes(document: VerdictDocument) -> tuple[str, ...]:
     """The notes of the verdict without what stands elsewhere: what was left out, and what would decide."""
-    elsewhere = ("Left out: ", "More runs of this commit alone", "Not even 20 runs")
-    notes = (note for note in document.verdict.notes if not note.startswith(elsewhere))
-    return tuple(note for note in notes if "of this commit would decide" not in note)
+    told = what_would_decide(document)
+    return tuple(note for note in notes(document) if note != told)
 
 
 def contrast_sentence(contrast: MeasuredContrast) -> str:
@@ -62,22 +43,10 @@ def contrast_sentence(contrast: MeasuredContrast) -> str:
     one = found.stack[0]
     before, after = sides_text(one)
     n = counted(len(contrast.measured.baseline_used or contrast.runs), "run")
-    whose = f"It may be {one.field}"
-    if found.knobs:
-        whose = f"Knobs differ, too, so it belongs to no single field: {differences(found.knobs)}"
-    elif found.attributed_to:
-        whose = f"The difference belongs to {one.field}, as far as contracts can tell"
     if time is None:
         return f"{n} that had {one.field} {before} instead of {after} came closest, and cannot be measured against."
-    against = f"than {n} with {one.field} {before} instead of {after}, {_certain(time)}"
-    return f"{_size(time)} {against}. {whose}. A single-field contrast, no verdict on the code."
-
-
-def sides_text(one: Difference) -> tuple[str, str]:
-    """Both sides; of names in one folder (`nvcr.io/nvidia/nemo:26.06`) their last parts."""
-    before, after = side_text(one.field, one.a), side_text(one.field, one.b)
-    (folder, _, old), (other_folder, _, new) = before.rpartition("/"), after.rpartition("/")
-    return (old, new) if folder and folder == other_folder else (before, after)
+    told = _measured(time, "than", "against", f"{n} with {one.field} {before} instead of {after}", certainty(time))
+    return f"{told}. {_first(whose(found))}. A single-field contrast, no verdict on the code."
 
 
 def baseline_words(document: VerdictDocument) -> str:
@@ -141,39 +110,41 @@ def _closest(miss: NearMiss, label: Label) -> str:
 
 
 def _speed(document: VerdictDocument, time: StepTimeChange) -> str:
-    against, found = baseline_words(document), document.comparability
+    against, found, sure = baseline_words(document), document.comparability, _certainty(document, time)
     if not document.raises_regression and found is not None and found.kind == "matched_ab":
         knob = found.knobs[0]
         before, after = sides_text(knob)
-        against = f"with {knob.field} {after} instead of {before}"
+        against = f"{knob.field} {after} instead of {before} (matched A/B, one knob)"
         if time.decision == "no_change":
-            return f"As fast {against}, to within 2{THIN}% (matched A/B, one knob)."
-        return f"{_size(time)} {against} (matched A/B, one knob), {_certainty(document, time)}."
+            return f"As fast with {against}, to within 2{THIN}%."
+        return f"{_measured(time, 'with', 'with', against, sure)}."
     if time.decision == "no_change":
         text = f"As fast as {against}, to within 2{THIN}%"
     else:
-        text = f"{_size(time)} than {against}, {_certainty(document, time)}"
+        text = _measured(time, "than", "against", against, sure)
     if not document.raises_regression and found is not None and found.kind == "side_by_side":
         return f"{text}. {counted(len(found.knobs), 'knob')} differ, so it is evidence about none of them alone."
     return f"{text}."
+
+
+def _measured(time: StepTimeChange, than: str, against: str, other: str, sure: str) -> str:
+    """`3.4 % slower than ...`; of what may be either: `No difference shown against ...: 0.31 % slower (...)`."""
+    told = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
+    if shows_no_difference(time):
+        return f"No difference shown {against} {other}: {told.sentence} ({told.interval}), {sure}"
+    size = "As fast" if told.word == THE_SAME else told.sentence
+    return f"{size} {than} {other}, {sure}"
 
 
 def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def _size(time: StepTimeChange) -> str:
-    change = change_text(time.delta_pct)
-    return "As fast" if change.word == THE_SAME else f"{change.size} {change.word}"
+def _first(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _certainty(document: VerdictDocument, time: StepTimeChange) -> str:
     if document.rests_on is not None:
         return f"directional: {counted(document.rests_on, 'iteration')}"
-    return _certain(time)
-
-
-def _certain(time: StepTimeChange) -> str:
-    if time.needs_confirmation:
-        return "but on few iterations: a full run must confirm it"
-    return _CERTAINTY.get(time.decision, f"to within 2{THIN}%")
+    return certainty(time)

@@ -5,9 +5,13 @@
 
 from collections.abc import Callable, Sequence
 
+from app.domain.changes import change_text
 from app.domain.detection import StepTimeChange, Verdict
-from app.domain.matching import Difference, NearMiss, Suspect
-from app.domain.numbers import contract_value, counted, grouped, percent, short_commit
+from app.domain.detection.certainty import CERTAIN_ENOUGH, UNCERTAIN, certainty, shows_no_difference
+from app.domain.detection.sentences import left_out_note
+from app.domain.matching import Comparability, Difference, NearMiss, Suspect
+from app.domain.matching.assessment import UPGRADES
+from app.domain.numbers import THIN, contract_value, counted, percent, short_commit
 from app.domain.run import Stated
 from app.domain.verdict_document import MeasuredContrast, VerdictDocument
 
@@ -45,7 +49,8 @@ def _verdict_line(document: VerdictDocument, label: Label) -> str:
     verdict = document.verdict
     word = decision_word(verdict.decision)
     if verdict.decision == "no_baseline":
-        return f"{word}: {_what_stands_between(document.misses, label)}"
+        measured = _measured_after_upgrade(document.contrast)
+        return f"{word}; {measured}" if measured else f"{word}: {_what_stands_between(document.misses, label)}"
     if verdict.step_time is None or verdict.decision == "failed":
         return f"{word}: {verdict.reason}"
     if not document.raises_regression:
@@ -62,11 +67,12 @@ def baseline_line(document: VerdictDocument, label: Label = as_named, offered: i
     if found is None:
         many = len(document.left_out) if offered is None else offered
         none_fits = f"none of {counted(many, 'run')} can be one"
-        return f"baseline: {none_fits if many else 'no earlier run of its stack'}"
+        beside = _contrast_beside(document.contrast, label)
+        return f"baseline: {none_fits if many else 'no earlier run of its stack'}{beside}"
     kind = BASELINES.get(document.baseline_kind, document.baseline_kind.replace("_", " "))
     differ = [*found.stack, *found.knobs, *found.beside]
     listing = f"differs in {differences(differ)}" if differ else "nothing that is known differs"
-    evidence = f" (matched A/B: evidence about {found.attributed_to})" if found.kind == "matched_ab" else ""
+    evidence = f" ({_evidence(found)})" if found.kind == "matched_ab" else ""
     runs = f"{counted(len(document.baseline), 'run')} ({listed_runs(document.baseline, label)})"
     return f"baseline: {runs}, {kind}; {listing}{evidence}"
 
@@ -78,20 +84,15 @@ def worst_change(verdict: Verdict) -> str:
         worse_time = time is not None and time.decision == "regression" and time.delta_pct > memory.delta_pct
         if not worse_time:
             return f"peak memory +{percent(memory.delta_pct)} higher, where {percent(memory.alarm_pct)} is the limit"
-    return f"step time {step_time_change(time)}" if time is not None else verdict.reason
+    if time is None:
+        return verdict.reason
+    return f"step time{', no difference shown:' if shows_no_difference(time) else ''} {step_time_change(time)}"
 
 
 def step_time_change(time: StepTimeChange) -> str:
-    """`+3.4 % slower (2.1 to 4.7, 99 % interval)`, the interval in the direction of the word."""
-    slower = time.delta_pct >= 0
-    low, high = (time.ci_low_pct, time.ci_high_pct) if slower else (-time.ci_high_pct, -time.ci_low_pct)
-    decimals = 2 if max(abs(low), abs(high)) < 0.995 else 1
-    ends = f"{grouped(low, decimals)} to {grouped(high, decimals)}, 99 % interval"
-    return f"{signed(time.delta_pct)} {'slower' if slower else 'faster'} ({ends})"
-
-
-def signed(delta_pct: float) -> str:
-    return f"{'+' if delta_pct >= 0 else ''}{percent(delta_pct)}"
+    """`+3.4 % slower (2.1 to 4.7, 99 % interval)`."""
+    told = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
+    return f"{told.figure} ({told.interval}, 99{THIN}% interval)"
 
 
 def confidence(verdict: Verdict) -> str:
@@ -99,14 +100,8 @@ def confidence(verdict: Verdict) -> str:
     if verdict.loss is not None and verdict.loss.decision == "worse":
         return f"the loss is {percent(verdict.loss.delta_pct or 0.0)} higher, explain that first"
     if verdict.memory is not None and verdict.memory.decision == "regression":
-        return "certain enough to act on"
-    if time is not None and time.needs_confirmation:
-        return "on few iterations, so a full run must confirm it"
-    return {
-        "regression": "certain enough to act on",
-        "improvement": "beyond what launches of the same job vary",
-        "no_change": "shown to be within 2 %",
-    }.get(verdict.decision, "too uncertain to call")
+        return CERTAIN_ENOUGH
+    return UNCERTAIN if time is None else certainty(time)
 
 
 def differences(found: Sequence[Difference]) -> str:
@@ -133,13 +128,8 @@ def listed_runs(runs: Sequence[str], label: Label = as_named) -> str:
 def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[str]:
     """What a single-field contrast measured, and whose the difference is."""
     found = contrast.comparability
-    whose = (
-        f"the difference belongs to {found.attributed_to}"
-        if found.attributed_to
-        else f"knobs differ, too, so it belongs to no single field: {differences(found.knobs)}"
-    )
     where = f"{listed_runs(contrast.runs, label)}, in {differences(found.stack)}"
-    lines = [f"Single-field contrast with {where}: {whose}. This is no verdict on the code."]
+    lines = [f"Single-field contrast with {where}: {whose(found)}. This is no verdict on the code."]
     if found.one_is_benchmark_only:
         lines += [
             "One side is benchmark only (forced routing or made-up data): its speed promises nothing for training."
@@ -148,6 +138,25 @@ def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[
         change = step_time_change(contrast.measured.step_time)
         lines += [f"Measured: step time {change}; {confidence(contrast.measured)}."]
     return lines
+
+
+def whose(found: Comparability) -> str:
+    """To what the difference of a contrast belongs, as far as contracts and commits can tell."""
+    field = found.stack[0].field
+    if found.knobs:
+        return f"knobs differ, too, so it belongs to no single field: {differences(found.knobs)}"
+    if found.attributed_to is None:
+        return f"it may be {field}"
+    if found.other_code:
+        return f"it may be {field}, and it may be the code, which is another, too: {differences(found.other_code)}"
+    return f"the difference belongs to {field}, as far as contracts can tell"
+
+
+def sides_text(one: Difference) -> tuple[str, str]:
+    """Both sides; of names in one folder (`nvcr.io/nvidia/nemo:26.06`) their last parts."""
+    before, after = side_text(one.field, one.a), side_text(one.field, one.b)
+    (folder, _, old), (other_folder, _, new) = before.rpartition("/"), after.rpartition("/")
+    return (old, new) if folder and folder == other_folder else (before, after)
 
 
 def miss_line(miss: NearMiss, label: Label = as_named) -> str:
@@ -168,7 +177,8 @@ def notes(document: VerdictDocument) -> list[str]:
     """The rest of the story. Runs that were left out have a list of their own."""
     if document.decision in ("no_baseline", "failed"):
         return []
-    return [note for note in document.verdict.notes if not note.startswith("Left out: ")]
+    listed = {left_out_note(dropped) for dropped in document.verdict.dropped}
+    return [note for note in document.verdict.notes if note not in listed]
 
 
 def left_out(document: VerdictDocument, label: Label = as_named) -> list[str]:
@@ -185,9 +195,37 @@ def left_out_runs(document: VerdictDocument) -> list[tuple[str, str]]:
 
 def _what_stands_between(misses: Sequence[NearMiss], label: Label) -> str:
     if not misses:
-        return "there is no other run."
+        return "there is no earlier run to compare with"
     nearest = misses[0]
     if nearest.never_a_baseline_because and not nearest.fields:
         return f"{label(nearest.run)} is of the same stack, but {nearest.never_a_baseline_because}"
     differ = nearest.comparability.stack or nearest.comparability.knobs
     return f"{label(nearest.run)} differs in {differences(differ)}" if differ else f"{label(nearest.run)} came closest"
+
+
+def _measured_after_upgrade(contrast: MeasuredContrast | None) -> str:
+    """`against container train:2026.09: step time +6.8 % slower (...), a contrast; certain enough to act on`."""
+    if contrast is None or contrast.measured.step_time is None:
+        return ""
+    found = contrast.comparability
+    one = found.stack[0]
+    if one.field not in UPGRADES:
+        return ""
+    others = f" and {counted(len(found.knobs), 'other knob')}" if found.knobs else ""
+    against = f"against {one.field} {sides_text(one)[0]}{others}"
+    return f"{against}: {worst_change(contrast.measured)}, a contrast; {confidence(contrast.measured)}"
+
+
+def _contrast_beside(contrast: MeasuredContrast | None, label: Label) -> str:
+    if contrast is None:
+        return ""
+    found = contrast.comparability
+    runs = f"{counted(len(contrast.runs), 'run')} ({listed_runs(contrast.runs, label)})"
+    return f"; contrast with {runs}, differs in {differences([*found.stack, *found.knobs, *found.other_code])}"
+
+
+def _evidence(found: Comparability) -> str:
+    """An A/B of two commits is evidence about both."""
+    if found.other_code:
+        return f"one knob and the code: evidence about {found.attributed_to} only as far as the code is not the cause"
+    return f"matched A/B: evidence about {found.attributed_to}"

@@ -9,9 +9,9 @@ from app.domain.detection import Prior
 from app.domain.matching import Assessment, LeftOut, RunFacts, RunRecord, compare_contracts, nearest_misses
 from app.domain.matching.assessment import conclude, measure_contrast, nearest_contrast
 from app.domain.matching.baseline import BaselineChoice, left_out, nearest_run
+from app.domain.matching.levels import current_level
 from app.domain.matching.selection import (
     Selection,
-    current_level,
     offered_to_experiment,
     select,
     unfit_because,
@@ -20,9 +20,9 @@ from app.domain.matching.selection import (
 from app.domain.run import Metric
 from app.domain.verdict_document import VerdictDocument, verdict_document
 from app.regressions import elsewhere
-from app.storage.family import Family
 from app.regressions.pass_reading import PassReading
 from app.regressions.stack import Candidate, Stack
+from app.storage.family import Family
 
 MOST_LEFT_OUT = 20
 """Runs that are no baseline, listed with the reason; a history of thousands would bury the answer."""

@@ -20,10 +20,9 @@ from app.domain.verdict_sentences import (
     answer,
     baseline_words,
     further_notes,
-    sides_text,
     what_would_decide,
 )
-from app.domain.verdict_words import left_out_runs
+from app.domain.verdict_words import left_out_runs, sides_text
 from app.storage.evidence import suspects_with_evidence
 from app.storage.run_records import RunDetail
 from app.storage.run_regressions import RunRegression, regressions_of

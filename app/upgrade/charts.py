@@ -53,7 +53,7 @@ def _row(row: StackRow, name: str) -> dict[str, Any]:
         "high": row.time.ci_high_pct,
         "word": row.word,
         "change": change.text,
-        "label": f"{change.delta} {change.word}",
+        "label": change.figure,
     }
 
 

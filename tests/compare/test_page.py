@@ -56,7 +56,7 @@ def test_what_differs_comes_first_then_what_may_be_said_then_the_figures(client:
     order += ("matched A/B B is better", "A step of B is 24.0 % faster than one of A", "Figures", "Steady windows")
     places = [text.index(part) for part in order]
     assert places == sorted(places)
-    assert re.search(r"Step time 31\.28 s ± 0\.41 23\.78 s ± 0\.31 −24\.0 % faster \(.*?\) better", text)
+    assert re.search(r"Step time 31\.28 s ± 0\.41 23\.78 s ± 0\.31 24\.0 % faster \(.*?\) better", text)
     assert "Peak memory 61.4 GiB 61.4 GiB the same no change" in text
     assert "Loss at the end" in text
 

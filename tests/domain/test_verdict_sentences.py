@@ -43,10 +43,16 @@ def plain(text: str) -> str:
             "same job vary. 2 knobs differ, so it is evidence about none of them alone.",
         ),
         (
-            make_record(fields={"container": "train:2026.10"}, slower=0.05),
+            make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="89abcdef01"),
             "No run of this stack can be its baseline yet. 5.1 % slower than 12 runs with container train:2026.09 "
-            "instead of train:2026.10, certain enough to act on. The difference belongs to container, as far as contracts "
-            "can tell. A single-field contrast, no verdict on the code.",
+            "instead of train:2026.10, certain enough to act on. It may be container, and it may be the code, which is "
+            "another, too: commit (01234567 -> 89abcdef). A single-field contrast, no verdict on the code.",
+        ),
+        (
+            make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="0123456789"),
+            "No run of this stack can be its baseline yet. 5.1 % slower than 12 runs with container train:2026.09 "
+            "instead of train:2026.10, certain enough to act on. The difference belongs to container, as far as "
+            "contracts can tell. A single-field contrast, no verdict on the code.",
         ),
         (
             make_record(fields={"container": "train:2026.10", "gpu": "B200"}),
@@ -55,7 +61,7 @@ def plain(text: str) -> str:
     ],
 )
 def test_the_answer_says_how_much_against_what_and_how_sure_it_is(candidate: RunRecord, text: str) -> None:
-    assert plain(answer(make_document(candidate, make_baseline()))) == text
+    assert plain(answer(make_document(candidate, make_baseline(commit="0123456789")))) == text
 
 
 def test_the_first_run_of_all_has_nothing_to_be_compared_with() -> None:
@@ -88,7 +94,10 @@ def test_memory_that_counts_as_a_regression_comes_first() -> None:
 
 def test_an_inconclusive_verdict_says_what_would_decide_and_says_it_once() -> None:
     document = make_document(make_record(slower=0.03), make_baseline(2), prior=DEFAULT_PRIOR)
-    assert "too uncertain to call" in answer(document)
+    assert plain(answer(document)) == (
+        "No difference shown against the last 2 runs of this stack: 3.1 % slower (3.5 faster to 10.2 slower), too "
+        "uncertain to call."
+    )
     told = what_would_decide(document)
     assert "would" in told
     assert not any("would decide" in note or note.startswith("Left out") for note in further_notes(document))

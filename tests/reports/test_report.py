@@ -9,6 +9,7 @@ from sqlmodel import Session
 from starlette.testclient import TestClient
 
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow
+from app.storage.run_regressions import keep_alarms
 from app.storage.tables import ProjectRow, RunRow
 from tests.builders import make_run
 from tests.reports.judged import Lab, nightly
@@ -95,8 +96,8 @@ def test_commits_are_linked_by_the_templates_of_the_project(client: TestClient, 
 
 
 def test_a_knob_that_was_turned_is_named_with_its_axis(client: TestClient, lab: Lab) -> None:
-    nightly(lab)
-    slow = lab.run({"dispatcher": "deepep"}, slower=0.2)
+    nightly(lab, commit="same")
+    slow = lab.run({"dispatcher": "deepep"}, slower=0.2, commit="same")
     lab.judge(slow)
     lines = comment(client, lab, slow)
     assert lines[1].endswith("(matched A/B: evidence about dispatcher)")
@@ -116,14 +117,63 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
     moved = lab.run({"container": "train:2026.10"}, slower=0.2)
     lab.judge(moved)
     lines = comment(client, lab, moved)
-    assert lines[0] == "**◌ no baseline: run 12 differs in container (train:2026.09 -&gt; train:2026.10)**  "
-    assert lines[1] == "baseline: no earlier run of its stack"
+    assert lines[0] == (
+        "**◌ no baseline; against container train:2026.09: step time +22.2 % slower (19.1 to 25.3, 99 % interval), "
+        "a contrast; certain enough to act on**  "
+    )
+    assert lines[1].startswith(
+        "baseline: no earlier run of its stack; contrast with 12 runs (run 1, run 2, run 3, run 4"
+    )
+    assert "differs in container (train:2026.09 -&gt; train:2026.10), commit (0000000b -&gt; 0000000c)" in lines[1]
     text = "\n".join(lines)
-    assert "the difference belongs to container. This is no verdict on the code." in text
+    assert "it may be container, and it may be the code, which is another, too: commit (0000000b" in text
+    assert "This is no verdict on the code." in text
     assert "| worse |" in text
     assert "**Nearest misses**" in text
     assert "regression" not in text
     assert as_json(client, lab, moved)["exit_code"] == 4
+
+
+def test_a_contrast_on_one_commit_belongs_to_its_field_and_one_of_two_commits_has_two_suspects(
+    client: TestClient, lab: Lab
+) -> None:
+    nightly(lab, commit="same")
+    moved = lab.run({"container": "train:2026.10"}, slower=0.2, commit="same")
+    lab.judge(moved)
+    text = "\n".join(comment(client, lab, moved))
+    assert "the difference belongs to container, as far as contracts can tell. This is no verdict on the code." in text
+    lab.records.pop()
+    other = lab.run({"container": "train:2026.10"}, slower=0.2, commit="other")
+    lab.judge(other)
+    assert [one["field"] for one in as_json(client, lab, other)["verdict"]["suspects"]] == ["container", "commit"]
+
+
+def test_only_an_upgrade_puts_its_contrast_on_line_1(client: TestClient, lab: Lab) -> None:
+    nightly(lab, fields={"seq_len": 4096})
+    longer = lab.run({"seq_len": 8192}, slower=0.2)
+    lab.judge(longer)
+    assert comment(client, lab, longer)[0] == "**◌ no baseline: run 12 differs in seq\\_len (4096 -&gt; 8192)**  "
+
+
+def test_a_ci_run_of_another_commit_is_no_clean_a_b(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    slow = lab.run({"dispatcher": "deepep"}, slower=0.2)
+    lab.judge(slow)
+    assert "(one knob and the code: evidence about dispatcher only as far as" in comment(client, lab, slow)[1]
+
+
+def test_a_first_run_says_that_nothing_came_before_it(client: TestClient, lab: Lab) -> None:
+    first = lab.run(quarantined="bad node")
+    lab.judge(first)
+    assert comment(client, lab, first)[0] == "**◌ no baseline: there is no earlier run to compare with**  "
+
+
+def test_what_is_shown_to_be_the_same_has_no_suspects(client: TestClient, lab: Lab) -> None:
+    nightly(lab, 20)
+    same = [lab.run(commit="same") for _ in range(8)]
+    lab.judge(*same)
+    report = as_json(client, lab, same[0])["verdict"]
+    assert (report["verdict"], report["suspects"]) == ("no_change", [])
 
 
 def test_a_provisional_verdict_says_what_to_state(client: TestClient, lab: Lab) -> None:
@@ -176,6 +226,7 @@ def test_a_regression_that_covers_it_is_named(client: TestClient, lab: Lab) -> N
     lab.session.add(
         RegressionMemberRow(regression_id=number, run_id=slow, stack_key=row.stack_key, config_key=row.config_key)
     )
+    keep_alarms(lab.session, {later: {"step_time_ms": number}})
     address = f"[regression {number}](http://testserver/regressions/{number})"
     assert (
         f"- {address}, open, opened by this run: commit bad; 1 stack; about 62 GPU-hours a day; with Ada"

@@ -52,6 +52,21 @@ def centre(log_step_times: FloatArray) -> float:
     return middle + float(np.mean(np.clip(log_step_times - middle, -limit, limit)))
 
 
+def range_if_apart(log_step_times: Sequence[float], variance: float) -> float:
+    """The range (ln) of launches of one job when it is more than their variation allows, else 0.
+
+    Of a few all must lie together: which one is the bad one, nobody can say. Of five and more it takes one that would
+    be left out of a baseline.
+    """
+    values = np.array(log_step_times)
+    allowed = max(5 * math.sqrt(variance), _LEAST_OUTLIER)
+    width = float(np.ptp(values))
+    if len(values) >= _FEWEST_TO_HUBER:
+        furthest = float(np.max(np.abs(values - np.median(values))))
+        return width if furthest > max(allowed, 6 * mad(values)) else 0.0
+    return width if width > allowed else 0.0
+
+
 def unusable_as_baseline(run: RunEstimate, *, also_short: bool = False) -> str:
     """Why a run's figures can be no baseline, empty when they can: stricter than what a candidate needs."""
     if why := run.unusable_because:

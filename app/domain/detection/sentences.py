@@ -1,9 +1,12 @@
-"""A verdict in plain words. Intervals are given in the direction of the word: `3.4 % faster (2.1 to 4.7)`."""
+"""A verdict in plain words. How a change is written: `app/domain/changes.py`; how sure it is: `certainty.py`."""
 
 import math
 from collections.abc import Iterator
 
-from app.domain.detection.values import LossChange, MemoryChange, Prior, StepTimeChange, Verdict
+from app.domain.changes import change_text
+from app.domain.detection.certainty import certainty, shows_no_difference
+from app.domain.detection.values import DroppedRun, LossChange, MemoryChange, Prior, StepTimeChange, Verdict
+from app.domain.numbers import THIN, counted, percent
 
 
 def reason(verdict: Verdict, obstacle: str) -> str:
@@ -11,9 +14,9 @@ def reason(verdict: Verdict, obstacle: str) -> str:
     if verdict.decision == "no_baseline":
         return "There is no usable run to compare with."
     if verdict.decision == "failed":
-        iterations = count(verdict.loss.not_finite_iterations, "iteration") if verdict.loss else "some iterations"
+        iterations = counted(verdict.loss.not_finite_iterations, "iteration") if verdict.loss else "some iterations"
         return f"The loss was not finite in {iterations}: the speed of this run is no evidence of anything."
-    return " ".join(_reasons(verdict, obstacle))
+    return _plain(" ".join(_reasons(verdict, obstacle)))
 
 
 def _reasons(verdict: Verdict, obstacle: str) -> Iterator[str]:
@@ -30,12 +33,12 @@ def _reasons(verdict: Verdict, obstacle: str) -> Iterator[str]:
 
 def notes(verdict: Verdict) -> tuple[str, ...]:
     """Everything else that a careful reader would ask, one sentence each, most important first."""
-    return tuple(_notes(verdict))
+    return tuple(map(_plain, _notes(verdict)))
 
 
 def _notes(verdict: Verdict) -> Iterator[str]:
-    if verdict.step_time is not None:
-        yield from _what_next(verdict.step_time, len(verdict.baseline_used))
+    if told := what_would_decide(verdict):
+        yield told
     if verdict.memory is not None and verdict.memory.decision != "regression":
         yield _memory_note(verdict.memory)
     if verdict.looks > 1:
@@ -44,12 +47,40 @@ def _notes(verdict: Verdict) -> Iterator[str]:
         yield prior_sentence(verdict.prior, len(verdict.baseline_used), verdict.step_time.run_to_run_sd)
         callable_from = percent(verdict.step_time.smallest_callable_pct)
         yield f"The smallest slow-down this comparison could have called is {callable_from}."
-    yield from (f"Left out: {dropped.run} ({dropped.why})." for dropped in verdict.dropped)
+    yield from (left_out_note(dropped) for dropped in verdict.dropped)
+
+
+def what_would_decide(verdict: Verdict) -> str:
+    """How many runs would decide an inconclusive verdict; empty for another, and where it does not hang on runs."""
+    change = verdict.step_time
+    if verdict.decision != "inconclusive" or change is None or change.decision != "inconclusive":
+        return ""
+    if change.reruns_apart_pct is not None:
+        return (
+            "Reruns of one job that lie so far apart were not the same job, or one of them had a bad node: "
+            "quarantine the one that is wrong."
+        )
+    if change.need_runs is not None:
+        more = counted(change.need_runs, "more run")
+        return f"{more} of this commit would decide, if the difference stays what it is."
+    if change.alternative is None:
+        return "Not even 20 runs on each side would decide: the difference lies too close to what counts as one."
+    reruns = change.alternative.reruns
+    with_reruns = f" and {counted(reruns, 'more run')} of this commit" if reruns else ""
+    return (
+        "More runs of this commit alone would not decide: the baseline is what limits. "
+        f"{counted(change.alternative.baseline_runs, 'baseline run')} instead of {len(verdict.baseline_used)}"
+        f"{with_reruns} would."
+    )
+
+
+def left_out_note(dropped: DroppedRun) -> str:
+    return f"Left out: {dropped.run} ({dropped.why})."
 
 
 def prior_sentence(prior: Prior, baseline_runs: int, sd: float) -> str:
     """Where the run-to-run variation came from: this baseline, other configurations, or an assumption."""
-    runs = count(baseline_runs, "baseline run")
+    runs = counted(baseline_runs, "baseline run")
     others = f"{prior.configurations} other configurations" if prior.configurations else ""
     assumed = percent(100 * math.sqrt(prior.variance))
     if baseline_runs == 1:
@@ -58,53 +89,14 @@ def prior_sentence(prior: Prior, baseline_runs: int, sd: float) -> str:
     return f"{runs}; run-to-run variation {percent(100 * sd)}, from these and {others or f'an assumed {assumed}'}."
 
 
-def percent(value: float) -> str:
-    """One decimal, two below 1 %."""
-    decimals = 2 if abs(value) < 0.995 else 1
-    return f"{_number(value, decimals)} %"
-
-
-def count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
 def _step_time_sentence(change: StepTimeChange, baseline_runs: int) -> str:
-    against = f"{_change(change)} than its {count(baseline_runs, 'baseline run')}"
-    match change.decision:
-        case "regression" if change.needs_confirmation:
-            return f"{against}, but on few iterations: a full run must confirm it."
-        case "regression":
-            return f"{against}, certain enough to act on."
-        case "improvement":
-            return f"{against}, beyond what launches of the same job vary."
-        case "no_change":
-            return f"As fast as its {count(baseline_runs, 'baseline run')}, to within 2 %: {_change(change)}."
-        case "inconclusive":
-            return f"{against}: too uncertain to call."
-
-
-def _change(change: StepTimeChange) -> str:
-    slower = change.delta_pct >= 0
-    low, high = (change.ci_low_pct, change.ci_high_pct) if slower else (-change.ci_high_pct, -change.ci_low_pct)
-    decimals = 2 if max(abs(low), abs(high)) < 0.995 else 1
-    interval = f"({_number(low, decimals)} to {_number(high, decimals)})"
-    return f"{percent(abs(change.delta_pct))} {'slower' if slower else 'faster'} {interval}"
-
-
-def _what_next(change: StepTimeChange, baseline_runs: int) -> Iterator[str]:
-    if change.decision != "inconclusive":
-        return
-    if change.need_runs is not None:
-        yield f"{count(change.need_runs, 'more run')} of this commit would decide, if the difference stays what it is."
-    elif change.alternative is None:
-        yield "Not even 20 runs on each side would decide: the difference lies too close to what counts as one."
-    else:
-        reruns = change.alternative.reruns
-        with_reruns = f" and {count(reruns, 'more run')} of this commit" if reruns else ""
-        yield (
-            f"More runs of this commit alone would not decide: the baseline is what limits. "
-            f"{change.alternative.baseline_runs} baseline runs instead of {baseline_runs}{with_reruns} would."
-        )
+    told = change_text(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
+    size, runs = f"{told.sentence} ({told.interval})", f"its {counted(baseline_runs, 'baseline run')}"
+    if change.decision == "no_change":
+        return f"As fast as {runs}, to within 2 %: {size}."
+    if shows_no_difference(change):
+        return f"No difference shown against {runs}: {size}, {certainty(change)}."
+    return f"{size} than {runs}, {certainty(change)}."
 
 
 def _memory_alarm(memory: MemoryChange) -> str:
@@ -130,6 +122,6 @@ def _loss_alarm(loss: LossChange, faster: bool) -> str:
     return f"The loss is {higher}: explain that first."
 
 
-def _number(value: float, decimals: int) -> str:
-    # Adding zero turns -0.0 into 0.0, which would print as "-0.0".
-    return f"{round(value, decimals) + 0.0:.{decimals}f}"
+def _plain(sentence: str) -> str:
+    """With the spaces of text: reasons and notes are values of the API, too."""
+    return sentence.replace(THIN, " ")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.domain.detection.baseline import MOST_BASELINE_RUNS, Baseline, centre
+from app.domain.detection.baseline import MOST_BASELINE_RUNS, Baseline, centre, range_if_apart
 from app.domain.detection.prior import degrees_of_freedom, moderated_variance
 from app.domain.detection.special import t_quantile
 from app.domain.detection.values import Decision, Prior, RunEstimate, RunsNeeded, StepTimeChange
@@ -77,10 +77,17 @@ class Comparison:
 
 
 def compare_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior) -> StepTimeChange:
-    """Judge k >= 1 usable reruns, pooled, against m >= 1 clean baseline runs."""
+    """Judge k >= 1 usable reruns, pooled, against m >= 1 clean baseline runs. Reruns that contradict each other decide
+    nothing: their mean is a step time that none of them had.
+    """
     k, m = len(candidates), len(baseline.used)
     comparison = _comparison(candidates, baseline, prior)
     change = _describe(comparison, k, m, centre(baseline.log_step_times))
+    apart = range_if_apart(
+        [run.log_step_time for run in candidates], max(comparison.variance, comparison.candidate_noise)
+    )
+    if apart:
+        return replace(change, decision="inconclusive", reruns_apart_pct=_pct(apart))
     if change.decision == "inconclusive":
         need = comparison.need_runs(k, m)
         alternative = comparison.cheapest_alternative(k, m) if need is None else None
@@ -89,9 +96,9 @@ def compare_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, pri
     return replace(change, needs_confirmation=rests_on_short)
 
 
-def decide_step_time(candidate: RunEstimate, baseline: Baseline, prior: Prior) -> Decision:
-    """The decision of `compare_step_time` on one run, without all that is told beside it."""
-    return _comparison([candidate], baseline, prior).decide(1, len(baseline.used))
+def decide_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior) -> Decision:
+    """What the test says of runs that are pooled, without all that is told beside it."""
+    return _comparison(candidates, baseline, prior).decide(len(candidates), len(baseline.used))
 
 
 def throughput_pct(change: StepTimeChange) -> tuple[float, float, float]:

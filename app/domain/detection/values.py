@@ -110,7 +110,8 @@ class StepTimeChange:
     `shift` and `standard_error` are in ln, `ci_*` bound a 99 % interval, `smallest_callable_pct` is the smallest
     slow-down this comparison could have called. `need_runs`: further reruns that would decide an inconclusive result;
     `alternative` when no number of reruns up to 20 would. `run_to_run_sd` is the moderated one that was used (ln).
-    `needs_confirmation`: a regression that rests on short runs.
+    `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
+    reruns lie where that is more than launches vary; they then decide nothing together.
     """
 
     decision: Decision
@@ -127,6 +128,7 @@ class StepTimeChange:
     need_runs: int | None = None
     alternative: RunsNeeded | None = None
     needs_confirmation: bool = False
+    reruns_apart_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ class Assessment:
     """`raises_regression` is false for an experiment: its result is an A/B, however slow it is.
 
     `rests_on`: iterations of the shorter side of an A/B that is a direction only, because a side is short; else None.
-    `misses` and `contrast` are looked for only without a baseline, `suspects` only with one.
+    `misses` and `contrast` are looked for only without a baseline, `suspects` only with one and where something may
+    have changed.
     """
 
     verdict: Verdict
@@ -89,7 +90,9 @@ def conclude(
     rests_on = _rests_on(verdict, candidates, choice.runs) if is_experiment else None
     if rests_on is not None:
         verdict = replace(verdict, notes=(_direction(rests_on), *verdict.notes))
-    found = suspects(candidate, choice.runs, choice.comparability)
+    # What is shown to be the same has no cause.
+    same = verdict.decision == "no_change"
+    found = () if same else suspects(candidate, choice.runs, choice.comparability)
     quarantined = all(one.quarantined for one in candidates)
     return Assessment(verdict, choice, not is_experiment and not quarantined, rests_on, found)
 

@@ -12,7 +12,8 @@ from app.domain.detection import DEFAULT_PRIOR, Prior
 from app.domain.matching.comparability import Comparability, compare_contracts
 from app.domain.matching.record import RunFacts, RunRecord
 from app.domain.matching.selection import (
-    OLDER,
+    BEYOND_NEWEST,
+    OLDER_LEVEL,
     BaselineKind,
     BaselineRules,
     Selection,
@@ -96,9 +97,13 @@ def _passed_over(run: RunFacts | None, selection: Selection[RunFacts], newest: M
     """Why a usable run was not taken."""
     if run is None or not selection.runs:
         return ""
+    if selection.golden:
+        return f"run {selection.golden} is pinned as the golden baseline"
+    if run.run in selection.beyond:
+        return BEYOND_NEWEST
     chosen = selection.runs[-1].config_key
     if run.config_key == chosen:
-        return OLDER
+        return OLDER_LEVEL
     if run.config_key in newest and chosen in newest:
         knobs = compare_contracts(newest[run.config_key], newest[chosen]).knobs
         return f"another configuration: {listed(one.field for one in knobs)}"

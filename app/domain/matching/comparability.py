@@ -69,6 +69,11 @@ class Comparability:
         return self.stack[0].field if self.kind == "contrast" and not self.knobs else None
 
     @property
+    def other_code(self) -> tuple[Difference, ...]:
+        """Commits that differ: what is measured may be the code's in any case."""
+        return tuple(one for one in self.beside if one.axis == "code")
+
+    @property
     def differences(self) -> tuple[Difference, ...]:
         return (*self.stack, *self.knobs, *self.following, *self.beside)
 

@@ -1,20 +1,18 @@
 """Which earlier runs are the baseline, from facts alone: no contract is read, however long the history is."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.detection.baseline import MOST_BASELINE_RUNS, select_baseline
-from app.domain.detection.step_time import RELEVANT_SHIFT, decide_step_time
-from app.domain.history import find_changes
-from app.domain.history.segmentation import SHORTEST_SEGMENT
+from app.domain.detection.baseline import MOST_BASELINE_RUNS
+from app.domain.matching.levels import confirmed_level
 from app.domain.matching.record import RunFacts
 
 BaselineKind = Literal["golden", "same_config", "last_config", "nearest", "none"]
 UNCONFIRMED = "it stands out from the level before it, which no third run has confirmed yet"
-OLDER = "older than the current level of the history, or than the newest 20 runs"
+OLDER_LEVEL = "older than the current level of the history"
+BEYOND_NEWEST = f"older than the newest {MOST_BASELINE_RUNS} runs of the current level"
 
 F = TypeVar("F", bound=RunFacts)
 F_co = TypeVar("F_co", bound=RunFacts, covariant=True)
@@ -32,13 +30,16 @@ class BaselineRules:
 class Selection(Generic[F_co]):
     """`runs`: oldest first, of one config key; none when `kind` is `none`. `refused`: why others of the stack are none.
 
-    `passed_over`: runs that could be a baseline and were not taken.
+    `passed_over`: runs that could be a baseline and were not taken. `golden`: the pinned one that came before all of
+    them, else empty. `beyond`: names of those of the chosen level that are older than its newest 20.
     """
 
     kind: BaselineKind
     runs: tuple[F_co, ...]
     refused: Mapping[str, str]
     passed_over: tuple[F_co, ...]
+    golden: str = ""
+    beyond: frozenset[str] = frozenset()
 
 
 def select(
@@ -53,13 +54,16 @@ def select(
     stack = [one for one in earlier if one.stack_key == run.stack_key and one.run != run.run]
     refused = {one.run: why for one in stack if (why := _refusal(one, run, rules))}
     usable = [one for one in stack if one.run not in refused]
-    kind, chosen = _choose(run, usable, rules, prior)
+    kind, level, golden = _choose(run, usable, rules, prior)
+    chosen = level[-MOST_BASELINE_RUNS:]
     used = {one.run for one in chosen}
     if kind in ("same_config", "last_config"):
         newer = usable[usable.index(chosen[-1]) + 1 :]
         refused |= {one.run: UNCONFIRMED for one in newer if one.config_key == chosen[-1].config_key}
         usable = [one for one in usable if one.run not in refused]
-    return Selection(kind, tuple(chosen), refused, tuple(one for one in usable if one.run not in used))
+    passed_over = tuple(one for one in usable if one.run not in used)
+    beyond = frozenset(one.run for one in level) - used
+    return Selection(kind, tuple(chosen), refused, passed_over, golden, beyond)
 
 
 def offered_to_experiment(run: RunFacts, earlier: Sequence[F]) -> list[F]:
@@ -100,12 +104,6 @@ def unfit_because(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str
     return f"it is not of the baseline branch {rules.branch}"
 
 
-def current_level(runs: Sequence[F], prior: Prior) -> list[F]:
-    """The newest 20 runs of the last level of their history."""
-    level = find_changes([one.estimate.log_step_time for one in runs], prior).current
-    return list(runs[level.start : level.stop])[-MOST_BASELINE_RUNS:]
-
-
 def _refusal(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str:
     """Why `earlier`, of the same stack key, is no baseline of `run`; empty when it may be one."""
     return unfit_because(earlier, run, rules) or _of_another_kind(earlier, run)
@@ -125,45 +123,21 @@ def _of_another_kind(earlier: RunFacts, run: RunFacts) -> str:
     return "" if earlier.has_shape_of(run) else "its model has another shape"
 
 
-def _choose(run: RunFacts, usable: Sequence[F], rules: BaselineRules, prior: Prior) -> tuple[BaselineKind, list[F]]:
+def _choose(
+    run: RunFacts, usable: Sequence[F], rules: BaselineRules, prior: Prior
+) -> tuple[BaselineKind, list[F], str]:
+    """The kind, the runs of the chosen level, and the name of the golden run where one is pinned."""
     pinned = [one for one in usable if one.run in rules.pinned]
     if pinned:
         # Reruns of the golden commit are as golden as itself, and sharpen every verdict.
-        return "golden", with_reruns(pinned[-1], usable)[-MOST_BASELINE_RUNS:]
+        return "golden", with_reruns(pinned[-1], usable), pinned[-1].run
     same = [one for one in usable if one.config_key == run.config_key]
     if same:
-        return "same_config", _confirmed_level(same, prior)
+        return "same_config", confirmed_level(same, prior), ""
     if usable:
         last = [one for one in usable if one.config_key == usable[-1].config_key]
-        return "last_config", _confirmed_level(last, prior)
-    return "none", []
-
-
-def _confirmed_level(runs: Sequence[F], prior: Prior) -> list[F]:
-    """The current level without the last one or two runs, where each of them is a change by itself.
-
-    Three make a level of their own. Before that they would hide the change from the runs that are to confirm it, and
-    two far ones are taken for a level together with the run before them.
-    """
-    level = current_level(runs, prior)
-    before = [one.estimate.log_step_time for one in level[:-1]]
-    if not before or abs(level[-1].estimate.log_step_time - statistics.median(before)) < RELEVANT_SHIFT:
-        return level
-    if _stand_out(runs, SHORTEST_SEGMENT, prior) is not None:
-        return level
-    shorter = (_stand_out(runs, last, prior) for last in range(SHORTEST_SEGMENT - 1, 0, -1))
-    return next((found for found in shorter if found is not None), level)
-
-
-def _stand_out(runs: Sequence[F], last: int, prior: Prior) -> list[F] | None:
-    """The level before the `last` runs, when all of these are a change from it, in one direction; else None."""
-    earlier, tail = runs[:-last], runs[-last:]
-    if len(earlier) < SHORTEST_SEGMENT:
-        return None
-    rest = current_level(earlier, prior)
-    against = select_baseline([one.estimate for one in rest], prior.variance)
-    decisions = {decide_step_time(one.estimate, against, prior) for one in tail}
-    return rest if decisions in ({"regression"}, {"improvement"}) else None
+        return "last_config", confirmed_level(last, prior), ""
+    return "none", [], ""
 
 
 def _words(semantic_class: str) -> str:

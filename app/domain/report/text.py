@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from app.domain.changes import signed
 from app.domain.contract.fields import METRICS
 from app.domain.detection import Verdict
 from app.domain.detection.metric_changes import MetricChange
@@ -20,7 +21,6 @@ from app.domain.verdict_words import (
     left_out,
     miss_line,
     notes,
-    signed,
     suspect_line,
 )
 

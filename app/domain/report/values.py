@@ -17,6 +17,7 @@ from app.domain.verdict_words import left_out_runs
 def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | None = None) -> dict[str, Any]:
     """Without `schema`, which says whose JSON it is. `suspects`: with evidence, where a service has some."""
     verdict, time = document.verdict, document.verdict.step_time
+    undecided = verdict.decision == "inconclusive"
     found: dict[str, object] = {
         "verdict": verdict.decision,
         "exit_code": exit_code(verdict.decision, raises_regression=document.raises_regression),
@@ -27,8 +28,9 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
         "fields_to_supply": document.to_supply,
         "metrics": document.metrics,
         "loss": verdict.loss,
-        "need_runs": None if time is None else time.need_runs,
-        "would_decide": None if time is None else time.alternative,
+        "need_runs": time.need_runs if undecided and time else None,
+        "would_decide": time.alternative if undecided and time else None,
+        "reruns_apart_pct": None if time is None else time.reruns_apart_pct,
         "smallest_callable_pct": None if time is None else time.smallest_callable_pct,
         "needs_confirmation": time is not None and time.needs_confirmation,
         "looks": verdict.looks,

@@ -1,12 +1,14 @@
 """The overall verdict: what decides, and what a reader is told."""
 
+import math
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from app.domain.detection import DEFAULT_PRIOR, Outcome, Prior, RunEstimate, Verdict, judge
-from app.domain.detection.sentences import percent
+from app.domain.detection.certainty import certainty
+from app.domain.numbers import THIN
 from tests.domain.detection.runs import make_run, make_runs
 
 FAMILY = Prior(0.006**2, 5, 7)
@@ -100,8 +102,19 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
             {},
             "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary.",
         ),
-        (0.0, {}, "As fast as its 5 baseline runs, to within 2 %: 0.00 % slower (-1.6 to 1.6)."),
-        (0.015, {}, "1.5 % slower (-0.1 to 3.1) than its 5 baseline runs: too uncertain to call."),
+        (0.0, {}, "As fast as its 5 baseline runs, to within 2 %: the same (1.6 faster to 1.6 slower)."),
+        (
+            0.015,
+            {},
+            "No difference shown against its 5 baseline runs: 1.5 % slower (0.1 faster to 3.1 slower), "
+            "too uncertain to call.",
+        ),
+        (
+            -0.017,
+            {},
+            "1.7 % faster (0.1 to 3.2) than its 5 baseline runs, too uncertain to call: an improvement has to be sure "
+            "to 99.8 %, and this is sure to 99.5 %.",
+        ),
         (
             -0.05,
             MORE_MEMORY,
@@ -117,7 +130,7 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
         (
             0.0,
             {"loss": 2.1},
-            "As fast as its 5 baseline runs, to within 2 %: 0.00 % slower (-1.6 to 1.6). "
+            "As fast as its 5 baseline runs, to within 2 %: the same (1.6 faster to 1.6 slower). "
             "The loss is 5.0 % higher: explain that first.",
         ),
         (
@@ -164,11 +177,63 @@ def test_an_outlier_of_the_baseline_is_named() -> None:
     assert "Left out: run 3 (22.1 % slower than the other baseline runs)." in found.notes
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"), [(0.123, "0.12 %"), (-0.001, "0.00 %"), (0.996, "1.0 %"), (3.44, "3.4 %"), (-12.06, "-12.1 %")]
-)
-def test_percent(value: float, shown: str) -> None:
-    assert percent(value) == shown
+APART = [
+    # Shifts of reruns against a baseline that varies by 0.45 %; what comes out.
+    ([0.05, 0.05], "regression"),
+    ([0.03, 0.07], "regression"),
+    ([0.0, 0.10], "inconclusive"),
+    ([-0.10, 0.0], "inconclusive"),
+    ([0.04, 0.05, 0.12], "inconclusive"),
+    ([0.05] * 6 + [0.07], "regression"),
+    ([0.05] * 6 + [0.15], "inconclusive"),
+    ([-0.03, 0.03], "inconclusive"),  # their mean would be no change
+]
+
+
+@pytest.mark.parametrize(("slower", "decision"), APART)
+def test_reruns_that_contradict_each_other_decide_nothing(slower: list[float], decision: str) -> None:
+    found = judge([make_run(f"c{k}", shift) for k, shift in enumerate(slower)], BASELINE, FAMILY)
+    assert found.decision == decision
+    assert found.step_time is not None
+    apart = found.step_time.reruns_apart_pct
+    assert (apart is None) == (decision != "inconclusive")
+    if apart is not None:
+        assert apart == pytest.approx(100 * math.expm1(max(slower) - min(slower)))
+        assert "but its runs lie" in found.reason
+        assert found.notes[0].startswith("Reruns of one job that lie so far apart were not the same job")
+        assert found.step_time.need_runs is None
+
+
+def test_a_family_that_varies_more_allows_reruns_further_apart() -> None:
+    reruns = [make_run("c0", 0.0), make_run("c1", 0.10)]
+    found = judge(reruns, make_runs([0.0] * 5), Prior(0.03**2, 20, 7))
+    assert found.step_time is not None
+    assert found.step_time.reruns_apart_pct is None
+
+
+def test_a_verdict_that_memory_decides_asks_for_no_more_runs() -> None:
+    found = verdict(0.013, **MORE_MEMORY)
+    assert found.decision == "regression"
+    assert not any("would decide" in note for note in found.notes)
+
+
+CERTAINTY = [
+    (0.05, {}, "certain enough to act on"),
+    (0.05, {"short": True}, "but on few iterations: a full run must confirm it"),
+    (-0.05, {}, "beyond what launches of the same job vary"),
+    (0.0, {}, "shown to be within 2 %"),
+    (0.013, {}, "too uncertain to call"),
+    (-0.017, {}, "too uncertain to call: an improvement has to be sure to 99.8 %, and this is sure to 99.5 %"),
+]
+
+
+@pytest.mark.parametrize(("slower", "candidate", "words"), CERTAINTY)
+def test_certainty_explains_an_interval_of_one_direction(
+    slower: float, candidate: dict[str, object], words: str
+) -> None:
+    time = verdict(slower, **candidate).step_time
+    assert time is not None
+    assert certainty(time).replace(THIN, " ") == words
 
 
 @pytest.mark.parametrize("outcome", get_args(Outcome))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.domain.matching import BaselineRules, RunFacts, assess, choose_baseline, nearest_misses, shared_losses
-from app.domain.matching.selection import UNCONFIRMED
+from app.domain.matching.selection import BEYOND_NEWEST, OLDER_LEVEL, UNCONFIRMED
 from tests.domain.matching.runs import make_record
 
 MAIN = BaselineRules(branch="main")
@@ -241,3 +241,23 @@ def test_an_upgrade_is_measured_against_the_same_job_before_it() -> None:
     contrast = assess([make_record()], earlier, rules=MAIN).contrast
     assert contrast is not None
     assert names(contrast.runs) == ["before"]
+
+
+PASSED_OVER = [
+    # Older runs, the pin, and the reason of the first of them: one, not a choice of two.
+    ([0.2] * 14 + [0.0] * 14, frozenset(), OLDER_LEVEL),
+    ([0.0] * 30, frozenset(), BEYOND_NEWEST),
+    ([0.0] * 30, frozenset({"20"}), "run 20 is pinned as the golden baseline"),
+    ([0.2] * 14 + [0.0] * 14, frozenset({"20"}), "run 20 is pinned as the golden baseline"),
+]
+
+
+@pytest.mark.parametrize(("shifts", "pinned", "why"), PASSED_OVER)
+def test_a_run_that_was_passed_over_has_the_reason_that_is_true(
+    shifts: list[float], pinned: frozenset[str], why: str
+) -> None:
+    earlier = [make_record(str(k), slower=shift + k % 3 * 0.001) for k, shift in enumerate(shifts)]
+    found = choose_baseline(make_record(), earlier, BaselineRules("main", pinned))
+    assert found.left_out[0].why == why
+    if pinned:
+        assert {one.why for one in found.left_out} == {why}
