@@ -3,13 +3,15 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import and_, or_, select
 from sqlmodel import Session, col
 
-from app.domain.matching import RunFacts, RunRecord
+from app.domain.matching import RunFacts, RunRecord, compare_contracts
 from app.regressions.pass_reading import PassReading
-from app.regressions.stack import LOOK_BACK, Candidate
+from app.regressions.stack import LOOK_BACK, Candidate, Place
+from app.storage.run_records import aware
 from app.storage.stack_runs import COMPARED, StackRun, facts_of, stack_runs
 from app.storage.tables import RunRow
 
@@ -56,6 +58,38 @@ def newest_of_each(session: Session, reading: PassReading, project_id: int, cand
     nearest = sorted(best.values(), key=lambda one: (one[2], one[0]))[:MOST_CONFIGURATIONS]
     oldest_first = sorted(nearest, key=lambda one: -one[0])
     return Newest(reading.records([facts.run for _, facts, _ in oldest_first]), Counter(row.config_key for row in rows))
+
+
+def waiting_for_contrast(session: Session, project_id: int, stack_key: str, since: Place) -> dict[str, datetime]:
+    """The stacks that differ from this one in one field and have runs without a baseline after `since`: what was
+    measured in place of a verdict may be another now. With the place of the first of these runs.
+    """
+    at, first = since
+    later = session.execute(
+        select(col(RunRow.stack_key), col(RunRow.id), col(RunRow.ordered_at))
+        .where(
+            col(RunRow.project_id) == project_id,
+            col(RunRow.stack_key) != stack_key,
+            col(RunRow.verdict) == "no_baseline",
+            or_(col(RunRow.ordered_at) > at, and_(col(RunRow.ordered_at) == at, col(RunRow.id) > first)),
+        )
+        .order_by(col(RunRow.ordered_at), col(RunRow.id))
+        .limit(MOST_RUNS)
+    ).all()
+    firsts: dict[str, tuple[str, datetime]] = {}
+    for stack, run_id, place in later:
+        firsts.setdefault(stack, (str(run_id), aware(place)))
+    own = select(col(RunRow.id)).where(col(RunRow.project_id) == project_id, col(RunRow.stack_key) == stack_key)
+    run = session.execute(own.limit(1)).scalar_one_or_none() if firsts else None
+    if run is None:
+        return {}
+    asked = dict(list(firsts.items())[:MOST_CONFIGURATIONS])
+    record, *others = PassReading(session).records([str(run), *(name for name, _ in asked.values())])
+    return {
+        stack: place
+        for (stack, (_, place)), other in zip(asked.items(), others, strict=True)
+        if compare_contracts(record, other).kind == "contrast"
+    }
 
 
 def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Candidate) -> list[StackRun]:

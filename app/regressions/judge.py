@@ -5,7 +5,7 @@ often the bell rings, or who is killed in the middle: what was asked for stays i
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -17,6 +17,7 @@ from app.domain.definitions import VERDICT_VERSION
 from app.domain.verdict_document import VerdictDocument
 from app.queue import JUDGE_STACK, enqueue
 from app.regressions.assessing import Assessor
+from app.regressions.elsewhere import waiting_for_contrast
 from app.regressions.lifecycle import follow_regressions
 from app.regressions.stack import Candidate, Stack, read_stack
 from app.settings import Settings
@@ -25,7 +26,7 @@ from app.storage.database import read_session, transaction
 from app.storage.judging_tables import StackWorkRow
 from app.storage.ranking import Ranked
 from app.storage.run_work import Work
-from app.storage.stack_work import StackClaim
+from app.storage.stack_work import ELSEWHERE, EVERYTHING, StackClaim, ask_to_judge
 from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import to_json
 from app.storage.verdicts import put_verdict, stored_documents
@@ -84,6 +85,10 @@ def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
     try:
         with read_session(engine) as session:
             found = _assess(session, held, settings)
+            elsewhere = _elsewhere(session, held, found.stack)
+        # Before the claim ends, so that it is not forgotten; apart from it, so that no two stacks wait for each other.
+        for other in _ask(engine, held.project_id, elsewhere):
+            enqueue(JUDGE_STACK, other)
         with transaction(engine) as session:
             work, changed = _write(session, held, found)
         if work == "waiting" and (found.go_on_from or found.seconds < _SHORT_SECONDS):
@@ -113,6 +118,27 @@ def _assess(session: Session, held: StackClaim, settings: Settings) -> Pass:
             return Pass(stack, ranked, tuple(judged), candidate.place[0], time.monotonic() - began)
         judged.append((candidate, assessor.document(candidate)))
     return Pass(stack, ranked, tuple(judged), None, time.monotonic() - began)
+
+
+def _elsewhere(session: Session, held: StackClaim, stack: Stack) -> dict[str, datetime]:
+    """The stacks whose contrasts may be others now, because runs of this one came late or changed."""
+    is_own = held.because != ELSEWHERE or any(not run.verdict for one in stack.to_judge for run in one.runs)
+    places = [one.place for one in stack.to_judge[:1]]
+    if held.judge_from is not None and not (places and places[0][0] <= held.judge_from):
+        places = [(held.judge_from, 0)]
+    if not places or held.judge_from == EVERYTHING or not is_own:
+        return {}
+    return waiting_for_contrast(session, held.project_id, held.stack_key, places[0])
+
+
+def _ask(engine: Engine, project_id: int, stacks: Mapping[str, datetime]) -> list[int]:
+    if not stacks:
+        return []
+    with transaction(engine) as session:
+        return [
+            ask_to_judge(session, project_id, stack, judge_from=place, because=ELSEWHERE)
+            for stack, place in sorted(stacks.items())
+        ]
 
 
 def _write(session: Session, held: StackClaim, found: Pass) -> tuple[Work | None, int | None]:

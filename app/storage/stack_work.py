@@ -32,6 +32,8 @@ _CLAIMED = (
 )  # fmt: skip
 _SWEPT_AT_ONCE = 100
 _MOST_BECAUSE = 300
+ELSEWHERE = "Runs of a stack that differs in one field changed."
+"""Why a stack is judged again of which no run changed: what stands in for its baseline did."""
 _SEVERAL = "Several things changed earlier in its history."
 
 
@@ -59,8 +61,11 @@ def ask_to_judge(
     row = lock(session, project_id, stack_key)
     known = None if row.judge_from is None else aware(row.judge_from)
     if judge_from is not None:
-        # The reason that concerns the most runs is told: the one with the earliest place.
-        if known is None or judge_from < known:
+        # The reason that concerns the most runs is told: the one with the earliest place. A change of its own comes
+        # first, because other stacks are told of that (`app/regressions/judge.py`).
+        if known is not None and because == ELSEWHERE:
+            pass
+        elif known is None or judge_from < known or row.because == ELSEWHERE:
             row.because = because[:_MOST_BECAUSE] or row.because
         elif judge_from == known and because not in ("", row.because):
             row.because = _SEVERAL

@@ -78,6 +78,7 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_work_lease", "work", "lease_until"),
         Index("ix_run_reception_heard", "reception", "heard_at"),
         Index("ix_run_project_created", "project_id", "created_at"),
+        Index("ix_run_project_ordered", "project_id", "ordered_at"),
         Index("ix_run_stack_ordered", "stack_key", "ordered_at"),
         Index("ix_run_config_key", "config_key"),
         Index("ix_run_family_ordered", "project_id", "gpu", "ordered_at"),
