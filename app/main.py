@@ -17,6 +17,8 @@ from app.leaderboards.routes import router as leaderboard_pages
 from app.overview.routes import router as overview_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
+from app.recommendations.api import router as suggestions_api
+from app.recommendations.routes import router as suggestion_pages
 from app.references.api import router as references_api
 from app.references.routes import router as references_pages
 from app.regressions.api import router as regressions_api
@@ -78,6 +80,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         regressions_api,
         verdict_api,
         reports_api,
+        suggestions_api,
         upgrade_api,
         definitions_api,
         compare_api,
@@ -87,6 +90,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         runs_pages,
         run_forms,
         run_decisions,
+        suggestion_pages,
         projects_pages,
         upgrade_pages,
         history_pages,

@@ -1,0 +1,51 @@
+"""What to try next with a stored run: its facts and this project's own A/Bs, asked of the rules."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlmodel import Session
+
+from app.domain.rules.engine import Evaluation, Suggestion, evaluate
+from app.domain.rules.journey import Journey, journey
+from app.domain.rules.load import built_in_rules
+from app.domain.rules.rule import RuleBook
+from app.domain.rules.run_facts import RunReading, facts_of
+from app.recommendations.measured_here import MeasuredHere, measured_here
+from app.recommendations.queries import read_run
+from app.storage.run_records import RunDetail
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What the rules say of a run. `stated`: the facts that were read of it, before others followed from them."""
+
+    run: RunDetail
+    reading: RunReading
+    launch: object
+    stated: Mapping[str, object]
+    told: Evaluation
+    journey: Journey
+    own: tuple[MeasuredHere, ...]
+    book: RuleBook
+
+    @property
+    def ranked(self) -> tuple[Suggestion, ...]:
+        """Blockers first, then what to do in its order."""
+        return (*self.told.blockers, *self.told.suggestions)
+
+    def measured(self, rule: str) -> tuple[MeasuredHere, ...]:
+        """What this project measured of a rule's change, on the run's own stack first."""
+        return tuple(one for one in self.own if one.result.rule == rule)
+
+
+def advise(session: Session, run_id: int) -> Advice:
+    """Raises NotFound, and NotReady while the run was never read."""
+    advised = read_run(session, run_id)
+    book = built_in_rules()
+    # A run by itself: rules about pairs have their place where two runs are compared.
+    facts = {"compared": False, **facts_of(advised.reading)}
+    told = evaluate(facts, book)
+    own = measured_here(session, advised.run, told.fired)
+    if own:
+        told = evaluate(facts, book, own=[one.result for one in own])
+    return Advice(advised.run, advised.reading, advised.launch, facts, told, journey(told), own, book)

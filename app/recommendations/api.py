@@ -1,0 +1,146 @@
+"""`/api/v1/runs/{id}/suggestions`: what to try next with a run, ranked."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+
+from app.domain.rules.change import DiffLine, FrameworkChange, change_of, without_context
+from app.domain.rules.engine import Checked, Suggestion
+from app.domain.rules.facts import SETTINGS
+from app.domain.rules.precedence import LEVEL_NAMES, Statement
+from app.recommendations.advise import Advice, advise
+from app.recommendations.api_models import (
+    ChangesOut,
+    EvidenceOut,
+    FactOut,
+    FieldChangeOut,
+    FrameworkOut,
+    MeasuredOut,
+    MissingOut,
+    RequirementOut,
+    SourceOut,
+    StepOut,
+    SuggestionOut,
+    SuggestionsOut,
+    WallOut,
+)
+from app.web.dependencies import ReadSession
+from app.web.problems import documented
+from app.web.templating import public_address
+
+router = APIRouter(prefix="/api/v1", tags=["runs"])
+
+RunId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+@router.get("/runs/{run_id}/suggestions", responses=documented(404, 409, 422))
+def list_suggestions(request: Request, session: ReadSession, run_id: RunId) -> SuggestionsOut:
+    """Where the run stands, what to try next and why, and which facts would tell more. 409 while it is not read."""
+    advice = advise(session, run_id)
+    url = f"{public_address(request)}/runs/{run_id}/next"
+
+    def shown(found: Iterable[Suggestion]) -> list[SuggestionOut]:
+        return [_suggestion(advice, one, f"{url}/{one.rule.id}") for one in found]
+
+    return SuggestionsOut(
+        url=url,
+        run=run_id,
+        status="failed" if advice.run.status == "failed" else "ready",
+        wall=WallOut.model_validate(advice.told.wall),
+        phases=[StepOut.model_validate(step) for step in advice.journey.steps],
+        current=advice.journey.current,
+        suggestions=shown(advice.ranked),
+        withheld=shown(advice.told.withheld),
+        warnings=shown(advice.told.warnings),
+        missing=[
+            MissingOut(
+                fact=one.fact.name,
+                meaning=one.fact.meaning,
+                supply=one.fact.supply,
+                unlocks=list(one.alone),
+                together=list(one.together),
+            )
+            for one in advice.told.missing
+        ],
+        thresholds={name: float(advice.told.facts[name]) for name in SETTINGS},  # type: ignore[arg-type]
+    )
+
+
+def _suggestion(advice: Advice, one: Suggestion, url: str) -> SuggestionOut:
+    rule = one.rule
+    return SuggestionOut(
+        rule=rule.id,
+        url=url,
+        phase=rule.phase,
+        wall=rule.wall,
+        kind=rule.kind,
+        title=rule.title,
+        why=one.why,
+        facts=[FactOut(name=f.fact.name, value=f.value, unit=f.fact.unit) for f in one.facts],
+        changes=_changes(advice, one),
+        prerequisites=[_requirement(need) for need in one.needs],
+        conflicts=[_requirement(conflict) for conflict in one.conflicts],
+        effect=rule.effect.text,
+        evidence=[_evidence(advice, statement) for statement in one.standing.statements],
+        overridden=one.standing.overridden,
+        verify=rule.verify,
+        source=[SourceOut.model_validate(advice.book.sources[key]) for key in rule.sources],
+        valid=rule.valid,
+        confidence=rule.confidence,
+        withheld=one.withheld,
+        doubt=one.doubt,
+    )
+
+
+def _requirement(one: Checked) -> RequirementOut:
+    return RequirementOut(text=one.text, state=one.state, missing=list(one.missing))
+
+
+def _changes(advice: Advice, one: Suggestion) -> ChangesOut:
+    diff = change_of(one, advice.told.facts, advice.launch)
+    return ChangesOut(
+        text=one.rule.change.text,
+        fields=[FieldChangeOut.model_validate(change) for change in diff.fields],
+        megatron_lm=_framework(diff.megatron_lm),
+        megatron_bridge=_framework(diff.bridge),
+        environment=_lines(diff.environment),
+        open=list(one.open),
+    )
+
+
+def _framework(change: FrameworkChange) -> FrameworkOut:
+    return FrameworkOut(
+        add=change.paste,
+        remove=list(change.remove),
+        command=change.command,
+        diff=_lines(without_context(change).lines),
+    )
+
+
+def _lines(lines: Iterable[DiffLine]) -> list[str]:
+    return [f"{line.sign} {line.text}" for line in lines]
+
+
+def _evidence(advice: Advice, one: Statement) -> EvidenceOut:
+    measured = next((found for found in advice.own if found.result is one.own), None)
+    return EvidenceOut(
+        level=one.level,
+        standing=LEVEL_NAMES[one.level],
+        text=one.text,
+        setting="" if measured else one.setting,
+        source=one.source,
+        date=one.date,
+        older_because=list(one.expired),
+        measured_here=None
+        if measured is None
+        else MeasuredOut(
+            n=measured.result.n,
+            median_gain_pct=measured.result.median_gain_pct,
+            low_pct=measured.result.low_pct,
+            high_pct=measured.result.high_pct,
+            same_stack=measured.result.same_contract,
+            stacks=list(measured.result.stacks),
+            runs=list(measured.runs),
+        ),
+    )

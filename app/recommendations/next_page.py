@@ -1,0 +1,177 @@
+"""The page of next steps: where the run stands, what the evidence points at, and what to do in which order."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.domain.contract.fields import FIELDS
+from app.domain.numbers import counted
+from app.domain.rules.engine import Checked, MissingFact, Suggestion
+from app.domain.rules.facts import SETTINGS
+from app.domain.rules.facts.fact import Fact
+from app.domain.rules.rule import Phase
+from app.recommendations.advise import Advice
+from app.recommendations.origins import FactRow, fact_row
+from app.recommendations.words import measured_text, sentence
+
+SHOWN_MISSING = 8
+"""Facts to supply that stand open on the page; the rest is folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One phase; `first`: what to do in it first, as rule and title."""
+
+    phase: Phase
+    question: str
+    state: str
+    because: str
+    first: tuple[tuple[str, str], ...]
+    current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestionRow:
+    """One line of the list. `needs`: how many prerequisites are met, "" where there are none."""
+
+    rule: str
+    kind: str
+    phase: str
+    wall: str
+    title: str
+    why: str
+    needs: str
+    effect: str
+    measured: str
+    held: str
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRow:
+    """`href`: where it can be filled in, "" where the run's page has no input for it."""
+
+    name: str
+    meaning: str
+    supply: str
+    href: str
+    unlocks: tuple[tuple[str, str], ...]
+    together: int
+
+
+class NextPage:
+    """What the template asks for."""
+
+    def __init__(self, advice: Advice) -> None:
+        self._advice = advice
+        self.run = advice.run
+        self.wall = advice.told.wall
+
+    @property
+    def answer(self) -> str:
+        """What to do first."""
+        told, blockers = self._advice.told, self._advice.told.blockers
+        if blockers:
+            more = f" {len(blockers) - 1} more stand in the way." if len(blockers) > 1 else ""
+            return f"Clear this first: {sentence(blockers[0].rule.title)}{more}"
+        if told.suggestions:
+            return f"Next: {sentence(told.suggestions[0].rule.title)}"
+        return "No rule asks for a change of this run."
+
+    @property
+    def steps(self) -> list[StepRow]:
+        titles = {one.rule.id: one.rule.title for one in self._advice.told.fired}
+        current = self._advice.journey.current
+        return [
+            StepRow(
+                phase=step.phase,
+                question=step.question,
+                state=step.state,
+                because=step.because,
+                first=tuple((rule, titles[rule]) for rule in step.rules[:1]),
+                current=step.phase == current,
+            )
+            for step in self._advice.journey.steps
+        ]
+
+    @property
+    def wall_facts(self) -> list[FactRow]:
+        return [fact_row(self._advice, name) for name in self.wall.evidence if name in self._advice.told.facts]
+
+    @property
+    def ranked(self) -> list[SuggestionRow]:
+        return self._rows(self._advice.ranked)
+
+    @property
+    def withheld(self) -> list[SuggestionRow]:
+        return self._rows(self._advice.told.withheld)
+
+    @property
+    def warnings(self) -> list[SuggestionRow]:
+        return self._rows(self._advice.told.warnings)
+
+    @property
+    def missing(self) -> list[MissingRow]:
+        return [self._missing(one) for one in self._advice.told.missing[:SHOWN_MISSING]]
+
+    @property
+    def more_missing(self) -> list[MissingRow]:
+        return [self._missing(one) for one in self._advice.told.missing[SHOWN_MISSING:]]
+
+    @property
+    def asking(self) -> int:
+        """Rules that nobody can decide yet."""
+        return len(self._advice.told.asks)
+
+    @property
+    def thresholds(self) -> list[FactRow]:
+        return [fact_row(self._advice, name) for name in SETTINGS]
+
+    @property
+    def counts(self) -> str:
+        told = self._advice.told
+        return (
+            f"{counted(len(told.fired), 'rule')} of {len(self._advice.book.rules)} fire, {len(told.silent)} do not "
+            f"apply, {len(told.asks)} ask for facts that nobody stated"
+        )
+
+    def _rows(self, found: Iterable[Suggestion]) -> list[SuggestionRow]:
+        return [
+            SuggestionRow(
+                rule=one.rule.id,
+                kind=one.rule.kind,
+                phase=one.rule.phase,
+                wall=one.rule.wall,
+                title=one.rule.title,
+                why=one.why,
+                needs=_needs(one.needs),
+                effect="" if one.rule.effect.text == "unquantified" else one.rule.effect.text,
+                measured="; ".join(measured_text(found) for found in self._advice.measured(one.rule.id)),
+                held=one.withheld or one.doubt,
+            )
+            for one in found
+        ]
+
+    def _missing(self, one: MissingFact) -> MissingRow:
+        rules = self._advice.book.rules
+        return MissingRow(
+            name=one.fact.name,
+            meaning=one.fact.meaning,
+            supply=one.fact.supply,
+            href=supply_address(self._advice, one.fact),
+            unlocks=tuple((rule, rules[rule].title) for rule in one.alone),
+            together=len(one.together),
+        )
+
+
+def supply_address(advice: Advice, fact: Fact) -> str:
+    """Where the run's page has an input for it."""
+    page = f"/runs/{advice.run.id}"
+    if fact.name in advice.run.unknown:
+        return f"{page}#a-field.{fact.name}"
+    if fact.name in FIELDS and fact.name in advice.run.contract:
+        return f"{page}?amend={fact.name}#supply"
+    return ""
+
+
+def _needs(needs: Iterable[Checked]) -> str:
+    states = [one.state for one in needs]
+    return f"{states.count('met')} of {len(states)} prerequisites met" if states else ""

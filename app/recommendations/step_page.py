@@ -1,0 +1,166 @@
+"""The page of one step: a rule as it stands in one run, with everything needed to follow it up."""
+
+from dataclasses import dataclass
+
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import shown
+from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
+from app.domain.rules.contradictions import Contradiction, contradictions_of
+from app.domain.rules.engine import Checked, Suggestion, base_facts
+from app.domain.rules.facts import FACTS
+from app.domain.rules.filling import filled
+from app.domain.rules.precedence import LEVEL_NAMES, Statement
+from app.domain.rules.rule import Evidence, Rule, Source
+from app.errors import NotFound
+from app.recommendations.advise import Advice
+from app.recommendations.measured_here import MeasuredHere
+from app.recommendations.next_page import supply_address
+from app.recommendations.origins import FactRow, fact_row
+
+_DIFF_LINES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A fact that nobody stated."""
+
+    name: str
+    meaning: str
+    supply: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """A published result; `older`: what is different here, so that it counts less."""
+
+    standing: str
+    text: str
+    setting: str
+    source: str
+    href: str
+    date: str
+    older: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkRow:
+    """The change for one trainer. `own`: the diff is against the run's own command."""
+
+    name: str
+    change: FrameworkChange
+    own: bool
+
+
+class StepPage:
+    """What the template asks for. Raises NotFound for a rule that is none."""
+
+    def __init__(self, advice: Advice, rule: str) -> None:
+        if rule not in advice.book.rules:
+            raise NotFound(f"There is no rule {rule[:60]!r}. It may have been renamed, or the address is mistyped.")
+        self._advice = advice
+        self.run = advice.run
+        self.rule: Rule = advice.book.rules[rule]
+        self.found: Suggestion | None = advice.told.find(rule)
+        self.change: ChangeDiff | None = (
+            None if self.found is None else change_of(self.found, advice.told.facts, advice.launch)
+        )
+
+    @property
+    def state(self) -> str:
+        """fires, asks or silent."""
+        if self.found is not None:
+            return "fires"
+        return "asks" if any(one.rule.id == self.rule.id for one in self._advice.told.asks) else "silent"
+
+    @property
+    def why(self) -> str:
+        """With the facts of this run where the rule fires."""
+        return self.found.why if self.found is not None else filled(self.rule.why, self._advice.told.facts)
+
+    @property
+    def facts(self) -> list[FactRow]:
+        """Those that the condition names and that are known, also of a rule that does not fire."""
+        return [fact_row(self._advice, name) for name in self.rule.when.names if name in self._advice.told.facts]
+
+    @property
+    def lacking(self) -> list[Lacking]:
+        asking = next((one for one in self._advice.told.asks if one.rule.id == self.rule.id), None)
+        names = () if asking is None else asking.missing
+        return [self._lacking(name) for name in names if name in FACTS]
+
+    def lacks(self, one: Checked) -> list[Lacking]:
+        """Facts that would decide a prerequisite."""
+        return [self._lacking(name) for name in base_facts(one.missing, self._advice.told.facts) if name in FACTS]
+
+    def _lacking(self, name: str) -> Lacking:
+        fact = FACTS[name]
+        return Lacking(name, fact.meaning, fact.supply, supply_address(self._advice, fact))
+
+    @property
+    def frameworks(self) -> list[FrameworkRow]:
+        """Megatron-LM and Megatron-Bridge, where the change has flags for them."""
+        if self.change is None:
+            return []
+        rows = (("Megatron-LM", self.change.megatron_lm), ("Megatron-Bridge", self.change.bridge))
+        return [
+            FrameworkRow(
+                name, change if len(change.lines) <= _DIFF_LINES else without_context(change), bool(change.command)
+            )
+            for name, change in rows
+            if any(line.sign != " " for line in change.lines)
+        ]
+
+    @property
+    def open(self) -> list[Lacking]:
+        """Fields whose new value depends on facts that nobody stated."""
+        return [] if self.found is None else [self._lacking(name) for name in self.found.open if name in FACTS]
+
+    @property
+    def measured(self) -> tuple[MeasuredHere, ...]:
+        return self._advice.measured(self.rule.id)
+
+    @property
+    def older_here(self) -> tuple[str, ...]:
+        """What changed since it was measured here."""
+        if self.found is None:
+            return ()
+        return tuple(text for one in self.found.standing.statements if one.own is not None for text in one.expired)
+
+    @property
+    def published(self) -> list[PublishedRow]:
+        if self.found is None:
+            return [self._published("published", one, ()) for one in self.rule.effect.evidence]
+        statements = self.found.standing.statements
+        return [self._published(LEVEL_NAMES[one.level], one, one.expired) for one in statements if one.own is None]
+
+    def _published(self, standing: str, one: Statement | Evidence, older: tuple[str, ...]) -> PublishedRow:
+        known = self._advice.book.sources.get(one.source)
+        title, href = (known.title, known.url or "") if known is not None else (one.source, "")
+        date = one.date or (known.date if known is not None else "")
+        return PublishedRow(standing, one.text, one.setting, title, href, date, older)
+
+    @property
+    def hold(self) -> list[tuple[str, str]]:
+        """Fields of the stack, and those that the rule names, with the values that they keep; known ones only."""
+        changed = set() if self.change is None else {one.name for one in self.change.fields}
+        stack = [name for name, field in FIELDS.items() if field.role == "stack"]
+        names = dict.fromkeys([*self.rule.hints.hold, *stack])
+        contract = self.run.contract
+        return [
+            (name, shown(contract[name].value))
+            for name in names
+            if name in contract and name not in changed and contract[name].value is not None
+        ]
+
+    @property
+    def sources(self) -> list[Source]:
+        return [self._advice.book.sources[key] for key in self.rule.sources]
+
+    def source_titles(self, keys: tuple[str, ...]) -> str:
+        sources = self._advice.book.sources
+        return ", ".join(sources[key].title if key in sources else key for key in keys)
+
+    @property
+    def contradictions(self) -> tuple[Contradiction, ...]:
+        return contradictions_of(self.rule.id)
