@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
 from app.storage.judging_tables import RegressionRow
-from app.storage.tables import ProjectRow
+from app.storage.tables import ProjectRow, RunRow
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.runs.uploading import assert_problem
 
@@ -97,6 +97,19 @@ def test_the_page_begins_with_the_sentence_and_draws_after_the_figures(client: T
     assert "a CI run with container <code>nvcr.io/nvidia/nemo:26.09</code>" in page
     chart = client.get(ADDRESS.replace("/upgrade?", "/upgrade/chart?"), headers={"HX-Request": "true"}).text
     assert chart.count('"word": "worse"') == 2
+
+
+def test_what_ran_on_other_commits_is_not_attributed_to_the_container_alone(
+    client: TestClient, session: Session
+) -> None:
+    stack(session, OLD, 400.0)
+    new = stack(session, NEW, 440.0)
+    session.commit()
+    assert "but no commit ran on both sides, so it may be the code as well." in client.get(ADDRESS).text
+    for run, before in zip(new, range(1, 9), strict=True):
+        session.get_one(RunRow, run).commit = session.get_one(RunRow, before).commit
+    session.commit()
+    assert "differ in the container alone, so the difference is attributed to it." in client.get(ADDRESS).text
 
 
 def test_the_table_is_exported(client: TestClient, session: Session) -> None:
