@@ -20,10 +20,13 @@ def settled_levels(regression: OpenedRegression, history: History) -> tuple[floa
     """
     middle = (regression.usual_level + regression.slow_level) / 2
     if len(history.values) < FEWEST_RUNS:
-        slow = list(takewhile(lambda value: value > middle, history.values[max(regression.run, 0) :]))
-        return (regression.usual_level, float(np.mean(slow))) if len(slow) >= SHORTEST_SEGMENT else None
+        following = list(takewhile(lambda value: value > middle, history.values[max(regression.run, 0) :]))
+        return (regression.usual_level, float(np.mean(following))) if len(following) >= SHORTEST_SEGMENT else None
     for number, segment in enumerate(history.segments):
-        if abs(segment.start - regression.run) <= _NEAR and segment.level > middle:
+        # The first two slow runs may form a level with a usual one before them, which lies in between.
+        slow = history.values[max(segment.start, regression.run) : segment.stop]
+        near = abs(segment.start - regression.run) <= _NEAR and len(slow) >= SHORTEST_SEGMENT
+        if near and (level := float(np.mean(slow))) > middle:
             before = history.segments[number - 1].level if number else regression.usual_level
-            return (before if before < middle else regression.usual_level), segment.level
+            return (before if before < middle else regression.usual_level), level
     return None

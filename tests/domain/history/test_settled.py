@@ -16,6 +16,7 @@ def level(value: float, n: int) -> list[float]:
 CASES = [
     # values, index of the slow run, the levels
     ([*level(0, 14), SEEN], 14, None),
+    ([*level(0, 14), 0.06, 0.0602], 14, None),  # with the run before them they already make a level
     ([*level(0, 14), SEEN, *level(0.06, 12)], 14, (0.0, 0.06)),
     ([*level(0, 14), SEEN, *level(0.06, 12), *level(0, 8)], 14, (0.0, 0.06)),
     ([*level(0, 14), SEEN, *level(0, 10)], 14, None),  # an alarm that no second run confirmed
