@@ -97,7 +97,7 @@ class Assessor:
         self, assessment: Assessment, candidate: Candidate, candidates: Sequence[RunRecord], prior: Prior
     ) -> Assessment:
         newest, rules = candidates[-1], self._stack.rules
-        found = elsewhere.newest_of_each(self._session, self._reading, self._stack.project_id, candidate)
+        found = elsewhere.newest_of_each(self._session, self._reading, self._stack.project_id, candidate, rules)
         misses = nearest_misses(newest, found.runs, counts=found.counts)
         usable = [one for one in found.runs if not unfit_because(one, newest, rules)]
         contrast = nearest_contrast(newest, usable)

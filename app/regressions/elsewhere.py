@@ -8,7 +8,8 @@ from datetime import datetime
 from sqlalchemy import and_, or_, select
 from sqlmodel import Session, col
 
-from app.domain.matching import RunFacts, RunRecord, compare_contracts
+from app.domain.matching import BaselineRules, RunFacts, RunRecord, compare_contracts
+from app.domain.matching.selection import unfit_because
 from app.regressions.pass_reading import PassReading
 from app.regressions.stack import LOOK_BACK, Candidate, Place
 from app.storage.run_records import aware
@@ -23,15 +24,17 @@ MOST_CONFIGURATIONS = 60
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """One run of each configuration, oldest first: the newest that can be a baseline, else the newest. `counts`: how
-    many there are of each config key.
+    """One run of each configuration, oldest first: the newest that the run can be measured against, else the newest.
+    `counts`: how many there are of each config key.
     """
 
     runs: list[RunRecord]
     counts: Mapping[str, int]
 
 
-def newest_of_each(session: Session, reading: PassReading, project_id: int, candidate: Candidate) -> Newest:
+def newest_of_each(
+    session: Session, reading: PassReading, project_id: int, candidate: Candidate, rules: BaselineRules
+) -> Newest:
     run = candidate.newest
     same = session.execute(
         select(RunRow.model, RunRow.gpu, RunRow.gpus).where(col(RunRow.id) == run.id)  # type: ignore[call-overload]
@@ -52,7 +55,7 @@ def newest_of_each(session: Session, reading: PassReading, project_id: int, cand
     for age, row in enumerate(rows):
         facts = facts_of(row)
         known = best.get(facts.config_key)
-        if known is None or (known[1].never_a_baseline_because and not facts.never_a_baseline_because):
+        if known is None or (unfit_because(known[1], run.facts, rules) and not unfit_because(facts, run.facts, rules)):
             apart = sum(a != b for a, b in zip((row.model, row.gpu, row.gpus), same, strict=True))
             best[facts.config_key] = (age, facts, apart)
     nearest = sorted(best.values(), key=lambda one: (one[2], one[0]))[:MOST_CONFIGURATIONS]

@@ -95,3 +95,11 @@ def test_a_run_that_left_its_stack_counts_no_more(engine: Engine, settings: Sett
         row.stack_key, row.config_key, row.contract = keys.stack_key, keys.config_key, keys.contract
     judge_all(engine, settings)
     assert str(last) not in contrast(engine, upgraded)
+
+
+def test_a_release_before_the_upgrade_does_not_hide_the_runs_that_count(engine: Engine, settings: Settings) -> None:
+    before = bring(engine, settings, steady(1000, 10))
+    bring(engine, settings, [1003.0], 12, purpose="release", branch="release")
+    upgraded = bring(engine, settings, [1100.0], 14, fields=NEW)
+    assert contrast(engine, upgraded[0]) == tuple(str(run) for run in before)
+    assert regressions_in(engine) == [("open", "", [upgraded[0]])]
