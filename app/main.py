@@ -17,6 +17,7 @@ from app.leaderboards.routes import router as leaderboard_pages
 from app.overview.routes import router as overview_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
+from app.recommendations.advise import first_suggestion
 from app.recommendations.api import router as suggestions_api
 from app.recommendations.routes import router as suggestion_pages
 from app.references.api import router as references_api
@@ -68,6 +69,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.engine = make_engine(settings)
     app.state.log_files = LogFiles.from_settings(settings)
     app.state.metrics = Metrics()
+    app.state.next_step = first_suggestion
     for router in (
         health,
         runs_api,

@@ -10,6 +10,7 @@ from app.domain.rules.journey import Journey, journey
 from app.domain.rules.load import built_in_rules
 from app.domain.rules.rule import RuleBook
 from app.domain.rules.run_facts import RunReading, facts_of
+from app.errors import NotReady
 from app.recommendations.measured_here import MeasuredHere, measured_here
 from app.recommendations.queries import read_run
 from app.storage.run_records import RunDetail
@@ -49,3 +50,12 @@ def advise(session: Session, run_id: int) -> Advice:
     if own:
         told = evaluate(facts, book, own=[one.result for one in own])
     return Advice(advised.run, advised.reading, advised.launch, facts, told, journey(told), own, book)
+
+
+def first_suggestion(session: Session, run_id: int) -> tuple[str, str] | None:
+    """Rule and title of what to do first, for the report of the run; None where there is nothing."""
+    try:
+        ranked = advise(session, run_id).ranked
+    except NotReady:
+        return None
+    return (ranked[0].rule.id, ranked[0].rule.title) if ranked else None

@@ -2,15 +2,18 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import Engine
+from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
 from app.domain.report.exit_codes import FAILED, exit_code
 from app.domain.report.markdown import markdown
+from app.domain.report.markdown_text import link
 from app.domain.report.run_report import RunReport
 from app.domain.report.values import storable, verdict_json, what_changed_json
 from app.reports.queries import get_report
@@ -38,31 +41,46 @@ Wait = Annotated[
 )
 async def report_as_markdown(request: Request, engine: AppEngine, run_id: RunId, wait: Wait = 0) -> Response:
     """Line 1 verdict, worst change and confidence; line 2 baseline and what differs; what moved; the rest folded."""
-    body, _ = await _once_judged(engine, run_id, public_address(request), wait)
+    body, _ = await _once_judged(engine, run_id, public_address(request), wait, _next_step(request))
     return Response(body, media_type=MARKDOWN)
 
 
 @router.get("/runs/{run_id}/report", response_class=JSONResponse, responses=documented(404, 422))
 async def report_as_json(request: Request, engine: AppEngine, run_id: RunId, wait: Wait = 0) -> JSONResponse:
     """The same as values, `schema` = `threewalls.report/1`."""
-    _, document = await _once_judged(engine, run_id, public_address(request), wait)
+    _, document = await _once_judged(engine, run_id, public_address(request), wait, _next_step(request))
     return JSONResponse(document)
 
 
-async def _once_judged(engine: Engine, run_id: int, address: str, wait: float) -> tuple[str, dict[str, Any]]:
+NextStep = Callable[[Session, int], tuple[str, str] | None]
+"""The first suggestion for a run, as rule and title; None where no rule asks for anything."""
+
+
+def _next_step(request: Request) -> NextStep:
+    found: NextStep = request.app.state.next_step  # another feature's answer, put together in `app/main.py`
+    return found
+
+
+async def _once_judged(
+    engine: Engine, run_id: int, address: str, wait: float, next_step: NextStep
+) -> tuple[str, dict[str, Any]]:
     """The report, as Markdown and as JSON, when the run was judged or after `wait` seconds."""
     until = time.monotonic() + wait
     while True:
-        body, document = await run_in_threadpool(_read, engine, run_id, address)
+        body, document = await run_in_threadpool(_read, engine, run_id, address, next_step)
         left = until - time.monotonic()
         if document["status"] != "pending" or left <= 0:
             return body, document
         await asyncio.sleep(min(_ASK_AGAIN_SECONDS, left))
 
 
-def _read(engine: Engine, run_id: int, address: str) -> tuple[str, dict[str, Any]]:
+def _read(engine: Engine, run_id: int, address: str, next_step: NextStep) -> tuple[str, dict[str, Any]]:
     with read_session(engine) as session:
         report, verdict, suspects = get_report(session, run_id, address)
+        first = None if report.status == "pending" else next_step(session, run_id)
+    step = (
+        None if first is None else {"rule": first[0], "title": first[1], "url": f"{report.run.address}/next/{first[0]}"}
+    )
     document = {
         "schema": SCHEMA,
         "run": report.run,
@@ -77,9 +95,11 @@ def _read(engine: Engine, run_id: int, address: str) -> tuple[str, dict[str, Any
         "moved": [] if report.text is None else report.text.moved,
         "regressions": report.regressions,
         "problems": report.problems,
+        "next_step": step,
     }
     plain: dict[str, Any] = storable(document)
-    return markdown(report), plain
+    more = "" if step is None else f"\nNext step: {link(step['title'], step['url'])}\n"
+    return markdown(report) + more, plain
 
 
 def _exit_code(report: RunReport, verdict: StoredVerdict | None) -> int | None:

@@ -26,7 +26,8 @@ def ids(house: House) -> dict[str, int]:
 
 
 def test_a_person_clicks_through_to_a_step_and_its_flags(open_page: OpenPage, ids: dict[str, int]) -> None:
-    page = open_page(f"/runs/{ids['run']}/next")
+    page = open_page(f"/runs/{ids['run']}")
+    page.get_by_role("link", name="Next step", exact=True).click()
     expect(page.locator(".phase[aria-current=step] strong")).to_have_text("contract")
     expect(page.locator("#wall h2")).to_have_text("The evidence points at: communication")
     page.get_by_role("link", name="Overlap expert communication with computation").first.click()

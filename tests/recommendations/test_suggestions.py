@@ -163,3 +163,19 @@ def test_names_and_commands_are_escaped(client: TestClient, engine: Engine) -> N
 )
 def test_credentials_are_struck_out_of_a_command(launch: object, shown: object) -> None:
     assert without_secrets(launch) == shown
+
+
+def test_the_report_and_the_page_of_a_run_lead_to_its_first_suggestion(client: TestClient, plain: int) -> None:
+    first = suggestions(client, plain)["suggestions"][0]
+    told = client.get(f"/api/v1/runs/{plain}/report").json()["next_step"]
+    assert told == {name: first[name] for name in ("rule", "title", "url")}
+    body = client.get(f"/api/v1/runs/{plain}/report.md").text
+    assert body.endswith(f"\nNext step: [{first['title']}]({first['url']})\n")
+    assert f'href="/runs/{plain}/next">Next step</a>' in client.get(f"/runs/{plain}").text
+
+
+def test_the_report_of_a_run_that_waits_names_no_step(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        waiting = make_run(session, project="other", status="processing")
+    assert client.get(f"/api/v1/runs/{waiting}/report").json()["next_step"] is None
+    assert "Next step" not in client.get(f"/api/v1/runs/{waiting}/report.md").text

@@ -55,7 +55,8 @@ def test_line_1_is_the_verdict_line_2_the_baseline_then_what_moved_then_a_link(c
     ]
     assert lines[5].startswith("| Step time | 399.9 ms | 437.7 ms | +9.4 % | +6.7 % to +12.3 % |")
     assert lines[7] == "<details><summary>1 suspect</summary>"
-    assert lines[-3:] == ["</details>", "", f"[nightly slow (run {slow})](http://testserver/runs/{slow})"]
+    assert lines[-5:-1] == ["</details>", "", f"[nightly slow (run {slow})](http://testserver/runs/{slow})", ""]
+    assert lines[-1].startswith("Next step: [")
 
 
 def test_what_did_not_move_is_not_in_the_table(client: TestClient, lab: Lab) -> None:
@@ -189,7 +190,14 @@ def test_a_failed_run_says_what_failed(client: TestClient, lab: Lab) -> None:
     failed = make_run(
         lab.session,
         status="failed",
-        failures=[{"title": "A package is missing", "explanation": "deep_ep cannot be imported.", "advice": "Add it."}],
+        failures=[
+            {
+                "kind": "deepep_missing",
+                "title": "A package is missing",
+                "explanation": "deep_ep cannot be imported.",
+                "advice": "Add it.",
+            }
+        ],
     )
     lines = comment(client, lab, failed)
     assert lines[0].startswith("**✕ failed: No iteration line was read.")
