@@ -20,6 +20,7 @@ from app.domain.documents.harness_flags import SCRIPTS
 from app.domain.documents.job_environment import is_whole_environment
 from app.domain.documents.launch_command import read_launch_command
 from app.domain.logs.launch_args import stated_by_launch_args
+from app.domain.rules.facts import FACTS, typed
 from app.domain.run import Metadata, Stated, Value, Window
 from app.domain.text import clean, one_line
 from app.errors import FieldError, InvalidMetadata
@@ -278,7 +279,8 @@ def _extra(reading: _Reading, stated: Mapping[str, object]) -> dict[str, object]
         return {}
     extra: dict[str, object] = {}
     for name, value in unknown.items():
-        reading.warnings.append(_unknown_warning(one_line(name)))
+        if warning := _extra_warning(one_line(name), value):
+            reading.warnings.append(warning)
         extra[one_line(name)] = reading.attempt(name, partial(storable, value), None)
     env = stated.get("env")
     if isinstance(env, Mapping) and (others := {k: v for k, v in env.items() if k not in VARIABLES}):
@@ -286,6 +288,18 @@ def _extra(reading: _Reading, stated: Mapping[str, object]) -> dict[str, object]
     if stated.get("launch_args") is not None:
         extra["launch_args"] = reading.attempt("launch_args", partial(storable, stated["launch_args"]), None)
     return extra
+
+
+def _extra_warning(name: str, value: object) -> str:
+    """Nothing of a fact that the rules know, such as a measurement of a profile."""
+    fact = FACTS.get(name)
+    if fact is None or fact.group not in ("measured", "asked", "software"):
+        return _unknown_warning(name)
+    try:
+        typed(fact, value)
+    except ValueError as problem:
+        return f"The metadata field `{name}` is not used: {one_line(str(problem))}."
+    return ""
 
 
 def _unknown_warning(name: str) -> str:

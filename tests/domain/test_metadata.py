@@ -314,3 +314,11 @@ def test_a_time_that_is_none_is_refused(stated: object) -> None:
     outcome = read_or_refusal({"commit_time": stated})
     assert isinstance(outcome, InvalidMetadata)
     assert [error.field for error in outcome.errors] == ["meta.commit_time"]
+
+
+def test_a_fact_that_the_rules_know_is_kept_without_a_warning_unless_its_value_does_not_suit_it() -> None:
+    found = read_metadata({"exposed_comm_frac": 0.3, "gpu_idle_frac": "much"})
+    assert found.extra["exposed_comm_frac"] == 0.3
+    assert found.warnings == (
+        "The metadata field `gpu_idle_frac` is not used: gpu_idle_frac must be a finite number, not 'much'.",
+    )
