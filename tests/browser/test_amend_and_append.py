@@ -41,7 +41,7 @@ def test_an_unknown_field_is_filled_in_and_says_who_stated_it(open_page: OpenPag
 
     page.get_by_label("cluster", exact=True).fill("eos")
     page.get_by_role("button", name="Save").click()
-    author = page.get_by_label("Your name")
+    author = page.locator("#f-author")
     expect(author).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_label("cluster", exact=True)).to_have_value("eos")
     author.fill("Ada Lovelace")
