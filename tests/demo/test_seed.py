@@ -59,7 +59,9 @@ def assert_the_service_tells_the_story(address: str, ids: dict[str, int]) -> Non
     assert code["proposal"] == "fixed"
     assert members(upgrade) == {ids[f"nightly 2026-09-22{suite.suffix}"] for suite in SUITES}
     assert members(knob) == {ids["nightly 2026-09-27, sequence 2048"]}
-    assert all(one["gpu_hours_per_day"] > 0 for one in found.values())
+    assert upgrade["gpu_hours_per_day"] > 0
+    assert knob["gpu_hours_per_day"] > 0
+    assert code["gpu_hours_per_day"] == 0  # what is back at its usual level costs nothing any more
 
     def decision(name: str) -> str:
         return str(get(address, f"runs/{ids[name]}/verdict")["verdict"])
