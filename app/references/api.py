@@ -53,7 +53,7 @@ def read_nearest(
     return NearestOut.of(held, summary(held), public_address(request))
 
 
-@router.get("/references/{reference_id}", responses=documented(404))
+@router.get("/references/{reference_id}", responses=documented(404, 422))
 def read_reference_point(request: Request, session: ReadSession, reference_id: ReferenceId) -> ReferenceDetailOut:
     """One published figure, also a withdrawn one, and who did what to it."""
     return _detail(session, reference_id, public_address(request))
