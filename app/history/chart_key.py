@@ -34,7 +34,7 @@ class ChartKey:
 
 def chart_key(drawing: Drawing, rows: dict[str, list[Row]]) -> ChartKey:
     marks = {row["mark"] for row in rows["points"]}
-    called = {row["verdict"] for row in rows["verdicts"]}
+    called = {row["verdict"] for row in (*rows["rings"], *rows["arrows"])}
     kinds = {row["kind"] for row in rows["events"]}
     letters = {row["config"]: row["colour"] for row in rows["points"]}
     several = len(drawing.history.configurations) > 1

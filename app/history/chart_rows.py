@@ -38,6 +38,7 @@ _LATE = 0.88
 """In shares of the width: a label that begins behind it would leave the chart."""
 _CALLED = ("regression", "improvement", "inconclusive", "no_baseline", "failed")
 """Verdicts with a mark of their own; a run without a change is a plain point."""
+_ARROWS = ("regression", "improvement")
 _QUIET = ("inconclusive", "no_baseline")
 MOST_QUIET_MARKS = 150
 """Among more runs than these, rings of verdicts that call nothing would bury the marks of those that do."""
@@ -127,13 +128,13 @@ class Drawing:
 def datasets(drawing: Drawing) -> dict[str, list[Row]]:
     """The rows of each layer, by its name."""
     points = [_point(drawing, place) for place in drawing.places]
+    called = [{"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]]
     return {
         "frame": _frame(drawing),
         "points": points,
         "intervals": list(_intervals(drawing)) if len(points) <= MOST_INTERVALS else [],
-        "verdicts": [
-            {"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]
-        ],
+        "rings": [row for row in called if row["verdict"] not in _ARROWS],
+        "arrows": [row for row in called if row["verdict"] in _ARROWS],
         "levels": list(_levels(drawing)),
         "changes": _changes(drawing),
         "events": _events(drawing),

@@ -92,7 +92,8 @@ def _parts(alt: Any, axis: str, title: str, dense: bool) -> list[tuple[str, list
         ("changes", _changes(alt, x)),
         ("ticks", [_ticks(alt, x)]),
         ("points", [_marks(alt, x, y, dense)]),
-        ("verdicts", _verdicts(alt, x, y, dense)),
+        ("rings", [_verdicts(alt, x, y, "rings", size=36 if dense else 80)]),
+        ("arrows", [_verdicts(alt, x, y, "arrows", size=90, up=11)]),
         ("levels", [_levels(alt, axis)]),
         ("levels", _level_labels(alt, axis)),
         ("points", [_hit_area(alt, x, y, title)]),
@@ -166,25 +167,21 @@ def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
     )
 
 
-def _verdicts(alt: Any, x: Any, y: Any, dense: bool) -> list[Any]:
-    """Around the point, arrows above it, so that the point keeps the colour of its dispatcher."""
+def _verdicts(alt: Any, x: Any, y: Any, name: str, *, size: int, up: int = 0) -> Any:
+    """Rings around the point, arrows above it, so that the point keeps the colour of its dispatcher."""
     colours = alt.Scale(domain=list(VERDICT_MARKS), range=[colour for colour, _ in VERDICT_MARKS.values()])
     shapes = alt.Scale(domain=list(VERDICT_MARKS), range=[shape for _, shape in VERDICT_MARKS.values()])
     dashed = alt.when("datum.verdict == 'no_baseline'").then(alt.value([2, 2])).otherwise(alt.value([1, 0]))
-    arrow = "indexof(['regression', 'improvement'], datum.verdict) >= 0"
-
-    def layer(kept: str, size: int, up: int) -> Any:
-        data = alt.Chart(alt.NamedData("verdicts")).transform_filter(kept)
-        mark = data.mark_point(filled=False, strokeWidth=2 if up else 1.25, tooltip=None, size=size, yOffset=-up)
-        return mark.encode(
-            x,
-            y,
-            shape=alt.Shape("verdict:N", scale=shapes, legend=None),
-            stroke=alt.Stroke("verdict:N", scale=colours, legend=None),
-            strokeDash=dashed,
-        )
-
-    return [layer(f"!({arrow})", 36 if dense else 80, 0), layer(arrow, 90, 11)]
+    mark = alt.Chart(alt.NamedData(name)).mark_point(
+        filled=False, strokeWidth=2 if up else 1.25, tooltip=None, size=size, yOffset=-up
+    )
+    return mark.encode(
+        x,
+        y,
+        shape=alt.Shape("verdict:N", scale=shapes, legend=None),
+        stroke=alt.Stroke("verdict:N", scale=colours, legend=None),
+        strokeDash=dashed,
+    )
 
 
 def _events(alt: Any, x: Any) -> Any:

@@ -137,7 +137,7 @@ def test_the_chart_holds_runs_levels_and_changes(client: TestClient, engine: Eng
     assert data["points"][0]["href"] == f"/runs/{moved[0]}"
     assert [(round(row["from"] + 0.4), round(row["to"] - 0.4)) for row in data["levels"]] == [(1, 14), (15, 26)]
     assert [(row["at"], row["direction"]) for row in data["changes"]] == [(14.5, "slower")]
-    assert "regression" in {row["verdict"] for row in data["verdicts"]}
+    assert "regression" in {row["verdict"] for row in data["arrows"]}
 
 
 def test_levels_of_throughput_follow_from_those_of_step_time(
@@ -227,7 +227,7 @@ def test_an_experiment_carries_no_mark_of_a_regression(client: TestClient, engin
     chart = chart_of(client, f"/history/{key_of(engine, runs[0])}/chart")["datasets"]
     with transaction(engine) as session:
         assert session.get_one(RunRow, slow[0]).verdict == "regression"
-    assert "regression" not in {row["verdict"] for row in chart.get("verdicts", [])}
+    assert "regression" not in {row["verdict"] for row in chart.get("arrows", [])}
 
 
 def test_another_container_is_a_neighbour(client: TestClient, engine: Engine, make: Make) -> None:
