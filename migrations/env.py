@@ -4,7 +4,10 @@ from alembic import context
 from sqlalchemy import Engine, text
 from sqlmodel import SQLModel
 
+import app.storage.access_tables
+import app.storage.experiment_tables
 import app.storage.judging_tables
+import app.storage.notice_tables
 import app.storage.reference_tables
 import app.storage.standings_tables
 import app.storage.tables  # noqa: F401  # fills the metadata

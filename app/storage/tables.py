@@ -34,7 +34,8 @@ class ProjectRow(SQLModel, table=True):
     """A team's runs. `generated` marks the demo project, whose logs a generator rendered.
 
     `baseline_branch`: whose `ci` runs others are judged against, `*` for any. `commit_url` and `compare_url` are
-    templates of links, with `{commit}` and with `{from}` and `{to}`; empty when nobody gave one.
+    templates of links, with `{commit}` and with `{from}` and `{to}`; empty when nobody gave one. `public`: whoever can
+    reach the service may read it. `quota_bytes` and `quota_runs_a_day` limit its uploads; None: the service's own.
     """
 
     __tablename__ = "project"
@@ -45,6 +46,9 @@ class ProjectRow(SQLModel, table=True):
     baseline_branch: str = Field(default="main", max_length=300)
     commit_url: str = Field(default="", max_length=500)
     compare_url: str = Field(default="", max_length=500)
+    public: bool = False
+    quota_bytes: int | None = Field(default=None, sa_column=Column(BigInteger))
+    quota_runs_a_day: int | None = None
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
