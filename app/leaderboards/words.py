@@ -25,6 +25,7 @@ READINGS = {
     "that the tests leave open.",
     "directional": "A result at the head rests on runs that are too short to tell whether they were warm. A full run "
     "must confirm it.",
+    "not_compared": "One of them was measured only before or after a change of the stack's speed, never beside the others.",
     "only_measurement": "A single dispatcher was measured. This is not a ranking, however many others failed to start.",
     "nothing_ranked": "Several dispatchers were seen, none of them in a run that may be ranked.",
 }

@@ -7,6 +7,7 @@ import dataclasses
 import math
 import types
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -15,11 +16,13 @@ Reader = Callable[[Any], Any]
 
 
 def to_json(value: Any) -> Any:
-    """Dataclasses as objects, tuples as lists. NaN is left to the column, which stores null."""
+    """Dataclasses as objects, tuples as lists, times as ISO 8601. NaN is left to the column, which stores null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_json(entry) for key, entry in value.items()}
+    if isinstance(value, datetime):
+        return value.isoformat()
     return [to_json(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
@@ -45,7 +48,7 @@ def _reader(kind: Any) -> Reader:
         return lambda stored: {key: entry(one) for key, one in stored.items()}
     if kind is float:
         return lambda stored: math.nan if stored is None else float(stored)
-    return _frozen
+    return datetime.fromisoformat if kind is datetime else _frozen
 
 
 def _dataclass_reader(kind: Any) -> Reader:

@@ -7,7 +7,8 @@ replaced when it moved. What a function of the runs cannot tell, who led before,
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from app.domain.detection import Prior
 from app.domain.ranking.sentences import listed
@@ -22,12 +23,20 @@ the family again with each upload."""
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Who heads a board: a row of the leader's history. `dispatchers` several when they tie, () for no ranking."""
+    """Who heads a board: a row of the leader's history. `dispatchers` several when they tie, () for no ranking.
+
+    What follows is no part of who heads it. `at`: place in the history of the newest run that it rests on. `because`:
+    which runs made it so, in a sentence; `run`: the newest of them. `why`: what the board says, with the figures.
+    """
 
     routing_mode: str
     semantic_class: str
     reading: str
     dispatchers: tuple[str, ...]
+    at: datetime | None = field(default=None, compare=False)
+    run: str = field(default="", compare=False)
+    because: str = field(default="", compare=False)
+    why: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ These values are stored as they are (JSON by their types) and served; nothing in
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 from app.domain.detection import DroppedRun
@@ -12,10 +13,11 @@ from app.domain.ranking.duels import Duel
 from app.domain.ranking.eligibility import Refusal
 from app.domain.ranking.places import Place
 
-Reading = Literal["leader", "tie", "directional", "only_measurement", "nothing_ranked"]
+Reading = Literal["leader", "tie", "directional", "not_compared", "only_measurement", "nothing_ranked"]
 """leader            one dispatcher is clearly better than every other one
 tie               nobody is clearly better than all others
 directional       it would be one of the two, but rests on runs that are too short
+not_compared      a dispatcher was measured only before or after a change of the stack's speed: never beside the others
 only_measurement  a single dispatcher was measured: this is not a ranking
 nothing_ranked    several were seen, none well enough"""
 
@@ -31,6 +33,43 @@ class Interval:
     value: float
     low: float | None = None
     high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Runs of a stack between two changes of its speed: the code that a board compares dispatchers on.
+
+    `first_at` and `last_at`: places in the history of its first and last run. `changes_since`: how often the speed of the
+    stack changed after it; `changed_at`: the first run after the first of these changes, None where there is none.
+    """
+
+    first_at: datetime
+    last_at: datetime
+    runs: int
+    changes_since: int = 0
+    changed_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A dispatcher with results, none of them of the board's stretch: not compared there, and without a place.
+
+    Its figure is of its own newest stretch. `days` and `changes`: how far its last run lies from the runs of the board;
+    `before`: it is the older side. `beaten_by`: who of the board was clearly faster when both were measured on one
+    stretch last; `never_met`: who of the board was never measured on one with it.
+    """
+
+    dispatcher: str
+    runs: tuple[str, ...]
+    step_time_ms: Interval
+    directional: bool
+    last_at: datetime
+    days: float
+    changes: int
+    before: bool
+    beaten_by: tuple[str, ...]
+    never_met: tuple[str, ...]
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +105,11 @@ class Entry:
 
     `runs`: names of the runs behind it, oldest first, and `validated_runs` how many of them are validated. `level`:
     the result's. `unproven`: no log shows which dispatcher ran. `configurations`: all that were measured, best first.
-    `left_out`: the newest eligible runs of the configuration that do not stand for it.
+    `left_out`: the newest eligible runs of the configuration that do not stand for it. `inferred`: that it ran is
+    concluded from iterations, in all of its runs; no line of a log proves it. `from_prior`: there is one run, so its
+    interval is how much launches of the family vary. `last_at`: its newest run's place in the history. `newest`: its
+    step time on a newer stretch than the board's, None where the board has the newest. `worse_loss_than`: dispatchers of
+    the board whose loss is clearly better, over iterations that both have.
     """
 
     dispatcher: str
@@ -86,6 +129,11 @@ class Entry:
     gain: Gain | None
     configurations: tuple[Configuration, ...]
     left_out: tuple[DroppedRun, ...] = ()
+    inferred: bool = False
+    from_prior: bool = False
+    last_at: datetime | None = None
+    newest: Interval | None = None
+    worse_loss_than: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +148,14 @@ class Glimpse:
 
 @dataclass(frozen=True, slots=True)
 class MissingDispatcher:
-    """A dispatcher whose package is not in the container, with the runs that show it, newest first."""
+    """A dispatcher whose package is not in the container, with the runs that show it, newest first.
+
+    `ep`: as they state it, else as all other runs of the stack do.
+    """
 
     dispatcher: str
     runs: tuple[str, ...]
+    ep: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +164,8 @@ class Board:
 
     `entries`: fastest first. `by_memory`: places by peak memory, least first; empty where it is unknown somewhere.
     `flops_differ`: the entries count other work in a step, so TFLOP/s/GPU must not order them. `below_floor`: how many
-    runs the floor left out.
+    runs the floor left out. `stretch`: what all its figures are of, None without any. `outside`: dispatchers that were
+    measured on other stretches only.
     """
 
     floor: str
@@ -128,6 +181,8 @@ class Board:
     flops_differ: bool
     below_floor: int
     remarks: tuple[str, ...] = ()
+    stretch: Stretch | None = None
+    outside: tuple[Outside, ...] = ()
 
     @property
     def is_ranking(self) -> bool:
