@@ -1,58 +1,18 @@
 """What the API says of leaderboards, in types (`docs/api.md` in prose). Additions are welcome, changes are not."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Self
 
 from pydantic import BaseModel, Field
 
-from app.domain.ranking import DISPATCHERS, LEVELS, Board, ClassSummary, Head
+from app.domain.ranking import DISPATCHERS, Board, ClassSummary, Head
 from app.domain.ranking.eligibility import Refusal
 from app.domain.ranking.standings import MissingDispatcher
+from app.leaderboards.api_query import LeaderboardQuery
 from app.storage.leader_changes import LeaderChange
-from app.storage.standings import DEFAULT_FLOOR, HardwareFamily, KeptStandings, StandingsFilters, StandingsPage
+from app.storage.standings import HardwareFamily, KeptStandings, StandingsPage
 from app.storage.typed_json import to_json
-
-_ROUTING = "`forced`, `natural` or `unknown`, or one routing mode."
-
-
-class LeaderboardQuery(BaseModel):
-    """Which stacks; an empty filter means any."""
-
-    hardware: str = Field("", max_length=60, description="As in addresses: `h100`.")
-    family: str = Field("", max_length=60, description="The model family as in addresses: `qwen3-30b-a3b`.")
-    project: str = Field("", max_length=100)
-    evidence: str = Field(
-        DEFAULT_FLOOR, pattern=f"^({'|'.join(LEVELS)})$", description="The weakest evidence level that counts."
-    )
-    routing: str = Field("", max_length=50, description=_ROUTING)
-    semantic_class: str = Field("", max_length=30)
-    precision: str = Field("", max_length=50)
-    ep_size: str = Field("", max_length=20, description="`small` (EP up to 8), `medium` or `large` (from 32).")
-    stack: str = Field("", max_length=64, description="A stack key, or its first digits.")
-    page: int = Field(1, ge=1, le=1_000_000)
-    page_size: int = Field(25, ge=1, le=200)
-
-    @property
-    def filters(self) -> StandingsFilters:
-        return StandingsFilters(
-            project=self.project,
-            floor=self.evidence,
-            routing=self.routing,
-            semantic_class=self.semantic_class,
-            precision=self.precision,
-            ep_size=self.ep_size,
-            stack=self.stack,
-        )
-
-
-class ChangesQuery(BaseModel):
-    """Of which stacks; an empty filter means any."""
-
-    hardware: str = Field("", max_length=60)
-    family: str = Field("", max_length=60)
-    project: str = Field("", max_length=100)
-    stack: str = Field("", max_length=64, description="A stack key.")
-    newest: int = Field(50, ge=1, le=1000)
 
 
 class LeaderboardOut(BaseModel):
@@ -107,6 +67,7 @@ class StandingsOut(BaseModel):
 
     dispatchers: list[str] = list(DISPATCHERS)
     evidence: str
+    rank: str = Field(description="What the entries of each board are in the order of, and their places are by.")
     leaderboards: list[LeaderboardOut]
     summaries: list[ClassSummary]
     items: list[StackStandingsOut]
@@ -145,14 +106,17 @@ class LeaderChangesOut(BaseModel):
     items: list[LeaderChangeOut]
 
 
-def page_values(page: StandingsPage, filters: StandingsFilters, index: list[LeaderboardOut]) -> dict[str, Any]:
+def page_values(
+    page: StandingsPage, items: Iterable[KeptStandings], query: LeaderboardQuery, index: list[LeaderboardOut]
+) -> dict[str, Any]:
     """As `StandingsOut`, but plain: what is kept is JSON already, and hundreds of results need no second check."""
     return {
         "dispatchers": DISPATCHERS,
-        "evidence": filters.floor,
+        "evidence": query.filters.floor,
+        "rank": query.ordered_by,
         "leaderboards": [one.model_dump(mode="json") for one in index],
         "summaries": to_json(page.summaries),
-        "items": [_stack_values(one) for one in page.items],
+        "items": [_stack_values(one) for one in items],
         "total": page.total,
         "page": page.page,
         "page_size": page.size,
