@@ -59,7 +59,7 @@ class ExperimentRow(SQLModel, table=True):
 
 
 class ExperimentRunRow(SQLModel, table=True):
-    """A run of an experiment. `side` is baseline or candidate; `joined_by` is tag, config or person."""
+    """A run of an experiment. `side` is baseline or candidate; `joined_by` is plan, tag or config."""
 
     __tablename__ = "experiment_run"
 

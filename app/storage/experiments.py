@@ -1,0 +1,260 @@
+"""Experiments as they are stored: one whole, and lists of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlmodel import Session, col
+
+from app.domain.experiments.values import (
+    ExperimentResult,
+    JoinedBy,
+    KnobChange,
+    Plan,
+    Side,
+    State,
+)
+from app.errors import NotFound
+from app.storage.experiment_tables import ExperimentRow, ExperimentRunRow
+from app.storage.run_records import aware
+from app.storage.tables import ProjectRow, RunRow
+from app.storage.typed_json import from_json, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentRun:
+    """A run of an experiment. `why_not`: why it does not count, "" when it does."""
+
+    run_id: int
+    name: str
+    side: Side
+    joined_by: JoinedBy
+    joined_at: datetime
+    why_not: str
+    status: str
+    outcome: str
+    commit: str
+    created_at: datetime
+    step_time_ms: float | None
+    tokens_per_s_per_gpu: float | None
+    peak_memory_gib: float | None
+    evidence_level: str
+    verdict: str
+
+    @property
+    def counts(self) -> bool:
+        return not self.why_not
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentItem:
+    """A row of a list. `counted`: runs that count, by side."""
+
+    id: int
+    project: str
+    title: str
+    rule_id: str
+    state: State
+    tag: str
+    knobs: tuple[KnobChange, ...]
+    baseline_run_id: int
+    baseline_run_name: str
+    parent_id: int | None
+    stack_key: str
+    runs_each: int
+    result: ExperimentResult
+    created_by: str
+    created_at: datetime
+    decided_by: str
+    decided_at: datetime | None
+    note: str
+
+    @property
+    def counted(self) -> Mapping[str, int]:
+        return {"baseline": len(self.result.baseline), "candidate": len(self.result.candidate)}
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment(ExperimentItem):
+    """One experiment whole. `sequence`: the interleaved order of the sides. `runs`: in the order in which they came.
+
+    `candidate_key` is "" where it cannot be told beforehand. `winner_run_id`: the newest run that counts on the winning
+    side; None while there is no winner.
+    """
+
+    project_id: int
+    baseline_key: str
+    candidate_key: str
+    sequence: tuple[Side, ...]
+    plan: Plan
+    runs: tuple[ExperimentRun, ...]
+    result_at: datetime | None
+
+    def side(self, side: Side) -> tuple[ExperimentRun, ...]:
+        return tuple(run for run in self.runs if run.side == side)
+
+    @property
+    def winner_run_id(self) -> int | None:
+        winner = self.result.winner
+        names = self.result.counted(winner) if winner else ()
+        return int(names[-1]) if names else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentFilter:
+    """ "" is any. `run_id`: those that the run belongs to."""
+
+    project: str = ""
+    state: str = ""
+    rule: str = ""
+    run_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentPage:
+    """`page` counts from 1, `total` is over all pages; `states` counts by state, whatever state is asked for."""
+
+    items: tuple[ExperimentItem, ...]
+    total: int
+    page: int
+    page_size: int
+    states: Mapping[str, int]
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // self.page_size))
+
+
+def get_experiment(session: Session, experiment_id: int) -> Experiment:
+    """Raises NotFound."""
+    found = session.execute(_select().where(col(ExperimentRow.id) == experiment_id)).one_or_none()
+    if found is None:
+        raise NotFound(f"There is no experiment {experiment_id}. It may have been deleted, or the address is mistyped.")
+    row, project, name = found
+    item = _columns(row, project, name)
+    result: ExperimentResult = item["result"]
+    return Experiment(
+        **item,
+        project_id=row.project_id,
+        baseline_key=row.baseline_key,
+        candidate_key=row.candidate_key,
+        sequence=tuple(row.sequence),
+        plan=from_json(Plan, row.plan),
+        runs=_runs(session, experiment_id, {one.run: one.why for one in result.left_out}),
+        result_at=aware(row.result_at) if row.result_at else None,
+    )
+
+
+def find_experiments(session: Session, wanted: ExperimentFilter, page: int = 1, page_size: int = 50) -> ExperimentPage:
+    """Newest first."""
+    conditions = _conditions(wanted)
+    states = session.execute(
+        select(ExperimentRow.state, func.count().label("n"))  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == ExperimentRow.project_id)
+        .where(*conditions)
+        .group_by(ExperimentRow.state)
+    ).all()
+    counts = {row.state: row.n for row in states}
+    chosen = _select().where(*conditions)
+    if wanted.state:
+        chosen = chosen.where(col(ExperimentRow.state) == wanted.state)
+    rows = session.execute(
+        chosen.order_by(col(ExperimentRow.id).desc()).limit(page_size).offset((page - 1) * page_size)
+    ).all()
+    items = tuple(ExperimentItem(**_columns(row, project, name)) for row, project, name in rows)
+    total = counts.get(wanted.state, 0) if wanted.state else sum(counts.values())
+    return ExperimentPage(items, total, page, page_size, counts)
+
+
+def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if wanted.project:
+        found.append(col(ProjectRow.slug) == wanted.project)
+    if wanted.rule:
+        found.append(col(ExperimentRow.rule_id) == wanted.rule)
+    if wanted.run_id is not None:
+        joined = select(ExperimentRunRow.experiment_id).where(col(ExperimentRunRow.run_id) == wanted.run_id)  # type: ignore[call-overload]
+        found.append(or_(col(ExperimentRow.baseline_run_id) == wanted.run_id, col(ExperimentRow.id).in_(joined)))
+    return found
+
+
+def _select() -> Any:
+    return (
+        select(ExperimentRow, ProjectRow.slug, RunRow.name)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == ExperimentRow.project_id)
+        .join(RunRow, col(RunRow.id) == ExperimentRow.baseline_run_id)
+    )
+
+
+def _columns(row: ExperimentRow, project: str, run_name: str) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "project": project,
+        "title": row.title,
+        "rule_id": row.rule_id,
+        "state": row.state,
+        "tag": row.tag,
+        "knobs": knobs_of(row.knobs),
+        "baseline_run_id": row.baseline_run_id,
+        "baseline_run_name": run_name,
+        "parent_id": row.parent_id,
+        "stack_key": row.stack_key,
+        "runs_each": row.runs_each,
+        "result": from_json(ExperimentResult, row.result or {}),
+        "created_by": row.created_by,
+        "created_at": aware(row.created_at),
+        "decided_by": row.decided_by,
+        "decided_at": aware(row.decided_at) if row.decided_at else None,
+        "note": row.note,
+    }
+
+
+def knobs_of(stored: Mapping[str, Any]) -> tuple[KnobChange, ...]:
+    """The column `knobs`."""
+    return tuple(
+        KnobChange(name, _frozen(entry.get("from")), _frozen(entry.get("to")), entry.get("known", True))
+        for name, entry in stored.items()
+    )
+
+
+def knobs_json(knobs: Sequence[KnobChange]) -> dict[str, Any]:
+    return {one.field: {"from": to_json(one.before), "to": to_json(one.after), "known": one.known} for one in knobs}
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _runs(session: Session, experiment_id: int, why_not: Mapping[str, str]) -> tuple[ExperimentRun, ...]:
+    rows = session.execute(
+        select(  # type: ignore[call-overload]
+            ExperimentRunRow.side, ExperimentRunRow.joined_by, ExperimentRunRow.joined_at, RunRow.id, RunRow.name,
+            RunRow.status, RunRow.outcome, RunRow.commit, RunRow.created_at, RunRow.step_time_ms,
+            RunRow.tokens_per_s_per_gpu, RunRow.peak_memory_gib, RunRow.evidence_level, RunRow.verdict,
+        )
+        .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
+        .where(col(ExperimentRunRow.experiment_id) == experiment_id)
+        .order_by(col(RunRow.created_at), col(RunRow.id))
+    )  # fmt: skip
+    return tuple(
+        ExperimentRun(
+            run_id=row.id,
+            name=row.name,
+            side=row.side,
+            joined_by=row.joined_by,
+            joined_at=aware(row.joined_at),
+            why_not=why_not.get(str(row.id), ""),
+            status=row.status,
+            outcome=row.outcome,
+            commit=row.commit,
+            created_at=aware(row.created_at),
+            step_time_ms=row.step_time_ms,
+            tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
+            peak_memory_gib=row.peak_memory_gib,
+            evidence_level=row.evidence_level,
+            verdict=row.verdict,
+        )
+        for row in rows
+    )
