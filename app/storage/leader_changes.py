@@ -10,6 +10,7 @@ from sqlmodel import Session, col
 from app.domain.ranking import Head, HeadChange
 from app.domain.ranking.incremental import NEWS_FLOOR
 from app.storage.run_records import aware
+from app.storage.stack_names import names_of_titles
 from app.storage.standings_tables import LeaderChangeRow, StandingRow
 from app.storage.tables import ProjectRow, RunRow
 from app.storage.typed_json import from_json, to_json
@@ -19,7 +20,7 @@ NEWEST = 50
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """A change at the head of one board. `at`: when it was noticed.
+    """A change at the head of one board. `at`: when it was noticed. `name`: the title, told apart from its neighbours.
 
     `run_id`: the newest run of the stack then, which stands in the history at `placed_at`; None when it is gone.
     """
@@ -27,6 +28,7 @@ class LeaderChange:
     id: int
     project: str
     stack_key: str
+    name: str
     title: str
     hardware_slug: str
     family_slug: str
@@ -72,12 +74,14 @@ def leader_changes(
         chosen = chosen.where(col(LeaderChangeRow.at) >= since)
     if stack_keys:
         chosen = chosen.where(col(LeaderChangeRow.stack_key).in_(stack_keys))
+    rows = session.execute(chosen).all()
+    names = names_of_titles(session, (stack.title for _, stack, _, _, _ in rows))
     return tuple(
         LeaderChange(
-            row.id, slug, row.stack_key, stack.title, stack.hardware_slug, stack.family_slug, row.floor, aware(row.at),
-            row.run_id, name or "", aware(ordered_at) if ordered_at else None, _change(row),
+            row.id, slug, row.stack_key, names[row.stack_key], stack.title, stack.hardware_slug, stack.family_slug,
+            row.floor, aware(row.at), row.run_id, name or "", aware(ordered_at) if ordered_at else None, _change(row),
         )
-        for row, stack, slug, name, ordered_at in session.execute(chosen)
+        for row, stack, slug, name, ordered_at in rows
     )  # fmt: skip
 
 

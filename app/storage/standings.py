@@ -21,6 +21,7 @@ from app.domain.ranking import (
 from app.domain.run import Value
 from app.storage.findings import frozen
 from app.storage.run_records import aware
+from app.storage.stack_names import names_of_titles
 from app.storage.standings_tables import StandingBoardRow, StandingRow
 from app.storage.tables import ProjectRow
 from app.storage.typed_json import from_json
@@ -53,13 +54,15 @@ class StandingsFilters:
 class KeptStandings:
     """A stack with its standings. `standings.boards` are those that were asked for, not all that are kept.
 
-    `title`, `container`, `gpus` and `about` (contract fields of the stack by name) are those of its newest run.
+    `title`, `container`, `gpus` and `about` (contract fields of the stack by name) are those of its newest run. `name`:
+    the title with what sets it apart from other stacks of that title.
     """
 
     project_id: int
     project: str
     generated: bool
     stack_key: str
+    name: str
     title: str
     hardware: str
     hardware_slug: str
@@ -90,7 +93,7 @@ class FilterOptions:
 
 @dataclass(frozen=True, slots=True)
 class StandingsPage:
-    """One page of stacks, those with the newest runs first; `page` counts from 1.
+    """One page of stacks: those with a ranking first, and of them the newest runs first; `page` counts from 1.
 
     `total` and `summaries` (one for each class, over boards) are of all stacks that match, on whichever page.
     `hardware` and `family` are the names; empty when no stack has these slugs, or none were asked for.
@@ -142,7 +145,7 @@ def standings_of(
     for row in rows:
         stacks.setdefault((row.project_id, row.stack_key), []).append(row)
     found = {key: [row for row in group if _matches(row, filters)] for key, group in stacks.items()}
-    keys = [key for key, group in found.items() if group]
+    keys = sorted((key for key, group in found.items() if group), key=lambda key: not _ranks(found[key]))
     shown = keys[(page - 1) * size : page * size]
     return StandingsPage(
         hardware=rows[0].hardware if rows and hardware_slug else "",
@@ -229,6 +232,10 @@ def _matches(row: Row[Any], filters: StandingsFilters) -> bool:
     return is_named and all(not wanted or wanted in values for wanted, values in asked)
 
 
+def _ranks(rows: Iterable[Row[Any]]) -> bool:
+    return any(row.is_ranking for row in rows)
+
+
 def _class(row: Row[Any]) -> tuple[str | None, str | None]:
     return row.routing_mode, row.semantic_class
 
@@ -276,16 +283,18 @@ def _documents(
         .where(col(StandingRow.stack_key).in_([stack_key for _, stack_key in keys]))
     )
     found = {(row.project_id, row.stack_key): (row, slug, made) for row, slug, made in session.execute(stacks)}
-    return tuple(_kept(*found[key], boards.get(key, ())) for key in keys if key in found)
+    names = names_of_titles(session, (row.title for row, _, _ in found.values()))
+    return tuple(_kept(*found[key], boards.get(key, ()), names[key[1]]) for key in keys if key in found)
 
 
-def _kept(row: StandingRow, project: str, generated: bool, boards: Iterable[Board]) -> KeptStandings:
+def _kept(row: StandingRow, project: str, generated: bool, boards: Iterable[Board], name: str) -> KeptStandings:
     standings = from_json(StackStandings, row.document | {"boards": []})
     return KeptStandings(
         project_id=row.project_id,
         project=project,
         generated=generated,
         stack_key=row.stack_key,
+        name=name,
         title=row.title,
         hardware=row.hardware,
         hardware_slug=row.hardware_slug,

@@ -1,0 +1,73 @@
+"""What a stack is called among its neighbours: its title, and the fields that set it apart from others of that title.
+
+`Qwen3-30B-A3B · 16 × H100 · forced balance · train:2026.09 · seq 4096 · GBS 1024`
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.contract.fields import STACK_FIELDS
+from app.domain.numbers import contract_value
+from app.domain.run import Value
+
+SEPARATOR = " · "
+_ALWAYS = ("seq_len", "gbs", "mbs")
+"""The size of the work: told wherever neighbours differ in it, also where one of the three would do."""
+_WORDS = {"seq_len": "seq", "gbs": "GBS", "mbs": "MBS", "pp": "PP", "vpp": "VPP", "precision": "", "container": ""}
+"""How a field is called in a name, where that is not its own name; "": its value speaks for itself."""
+_KEY_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TitledStack:
+    """`known`: its contract fields by name, where known."""
+
+    stack_key: str
+    title: str
+    project: str
+    known: Mapping[str, Value]
+
+
+def stack_names(stacks: Iterable[TitledStack]) -> dict[str, str]:
+    """Stack key -> name. Stacks of one title are neighbours; a stack without any has its title for a name."""
+    neighbours: dict[str, list[TitledStack]] = defaultdict(list)
+    for one in stacks:
+        neighbours[one.title].append(one)
+    return {key: name for own in neighbours.values() for key, name in _names(own).items()}
+
+
+def _names(stacks: Sequence[TitledStack]) -> dict[str, str]:
+    parts = {one.stack_key: [one.title] for one in stacks}
+    for name in _told(stacks):
+        for one in stacks:
+            parts[one.stack_key].append(_words(one, name))
+    names = {key: SEPARATOR.join(own) for key, own in parts.items()}
+    several = Counter(names.values())
+    return {key: name if several[name] == 1 else f"{name}{SEPARATOR}{key[:_KEY_DIGITS]}" for key, name in names.items()}
+
+
+def _told(stacks: Sequence[TitledStack]) -> list[str]:
+    """Fields in which they differ: the size of the work, and of the others what tells more of them apart."""
+    told = [name for name in _ALWAYS if len({_value(one, name) for one in stacks}) > 1]
+    others = [name for name in ("project", *STACK_FIELDS) if name not in _ALWAYS]
+    for name in others:
+        if _groups(stacks, [*told, name]) > _groups(stacks, told):
+            told.append(name)
+    return told
+
+
+def _groups(stacks: Sequence[TitledStack], fields: Sequence[str]) -> int:
+    return len({tuple(_value(one, name) for name in fields) for one in stacks})
+
+
+def _value(one: TitledStack, name: str) -> str:
+    if name == "project":
+        return one.project
+    return contract_value(one.known[name]) if name in one.known else "unknown"
+
+
+def _words(one: TitledStack, name: str) -> str:
+    value = _value(one, name)
+    word = _WORDS.get(name, name.replace("_", " "))
+    return f"{word} {value}" if word else f"{name} unknown" if name not in one.known else value
