@@ -52,6 +52,11 @@ class Settings(BaseSettings):
     task_soft_limit_seconds: int = Field(900, gt=0, description="A task is asked to stop after this, in seconds.")
     task_hard_limit_seconds: int = Field(960, gt=0, description="A task is killed after this, in seconds.")
     worker_concurrency: int = Field(1, gt=0, description="Processes of one worker.")
+    rules_dir: str = Field("", description="Folder of a team's own rule files, as `docs/rules.md` says. Empty: none.")
+    t_comm: float = Field(0.10, gt=0, lt=1, description="Exposed communication from which it is a wall, over the step.")
+    t_idle: float = Field(0.10, gt=0, lt=1, description="GPU idle time from which it is a wall, over the step.")
+    t_headroom: float = Field(0.10, gt=0, lt=1, description="Free share of the GPU's memory below which it is tight.")
+    t_noise: float = Field(0.01, gt=0, lt=1, description="Difference of step time that counts as noise.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["json", "console"] = Field("console", description="Shape of the service's own log lines.")
 
@@ -59,6 +64,12 @@ class Settings(BaseSettings):
     def _limits_in_order(self) -> Self:
         if self.task_soft_limit_seconds >= self.task_hard_limit_seconds:
             raise ValueError("THREEWALLS_TASK_SOFT_LIMIT_SECONDS must be below THREEWALLS_TASK_HARD_LIMIT_SECONDS")
+        return self
+
+    @model_validator(mode="after")
+    def _rules_dir_exists(self) -> Self:
+        if self.rules_dir and not Path(self.rules_dir).is_dir():
+            raise ValueError(f"THREEWALLS_RULES_DIR must be a folder, and {self.rules_dir} is none")
         return self
 
     @property

@@ -11,6 +11,7 @@ from app.domain.contract.values import read_value
 from app.domain.rules.derive import derive
 from app.domain.rules.expression import Expression, Known, RuleError, Unknown
 from app.domain.rules.facts import FACTS
+from app.domain.rules.mistakes import Mistake
 from app.domain.rules.rule import Facts, Rule, RuleBook, Setting
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+\Z")
@@ -20,15 +21,15 @@ _FORMS = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::(?P<form>[^{}]*))?\Z")
 MAX_TITLE = 90
 
 
-def mistakes(book: RuleBook) -> list[str]:
-    """Every mistake of every rule, as `topic.yaml: id: sentence`."""
+def mistakes(book: RuleBook) -> list[Mistake]:
+    """Every mistake of every rule."""
     return [mistake for rule in book.rules.values() for mistake in mistakes_of(rule, book)]
 
 
-def mistakes_of(rule: Rule, book: RuleBook) -> list[str]:
-    """Every mistake of one rule, in the same form."""
+def mistakes_of(rule: Rule, book: RuleBook) -> list[Mistake]:
+    """Every mistake of one rule, beyond what its reading refuses."""
     found = (*_form(rule), *_references(rule, book), *_names(rule), *_texts(rule), *_changes(rule), *_examples(rule))
-    return [f"{rule.topic}.yaml: {rule.id}: {mistake}" for mistake in found]
+    return [Mistake.of(rule, said) for said in found]
 
 
 def _form(rule: Rule) -> Iterator[str]:
@@ -37,19 +38,19 @@ def _form(rule: Rule) -> Iterator[str]:
     if len(rule.title) > MAX_TITLE or rule.title.endswith("."):
         yield f"its title must be at most {MAX_TITLE} characters, without a full stop"
     if not rule.sources:
-        yield "has no source"
+        yield "has no source: name at least one key of sources.yaml under `sources`"
     if not _DATE.match(rule.valid):
         yield f"`valid` must be a month or a day, for instance 2026-08, not {rule.valid}"
     if not rule.examples.fires:
-        yield "has no example under which it fires"
+        yield "has no example under which it fires: state facts under `examples: {fires: ...}`"
     if not rule.examples.silent:
-        yield "has no example under which it is silent"
+        yield "has no example under which it is silent: state facts under `examples: {silent: ...}`"
 
 
 def _references(rule: Rule, book: RuleBook) -> Iterator[str]:
     for key in (*rule.sources, *(one.source for one in rule.effect.evidence)):
         if key not in book.sources:
-            yield f"{key} is not in sources.yaml"
+            yield f"{key} is not in sources.yaml: add it there with title, where and date"
     for other in rule.hints.unlocks:
         if other not in book.rules:
             yield f"unlocks {other}, which is no rule"

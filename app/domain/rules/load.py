@@ -4,15 +4,15 @@ A file is a list of rules (docs/rules.md); `sources.yaml` maps keys to documents
 same form, which are read after the built-in ones and may bring sources of their own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar, cast
 
 import yaml
 
-from app.domain.rules import lint
 from app.domain.rules.expression import Expression, RuleError, compile_expression
+from app.domain.rules.mistakes import Mistake, RuleFileError
 from app.domain.rules.rule import (
     CONFIDENCES,
     KINDS,
@@ -25,6 +25,7 @@ from app.domain.rules.rule import (
     Examples,
     Facts,
     Hints,
+    Origin,
     Requirement,
     Rule,
     RuleBook,
@@ -35,12 +36,12 @@ from app.domain.rules.rule import (
 T = TypeVar("T", bound=str)
 FOLDER = Path(__file__).resolve().parent
 SOURCES = "sources.yaml"
-_NO_RULES = (SOURCES, "contradictions.yaml")
+NO_RULES = (SOURCES, "contradictions.yaml")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Both are safe; the one in C is ten times as fast."""
 KEYS = {
     *("id", "phase", "wall", "kind", "title", "when", "why", "change", "needs", "conflicts", "effect", "verify"),
-    *("sources", "valid", "confidence", "examples", "order", "bring_up", "blocks", "unlocks", "hold"),
+    *("sources", "valid", "confidence", "examples", "order", "bring_up", "blocks", "unlocks", "hold", "overrides"),
 }
 
 
@@ -50,88 +51,98 @@ def built_in_rules() -> RuleBook:
     return load_folder(FOLDER)
 
 
-def load_folder(folder: Path, origin: str = "built-in") -> RuleBook:
-    """All rules and sources of a folder. Raises RuleError with every mistake, one a line."""
+def load_folder(folder: Path, origin: Origin = "built-in") -> RuleBook:
+    """All rules and sources of a folder. Raises RuleFileError with every mistake, one a line."""
     texts = {
         path.stem: path.read_text(encoding="utf-8")
         for path in sorted(folder.glob("*.yaml"))
-        if path.name not in _NO_RULES
+        if path.name not in NO_RULES
     }
     sources = folder / SOURCES
     return load_texts(texts, sources.read_text(encoding="utf-8") if sources.is_file() else "", origin)
 
 
-def with_team_rules(folder: Path | None) -> RuleBook:
-    """The built-in rules and those of a team's folder. Raises RuleError with every mistake that the linter finds."""
-    if folder is None:
-        return built_in_rules()
-    both = joined(built_in_rules(), load_folder(folder, origin="team"))
-    found = [
-        mistake for rule in both.rules.values() if rule.origin == "team" for mistake in lint.mistakes_of(rule, both)
-    ]
-    if found:
-        raise RuleError("\n".join(found))
-    return both
-
-
-def load_texts(texts: Mapping[str, str], sources: str = "", origin: str = "built-in") -> RuleBook:
-    """Rules of several files, by their topic (the file's name without its ending)."""
-    mistakes: list[str] = []
+def load_texts(texts: Mapping[str, str], sources: str = "", origin: Origin = "built-in") -> RuleBook:
+    """Rules of several files, by their topic (the file's name without its ending). Raises RuleFileError."""
+    mistakes: list[Mistake] = []
     rules: dict[str, Rule] = {}
     for topic, text in texts.items():
-        for number, row in enumerate(_rows(topic, text, mistakes), start=1):
-            try:
-                rule = _rule(row, topic, origin)
-            except RuleError as problem:
-                named = row.get("id") if isinstance(row, Mapping) else None
-                mistakes.append(f"{topic}.yaml: {named or f'rule {number}'}: {problem}")
-                continue
+        for rule in load_rules(topic, text, origin, mistakes):
             if rule.id in rules:
-                mistakes.append(f"{topic}.yaml: {rule.id}: stands in {rules[rule.id].topic}.yaml, too")
+                mistakes.append(Mistake.of(rule, f"stands in {rules[rule.id].topic}.yaml, too"))
             rules[rule.id] = rule
-    known = _sources(sources, mistakes)
+    known = load_sources(sources, mistakes)
     if mistakes:
-        raise RuleError("\n".join(mistakes))
+        raise RuleFileError(mistakes)
     return RuleBook(rules, known)
 
 
-def joined(first: RuleBook, second: RuleBook) -> RuleBook:
-    """Both books as one. Raises RuleError where the second has a rule of the first."""
-    if twice := sorted(first.rules.keys() & second.rules.keys()):
-        raise RuleError(f"{', '.join(twice)}: a rule of that name is built in; choose another")
-    return RuleBook({**first.rules, **second.rules}, {**second.sources, **first.sources})
+def load_rules(topic: str, text: str, origin: Origin, mistakes: list[Mistake]) -> list[Rule]:
+    """The rules of one file that can be read; what is wrong with the others is added to `mistakes`."""
+    found = []
+    for number, (line, row) in enumerate(_rows(topic, text, mistakes), start=1):
+        try:
+            found.append(_rule(row, topic, origin, line))
+        except RuleError as problem:
+            named = row.get("id") if isinstance(row, Mapping) else None
+            mistakes.append(Mistake(f"{topic}.yaml", line, str(named or f"rule {number}"), str(problem)))
+    return found
 
 
-def _rows(topic: str, text: str, mistakes: list[str]) -> Sequence[object]:
+def _rows(topic: str, text: str, mistakes: list[Mistake]) -> list[tuple[int, object]]:
+    """Each entry of the list with the line where it begins."""
+    file = f"{topic}.yaml"
+    loader = _LOADER(text)
     try:
-        rows = yaml.load(text, Loader=_LOADER)  # noqa: S506
-    except yaml.YAMLError as problem:
-        mistakes.append(f"{topic}.yaml: is no YAML: {' '.join(str(problem).split())}")
-        return ()
+        node = loader.get_single_node()
+        rows = None if node is None else loader.construct_document(node)
+    except (yaml.YAMLError, ValueError) as problem:  # a date such as 2026-02-30 is no YAMLError
+        mistakes.append(_no_yaml(file, problem))
+        return []
+    finally:
+        loader.dispose()
     if rows is None:
-        return ()
+        return []
     if not isinstance(rows, list):
-        mistakes.append(f"{topic}.yaml: must be a list of rules")
-        return ()
-    return rows
+        mistakes.append(Mistake(file, 1, "", "must be a list of rules, each beginning with `- id:`"))
+        return []
+    return [(one.start_mark.line + 1, row) for one, row in zip(node.value, rows, strict=True)]
 
 
-def _sources(text: str, mistakes: list[str]) -> dict[str, Source]:
+def _no_yaml(file: str, problem: Exception) -> Mistake:
+    mark = getattr(problem, "problem_mark", None)
+    said = " ".join(str(getattr(problem, "problem", "") or problem).split())
+    return Mistake(file, mark.line + 1 if mark is not None else 1, "", f"is no YAML: {said}")
+
+
+def load_sources(text: str, mistakes: list[Mistake]) -> dict[str, Source]:
+    """The sources of a folder that can be read, by key."""
     try:
         rows = yaml.load(text, Loader=_LOADER) or {}  # noqa: S506
-    except yaml.YAMLError as problem:
-        mistakes.append(f"{SOURCES}: is no YAML: {' '.join(str(problem).split())}")
+    except (yaml.YAMLError, ValueError) as problem:
+        mistakes.append(_no_yaml(SOURCES, problem))
+        return {}
+    if not isinstance(rows, Mapping):
+        mistakes.append(Mistake(SOURCES, 1, "", "must map the key of a source to its title, where and date"))
         return {}
     found = {}
     for key, row in rows.items():
-        texts = {name: str(row.get(name, "")).strip() for name in ("title", "where", "date")}
+        known = row if isinstance(row, Mapping) else {}
+        texts = {name: str(known.get(name, "")).strip() for name in ("title", "where", "date")}
         if missing := [name for name, value in texts.items() if not value]:
-            mistakes.append(f"{SOURCES}: {key}: lacks {', '.join(missing)}")
+            mistakes.append(Mistake(SOURCES, _line_of(text, str(key)), str(key), f"lacks {', '.join(missing)}"))
+            continue
         found[str(key)] = Source(str(key), **texts)
     return found
 
 
-def _rule(row: object, topic: str, origin: str) -> Rule:
+def _line_of(text: str, key: str) -> int:
+    """Where a key of the outermost mapping stands."""
+    lines = (number for number, line in enumerate(text.splitlines(), 1) if line.lstrip("'\"").startswith(key))
+    return next(lines, 1)
+
+
+def _rule(row: object, topic: str, origin: Origin, line: int) -> Rule:
     known = _mapping(row, "a rule")
     if unknown := sorted(set(known) - KEYS):
         raise RuleError(f"has no key {', '.join(unknown)}")
@@ -153,9 +164,19 @@ def _rule(row: object, topic: str, origin: str) -> Rule:
         confidence=_one_of(known, "confidence", CONFIDENCES),
         examples=_examples(known.get("examples")),
         hints=_hints(known),
+        overrides=_overrides(known, origin),
         topic=topic,
         origin=origin,
+        line=line,
     )
+
+
+def _overrides(row: Mapping[str, object], origin: Origin) -> str:
+    if "overrides" not in row:
+        return ""
+    if origin == "built-in":
+        raise RuleError("overrides is for rules of a team; correct the rule itself")
+    return _text(row, "overrides")
 
 
 def _mapping(raw: object, what: str) -> Mapping[str, object]:

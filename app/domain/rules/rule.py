@@ -16,6 +16,9 @@ Level = Literal["code", "matched_ab", "record", "seed", "heuristic"]
 """Of published evidence, strongest first: enforced in code; a matched A/B; a record of several knobs; what the
 founding documents say; a rule of thumb."""
 
+Origin = Literal["built-in", "team"]
+"""Who wrote a rule: this service, or a team in files of its own."""
+
 PHASES: tuple[Phase, ...] = get_args(Phase)
 WALLS: tuple[Wall, ...] = get_args(Wall)
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -113,7 +116,10 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `topic` is the file it stands in, `origin` who wrote it: `built-in` or a team's folder."""
+    """One rule. `topic` is the file it stands in, `line` where it begins there.
+
+    `overrides`: why a team's rule stands in place of the service's rule of the same id; "" where it does not.
+    """
 
     id: str
     phase: Phase
@@ -132,8 +138,10 @@ class Rule:
     conflicts: tuple[Requirement, ...] = ()
     effect: Effect = field(default_factory=Effect)
     hints: Hints = field(default_factory=Hints)
+    overrides: str = ""
     topic: str = ""
-    origin: str = "built-in"
+    origin: Origin = "built-in"
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)

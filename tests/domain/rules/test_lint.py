@@ -62,5 +62,5 @@ def test_each_mistake_is_said(change: tuple[str, str], said: str) -> None:
 
     assert text != GOOD
     found = mistakes(scale_book(text))
-    assert said in "\n".join(found)
+    assert said in "\n".join(map(str, found))
     assert found
