@@ -12,7 +12,7 @@ from app.domain.rules.rule import RuleBook
 from app.domain.rules.run_facts import RunReading, facts_of
 from app.errors import NotReady
 from app.recommendations.measured_here import MeasuredHere, measured_here
-from app.recommendations.queries import read_run
+from app.storage.advised_runs import read_run
 from app.storage.run_records import RunDetail
 
 

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import built_in_rules
-from app.recommendations.launch import without_secrets
 from app.storage.database import transaction
 from tests.builders import make_run
 from tests.recommendations.advised import PROFILED, make_advised

@@ -7,10 +7,10 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.metadata import read_metadata
+from app.domain.rules.launch import without_secrets
 from app.domain.rules.run_facts import RunReading
 from app.domain.run import Value
 from app.errors import NotFound, NotReady
-from app.recommendations.launch import without_secrets
 from app.storage import readings
 from app.storage.availability import find_availability
 from app.storage.judging_tables import PinRow
