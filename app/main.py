@@ -38,6 +38,7 @@ from app.scaling.routes import router as scaling_pages
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine
 from app.storage.log_files import LogFiles
+from app.storage.rules_in_force import rules_in_force
 from app.upgrade.api import router as upgrade_api
 from app.upgrade.routes import router as upgrade_pages
 from app.web import error_pages
@@ -69,7 +70,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.engine = make_engine(settings)
     app.state.log_files = LogFiles.from_settings(settings)
     app.state.metrics = Metrics()
-    app.state.next_step = first_suggestion
+    app.state.next_step = lambda session, run_id: first_suggestion(session, run_id, rules_in_force(settings))
     for router in (
         health,
         runs_api,

@@ -7,6 +7,7 @@ from celery import Celery
 from sqlalchemy import Engine
 
 from app import queue
+from app.playbook import firings
 from app.queue import JUDGE_STACK, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.regressions import judge
 from app.regressions.costs import refresh_costs
@@ -29,9 +30,10 @@ def register(app: Celery) -> None:
 
 
 def process_run(run_id: int) -> None:
-    """Read one run, when it waits to be read, and judge it."""
+    """Read one run, when it waits to be read, judge it, and ask what the rules say of it."""
     summarise_run(_engine(), _log_files(), get_settings(), run_id)
     judge.judge_run(_engine(), get_settings(), run_id)
+    firings.ask_rules(_engine(), get_settings(), run_id)
 
 
 def judge_stack(work_id: int) -> None:
@@ -51,6 +53,7 @@ def sweep() -> None:
         enqueue(JUDGE_STACK, work_id)
     if _ask_for_old():
         enqueue(RECOMPUTE)
+    firings.ask_next_runs(_engine(), get_settings())
     period = int(time.time() // _FORGET_SECONDS)
     _forget_unused(period)
     _refresh_costs(period)

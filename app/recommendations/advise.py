@@ -7,12 +7,12 @@ from sqlmodel import Session
 
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate
 from app.domain.rules.journey import Journey, journey
-from app.domain.rules.load import built_in_rules
 from app.domain.rules.rule import RuleBook
-from app.domain.rules.run_facts import RunReading, facts_of
+from app.domain.rules.run_facts import RunReading
 from app.errors import NotReady
 from app.recommendations.measured_here import MeasuredHere, measured_here
 from app.storage.advised_runs import read_run
+from app.storage.rules_in_force import RulesInForce
 from app.storage.run_records import RunDetail
 
 
@@ -27,7 +27,12 @@ class Advice:
     told: Evaluation
     journey: Journey
     own: tuple[MeasuredHere, ...]
-    book: RuleBook
+    rules: RulesInForce
+
+    @property
+    def book(self) -> RuleBook:
+        """The rules of the service and of a team."""
+        return self.rules.book
 
     @property
     def ranked(self) -> tuple[Suggestion, ...]:
@@ -39,23 +44,21 @@ class Advice:
         return tuple(one for one in self.own if one.result.rule == rule)
 
 
-def advise(session: Session, run_id: int) -> Advice:
+def advise(session: Session, run_id: int, rules: RulesInForce) -> Advice:
     """Raises NotFound, and NotReady while the run was never read."""
     advised = read_run(session, run_id)
-    book = built_in_rules()
-    # A run by itself: rules about pairs have their place where two runs are compared.
-    facts = {"compared": False, **facts_of(advised.reading)}
-    told = evaluate(facts, book)
+    facts = advised.facts
+    told = evaluate(facts, rules.book, settings=rules.thresholds)
     own = measured_here(session, advised.run, told.fired)
     if own:
-        told = evaluate(facts, book, own=[one.result for one in own])
-    return Advice(advised.run, advised.reading, advised.launch, facts, told, journey(told), own, book)
+        told = evaluate(facts, rules.book, own=[one.result for one in own], settings=rules.thresholds)
+    return Advice(advised.run, advised.reading, advised.launch, facts, told, journey(told), own, rules)
 
 
-def first_suggestion(session: Session, run_id: int) -> tuple[str, str] | None:
+def first_suggestion(session: Session, run_id: int, rules: RulesInForce) -> tuple[str, str] | None:
     """Rule and title of what to do first, for the report of the run; None where there is nothing."""
     try:
-        ranked = advise(session, run_id).ranked
+        ranked = advise(session, run_id, rules).ranked
     except NotReady:
         return None
     return (ranked[0].rule.id, ranked[0].rule.title) if ranked else None

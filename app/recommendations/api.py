@@ -25,7 +25,7 @@ from app.recommendations.api_models import (
     SuggestionsOut,
     WallOut,
 )
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, Rules
 from app.web.problems import documented
 from app.web.templating import public_address
 
@@ -35,9 +35,9 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 @router.get("/runs/{run_id}/suggestions", responses=documented(404, 409, 422))
-def list_suggestions(request: Request, session: ReadSession, run_id: RunId) -> SuggestionsOut:
+def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> SuggestionsOut:
     """Where the run stands, what to try next and why, and which facts would tell more. 409 while it is not read."""
-    advice = advise(session, run_id)
+    advice = advise(session, run_id, rules)
     url = f"{public_address(request)}/runs/{run_id}/next"
 
     def shown(found: Iterable[Suggestion]) -> list[SuggestionOut]:

@@ -8,7 +8,7 @@ from starlette.responses import HTMLResponse
 from app.recommendations.advise import advise
 from app.recommendations.next_page import NextPage
 from app.recommendations.step_page import StepPage
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, Rules
 from app.web.templating import render
 
 router = APIRouter(include_in_schema=False)
@@ -17,10 +17,10 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 @router.get("/runs/{run_id}/next")
-def show_next(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
-    return render(request, "recommendations/next.html", p=NextPage(advise(session, run_id)))
+def show_next(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> HTMLResponse:
+    return render(request, "recommendations/next.html", p=NextPage(advise(session, run_id, rules)))
 
 
 @router.get("/runs/{run_id}/next/{rule}")
-def show_step(request: Request, session: ReadSession, run_id: RunId, rule: str) -> HTMLResponse:
-    return render(request, "recommendations/step.html", p=StepPage(advise(session, run_id), rule))
+def show_step(request: Request, session: ReadSession, rules: Rules, run_id: RunId, rule: str) -> HTMLResponse:
+    return render(request, "recommendations/step.html", p=StepPage(advise(session, run_id, rules), rule))

@@ -105,6 +105,7 @@ def _columns(computed: Computed) -> dict[str, Any]:
         "semantic_class": summary.semantic_class,
         "definition_version": summary.definition_version,
         "definitions": summary.definitions,
+        "rules_asked": "",
         "recompute_failed": 0,
         "recompute_error": None,
         "gpus": gpus if isinstance(gpus, int) else None,

@@ -8,7 +8,8 @@ from sqlmodel import Session, col
 
 from app.domain.metadata import read_metadata
 from app.domain.rules.launch import without_secrets
-from app.domain.rules.run_facts import RunReading
+from app.domain.rules.rule import Facts
+from app.domain.rules.run_facts import RunReading, facts_of
 from app.domain.run import Value
 from app.errors import NotFound, NotReady
 from app.storage import readings
@@ -27,6 +28,11 @@ class AdvisedRun:
     run: RunDetail
     reading: RunReading
     launch: object
+
+    @property
+    def facts(self) -> Facts:
+        """A run by itself: rules about pairs have their place where two runs are compared."""
+        return {"compared": False, **facts_of(self.reading)}
 
 
 def read_run(session: Session, run_id: int) -> AdvisedRun:

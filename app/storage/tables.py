@@ -69,6 +69,8 @@ class RunRow(SQLModel, table=True):
     `recompute_failed` is the version of the definitions in which its figures could not be computed, and
     `recompute_error` why; it keeps those that it had, which are of `definition_version` (`definition_progress.py`).
 
+    `rules_asked` marks the rules that it was last asked (`rule_firings.py`); empty when it was read since.
+
     `not_finite` counts iterations whose loss was none; `shape` is the outline of the model (`RunFacts.shape`).
 
     Columns below `slices` repeat values of `contract`, `metrics`, `health`, `steady_state` and the current verdict, for
@@ -87,6 +89,7 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_config_key", "config_key"),
         Index("ix_run_family_ordered", "project_id", "gpu", "ordered_at"),
         Index("ix_run_definition_version", "definition_version"),
+        Index("ix_run_rules_asked", "rules_asked"),
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -134,6 +137,7 @@ class RunRow(SQLModel, table=True):
     semantic_class: str = Field(default="", max_length=30)
     definition_version: int = 0
     definitions: dict[str, int] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    rules_asked: str = Field(default="", max_length=16)
     recompute_failed: int = 0
     recompute_error: str | None = Field(default=None, sa_column=Column(Text))
     failures: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))

@@ -1,4 +1,4 @@
-"""What routes ask for: the settings, the database, a session for reading, the artifact store."""
+"""What routes ask for: the settings, the database, a session for reading, the artifact store, the rules in force."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -10,6 +10,7 @@ from sqlmodel import Session
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
+from app.storage.rules_in_force import RulesInForce, rules_in_force
 
 
 def get_app_settings(request: Request) -> Settings:
@@ -27,9 +28,14 @@ def get_log_files(request: Request) -> LogFiles:
     return log_files
 
 
+def get_rules(request: Request) -> RulesInForce:
+    return rules_in_force(get_app_settings(request))
+
+
 AppSettings = Annotated[Settings, Depends(get_app_settings)]
 AppEngine = Annotated[Engine, Depends(get_engine)]
 AppLogFiles = Annotated[LogFiles, Depends(get_log_files)]
+Rules = Annotated[RulesInForce, Depends(get_rules)]
 
 
 def get_read_session(engine: AppEngine) -> Iterator[Session]:
