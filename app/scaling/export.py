@@ -23,7 +23,8 @@ def scaling_values(page: ScalingPage) -> dict[str, Any]:
         "summary": page.answer,
         "series": [_series(view) for section in page.sections for view in section.series],
         "offers": [
-            {**{name: getattr(one, name) for name in _KEYS}, "stacks": one.stacks, "containers": list(one.containers)}
+            {name: getattr(one, name) for name in (*_KEYS, "stacks")}
+            | {"containers": list(one.containers), "sizes": dict(one.sizes)}
             for one in page.offers
         ],
     }

@@ -1,20 +1,19 @@
-"""Which workloads ran at several sizes, and what their series are: read from the standings, then from their runs."""
+"""Which workloads ran at several sizes, and what their series are: read from the standings that are kept."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
 from sqlmodel import Session, col
 
-from app.domain.ranking import Configured, RankedRun, ScalingSeries, may_scale, scaling_series
-from app.domain.run import Stated, Value
+from app.domain.ranking import ScalingPool, ScalingSeries, may_scale, most_sizes, scaling_series
+from app.domain.run import Value
 from app.scaling.query import ScalingQuery
 from app.storage.findings import frozen
-from app.storage.ranked_runs import ranked_stack
-from app.storage.ranking_priors import kept_priors
 from app.storage.standings_tables import StandingRow
 from app.storage.tables import ProjectRow
+from app.storage.typed_json import from_json
 
 UNKNOWN = "unknown"
 
@@ -23,17 +22,18 @@ UNKNOWN = "unknown"
 class Workloads:
     """The stacks of one project, hardware and family of which another size is among them.
 
-    By container, the one that ran last first; that of runs of which nobody states it is UNKNOWN.
+    By container, the one with the most sizes first, and of several the one that ran last; that of runs of which nobody
+    states it is UNKNOWN. `sizes`: the most that a series of a container may have.
     """
 
     project: str
     project_id: int
-    gpu: str
     hardware: str
     hardware_slug: str
     family: str
     family_slug: str
     containers: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, int]
 
     @property
     def stacks(self) -> int:
@@ -42,10 +42,10 @@ class Workloads:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`contracts` and `stack_keys`: by config key."""
+    """`known` (members of both keys) and `stack_keys`: by config key."""
 
     series: tuple[ScalingSeries, ...]
-    contracts: Mapping[str, Mapping[str, Stated]]
+    known: Mapping[str, Mapping[str, Value]]
     stack_keys: Mapping[str, str]
 
 
@@ -54,38 +54,48 @@ def workloads(session: Session) -> tuple[Workloads, ...]:
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for row in session.execute(_heads()):
         groups.setdefault((row.slug, row.family_slug, row.hardware_slug), []).append(row)
-    found = []
-    for (project, family_slug, hardware_slug), rows in sorted(groups.items()):
-        keys = may_scale({row.stack_key: _known(row.about) for row in rows})
-        containers: dict[str, list[str]] = {}
-        for row in rows:
-            if row.stack_key in keys:
-                containers.setdefault(row.container or UNKNOWN, []).append(row.stack_key)
-        if containers:
-            first = rows[0]
-            found.append(
-                Workloads(
-                    project, first.project_id, first.gpu, first.hardware, hardware_slug, first.family, family_slug,
-                    {name: tuple(names) for name, names in containers.items()},
-                )
-            )  # fmt: skip
-    return tuple(found)
+    found = (_workloads(rows) for _, rows in sorted(groups.items()))
+    return tuple(one for one in found if one.containers)
+
+
+def _workloads(rows: Sequence[Any]) -> Workloads:
+    """Of one project, family and hardware; the rows are newest first."""
+    known = {row.stack_key: _known(row.about) for row in rows}
+    keys = may_scale(known)
+    containers: dict[str, list[str]] = {}
+    for row in rows:
+        if row.stack_key in keys:
+            containers.setdefault(row.container or UNKNOWN, []).append(row.stack_key)
+    sizes = {name: most_sizes([known[key] for key in names]) for name, names in containers.items()}
+    newest = rows[0]
+    return Workloads(
+        project=newest.slug,
+        project_id=newest.project_id,
+        hardware=newest.hardware,
+        hardware_slug=newest.hardware_slug,
+        family=newest.family,
+        family_slug=newest.family_slug,
+        containers={name: tuple(containers[name]) for name in sorted(containers, key=lambda name: -sizes[name])},
+        sizes=sizes,
+    )
 
 
 def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measured:
-    """The series of the workloads in the container, of the kind and the dispatcher that are asked for."""
-    configured: list[Configured] = []
-    contracts: dict[str, Mapping[str, Stated]] = {}
-    stacks: dict[str, str] = {}
-    for stack_key in chosen.containers.get(container_of(chosen, query), ()):
-        stack = ranked_stack(session, chosen.project_id, stack_key)
-        for config_key, runs in _by_configuration(stack.runs if stack else ()).items():
-            contract = stack.contracts[config_key] if stack else {}
-            configured.append(Configured(chosen.project, contract, tuple(runs)))
-            contracts[config_key], stacks[config_key] = contract, stack_key
-    priors = kept_priors(session, chosen.project_id, chosen.gpu)
-    wanted = tuple(one for one in scaling_series(configured, priors.of_class) if _asked_for(one, query))
-    return Measured(wanted, contracts, stacks)
+    """The series of the workloads in the container, of the kind and the dispatcher that are asked for.
+
+    What the configurations are worth was worked out when their stacks were ranked.
+    """
+    stack_keys = chosen.containers.get(container_of(chosen, query), ())
+    kept = select(StandingRow.stack_key, col(StandingRow.document)["sizes"].label("sizes")).where(  # type: ignore[call-overload]
+        col(StandingRow.project_id) == chosen.project_id, col(StandingRow.stack_key).in_(stack_keys)
+    )
+    pools = [(row.stack_key, from_json(ScalingPool, one)) for row in session.execute(kept) for one in row.sizes or ()]
+    wanted = tuple(one for one in scaling_series(one for _, one in pools) if _asked_for(one, query))
+    return Measured(
+        wanted,
+        known={one.config_key: one.known for _, one in pools},
+        stack_keys={one.config_key: key for key, one in pools},
+    )
 
 
 def container_of(chosen: Workloads, query: ScalingQuery) -> str:
@@ -97,16 +107,9 @@ def _asked_for(one: ScalingSeries, query: ScalingQuery) -> bool:
     return query.kind in ("", one.kind) and query.dispatcher in ("", one.dispatcher or "unknown")
 
 
-def _by_configuration(runs: Iterable[RankedRun]) -> dict[str, list[RankedRun]]:
-    found: dict[str, list[RankedRun]] = {}
-    for run in runs:
-        found.setdefault(run.facts.config_key, []).append(run)
-    return found
-
-
 def _heads() -> Any:
     columns = (
-        StandingRow.project_id, StandingRow.stack_key, StandingRow.gpu, StandingRow.hardware,
+        StandingRow.project_id, StandingRow.stack_key, StandingRow.hardware,
         StandingRow.hardware_slug, StandingRow.family, StandingRow.family_slug, StandingRow.container,
         StandingRow.about, ProjectRow.slug,
     )  # fmt: skip

@@ -17,7 +17,8 @@ _MAX_TEXT = 500
 class ScalingQuery:
     """Empty: any. `hardware` and `family` are the words of addresses, as on the leaderboards.
 
-    `container` empty: the one that ran last; `unknown`: runs whose container nobody states.
+    `container` empty: the one with the most sizes, of several the one that ran last; `unknown`: runs whose container
+    nobody states.
     """
 
     project: str = ""

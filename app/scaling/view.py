@@ -10,7 +10,7 @@ from app.domain.ranking import ScalingPoint, ScalingSeries
 from app.domain.ranking.scaling import KINDS as ORDER
 from app.domain.ranking.scaling import Kind
 from app.domain.ranking.standings import Interval
-from app.domain.run import Stated
+from app.domain.run import Value
 from app.scaling.measure import Measured
 from app.scaling.words import KINDS, KindWords, counts_tokens, efficiency, told
 from app.web.numbers import contract_value
@@ -73,7 +73,7 @@ def answer(found: Sequence[Section]) -> str:
 
 
 def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesView, ...]:
-    apart = _apart([measured.contracts[one.points[0].config_key] for one in series])
+    apart = _apart([measured.known[one.points[0].config_key] for one in series])
     names = _names(series, apart)
     return tuple(
         SeriesView(
@@ -113,7 +113,7 @@ def _names(series: Sequence[ScalingSeries], apart: Sequence[Sequence[tuple[str, 
     return names
 
 
-def _apart(contracts: Sequence[Mapping[str, Stated]]) -> list[tuple[tuple[str, str], ...]]:
+def _apart(contracts: Sequence[Mapping[str, Value]]) -> list[tuple[tuple[str, str], ...]]:
     """Fields in which the series differ among themselves, at their smallest size, with each one's value."""
     fields = [name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _GROWS and not name.startswith(PREFIX)]
     differing = [name for name in fields if len({_value(contract, name) for contract in contracts}) > 1]
@@ -121,9 +121,9 @@ def _apart(contracts: Sequence[Mapping[str, Stated]]) -> list[tuple[tuple[str, s
     return [tuple((name, _text(contract, name)) for name in shown) for contract in contracts]
 
 
-def _value(contract: Mapping[str, Stated], name: str) -> object:
-    return comparable(name, contract[name].value) if name in contract else ("unknown",)
+def _value(contract: Mapping[str, Value], name: str) -> object:
+    return comparable(name, contract[name]) if name in contract else ("unknown",)
 
 
-def _text(contract: Mapping[str, Stated], name: str) -> str:
-    return contract_value(contract[name].value) if name in contract else "unknown"
+def _text(contract: Mapping[str, Value], name: str) -> str:
+    return contract_value(contract[name]) if name in contract else "unknown"

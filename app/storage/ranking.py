@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Select, Table, and_, delete, insert, or_, 
 from sqlmodel import Session, col
 
 from app.domain.definitions import RANKING_VERSION
-from app.domain.ranking import Board, HeadChange, StackStandings, board_results, rank_stack
+from app.domain.ranking import Board, HeadChange, ScalingPool, StackStandings, board_results, rank_stack, scaling_pools
 from app.domain.ranking.incremental import head_changes
 from app.storage import json_column
 from app.storage.judging_tables import StackWorkRow
@@ -37,7 +37,10 @@ _BOARDS: Table = StandingBoardRow.__table__  # type: ignore[attr-defined]
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A stack as it is to be kept; None when it has no runs left. `heads`: what changed at the head of its boards."""
+    """A stack as it is to be kept; None when it has no runs left. `heads`: what changed at the head of its boards.
+
+    `sizes`: what its configurations are worth at their size, for the scaling view.
+    """
 
     project_id: int
     stack_key: str
@@ -46,6 +49,7 @@ class Ranked:
     runs: int = 0
     priors: FamilyPriors = NO_PRIORS
     heads: tuple[HeadChange, ...] = ()
+    sizes: tuple[ScalingPool, ...] = ()
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -64,7 +68,7 @@ class Ranked:
             "runs": self.runs,
             "ranking_version": RANKING_VERSION,
             "prior_version": self.priors.version,
-            "document": to_json(replace(self.standings, boards=())),
+            "document": to_json(replace(self.standings, boards=())) | {"sizes": to_json(self.sizes)},
         }
 
     @property
@@ -85,7 +89,8 @@ def rank(session: Session, project_id: int, stack_key: str, *, learn: bool = Tru
     priors = learned_priors(session, project_id, gpu, classes) if learn else kept_priors(session, project_id, gpu)
     standings = rank_stack(stack.runs, priors.of_class, stack.contracts)
     heads = head_changes(standings, last_heads(session, project_id, stack_key)) if learn else ()
-    return Ranked(project_id, stack_key, standings, stack.about, len(stack.runs), priors, heads)
+    sizes = scaling_pools(stack.runs, stack.contracts, priors.of_class)
+    return Ranked(project_id, stack_key, standings, stack.about, len(stack.runs), priors, heads, sizes)
 
 
 def keep(session: Session, ranked: Ranked) -> bool:

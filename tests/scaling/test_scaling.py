@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
 from app.storage.decisions import quarantine
-from tests.builders import FIRST_PLACE, make_stack
+from tests.builders import FIRST_PLACE, judge, make_stack
 from tests.runs.uploading import assert_problem
 
 KNOWN = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
@@ -98,6 +98,15 @@ def test_containers_are_shown_one_at_a_time_the_newest_first(client: TestClient,
     assert "No workload ran at several sizes in this container" in client.get("/scaling?container=<i>").text
 
 
+def test_the_container_with_the_most_sizes_is_shown_first(client: TestClient, session: Session) -> None:
+    weak(session, 1.0, 0.97, 0.9)
+    weak(session, 1.0, 0.95, container="nvcr.io/nvidia/nemo:26.09", started=FIRST_PLACE + timedelta(days=30))
+    found = scaling(client)
+    assert found["container"] == "nvcr.io/nvidia/nemo:26.06"
+    assert found["offers"][0]["sizes"] == {"nvcr.io/nvidia/nemo:26.06": 3, "nvcr.io/nvidia/nemo:26.09": 2}
+    assert "nvcr.io/nvidia/nemo:26.09, 2 sizes" in client.get("/scaling").text
+
+
 def test_configurations_that_differ_in_a_knob_make_no_series(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0)
     stack(session, 16_300.0, gpus=32, ep_overlap=True)
@@ -108,13 +117,18 @@ def test_configurations_that_differ_in_a_knob_make_no_series(client: TestClient,
 
 def test_a_quarantined_run_is_no_part_of_it(client: TestClient, session: Session) -> None:
     runs = weak(session, 1.0, 0.9)
-    for run in runs[-1][1:]:
-        quarantine(session, run, "Ada", "a bad node")
-    session.commit()
+    key = scaling(client)["series"][0]["points"][-1]["stack_key"]
+
+    def leave_out(*left_out: int) -> None:
+        for run in left_out:
+            quarantine(session, run, "Ada", "a bad node")
+        judge(session, "moe-lab", key)
+        session.commit()
+
+    leave_out(*runs[-1][1:])
     (series,) = scaling(client)["series"]
     assert series["points"][-1]["runs"] == runs[-1][:1]
-    quarantine(session, runs[-1][0], "Ada", "a bad node")
-    session.commit()
+    leave_out(runs[-1][0])
     assert scaling(client)["series"] == []
 
 

@@ -3,7 +3,7 @@
 rank_stack(runs, prior, contracts) -> StackStandings    what is stored of a stack
 head_changes(standings, last_heads) -> changes           what changed at its head
 across(standings, floor) -> tuple[ClassSummary, ...]     counts and ranges over stacks
-scaling_series(configurations) -> tuple[ScalingSeries]   one workload at several sizes
+scaling_series(pools) -> tuple[ScalingSeries]            one workload at several sizes
 """
 
 from app.domain.ranking.across import (
@@ -22,7 +22,8 @@ from app.domain.ranking.families import Family, family_of, hardware_of
 from app.domain.ranking.incremental import Head, HeadChange, head_changes, heads_of, prior_to_keep
 from app.domain.ranking.rank import rank_runs, rank_stack
 from app.domain.ranking.ranked_run import DISPATCHERS, LEVELS, RankedRun, RoutingClass, routing_class
-from app.domain.ranking.scaling import Configured, ScalingPoint, ScalingSeries, may_scale, scaling_series
+from app.domain.ranking.scaling import ScalingPoint, ScalingSeries, may_scale, most_sizes, scaling_series
+from app.domain.ranking.scaling_pool import ScalingPool, scaling_pools
 from app.domain.ranking.standings import Board, Entry, Gain, StackStandings
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "Board",
     "BoardResults",
     "ClassSummary",
-    "Configured",
     "Entry",
     "Family",
     "Gain",
@@ -41,6 +41,7 @@ __all__ = [
     "RankedRun",
     "RoutingClass",
     "ScalingPoint",
+    "ScalingPool",
     "ScalingSeries",
     "StackResult",
     "StackStandings",
@@ -53,11 +54,13 @@ __all__ = [
     "head_changes",
     "heads_of",
     "may_scale",
+    "most_sizes",
     "prior_to_keep",
     "rank_runs",
     "rank_stack",
     "results_of",
     "routing_class",
+    "scaling_pools",
     "scaling_series",
     "summaries",
 ]

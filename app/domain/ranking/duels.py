@@ -5,9 +5,11 @@ better is a tie: `equal` when both directions show them to be within 2 %, else `
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
+from app.domain.detection import Prior
 from app.domain.detection.guards import compare_memory
 from app.domain.detection.step_time import MOST_RERUNS, REGRESSION_P, Comparison
 from app.domain.ranking.pooling import Pool
@@ -65,6 +67,25 @@ class Duel:
         )
 
 
+class Pooled(Protocol):
+    """What a duel by step time needs of a result: a `Pool`, or what is kept of one."""
+
+    @property
+    def runs(self) -> Sequence[object]: ...
+    @property
+    def dispatcher(self) -> str: ...
+    @property
+    def directional(self) -> bool: ...
+    @property
+    def prior(self) -> Prior: ...
+    @property
+    def log_step_time(self) -> float: ...
+    @property
+    def variance(self) -> float: ...
+    @property
+    def noise(self) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Test:
     """Both directions of the verdict's test; `shift` of ln(step time), positive when the first is slower."""
@@ -85,7 +106,7 @@ class _Test:
         return max(self.forward.half_width(REGRESSION_P, k, m), self.backward.half_width(REGRESSION_P, m, k))
 
 
-def duel(first: Pool, second: Pool, names: tuple[str, str] | None = None) -> Duel:
+def duel(first: Pooled, second: Pooled, names: tuple[str, str] | None = None) -> Duel:
     """By step time. `names`: what to call the two; else their dispatchers."""
     test, k, m = _test(first, second), len(first.runs), len(second.runs)
     outcome, half, shift = test.outcome(k, m), test.half_width(k, m), test.forward.shift
@@ -121,7 +142,7 @@ def duel_by_memory(first: Pool, second: Pool) -> Duel | None:
     )  # fmt: skip
 
 
-def _test(first: Pool, second: Pool) -> _Test:
+def _test(first: Pooled, second: Pooled) -> _Test:
     shift = first.log_step_time - second.log_step_time
     return _Test(
         Comparison(shift, second.variance, second.prior, first.noise, second.noise),

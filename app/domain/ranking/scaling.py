@@ -14,19 +14,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Literal, TypeVar
 
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.fields.environment import PREFIX
 from app.domain.contract.values import comparable
-from app.domain.detection import DEFAULT_PRIOR, Prior
 from app.domain.ranking.duels import duel
-from app.domain.ranking.eligibility import other_shapes, refusal
-from app.domain.ranking.pooling import Pool, log_work, pool
-from app.domain.ranking.rank import Priors
-from app.domain.ranking.ranked_run import RankedRun
+from app.domain.ranking.scaling_pool import ScalingPool
 from app.domain.ranking.standings import Interval
-from app.domain.run import Stated, Value
+from app.domain.run import Value
 
 Key = TypeVar("Key")
 Kind = Literal["weak", "strong", "sequence_batch", "sequence_tokens"]
@@ -45,15 +42,6 @@ _ALONG: Mapping[Kind, str] = {
     "sequence_batch": "seq_len",
     "sequence_tokens": "seq_len",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """The runs of one config key, with the contract that they share."""
-
-    project: str
-    contract: Mapping[str, Stated]
-    runs: tuple[RankedRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +90,7 @@ class _Size:
     tokens: int
     gpus: int
     cp: int | None
-    pool: Pool
+    pool: ScalingPool
 
     @property
     def order(self) -> tuple[bool, float, str]:
@@ -115,66 +103,62 @@ def may_scale(stacks: Mapping[Key, Mapping[str, Value]]) -> frozenset[Key]:
 
     A first sieve, by the stack keys alone: whether they make a series is for their configurations to say.
     """
+    several = (names for sizes in _by_size(stacks) if len(sizes) > 1 for names in sizes.values())
+    return frozenset(name for names in several for name in names)
+
+
+def most_sizes(stacks: Sequence[Mapping[str, Value]]) -> int:
+    """How many sizes the longest series of these stacks may have, by the same sieve."""
+    return max((len(sizes) for sizes in _by_size(dict(enumerate(stacks)))), default=0)
+
+
+def _by_size(stacks: Mapping[Key, Mapping[str, Value]]) -> Iterable[Mapping[int, Sequence[Key]]]:
+    """Stacks in which everything else is equal, by size, for each kind of series."""
     sizes: dict[tuple[object, ...], dict[int, list[Key]]] = {}
     for name, known in stacks.items():
         gpus, gbs, seq_len = (_count(known.get(field)) for field in ("gpus", "gbs", "seq_len"))
         if gpus is None or gbs is None or seq_len is None:
             continue
+        values = {field: _known(known, field) for field in STACK_FIELDS}
         for kind in KINDS:
-            members = (_known(known, field) for field in STACK_FIELDS if field not in _FREE[kind])
+            members = (value for field, value in values.items() if field not in _FREE[kind])
             key = (kind, _invariant(kind, gpus, gbs, seq_len), *members)
             sizes.setdefault(key, {}).setdefault(gpus if _ALONG[kind] == "gpus" else seq_len, []).append(name)
-    several = (names for group in sizes.values() if len(group) > 1 for names in group.values())
-    return frozenset(name for names in several for name in names)
+    return sizes.values()
 
 
-def scaling_series(configurations: Iterable[Configured], prior: Priors = DEFAULT_PRIOR) -> tuple[ScalingSeries, ...]:
-    """All series that the configurations make. A configuration may be part of several, of different kinds."""
-    series: dict[tuple[Kind, tuple[object, ...]], list[tuple[Configured, _Size]]] = {}
-    for one in configurations:
-        measured = _pool(one, prior)
-        for kind in KINDS if measured is not None else ():
-            made = _size(one.contract, kind, measured)
+def scaling_series(pools: Iterable[ScalingPool]) -> tuple[ScalingSeries, ...]:
+    """All series that the configurations of one project make. One may be part of several, of different kinds."""
+    series: dict[tuple[Kind, tuple[object, ...]], list[_Size]] = {}
+    for one in pools:
+        values = {name: _known(one.known, name) for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
+        for kind in KINDS:
+            made = _size(one, kind)
             if made is not None:
-                series.setdefault((kind, _key(one, kind)), []).append((one, made))
-    several = ((kind, members) for (kind, _), members in series.items() if len({one.size for _, one in members}) > 1)
-    found = [_series(kind, members) for kind, members in several]
+                series.setdefault((kind, _key(made, kind, values)), []).append(made)
+    several = ((kind, sizes) for (kind, _), sizes in series.items() if len({one.size for one in sizes}) > 1)
+    found = [_series(kind, sizes) for kind, sizes in several]
     return tuple(sorted(found, key=lambda one: (KINDS.index(one.kind), one.dispatcher, one.points[0].config_key)))
 
 
-def _pool(one: Configured, prior: Priors) -> Pool | None:
-    ordered = sorted(one.runs, key=lambda run: run.place_in_time)
-    known = prior if isinstance(prior, Prior) else prior.get(ordered[-1].facts.semantic_class, DEFAULT_PRIOR)
-    eligible = [run for run in ordered if refusal(run) is None]
-    refused = {odd.run for odd in other_shapes(eligible)}
-    eligible = [run for run in eligible if run.name not in refused]
-    return pool(eligible, known) if eligible else None
-
-
-def _size(contract: Mapping[str, Stated], kind: Kind, measured: Pool | None) -> _Size | None:
+def _size(one: ScalingPool, kind: Kind) -> _Size | None:
     """None where a number that the series rests on is unknown."""
-    gpus, gbs, seq_len = (_whole(contract, name) for name in ("gpus", "gbs", "seq_len"))
-    if measured is None or gpus is None or gbs is None or seq_len is None:
+    gpus, gbs, seq_len, cp = (_count(one.known.get(name)) for name in ("gpus", "gbs", "seq_len", "cp"))
+    if gpus is None or gbs is None or seq_len is None:
         return None
-    size = gpus if _ALONG[kind] == "gpus" else seq_len
-    return _Size(size, gbs * seq_len, gpus, _whole(contract, "cp"), measured)
-
-
-def _whole(contract: Mapping[str, Stated], name: str) -> int | None:
-    return _count(contract[name].value if name in contract else None)
+    return _Size(gpus if _ALONG[kind] == "gpus" else seq_len, gbs * seq_len, gpus, cp, one)
 
 
 def _count(value: Value) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _key(one: Configured, kind: Kind) -> tuple[object, ...]:
-    """What must be equal in all points."""
-    newest = max(one.runs, key=lambda run: run.place_in_time)
-    gpus, gbs, seq_len = (_whole(one.contract, name) or 0 for name in ("gpus", "gbs", "seq_len"))
-    invariant = _invariant(kind, gpus, gbs, seq_len)
-    members = tuple(_value(one.contract, name) for name in _members(kind))
-    return (one.project.casefold(), newest.facts.semantic_class, newest.facts.shape, invariant, *members)
+def _key(one: _Size, kind: Kind, values: Mapping[str, object]) -> tuple[object, ...]:
+    """What must be equal in all points; `values`: of all members of both keys."""
+    known = one.pool.known
+    gpus, gbs, seq_len = (_count(known.get(name)) or 0 for name in ("gpus", "gbs", "seq_len"))
+    members = tuple(values[name] for name in _members(kind))
+    return (one.pool.semantic_class, one.pool.shape, _invariant(kind, gpus, gbs, seq_len), *members)
 
 
 def _invariant(kind: Kind, gpus: int, gbs: int, seq_len: int) -> object:
@@ -184,35 +168,32 @@ def _invariant(kind: Kind, gpus: int, gbs: int, seq_len: int) -> object:
     return gbs * seq_len if kind == "sequence_tokens" else None
 
 
-def _members(kind: Kind) -> list[str]:
-    return [name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _FREE[kind]]
-
-
-def _value(contract: Mapping[str, Stated], name: str) -> object:
-    return comparable(name, contract[name].value) if name in contract else ("unknown",)
+@cache
+def _members(kind: Kind) -> tuple[str, ...]:
+    return tuple(name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _FREE[kind])
 
 
 def _known(known: Mapping[str, Value], name: str) -> object:
     return comparable(name, known[name]) if name in known else ("unknown",)
 
 
-def _series(kind: Kind, members: Sequence[tuple[Configured, _Size]]) -> ScalingSeries:
+def _series(kind: Kind, members: Sequence[_Size]) -> ScalingSeries:
     best: dict[int, _Size] = {}
-    for _, one in sorted(members, key=lambda item: item[1].order):
+    for one in sorted(members, key=lambda size: size.order):
         best.setdefault(one.size, one)
     sizes = [best[size] for size in sorted(best)]
-    newest = sizes[-1].pool.runs[-1]
+    largest = sizes[-1].pool
     unknown = [
         name
         for name in _members(kind)
-        if not name.startswith(PREFIX) and any(name not in one.contract for one, _ in members)
+        if not name.startswith(PREFIX) and any(name not in one.pool.known for one in members)
     ]
     return ScalingSeries(
         kind=kind,
         along=_ALONG[kind],
-        dispatcher=newest.dispatcher or "",
-        routing_mode=newest.routing_mode,
-        semantic_class=newest.facts.semantic_class,
+        dispatcher=largest.dispatcher,
+        routing_mode=largest.routing_mode,
+        semantic_class=largest.semantic_class,
         points=tuple(_point(kind, one, sizes[0]) for one in sizes),
         unknown=tuple(unknown),
     )
@@ -225,7 +206,7 @@ def _point(kind: Kind, one: _Size, smallest: _Size) -> ScalingPoint:
         size=one.size,
         cp=one.cp,
         config_key=one.pool.config_key,
-        runs=tuple(run.name for run in one.pool.runs),
+        runs=one.pool.runs,
         step_time_ms=Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half)),
         efficiency_pct=tokens if kind in ("weak", "strong") else _flops_ratio(one, smallest),
         tokens_pct=tokens,
@@ -234,7 +215,7 @@ def _point(kind: Kind, one: _Size, smallest: _Size) -> ScalingPoint:
 
 
 def _flops_ratio(one: _Size, smallest: _Size) -> Interval | None:
-    work, least = (log_work(size.pool, [run.tflops_per_gpu for run in size.pool.runs]) for size in (one, smallest))
+    work, least = one.pool.log_flops, smallest.pool.log_flops
     return None if work is None or least is None else _ratio(one, smallest, work - least)
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.domain.ranking.scaling import Configured, ScalingSeries, scaling_series
-from app.domain.run import Stated
+from app.domain.ranking.scaling import ScalingSeries, most_sizes, scaling_series
+from app.domain.ranking.scaling_pool import ScalingPool, scaling_pools
+from app.domain.run import Stated, Value
 from tests.domain.ranking.runs import make_run
 
 BASE: dict[str, Any] = {
@@ -20,13 +21,18 @@ BASE: dict[str, Any] = {
 }
 
 
-def make_point(name: str, step_time_ms: float, project: str = "p", **fields: Any) -> Configured:
+def make_pools(name: str, step_time_ms: float, **fields: Any) -> tuple[ScalingPool, ...]:
     contract = {field: Stated(value, "metadata") for field, value in (BASE | fields).items()}
     run_fields = {key: fields.pop(key) for key in ("tflops", "outcome", "semantic_class") if key in fields}
     contract = {field: one for field, one in contract.items() if field not in run_fields}
     tflops = run_fields.pop("tflops", None)
     run = make_run(name, "hybridep", step_time_ms, config=name, stack=name, tflops_per_gpu=tflops, **run_fields)
-    return Configured(project, contract, (run,))
+    return scaling_pools([run], {name: contract})
+
+
+def make_point(name: str, step_time_ms: float, **fields: Any) -> ScalingPool:
+    (made,) = make_pools(name, step_time_ms, **fields)
+    return made
 
 
 def only(series: tuple[ScalingSeries, ...], kind: str) -> ScalingSeries:
@@ -88,9 +94,7 @@ def test_without_flops_the_efficiency_of_a_sequence_is_unknown() -> None:
         {"mbs": 4},
         {"dispatcher": "alltoall"},
         {"gbs": 1000},  # neither the same batch nor the same batch a GPU
-        {"project": "other"},
         {"semantic_class": "benchmark_only"},
-        {"outcome": "failed"},
     ],
 )
 def test_what_must_be_equal(other: dict[str, Any]) -> None:
@@ -118,5 +122,26 @@ def test_the_faster_context_parallelism_stands_for_its_length() -> None:
 
 def test_a_size_that_nobody_states_is_in_no_series() -> None:
     unknown = make_point("b", 4000)
-    del unknown.contract["gpus"]  # type: ignore[attr-defined]
+    del unknown.known["gpus"]  # type: ignore[attr-defined]
     assert scaling_series([make_point("a", 8000), unknown]) == ()
+
+
+def test_what_failed_has_no_size() -> None:
+    assert make_pools("b", 4000, outcome="failed") == ()
+
+
+def test_the_current_level_of_a_configuration_stands_for_it() -> None:
+    contract = {field: Stated(value, "metadata") for field, value in BASE.items()}
+    times = [8000 + k % 3 for k in range(8)] + [5000 + k % 3 for k in range(8)]
+    runs = [make_run(str(k), "hybridep", ms, config="a", stack="a") for k, ms in enumerate(times)]
+    (made,) = scaling_pools(runs, {"a": contract})
+    assert made.runs == tuple(str(k) for k in range(8, 16))
+
+
+def test_the_most_sizes_that_one_kind_of_series_may_have() -> None:
+    def known(gpus: int, seq_len: int) -> dict[str, Value]:
+        return BASE | {"gpus": gpus, "seq_len": seq_len}
+
+    assert most_sizes([known(8, 4096)]) == 1
+    assert most_sizes([known(8, 4096), known(16, 4096), known(8, 8192), known(8, 16384)]) == 3
+    assert most_sizes([]) == 0
