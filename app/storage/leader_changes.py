@@ -22,7 +22,9 @@ NEWEST = 50
 class LeaderChange:
     """A change at the head of one board. `at`: when it was noticed. `name`: the title, told apart from its neighbours.
 
-    `run_id`: the newest run of the stack then, which stands in the history at `placed_at`; None when it is gone.
+    `run_id`: the run that made it, else the newest of the stack then, which stands in the history at `placed_at`; None
+    when it is gone.
+    `measured_until`: the place of the newest run that the stack has now.
     """
 
     id: int
@@ -37,7 +39,13 @@ class LeaderChange:
     run_id: int | None
     run_name: str
     placed_at: datetime | None
+    measured_until: datetime
     change: HeadChange
+
+    @property
+    def happened_at(self) -> datetime:
+        """Its place in the history: of the newest run that it rests on, of the stack then, else when it was noticed."""
+        return self.change.after.at or self.placed_at or self.at
 
 
 def leader_changes(
@@ -79,7 +87,8 @@ def leader_changes(
     return tuple(
         LeaderChange(
             row.id, slug, row.stack_key, names[row.stack_key], stack.title, stack.hardware_slug, stack.family_slug,
-            row.floor, aware(row.at), row.run_id, name or "", aware(ordered_at) if ordered_at else None, _change(row),
+            row.floor, aware(row.at), row.run_id, name or "", aware(ordered_at) if ordered_at else None,
+            aware(stack.newest_at), _change(row),
         )
         for row, stack, slug, name, ordered_at in rows
     )  # fmt: skip
@@ -97,8 +106,9 @@ def last_heads(session: Session, project_id: int, stack_key: str) -> tuple[Head,
 
 
 def add_leader_changes(
-    session: Session, project_id: int, stack_key: str, run_id: int | None, changes: Iterable[HeadChange]
+    session: Session, project_id: int, stack_key: str, newest: int | None, changes: Iterable[HeadChange]
 ) -> None:
+    """`newest`: the newest run of the stack, for a change that no run of the board made."""
     session.add_all(
         LeaderChangeRow(
             project_id=project_id,
@@ -108,7 +118,7 @@ def add_leader_changes(
             semantic_class=change.after.semantic_class,
             before=to_json(change.before),
             after=to_json(change.after),
-            run_id=run_id,
+            run_id=int(change.after.run) if change.after.run else newest,
         )
         for change in changes
     )

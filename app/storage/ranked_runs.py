@@ -106,6 +106,7 @@ def _ranked(row: Row[Any], contract: Mapping[str, Stated], told: _Told, missing:
         tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
         tflops_per_gpu=row.tflops_per_gpu,
         missing=missing,
+        inferred=(carried.get("active") or {}).get("source") == "derived",
     )
 
 

@@ -7,6 +7,7 @@ behind, in whatever order runs came in.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, and_, delete, insert, or_, select
@@ -14,17 +15,18 @@ from sqlmodel import Session, col
 
 from app.domain.definitions import RANKING_VERSION
 from app.domain.ranking import Board, HeadChange, ScalingPool, StackStandings, board_results, rank_stack, scaling_pools
-from app.domain.ranking.incremental import head_changes
+from app.domain.ranking.incremental import NEWS_FLOOR, Head, explained, head_changes
 from app.storage import json_column
 from app.storage.judging_tables import StackWorkRow
 from app.storage.leader_changes import add_leader_changes, last_heads
-from app.storage.ranked_runs import StackAbout, ranked_stack
+from app.storage.ranked_runs import RankedStack, StackAbout, ranked_stack
 from app.storage.ranking_priors import NO_PRIORS, FamilyPriors, keep_priors, kept_priors, learned_priors
+from app.storage.run_losses import losses_of_runs
 from app.storage.run_records import aware
 from app.storage.stack_work import ask_to_judge
 from app.storage.standings_tables import RankingPriorRow, StandingBoardRow, StandingRow
 from app.storage.tables import RunRow, utc_now
-from app.storage.typed_json import to_json
+from app.storage.typed_json import from_json, to_json
 
 Key = tuple[int, str]
 """Project and stack key."""
@@ -87,18 +89,38 @@ def rank(session: Session, project_id: int, stack_key: str, *, learn: bool = Tru
     gpu = stack.about.gpu
     classes = {run.facts.semantic_class for run in stack.runs}
     priors = learned_priors(session, project_id, gpu, classes) if learn else kept_priors(session, project_id, gpu)
-    standings = rank_stack(stack.runs, priors.of_class, stack.contracts)
-    heads = head_changes(standings, last_heads(session, project_id, stack_key)) if learn else ()
+    standings = rank_stack(stack.runs, priors.of_class, stack.contracts, losses=partial(losses_of_runs, session))
+    heads = _head_changes(session, project_id, standings, stack) if learn else ()
     sizes = scaling_pools(stack.runs, stack.contracts, priors.of_class)
     return Ranked(project_id, stack_key, standings, stack.about, len(stack.runs), priors, heads, sizes)
+
+
+def _head_changes(
+    session: Session, project_id: int, standings: StackStandings, stack: RankedStack
+) -> tuple[HeadChange, ...]:
+    """With the runs that made them: those by which the board is another one than the one that is kept."""
+    changes = head_changes(standings, last_heads(session, project_id, standings.stack_key))
+    if not changes:
+        return ()
+    kept = select(_BOARDS.c.document).where(
+        _BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == standings.stack_key, _BOARDS.c.floor == NEWS_FLOOR
+    )
+    before = {_class(one): one for one in (from_json(Board, row) for row in session.execute(kept).scalars())}
+    after = {_class(one): one for one in standings.boards_at(NEWS_FLOOR)}
+    places = {run.name: run.ordered_at for run in stack.runs}
+    return tuple(explained(one, before.get(_class(one.after)), after.get(_class(one.after)), places) for one in changes)
+
+
+def _class(one: Board | Head) -> tuple[str, str]:
+    return one.routing_mode, one.semantic_class
 
 
 def keep(session: Session, ranked: Ranked) -> bool:
     """Write it where it is not what is kept already. Whether it was not."""
     version = keep_priors(session, ranked.project_id, ranked.priors)
     ranked = replace(ranked, priors=replace(ranked.priors, version=version))
-    run_id = ranked.about.newest_run_id if ranked.about else None
-    add_leader_changes(session, ranked.project_id, ranked.stack_key, run_id, ranked.heads)
+    newest = ranked.about.newest_run_id if ranked.about else None
+    add_leader_changes(session, ranked.project_id, ranked.stack_key, newest, ranked.heads)
     is_new = bool(difference(session, ranked))
     if is_new:
         _write(session, ranked)

@@ -29,14 +29,22 @@ def current_level(runs: Sequence[F], prior: Prior) -> list[F]:
 
 def whole_level(runs: Sequence[F], prior: Prior) -> list[F]:
     """All runs of the last level of their history; `runs`: at least one, oldest first."""
-    start = find_changes([one.estimate.log_step_time for one in runs], prior).current.start
+    starts = level_starts(runs, prior)
+    return list(runs[starts[-1] :]) if starts else list(runs)
+
+
+def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
+    """Where the levels of a history begin, ascending, without 0; `runs`: at least one, oldest first."""
+    starts = [one.run for one in find_changes([one.estimate.log_step_time for one in runs], prior).change_points]
+    start = starts[-1] if starts else 0
     for place in _not_seen_yet(start, len(runs)):
         # A level is three runs or more; only the first runs of all may be fewer, for nothing came before them.
         if place - start < SHORTEST_SEGMENT and start:
             continue
         if _is_a_change(runs[start:place], runs[place : place + SHORTEST_SEGMENT], prior):
             start = place
-    return list(runs[start:])
+            starts.append(place)
+    return starts
 
 
 def confirmed_level(runs: Sequence[F], prior: Prior) -> list[F]:

@@ -17,7 +17,7 @@ Result = Literal["won", "tied", "lost", "directional", "alone", "could_not_run"]
 tied           beaten by none, and not clearly faster than all
 lost           clearly slower than at least one
 directional    it rests on runs that are too short, or all that it met do: counted for neither side
-alone          the only one with a result
+alone          the only one with a result on its stretch of the stack's code
 could_not_run  its package is not in the container"""
 
 
@@ -119,7 +119,7 @@ def board_results(stack: StackStandings, board: Board) -> BoardResults:
 
 
 def results_of(stack: StackStandings, board: Board) -> tuple[StackResult, ...]:
-    """How each dispatcher did on one board."""
+    """How each dispatcher did on one board, or beside it."""
     done = [
         StackResult(
             stack.stack_key, entry.dispatcher, _result(entry, board), ep_size(entry.ep), stack.precision,
@@ -127,21 +127,26 @@ def results_of(stack: StackStandings, board: Board) -> tuple[StackResult, ...]:
         )
         for entry in board.entries
     ]  # fmt: skip
-    names = {entry.dispatcher for entry in board.entries}
-    sizes = {one.ep_size for one in done}
-    size: EpSize = sizes.pop() if len(sizes) == 1 else "unknown"
+    apart = [
+        StackResult(
+            stack.stack_key, one.dispatcher, "directional" if one.directional else "alone", ep_size(one.ep),
+            stack.precision,
+        )
+        for one in board.outside
+    ]  # fmt: skip
+    names = {one.dispatcher for one in (*done, *apart)}
     could_not: list[StackResult] = [
-        StackResult(stack.stack_key, one.dispatcher, "could_not_run", size, stack.precision)
+        StackResult(stack.stack_key, one.dispatcher, "could_not_run", ep_size(one.ep), stack.precision)
         for one in stack.missing
         if one.dispatcher not in names
     ]
-    return (*done, *could_not)
+    return (*done, *apart, *could_not)
 
 
 def _result(entry: Entry, board: Board) -> Result:
     place = entry.place
     if place is None:
-        return "alone"
+        return "directional" if entry.directional else "alone"
     met = {other.dispatcher: other for other in board.entries}
     solid_loss = any(not met[name].directional for name in place.beaten_by)
     if entry.directional or all(met[name].directional for name in met if name != entry.dispatcher):

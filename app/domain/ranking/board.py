@@ -1,163 +1,112 @@
-"""Makes one board: eligible runs of one stack, routing mode and semantic class in, dispatchers with places out."""
+"""Makes one board: eligible runs of one stack, routing mode and semantic class in, dispatchers with places out.
+
+All figures of a board are of one stretch of the stack's code, so that no change of the code passes for a difference
+between dispatchers.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 from app.domain.detection.metric_changes import SAME_WORK
+from app.domain.ranking.candidates import Results
 from app.domain.ranking.duels import Duel, duel, duel_by_memory
-from app.domain.ranking.memory_sizes import headroom_pct
+from app.domain.ranking.entries import Field, entry_of
+from app.domain.ranking.loss_guard import LossGuard
+from app.domain.ranking.outside import newest_elsewhere, outside, unbeaten_by
 from app.domain.ranking.places import Place, places
 from app.domain.ranking.pooling import Pool, Pools, log_work
 from app.domain.ranking.ranked_run import RankedRun, reaches
-from app.domain.ranking.result_level import Contracts, comparison, result_level
-from app.domain.ranking.sentences import gain_sentence, reading_sentence
+from app.domain.ranking.result_level import Contracts
+from app.domain.ranking.sentences import reading_sentence
 from app.domain.ranking.standings import (
-    REFERENCE,
     Board,
-    Configuration,
     Entry,
-    Gain,
     Glimpse,
-    Interval,
     MissingDispatcher,
+    Outside,
     Reading,
+    Stretch,
 )
+from app.domain.ranking.stretches import Stretches
 
-MOST_LEFT_OUT = 20
-Candidates = Mapping[str, Sequence[Pool]]
-"""Dispatcher -> its configurations, best first."""
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one stack and class: the eligible `runs`, oldest first, and what their results are made with."""
+
+    routing_mode: str
+    semantic_class: str
+    runs: Sequence[RankedRun]
+    stretches: Stretches
+    pools: Pools
+    contracts: Contracts
+    losses: LossGuard
 
 
 def board(
-    runs: Sequence[RankedRun],
-    glimpses: Sequence[Glimpse],
-    missing: Sequence[MissingDispatcher],
-    wanted: tuple[str, str],
-    *,
-    floor: str,
-    pools: Pools,
-    contracts: Contracts,
+    measured: Measured, glimpses: Sequence[Glimpse], missing: Sequence[MissingDispatcher], floor: str
 ) -> Board | None:
-    """The board of eligible `runs` (oldest first), all of one stack, routing mode and semantic class (`wanted`).
-
-    None when there is nothing to show. `glimpses`: runs of the same class that may be ranked nowhere.
-    """
-    strong = [run for run in runs if reaches(run.evidence_level, "screen" if floor == "matched_ab" else floor)]
-    candidates = _at_least(floor, _candidates(strong, pools), contracts)
-    best = {name: pools[0] for name, pools in candidates.items()}
-    seen = _seen(best, runs, glimpses, floor)
-    if not best and not seen:
+    """None when there is nothing to show. `glimpses`: runs of the same class that may be ranked nowhere."""
+    wanted = "screen" if floor == "matched_ab" else floor
+    strong = [run for run in measured.runs if reaches(run.evidence_level, wanted)]
+    results = Results(strong, measured.stretches, measured.pools, measured.contracts, floor=floor)
+    here = results.compared()
+    found = {} if here is None else results.on(here)
+    others = () if here is None else outside(results, here)
+    seen = _seen({*found, *(one.dispatcher for one in others)}, measured.runs, glimpses, floor)
+    if not found and not seen:
         return None
-    duels = tuple(duel(a, b) for a, b in combinations(best.values(), 2))
-    ranking = places(tuple(best), duels) if len(best) > 1 else ()
-    entries = tuple(_entry(name, candidates, ranking, duels, contracts) for name in best)
-    leaders = tuple(place.name for place in ranking if not place.beaten_by)
-    reading = _reading(entries, seen, ranking)
-    gone = tuple(one for one in missing if one.dispatcher not in best)
+    best = [own[0] for own in found.values()]
+    duels = _duels(best, measured.losses)
+    ranking = places(tuple(found), duels) if len(found) > 1 else ()
+    field = Field(found, ranking, duels, measured.contracts, strong)
+    newer = {name: None if here is None else newest_elsewhere(name, results, here) for name in found}
+    entries = tuple(entry_of(name, field, newer[name]) for name in found)
+    reading = _reading(entries, seen, ranking, others)
+    gone = tuple(one for one in missing if one.dispatcher not in found)
     return Board(
         floor=floor,
-        routing_mode=wanted[0],
-        semantic_class=wanted[1],
+        routing_mode=measured.routing_mode,
+        semantic_class=measured.semantic_class,
         reading=reading,
-        sentence=reading_sentence(reading, entries, duels, seen, gone),
-        leaders=leaders,
+        sentence=reading_sentence(reading, entries, duels, seen, missing=gone, others=others),
+        leaders=tuple(place.name for place in ranking if not place.beaten_by),
         entries=entries,
         duels=duels,
-        by_memory=_by_memory(list(best.values())),
+        by_memory=_by_memory(best),
         glimpses=seen,
-        flops_differ=_flops_differ(list(best.values())),
-        below_floor=len(runs) - len(strong),
+        flops_differ=_flops_differ(best),
+        below_floor=len(measured.runs) - len(strong),
+        stretch=None if here is None else _stretch(best, here, measured.stretches),
+        outside=others,
     )
 
 
-def _candidates(runs: Sequence[RankedRun], made: Pools) -> dict[str, list[Pool]]:
-    """Fastest first, both the dispatchers and the configurations of each."""
-    by_key: dict[tuple[str, str], list[RankedRun]] = {}
-    for run in runs:
-        by_key.setdefault((run.dispatcher or "", run.facts.config_key), []).append(run)
-    found: dict[str, list[Pool]] = {}
-    for one in sorted((made.pool(group) for group in by_key.values()), key=_fastest_first):
-        found.setdefault(one.dispatcher, []).append(one)
-    # A result of full runs stands for its dispatcher before one that is directional only, however fast that looks.
-    chosen = {name: sorted(pools, key=lambda one: one.directional) for name, pools in found.items()}
-    return dict(sorted(chosen.items(), key=lambda item: _fastest_first(item[1][0])))
+def empty_board(routing_mode: str, semantic_class: str, floor: str, why: str) -> Board:
+    """Of a stack whose runs show nothing, not even in a glimpse: it is one all the same. `why` of its newest run."""
+    sentence = f"No run of this stack may be ranked. Of its newest one: {why}."
+    return Board(floor, routing_mode, semantic_class, "nothing_ranked", sentence, (), (), (), (), (), False, 0)
 
 
-def _fastest_first(one: Pool) -> tuple[float, str, str]:
-    return one.log_step_time, one.dispatcher, one.config_key
+def _duels(best: Sequence[Pool], losses: LossGuard) -> tuple[Duel, ...]:
+    if len(best) > 1:
+        losses.read(best)
+    return tuple(duel(a, b, worse_loss=losses.worse(a, b)) for a, b in combinations(best, 2))
 
 
-def _at_least(floor: str, candidates: dict[str, list[Pool]], contracts: Contracts) -> dict[str, list[Pool]]:
-    """Without the dispatchers whose result does not reach the floor: what two runs make together counts, too."""
-    kept = {}
-    for name, pools in candidates.items():
-        others = _others(name, candidates)
-        if reaches(result_level(pools[0], others, contracts), floor):
-            kept[name] = pools
-    return kept
-
-
-def _others(name: str, candidates: Candidates) -> list[Pool]:
-    return [one for other, pools in candidates.items() if other != name for one in pools]
-
-
-def _entry(
-    name: str, candidates: Candidates, ranking: Sequence[Place], duels: Sequence[Duel], contracts: Contracts
-) -> Entry:
-    best, newest = candidates[name][0], candidates[name][0].runs[-1]
-    return Entry(
-        dispatcher=name,
-        place=next((place for place in ranking if place.name == name), None),
-        config_key=best.config_key,
-        runs=tuple(run.name for run in best.runs),
-        validated_runs=best.runs_at("validated"),
-        step_time_ms=_step_time(best),
-        tokens_per_s_per_gpu=_throughput(best, [run.tokens_per_s_per_gpu for run in best.runs]),
-        tflops_per_gpu=_throughput(best, [run.tflops_per_gpu for run in best.runs]),
-        peak_memory_gib=best.peak_memory_gib,
-        memory_headroom_pct=headroom_pct(newest.hardware, best.peak_memory_gib),
-        level=result_level(best, _others(name, candidates), contracts),
-        directional=best.directional,
-        unproven=all(run.active is None for run in best.runs),
-        ep=newest.ep,
-        gain=_gain(name, candidates, duels, contracts),
-        configurations=tuple(_configuration(one, best) for one in candidates[name]),
-        left_out=best.dropped[-MOST_LEFT_OUT:],
+def _stretch(best: Sequence[Pool], here: int, stretches: Stretches) -> Stretch:
+    """Of the runs that stand on the board."""
+    times = [run.ordered_at for one in best for run in one.runs]
+    change = stretches.changed_after(here)
+    return Stretch(
+        first_at=min(times),
+        last_at=max(times),
+        runs=len(times),
+        changes_since=stretches.changes_between(here, stretches.newest),
+        changed_at=None if change is None else change.at,
     )
-
-
-def _configuration(one: Pool, best: Pool) -> Configuration:
-    against = None if one is best else duel(one, best, (one.config_key, best.config_key))
-    return Configuration(one.config_key, len(one.runs), _step_time(one), one.directional, against)
-
-
-def _gain(name: str, candidates: Candidates, duels: Sequence[Duel], contracts: Contracts) -> Gain | None:
-    if name == REFERENCE or REFERENCE not in candidates:
-        return None
-    best, reference = candidates[name][0], candidates[REFERENCE][0]
-    met = next(one for one in duels if {one.first, one.second} == {name, REFERENCE})
-    seen = met if met.first == name else met.turned()
-    kind, differs_in = comparison(best, reference, contracts)
-    memory = duel_by_memory(best, reference)
-    mine, theirs = best.peak_memory_gib, reference.peak_memory_gib
-    more = None if memory is None or mine is None or theirs is None else 100 * (mine / theirs - 1)
-    clear = memory is not None and not memory.tie
-    return Gain(REFERENCE, seen, kind, differs_in, more, gain_sentence(name, seen, more, clear))
-
-
-def _step_time(one: Pool) -> Interval:
-    middle, half = one.log_step_time, one.half_width
-    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
-
-
-def _throughput(one: Pool, figures: Sequence[float | None]) -> Interval | None:
-    """A constant over the step time, so its interval is that of the step time; never a mean of ratios."""
-    work = log_work(one, figures)
-    if work is None:
-        return None
-    middle, half = work - one.log_step_time, one.half_width
-    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 def _flops_differ(pools: Sequence[Pool]) -> bool:
@@ -176,19 +125,22 @@ def _by_memory(pools: Sequence[Pool]) -> tuple[Place, ...]:
     return places([one.dispatcher for one in ordered], duels)
 
 
-def _seen(
-    best: Mapping[str, Pool], runs: Sequence[RankedRun], glimpses: Sequence[Glimpse], floor: str
-) -> tuple[Glimpse, ...]:
+def _seen(told: set[str], runs: Sequence[RankedRun], glimpses: Sequence[Glimpse], floor: str) -> tuple[Glimpse, ...]:
     """Of each dispatcher without a result: its newest run below the floor, else one that may be ranked nowhere."""
     why = f"below the evidence level asked for ({floor})"
-    found = {one.dispatcher: one for one in glimpses}
-    for run in runs:
-        name = run.dispatcher or ""
-        found[name] = Glimpse(name, run.name, math.exp(run.facts.estimate.log_step_time), why)
-    return tuple(found[name] for name in sorted(found) if name not in best)
+    found: Mapping[str, Glimpse] = {one.dispatcher: one for one in glimpses} | {
+        run.dispatcher or "": Glimpse(run.dispatcher or "", run.name, math.exp(run.facts.estimate.log_step_time), why)
+        for run in runs
+        if run.dispatcher not in told
+    }
+    return tuple(found[name] for name in sorted(found) if name not in told)
 
 
-def _reading(entries: Sequence[Entry], glimpses: Sequence[Glimpse], ranking: Sequence[Place]) -> Reading:
+def _reading(
+    entries: Sequence[Entry], glimpses: Sequence[Glimpse], ranking: Sequence[Place], others: Sequence[Outside]
+) -> Reading:
+    if len(entries) == 1 and others:
+        return "not_compared"
     if len(entries) == 1 or (not entries and len({one.dispatcher for one in glimpses}) == 1):
         return "only_measurement"
     if not entries:
@@ -197,4 +149,6 @@ def _reading(entries: Sequence[Entry], glimpses: Sequence[Glimpse], ranking: Seq
     short = {entry.dispatcher for entry in entries if entry.directional}
     if leaders & short or len(entries) - len(short) < 2:
         return "directional"
-    return "leader" if len(ranking[0].beats) == len(entries) - 1 else "tie"
+    if len(ranking[0].beats) < len(entries) - 1:
+        return "tie"
+    return "not_compared" if unbeaten_by(ranking[0].name, others) else "leader"

@@ -11,7 +11,15 @@ from typing import Literal, Protocol
 
 from app.domain.detection import Prior
 from app.domain.detection.guards import compare_memory
-from app.domain.detection.step_time import MOST_RERUNS, REGRESSION_P, Comparison
+from app.domain.detection.step_time import (
+    IMPROVEMENT_P,
+    MOST_RERUNS,
+    REGRESSION_P,
+    RELEVANT_SHIFT,
+    Comparison,
+)
+from app.domain.numbers import percent
+from app.domain.ranking.loss_guard import WorseLoss
 from app.domain.ranking.pooling import Pool
 
 Outcome = Literal["first", "second", "equal", "undecided"]
@@ -24,8 +32,8 @@ class Duel:
 
     The interval is the 99 % one of the test; of memory there is none. `gain_pct` of memory is what the first needs
     less. `more_runs`: further runs of each that would decide, when nothing else changes; None: decided, or not by 20.
-    `decides_low_pct` and `decides_high_pct`: the 99.6 % interval, by which one is called faster: that takes 99.8 % on its
-    side. `tie_because`: the rule, in words, that makes a tie of an interval that leaves zero out; else empty.
+    `decides_low_pct` and `decides_high_pct`: the interval by which the faster one is called so: that has to be sure to
+    99.8 %. `tie_because`: the rule, in words, that makes a tie of an interval that leaves zero out; else empty.
     `worse_loss`: the one whose loss is clearly worse, by `loss_delta_pct` of the other's.
     """
 
@@ -105,13 +113,20 @@ class _Test:
         """The wider of the two: each direction takes the variance of its own baseline."""
         return max(self.forward.half_width(REGRESSION_P, k, m), self.backward.half_width(REGRESSION_P, m, k))
 
+    def deciding_half_width(self, k: int, m: int) -> float:
+        """What the shift must exceed so that the faster one is called so: an improvement, and a regression turned."""
+        if self.forward.shift > 0:
+            return _Test(self.backward, self.forward).deciding_half_width(m, k)
+        return max(self.forward.half_width(IMPROVEMENT_P, k, m), self.backward.half_width(REGRESSION_P, m, k))
 
-def duel(first: Pooled, second: Pooled, names: tuple[str, str] | None = None) -> Duel:
-    """By step time. `names`: what to call the two; else their dispatchers."""
+
+def duel(first: Pool, second: Pool, names: tuple[str, str] | None = None, worse_loss: WorseLoss | None = None) -> Duel:
+    """By step time. `names`: what to call the two; else their dispatchers. Who has the worse loss wins nothing."""
     test, k, m = _test(first, second), len(first.runs), len(second.runs)
     outcome, half, shift = test.outcome(k, m), test.half_width(k, m), test.forward.shift
+    decides = test.deciding_half_width(k, m)
     one, other = names or (first.dispatcher, second.dispatcher)
-    return Duel(
+    made = Duel(
         first=one,
         second=other,
         outcome=outcome,
@@ -120,7 +135,28 @@ def duel(first: Pooled, second: Pooled, names: tuple[str, str] | None = None) ->
         high_pct=_gain(shift - half),
         directional=first.directional or second.directional,
         more_runs=_more_runs(test, k, m) if outcome == "undecided" else None,
+        decides_low_pct=_gain(shift + decides),
+        decides_high_pct=_gain(shift - decides),
     )
+    if worse_loss is not None:
+        return _guarded(made, worse_loss)
+    return replace(made, tie_because=_because(made, shift)) if made.tie and abs(shift) > half else made
+
+
+def _guarded(made: Duel, worse: WorseLoss) -> Duel:
+    made = replace(made, worse_loss=worse.dispatcher, loss_delta_pct=worse.delta_pct)
+    if made.winner != worse.dispatcher:
+        return made
+    because = f"the loss of {worse.dispatcher} is {percent(worse.delta_pct)} worse: faster so is no improvement"
+    return replace(made, outcome="undecided", tie_because=because)
+
+
+def _because(made: Duel, shift: float) -> str:
+    """Why two tie although the 99 % interval between them leaves zero out."""
+    if abs(shift) < RELEVANT_SHIFT:
+        return "under 1 %, a difference is nothing to act on, however certain it is"
+    ends = f"{percent(made.decides_low_pct or 0.0)} to {percent(made.decides_high_pct or 0.0)}"
+    return f"an improvement has to be sure to 99.8 %, and by that measure the gain is {ends}"
 
 
 def duel_by_memory(first: Pool, second: Pool) -> Duel | None:

@@ -6,16 +6,19 @@ replaced when it moved. What a function of the runs cannot tell, who led before,
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from app.domain.detection import Prior
+from app.domain.numbers import counted
 from app.domain.ranking.sentences import listed
 from app.domain.ranking.standings import Board, StackStandings
 
 NEWS_FLOOR = "screen"
 """The floor at which leaders are told and their history is kept: that of the page when nobody asks for another one."""
+MOST_NAMED = 3
+"""Runs that a change of the leader names."""
 _PRIOR_MOVED = 1.1
 """In the standard deviation. A smaller change moves an interval by less than anyone reads, and would rank all stacks of
 the family again with each upload."""
@@ -69,6 +72,50 @@ def head_changes(standings: StackStandings, last_heads: Sequence[Head]) -> tuple
     return tuple(one for one in changes if _is_news(one))
 
 
+def explained(
+    change: HeadChange, before: Board | None, after: Board | None, places: Mapping[str, datetime]
+) -> HeadChange:
+    """The change with its reason: which runs of the board came or went. `before` and `after`: the boards that it is of.
+
+    `places`: of the stack's runs in its history.
+    """
+    was, now = _runs_of(before), _runs_of(after)
+    came = sorted(now - was, key=lambda run: (places[run], len(run), run))
+    left = sorted(was - now, key=lambda run: (len(run), run))
+    if change.before is None:
+        # With the first ranking it is the run by which the last of the dispatchers came in.
+        came = sorted((entry.runs[0] for entry in after.entries) if after else (), key=lambda run: places[run])[-1:]
+        left = []
+    run = came[-1] if came else ""
+    at = places[run] if run else change.after.at or _newest(places)
+    return replace(change, after=replace(change.after, at=at, run=run, because=_because(came, left)))
+
+
+def _runs_of(board: Board | None) -> set[str]:
+    return set() if board is None else {run for entry in board.entries for run in entry.runs}
+
+
+def _newest(places: Mapping[str, datetime]) -> datetime | None:
+    return max(places.values(), default=None)
+
+
+def _because(came: Sequence[str], left: Sequence[str]) -> str:
+    told = []
+    if came:
+        told.append(f"{_named(came)} came in")
+    if left:
+        told.append(f"{_named(left)} {'no longer counts' if len(left) == 1 else 'no longer count'}")
+    text = ", and ".join(told) or "how much launches of the family vary is known better, or a rule changed"
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _named(runs: Sequence[str]) -> str:
+    """`run 61`, `runs 61 and 62`, `runs 61, 62 and 4 others`."""
+    if len(runs) > MOST_NAMED:
+        return f"runs {', '.join(runs[:MOST_NAMED])} and {counted(len(runs) - MOST_NAMED, 'other')}"
+    return f"run{'s' if len(runs) > 1 else ''} {listed(runs)}"
+
+
 def _is_news(change: HeadChange) -> bool:
     if change.before is None:
         return bool(change.after.dispatchers)
@@ -86,14 +133,17 @@ def heads_of(standings: StackStandings) -> tuple[Head, ...]:
 
 def _head(board: Board) -> Head:
     names = tuple(sorted(board.leaders)) if board.is_ranking else ()
-    return Head(board.routing_mode, board.semantic_class, board.reading, names)
+    at = max((entry.last_at for entry in board.entries if entry.last_at is not None), default=None)
+    return Head(board.routing_mode, board.semantic_class, board.reading, names, at=at, why=board.sentence)
 
 
 def told(head: Head) -> str:
     """A head in a few words."""
     if not head.dispatchers:
         return "no ranking"
-    qualifier = {"tie": " (tie)", "directional": " (directional)"}.get(head.reading, "")
+    qualifier = {"tie": " (tie)", "directional": " (directional)", "not_compared": " (not compared with all)"}.get(
+        head.reading, ""
+    )
     return f"{listed(head.dispatchers)}{qualifier}"
 
 

@@ -11,13 +11,12 @@ from app.domain.detection.baseline import centre, select_baseline
 from app.domain.detection.prior import degrees_of_freedom, moderated_variance
 from app.domain.detection.special import t_quantile
 from app.domain.health import BYTES_PER_GIB
-from app.domain.history import find_changes
 from app.domain.ranking.ranked_run import LEVELS, RankedRun, reaches
 from app.domain.run import FloatArray
 
 _INTERVAL_P = 0.975
-LOOK_BACK = 400
-"""The newest runs of a configuration in which its current level is looked for, as for a verdict."""
+FEWEST_VALIDATED = 2
+"""Runs that a validated result takes: of one launch nobody knows whether another one is like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,35 +76,30 @@ class Pool:
 
     @property
     def level(self) -> str:
-        """The strongest evidence level that at least half of its runs reach."""
+        """The strongest evidence level that at least half of its runs reach; a single run only screens."""
         needed = (len(self.runs) + 1) // 2
-        enough = (one for one in reversed(LEVELS) if self.runs_at(one) >= needed)
-        return next(enough, LEVELS[0])
+        level = next((one for one in reversed(LEVELS) if self.runs_at(one) >= needed), LEVELS[0])
+        return "screen" if reaches(level, "screen") and len(self.runs) < FEWEST_VALIDATED else level
 
     def runs_at(self, level: str) -> int:
         return sum(reaches(run.evidence_level, level) for run in self.runs)
 
 
 def pool(runs: Sequence[RankedRun], prior: Prior) -> Pool:
-    """The result of one configuration from its eligible runs, oldest first, at least one.
+    """The result of one configuration on one stretch of the stack's code, from its eligible runs there, oldest first,
+    at least one.
 
-    Short runs count only where there are no others. What stands for the configuration is the current level of its
-    history, the newest 20 runs of it, without those far off the others: what a verdict would take as its baseline.
+    Short runs count only where there are no others. The newest 20 runs stand for it, without those far off the others:
+    what a verdict would take as its baseline.
     """
     full = [run for run in runs if not run.directional]
     offered = full or list(runs)
-    current = offered
-    if full:
-        recent = full[-LOOK_BACK:]
-        level = find_changes([run.facts.estimate.log_step_time for run in recent], prior).current
-        current = recent[level.start : level.stop]
     # A short run is no baseline of a verdict. Here one may stand for itself, and the result says that it is short.
-    estimates = [replace(run.facts.estimate, short=False) for run in current]
+    estimates = [replace(run.facts.estimate, short=False) for run in offered]
     chosen = {estimate.run for estimate in select_baseline(estimates, prior.variance).used}
-    used = tuple(run for run in current if run.name in chosen) or tuple(current[-1:])
+    used = tuple(run for run in offered if run.name in chosen) or tuple(offered[-1:])
     taken = {run.name for run in used}
-    kept = {run.name for run in current}
-    dropped = tuple(DroppedRun(run.name, _why(run, bool(full), kept)) for run in runs if run.name not in taken)
+    dropped = tuple(DroppedRun(run.name, _why(run, bool(full))) for run in runs if run.name not in taken)
     return Pool(used, dropped, not full, prior)
 
 
@@ -130,9 +124,7 @@ def log_work(one: Pool, figures: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _why(run: RankedRun, full_runs_exist: bool, current_level: set[str]) -> str:
+def _why(run: RankedRun, full_runs_exist: bool) -> str:
     if run.directional and full_runs_exist:
         return "short, and there are longer runs of this configuration"
-    if run.name not in current_level:
-        return "older than the current level of this configuration"
     return "far off the other runs of this configuration, or older than the newest 20"

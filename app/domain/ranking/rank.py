@@ -1,15 +1,18 @@
 """Runs in, standings out: a pure function of the runs and the family's prior, whatever order they arrive in."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from app.domain.definitions import DEFINITION_VERSION
 from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.ranking.board import board
+from app.domain.ranking.board import Measured, board, empty_board
 from app.domain.ranking.eligibility import MEASURED, Refusal, fallbacks, other_shapes, refusal
+from app.domain.ranking.loss_guard import LossGuard, LossReader, no_losses
 from app.domain.ranking.pooling import Pools
 from app.domain.ranking.ranked_run import LEVELS, RankedRun
 from app.domain.ranking.result_level import Contracts
 from app.domain.ranking.standings import Board, Glimpse, MissingDispatcher, StackStandings
+from app.domain.ranking.stretches import Stretches
 
 MOST_NAMED = 50
 """Refused runs that standings name; a stack of a thousand failures is told by their number."""
@@ -26,14 +29,15 @@ def rank_stack(
     prior: Priors = DEFAULT_PRIOR,
     contracts: Contracts | None = None,
     *,
+    losses: LossReader = no_losses,
     definition_version: int = DEFINITION_VERSION,
 ) -> StackStandings:
     """The standings of one stack from all of its processed runs, at least one.
 
-    `contracts`: one for each config key, by which matched A/Bs are recognised. Raises ValueError for runs of several
-    stack keys: nothing may ever rank those together.
+    `contracts`: one for each config key, by which matched A/Bs are recognised. `losses` is asked for those of results
+    that meet on a board. Raises ValueError for runs of several stack keys: nothing may ever rank those together.
     """
-    ordered = sorted({run.name: run for run in runs}.values(), key=lambda run: run.place_in_time)
+    ordered = _with_ep(sorted({run.name: run for run in runs}.values(), key=lambda run: run.place_in_time))
     keys = {run.facts.stack_key for run in ordered}
     if len(keys) != 1:
         raise ValueError(f"standings are of one stack key, these runs have {len(keys)}")
@@ -46,7 +50,7 @@ def rank_stack(
         hardware=newest.hardware,
         family=newest.family,
         precision=newest.precision,
-        boards=tuple(_boards(ordered, refused, missing, prior, contracts or {})),
+        boards=tuple(_boards(ordered, refused, missing, prior, contracts or {}, losses=losses)),
         missing=missing,
         refused=tuple([refused[run.name] for run in reversed(ordered) if run.name in refused][:MOST_NAMED]),
         refused_count=len(refused),
@@ -76,6 +80,15 @@ def class_of(run: RankedRun) -> Class:
     return run.routing_mode, run.facts.semantic_class
 
 
+def _with_ep(ordered: Sequence[RankedRun]) -> list[RankedRun]:
+    """A run that failed early states no expert parallelism; where all that state one agree, it is that of the stack."""
+    stated = {run.ep for run in ordered if run.ep is not None}
+    if len(stated) != 1:
+        return list(ordered)
+    (ep,) = stated
+    return [run if run.ep is not None else replace(run, ep=ep) for run in ordered]
+
+
 def _refused(ordered: Sequence[RankedRun], definition_version: int) -> dict[str, Refusal]:
     refused = {run.name: why for run in ordered if (why := refusal(run, definition_version))}
     shapes = other_shapes([run for run in ordered if run.name not in refused])
@@ -84,12 +97,16 @@ def _refused(ordered: Sequence[RankedRun], definition_version: int) -> dict[str,
 
 def _missing(ordered: Sequence[RankedRun]) -> tuple[MissingDispatcher, ...]:
     """Dispatchers that the stack's container does not have, unless one of its runs shows that it ran."""
-    runs: dict[str, list[str]] = {}
+    runs: dict[str, list[RankedRun]] = {}
     for run in reversed(ordered):
         for name in run.missing:
-            runs.setdefault(name, []).append(run.name)
+            runs.setdefault(name, []).append(run)
     ran = {run.active for run in ordered}
-    return tuple(MissingDispatcher(name, tuple(runs[name])[:MOST_NAMED]) for name in sorted(runs) if name not in ran)
+    return tuple(
+        MissingDispatcher(name, tuple(run.name for run in runs[name][:MOST_NAMED]), runs[name][0].ep)
+        for name in sorted(runs)
+        if name not in ran
+    )
 
 
 def _boards(
@@ -98,16 +115,23 @@ def _boards(
     missing: Sequence[MissingDispatcher],
     prior: Priors,
     contracts: Contracts,
+    *,
+    losses: LossReader,
 ) -> Iterable[Board]:
+    """At each floor one for each class that has something to show, at least one: a stack of failures is a stack."""
+    made: list[Board] = []
     for wanted in sorted({class_of(run) for run in ordered}):
         mine = [run for run in ordered if class_of(run) == wanted and run.name not in refused]
         seen = [refused[run.name] for run in ordered if class_of(run) == wanted and run.name in refused]
-        glimpses = _glimpses(seen)
-        pools = Pools(prior if isinstance(prior, Prior) else prior.get(wanted[1], DEFAULT_PRIOR))
-        for floor in LEVELS:
-            made = board(mine, glimpses, missing, wanted, floor=floor, pools=pools, contracts=contracts)
-            if made is not None:
-                yield made
+        known = prior if isinstance(prior, Prior) else prior.get(wanted[1], DEFAULT_PRIOR)
+        measured = Measured(*wanted, mine, Stretches(mine, known), Pools(known), contracts, LossGuard(losses))
+        found = (board(measured, _glimpses(seen), missing, floor) for floor in LEVELS)
+        made += [one for one in found if one is not None]
+    shown = {one.floor for one in made}
+    newest = refused.get(ordered[-1].name)
+    why = newest.sentence if newest else "below the evidence level asked for"
+    made += [empty_board(*class_of(ordered[-1]), floor, why) for floor in LEVELS if floor not in shown]
+    return sorted(made, key=lambda one: (one.routing_mode, one.semantic_class, LEVELS.index(one.floor)))  # type: ignore[arg-type]
 
 
 def _glimpses(refused: Sequence[Refusal]) -> tuple[Glimpse, ...]:

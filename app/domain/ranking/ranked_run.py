@@ -22,8 +22,9 @@ _FORCED = frozenset({"forced-balance", "forced-biased"})
 class RankedRun:
     """What is read of a run for its standings. Empty text and None mean unknown.
 
-    `requested`: the dispatcher asked for; `active`: the one that the log shows to have run. `missing`: dispatchers
-    whose package the log shows to be missing. `ordered_at`: its place in its history.
+    `requested`: the dispatcher asked for; `active`: the one that the log shows to have run, `inferred` from iterations
+    alone where no line says so. `missing`: dispatchers whose package the log shows to be missing. `ordered_at`: its
+    place in its history.
     """
 
     facts: RunFacts
@@ -40,6 +41,7 @@ class RankedRun:
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None
     missing: tuple[str, ...] = ()
+    inferred: bool = False
 
     @property
     def name(self) -> str:

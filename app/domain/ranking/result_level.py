@@ -11,6 +11,7 @@ from app.domain.run import Stated
 
 Contracts = Mapping[str, Mapping[str, Stated]]
 """Config key -> contract of any run that has it. A key that is left out says nothing of its knobs."""
+DISPATCHER = "dispatcher"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,15 @@ class _Configuration:
 
 
 def comparison(first: Pool, second: Pool, contracts: Contracts) -> tuple[GainKind, tuple[str, ...]]:
-    """Of two configurations of a stack: whether the dispatcher alone differs, and else which knobs do."""
+    """Of two configurations of a stack: whether the dispatcher alone differs, and else which other knobs do."""
     a, b = contracts.get(first.config_key), contracts.get(second.config_key)
     if a is None or b is None:
         return "unknown", ()
     found = compare_contracts(_Configuration(a), _Configuration(b))
-    if found.kind == "matched_ab" and found.attributed_to == "dispatcher":
-        return "matched_ab", ("dispatcher",)
-    return "side_by_side", tuple(knob.field for knob in (*found.stack, *found.knobs))
+    if found.kind == "matched_ab" and found.attributed_to == DISPATCHER:
+        return "matched_ab", ()
+    knobs = (knob.field for knob in (*found.stack, *found.knobs) if knob.follows != DISPATCHER)
+    return "side_by_side", tuple(field for field in knobs if field != DISPATCHER)
 
 
 def result_level(best: Pool, others: Sequence[Pool], contracts: Contracts) -> str:

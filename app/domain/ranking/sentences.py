@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from app.domain.numbers import counted, percent
 from app.domain.ranking.duels import Duel
 from app.domain.ranking.ranked_run import NEED_A_PACKAGE
-from app.domain.ranking.standings import Entry, Glimpse, Reading, missing_names
+from app.domain.ranking.standings import Entry, Glimpse, Outside, Reading, missing_names
 from app.domain.ranking.standings import MissingDispatcher as Missing
 
 
@@ -21,7 +21,9 @@ def reading_sentence(
     entries: Sequence[Entry],
     duels: Sequence[Duel],
     glimpses: Sequence[Glimpse],
-    missing: Sequence[Missing],
+    *,
+    missing: Sequence[Missing] = (),
+    others: Sequence[Outside] = (),
 ) -> str:
     """What may be read from a board, and what may not."""
     match reading:
@@ -32,10 +34,13 @@ def reading_sentence(
             told = f"{seen} ran, but no run of theirs may be ranked here."
         case "directional":
             told = f"Directional only: {_windows(entries)} Let full runs confirm it. {_order(entries, duels)}"
+        case "not_compared":
+            told = _order(entries, duels) if len(entries) > 1 else "This is not a ranking."
         case "tie":
             told = f"No clear winner: {_order(entries, duels)}"
         case "leader":
             told = _order(entries, duels)
+    told = " ".join((told, *(one.sentence for one in others)))
     if missing:
         several = len(missing) > 1
         told += (
@@ -74,11 +79,23 @@ def _order(entries: Sequence[Entry], duels: Sequence[Duel]) -> str:
     if len(names) == 1:
         return f"{names[0]} is faster than {listed(rest)}, beyond what launches of a job vary."
     among = [one for one in duels if {one.first, one.second} <= set(names)]
+    guarded = [one for one in among if one.worse_loss and one.tie_because]
+    if guarded and len(names) == 2:
+        return _guarded(guarded[0])
     equal = all(one.outcome == "equal" for one in among)
     tied = f"{listed(names)} {'are equally fast, to within 2 %' if equal else 'cannot be told apart yet'}."
     if len(names) > 2 and not _all_tie(first):
         tied = f"none of {listed(names)} is beaten, though not all of them tie with each other."
     return f"{tied} {listed(rest)} {'is' if len(rest) == 1 else 'are'} slower." if rest else tied
+
+
+def _guarded(duel: Duel) -> str:
+    """One is faster, and its loss is worse."""
+    faster = duel if duel.worse_loss == duel.first else duel.turned()
+    return (
+        f"{faster.first} is faster than {faster.second}, but its loss is {percent(faster.loss_delta_pct or 0.0)} worse:"
+        " a faster run with a worse loss is no improvement."
+    )
 
 
 def _all_tie(entries: Sequence[Entry]) -> bool:
@@ -89,11 +106,14 @@ def gain_sentence(name: str, duel: Duel, memory_more_pct: float | None, memory_c
     """`deepep has 18.2 % more throughput than alltoall (16.0 to 20.4), but needs 12.0 % more memory.`"""
     memory = _memory(duel, memory_more_pct) if memory_clear and memory_more_pct is not None else ""
     short = " Directional only." if duel.directional else ""
+    if duel.tie and duel.worse_loss and duel.tie_because:
+        return f"{_guarded(duel)} Throughput of {name}: {percent(duel.gain_pct)} more ({_range(duel)}){memory}.{short}"
     if duel.tie:
         how = "is as fast as" if duel.outcome == "equal" else "cannot be told apart from"
         more = f"; {counted(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
         but = memory.replace(", but", ", and", 1)
-        return f"{name} {how} {duel.second} in speed ({_range(duel)} throughput{more}){but}.{short}"
+        because = f": {duel.tie_because}" if duel.tie_because else ""
+        return f"{name} {how} {duel.second} in speed{because} ({_range(duel)} throughput{more}){but}.{short}"
     faster = duel.outcome == "first"
     low, high = duel.low_pct or 0.0, duel.high_pct or 0.0
     ends = (low, high) if faster else (-high, -low)

@@ -39,8 +39,9 @@ class Interval:
 class Stretch:
     """Runs of a stack between two changes of its speed: the code that a board compares dispatchers on.
 
-    `first_at` and `last_at`: places in the history of its first and last run. `changes_since`: how often the speed of the
-    stack changed after it; `changed_at`: the first run after the first of these changes, None where there is none.
+    `first_at` and `last_at`: places in the history of the first and last of the `runs` that stand on the board.
+    `changes_since`: how often the speed of the stack changed after it; `changed_at`: the place of the first run after
+    the first of these changes, None where there is none.
     """
 
     first_at: datetime
@@ -70,6 +71,7 @@ class Outside:
     beaten_by: tuple[str, ...]
     never_met: tuple[str, ...]
     sentence: str
+    ep: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,8 @@ class Entry:
     `left_out`: the newest eligible runs of the configuration that do not stand for it. `inferred`: that it ran is
     concluded from iterations, in all of its runs; no line of a log proves it. `from_prior`: there is one run, so its
     interval is how much launches of the family vary. `last_at`: its newest run's place in the history. `newest`: its
-    step time on a newer stretch than the board's, None where the board has the newest. `worse_loss_than`: dispatchers of
-    the board whose loss is clearly better, over iterations that both have.
+    step time on a newer stretch than the board's, None where it has none. `worse_loss_than`: dispatchers of the board
+    whose loss is clearly better, over iterations that both have.
     """
 
     dispatcher: str

@@ -194,8 +194,8 @@ SCREENED = {"evidence_level": "screen", "window": 20}
 @pytest.mark.parametrize(
     ("other", "kind", "differs_in", "level"),
     [
-        ({"ep": 16}, "matched_ab", ("dispatcher",), "matched_ab"),
-        ({"ep": 8}, "side_by_side", ("ep", "dispatcher"), "screen"),
+        ({"ep": 16}, "matched_ab", (), "matched_ab"),
+        ({"ep": 8}, "side_by_side", ("ep",), "screen"),
         (None, "unknown", (), "screen"),
     ],
 )

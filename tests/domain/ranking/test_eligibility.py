@@ -105,4 +105,7 @@ def test_standings_wait_for_figures_of_other_definitions() -> None:
 def test_a_thousand_refused_runs_are_told_by_their_number() -> None:
     standings = rank_stack([make_run(str(i), outcome="failed", hour=i) for i in range(60)])
     assert (standings.refused_count, len(standings.refused), standings.refused[0].run) == (60, 50, "59")
-    assert standings.boards == ()
+    board = standings.board("screen", "dropless", "training_equivalent")
+    assert board is not None
+    assert (board.reading, board.entries, board.is_ranking) == ("nothing_ranked", (), False)
+    assert board.sentence == "No run of this stack may be ranked. Of its newest one: the job failed."
