@@ -20,9 +20,9 @@ from app.domain.matching.selection import (
 from app.domain.run import Metric
 from app.domain.verdict_document import VerdictDocument, verdict_document
 from app.regressions import elsewhere
-from app.regressions.pass_reading import PassReading
 from app.regressions.stack import Candidate, Stack
 from app.storage.family import Family
+from app.storage.pass_reading import PassReading
 
 MOST_LEFT_OUT = 20
 """Runs that are no baseline, listed with the reason; a history of thousands would bury the answer."""

@@ -10,8 +10,8 @@ from sqlmodel import Session, col
 
 from app.domain.matching import BaselineRules, RunFacts, RunRecord, compare_contracts
 from app.domain.matching.selection import unfit_because
-from app.regressions.pass_reading import PassReading
 from app.regressions.stack import LOOK_BACK, Candidate, Place
+from app.storage.pass_reading import PassReading
 from app.storage.run_records import aware
 from app.storage.stack_runs import COMPARED, StackRun, facts_of, stack_runs
 from app.storage.tables import RunRow

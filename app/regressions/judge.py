@@ -23,6 +23,7 @@ from app.regressions.stack import Candidate, Stack, read_stack
 from app.settings import Settings
 from app.storage import json_column, ranking, stack_work
 from app.storage.database import read_session, transaction
+from app.storage.experiment_joining import follow_experiments
 from app.storage.judging_tables import StackWorkRow
 from app.storage.ranking import Ranked
 from app.storage.run_work import Work
@@ -152,6 +153,8 @@ def _write(session: Session, held: StackClaim, found: Pass) -> tuple[Work | None
         put_verdict(session, run_id, document, because, is_first=because == FIRST)
     follow_regressions(session, found.stack, found.judged)
     ranking.keep(session, found.ranked)
+    read_again = [run_id for candidate, _ in found.judged for run_id in candidate.ids]
+    follow_experiments(session, held.project_id, held.stack_key, read_again)
     log.info(
         "stack_judged",
         stack_key=held.stack_key,

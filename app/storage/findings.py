@@ -32,7 +32,12 @@ def read(row: RunRow) -> dict[str, Any]:
     }
     # What is no number is stored as null (`json_column.py`): such a timer says nothing.
     lists["timers"] = tuple(t for t in lists["timers"] if t.share_of_step is not None and t.median_ms is not None)
-    return lists | {"activity": {name: _activity(entry) for name, entry in (row.activity or {}).items()}}
+    return lists | {"activity": activities(row.activity)}
+
+
+def activities(stored: Mapping[str, Any] | None) -> dict[str, Activity]:
+    """The column `activity`."""
+    return {name: _activity(entry) for name, entry in (stored or {}).items()}
 
 
 def stated(entry: Mapping[str, Any]) -> Stated:

@@ -50,13 +50,19 @@ class Comparison:
         """The smallest slow-down, in ln, that k against m runs could have called a regression."""
         return max(RELEVANT_SHIFT, self.half_width(REGRESSION_P, k, m))
 
-    def decide(self, k: int, m: int) -> Decision:
+    def smallest_seen_shift(self, power: float, k: int, m: int) -> float:
+        """The smallest speed-up, in ln and positive, that k against m runs call with probability `power`, above 0.5."""
+        limit = max(RELEVANT_SHIFT, self.half_width(IMPROVEMENT_P, k, m))
+        return limit + self.half_width(power, k, m)
+
+    def decide(self, k: int, m: int, looks: int = 1) -> Decision:
+        """`looks`: how many times it may be asked before the end; each answer is as much surer (Bonferroni)."""
         shift = self.shift
-        if shift >= RELEVANT_SHIFT and shift > self.half_width(REGRESSION_P, k, m):
+        if shift >= RELEVANT_SHIFT and shift > self.half_width(_surer(REGRESSION_P, looks), k, m):
             return "regression"
-        if shift <= -RELEVANT_SHIFT and -shift > self.half_width(IMPROVEMENT_P, k, m):
+        if shift <= -RELEVANT_SHIFT and -shift > self.half_width(_surer(IMPROVEMENT_P, looks), k, m):
             return "improvement"
-        if abs(shift) + self.half_width(EQUIVALENCE_P, k, m) <= EQUIVALENCE_LIMIT:
+        if abs(shift) + self.half_width(_surer(EQUIVALENCE_P, looks), k, m) <= EQUIVALENCE_LIMIT:
             return "no_change"
         return "inconclusive"
 
@@ -96,9 +102,11 @@ def compare_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, pri
     return replace(change, needs_confirmation=rests_on_short)
 
 
-def decide_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior) -> Decision:
-    """What the test says of runs that are pooled, without all that is told beside it."""
-    return _comparison(candidates, baseline, prior).decide(len(candidates), len(baseline.used))
+def decide_step_time(
+    candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior, *, looks: int = 1
+) -> Decision:
+    """What the test says of runs that are pooled, without all that is told beside it. `looks` as in `decide`."""
+    return _comparison(candidates, baseline, prior).decide(len(candidates), len(baseline.used), looks)
 
 
 def throughput_pct(change: StepTimeChange) -> tuple[float, float, float]:
@@ -133,6 +141,10 @@ def _describe(comparison: Comparison, k: int, m: int, baseline_centre: float) ->
         candidate_ms=math.exp(baseline_centre + shift),
         run_to_run_sd=math.sqrt(comparison.variance),
     )
+
+
+def _surer(p: float, looks: int) -> float:
+    return 1 - (1 - p) / looks
 
 
 def _pct(shift: float) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
@@ -111,8 +111,9 @@ class Sizing:
 class Plan:
     """Everything of a plan that is shown and has no column. `hold`: fields to keep as they are, with their values.
 
-    `verify`: how to see that the change is active. `expected`: what is published of it. `wanted_tag`: to be given to
-    each upload as `tags`. `warnings`: what to know before it is run.
+    `verify`: how to see that the change is active. `expected`: what is published of it. `meta`: what each upload of a
+    side states, but for its commit. `warnings`: what to know before it is run. `extensions`: how often the number of
+    runs was changed after there was something to see.
     """
 
     sizing: Sizing
@@ -120,7 +121,9 @@ class Plan:
     hold: tuple[tuple[str, str], ...] = ()
     verify: str = ""
     expected: str = ""
+    meta: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    extensions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
