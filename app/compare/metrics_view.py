@@ -1,7 +1,5 @@
 """Figures of both sides as rows of one table, with the change drawn as a bar on a common axis."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.compare.comparison import Comparison
@@ -9,23 +7,11 @@ from app.domain.comparison import MetricOutcome
 from app.domain.contract.fields import METRICS
 from app.domain.numbers import THIN, figure, grouped, significant
 from app.domain.run import Metric
+from app.web.interval_bar import Bar, bar_of, bar_span
 from app.web.series_groups import series_label
 
 _SECONDS_FROM_MS = 10_000
-_WIDTH, _MIDDLE = 120.0, 60.0
-"""Of the bar, in the units of its drawing."""
-_LEAST_SPAN_PCT = 2.0
-"""So that noise of a tenth of a per cent does not look like a change."""
 _MACRO_DECISIONS = {"better": "improvement", "worse": "regression", "no_worse": "no_change", "not_finite": "failed"}
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A change with its interval, in units of the drawing; `low` and `high` are equal where there is no interval."""
-
-    low: float
-    middle: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +36,7 @@ class MetricRow:
 
 def metric_rows(comparison: Comparison) -> tuple[MetricRow, ...]:
     outcomes = {name: outcome for name, outcome in comparison.outcomes.items() if outcome is not None}
-    span = _span(outcomes.values())
+    span = bar_span(outcomes.values())
     rows = [_row(comparison, name, outcome, span) for name, outcome in outcomes.items()]
     loss = comparison.loss
     if loss is not None:
@@ -68,7 +54,7 @@ def metric_rows(comparison: Comparison) -> tuple[MetricRow, ...]:
                 outcome,
                 word,
                 _MACRO_DECISIONS.get(word, word),
-                _bar(outcome, span),
+                bar_of(outcome, span),
             )
         )
     return tuple(rows)
@@ -88,7 +74,7 @@ def _row(comparison: Comparison, name: str, outcome: MetricOutcome, span: float)
         outcome=outcome,
         decision=outcome.decision,
         word=_MACRO_DECISIONS.get(outcome.decision, outcome.decision),
-        bar=_bar(outcome, span),
+        bar=bar_of(outcome, span),
     )
 
 
@@ -113,25 +99,3 @@ def _half(metric: Metric | None, name: str, in_seconds: bool) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else grouped(value, 4)
-
-
-def _span(outcomes: Iterable[MetricOutcome]) -> float:
-    """How many per cent the axis reaches to each side: the widest interval, in round numbers."""
-    ends = [
-        abs(value)
-        for outcome in outcomes
-        for value in (outcome.delta_pct, outcome.ci_low_pct, outcome.ci_high_pct)
-        if value is not None and math.isfinite(value)
-    ]
-    return max([_LEAST_SPAN_PCT, *ends])
-
-
-def _bar(outcome: MetricOutcome, span: float) -> Bar | None:
-    if outcome.delta_pct is None:
-        return None
-    low = outcome.delta_pct if outcome.ci_low_pct is None else outcome.ci_low_pct
-    high = outcome.delta_pct if outcome.ci_high_pct is None else outcome.ci_high_pct
-    places = [
-        round(_MIDDLE + (_MIDDLE - 4) * min(max(value / span, -1), 1), 1) for value in (low, outcome.delta_pct, high)
-    ]
-    return Bar(*places)
