@@ -126,6 +126,15 @@ class ExperimentPage:
     def pages(self) -> int:
         return max(1, -(-self.total // self.page_size))
 
+    @property
+    def first(self) -> int:
+        """Number of the first row shown, from 1; 0 when there is none."""
+        return (self.page - 1) * self.page_size + 1 if self.items else 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.items) - 1 if self.items else 0
+
 
 def get_experiment(session: Session, experiment_id: int) -> Experiment:
     """Raises NotFound."""
