@@ -11,7 +11,7 @@ from sqlmodel import Session, col
 from app.storage.judging_tables import AuditEventRow
 from app.storage.run_records import aware
 
-Subject = Literal["regression", "run", "stack", "project", "reference"]
+Subject = Literal["regression", "run", "stack", "project", "reference", "experiment", "account", "member", "token"]
 
 SERVICE = "Threewalls"
 """Who it was when no person did it."""

@@ -45,7 +45,7 @@ class Pin:
 
 def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int]:
     """Take a run out of every baseline, level and ranking. Raises NotFound, InvalidChange."""
-    who, reason = _checked(who, reason, needed=True)
+    who, reason = checked(who, reason, needed=True)
     run = _run(session, run_id)
     asked = _judge_again(session, run, f"Run {run_id} was quarantined: {reason}")
     before = {"quarantine": run.quarantine}
@@ -56,7 +56,7 @@ def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int
 
 def release(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
     """Let a quarantined run count again. Nothing happens when it does. Raises NotFound, InvalidChange."""
-    who, note = _checked(who, note)
+    who, note = checked(who, note)
     run = _run(session, run_id)
     if not run.quarantine:
         return []
@@ -69,7 +69,7 @@ def release(session: Session, run_id: int, who: str, note: str = "") -> list[int
 
 def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
     """Make a run the golden baseline of its stack, in place of the one before. Raises NotFound, InvalidChange."""
-    who, note = _checked(who, note)
+    who, note = checked(who, note)
     run = _run(session, run_id)
     if run.status != "ready" or not run.stack_key:
         raise _refused("run", "has no figures yet, so nothing can be measured against it")
@@ -88,7 +88,7 @@ def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
 
 def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
     """End a pin. Nothing happens when it has ended. Raises NotFound, InvalidChange."""
-    who, note = _checked(who, note)
+    who, note = checked(who, note)
     found = session.get(PinRow, pin_id)
     if found is None:
         raise NotFound(f"There is no pin {pin_id}. The run may have been deleted.")
@@ -107,7 +107,7 @@ def set_baseline_rules(
     session: Session, project: ProjectRow, who: str, *, baseline_branch: str, note: str = ""
 ) -> list[int]:
     """Whose `ci` runs are the baseline of the project; `*` for those of any branch. Raises InvalidChange."""
-    who, note = _checked(who, note)
+    who, note = checked(who, note)
     branch = one_line(baseline_branch)
     if not 0 < len(branch) <= MAX_BRANCH:
         raise _refused("baseline_branch", f"must name a branch in 1 to {MAX_BRANCH} characters, or * for any")
@@ -176,7 +176,8 @@ def _judge_again(session: Session, run: RunRow, because: str, judge_from: dateti
     return [asked]
 
 
-def _checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:
+def checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:
+    """Author and note as they are kept. Raises InvalidChange naming what is wrong."""
     who, note = one_line(who), one_line(note)
     errors = []
     if not 0 < len(who) <= MAX_AUTHOR:

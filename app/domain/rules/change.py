@@ -8,12 +8,11 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.fields.environment import PREFIX
 from app.domain.documents.harness_flags import SHORT
-from app.domain.rules.engine import Suggestion
 from app.domain.rules.filling import fact_text
 from app.domain.rules.flags import Written, written
 from app.domain.rules.rule import Setting
@@ -89,7 +88,30 @@ class _Edit:
     unwanted: list[str] = field(default_factory=list)
 
 
-def change_of(suggestion: Suggestion, facts: Mapping[str, object], launch: object = None) -> ChangeDiff:
+class Changing(Protocol):
+    """What a change is made of: a suggestion, or a person's own idea."""
+
+    @property
+    def set(self) -> Mapping[str, Setting]: ...
+    @property
+    def env(self) -> Mapping[str, Setting]: ...
+    @property
+    def megatron_lm(self) -> tuple[str, ...]: ...
+    @property
+    def bridge(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnIdea:
+    """A change without a rule."""
+
+    set: Mapping[str, Setting]
+    env: Mapping[str, Setting] = field(default_factory=dict)
+    megatron_lm: tuple[str, ...] = ()
+    bridge: tuple[str, ...] = ()
+
+
+def change_of(suggestion: Changing, facts: Mapping[str, object], launch: object = None) -> ChangeDiff:
     """The change of a suggestion in a run with these facts (typed, as `Evaluation.facts`).
 
     `launch`: the run's own arguments as it stated them: the text of a command, or a mapping of flags to values.
@@ -269,7 +291,7 @@ def _standing_in(spellings: Mapping[str, Written], facts: Mapping[str, object], 
 
 
 def _environment(
-    suggestion: Suggestion, changed: Mapping[str, Setting], facts: Mapping[str, object]
+    suggestion: Changing, changed: Mapping[str, Setting], facts: Mapping[str, object]
 ) -> tuple[DiffLine, ...]:
     """Variables before and after; of unknown ones only after."""
     wanted = {name.removeprefix(PREFIX): value for name, value in changed.items() if name.startswith(PREFIX)}
