@@ -1,0 +1,182 @@
+"""Every combination of degrees for a request, with the constraints that each one breaks, as arrays.
+
+The same identities as `constraints.py`, one bit each: a test holds the two against each other. The cut into stages is
+chosen per PP (`splits.py`), so a combination is one row whatever VPP sizes it allows.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from app.domain.planning.constraints import BY_ID, judge
+from app.domain.planning.layout import Layout, first_cp
+from app.domain.planning.request import PlanRequest
+from app.domain.planning.splits import Split, choose, splits_of, unsplit
+from app.domain.rules.hardware import FACTS
+from app.domain.run import IntArray
+
+BITS = {name: 1 << place for place, name in enumerate(BY_ID)}
+_OF_SPLIT = (
+    "scale-layers-pp", "scale-vpp-divisible", "scale-interleave-pp", "scale-layout-invalid", "scale-vpp-sources",
+)  # fmt: skip
+_ETP = (1, 2, 4, 8)
+"""Experts are cut by width last, and never over more than the GPUs of a node."""
+_CP_BEYOND = 2
+"""CP is tried up to this multiple of its first guess; beyond it shards are under half of the usual band."""
+
+
+class Mesh(NamedTuple):
+    """Degrees as arrays, one entry a combination."""
+
+    tp: IntArray
+    cp: IntArray
+    pp: IntArray
+    ep: IntArray
+    etp: IntArray
+
+    def at(self, indices: IntArray) -> "Mesh":
+        return Mesh(*(column[indices] for column in self))
+
+    @property
+    def attention(self) -> IntArray:
+        """GPUs that one replica of the attention takes."""
+        return self.tp * self.cp * self.pp
+
+    @property
+    def experts(self) -> IntArray:
+        return self.etp * self.ep * self.pp
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """One entry a combination. `broken`: bits of `BITS`, 0: feasible. `virtual`: 1 where a virtual pipeline may be."""
+
+    mesh: Mesh
+    broken: IntArray
+    virtual: IntArray
+
+    def __len__(self) -> int:
+        return len(self.broken)
+
+    def layout(self, request: PlanRequest, index: int) -> Layout:
+        """The combination with its cut into stages."""
+        tp, cp, pp, ep, etp = (int(column[index]) for column in self.mesh)
+        split = chosen_split(request, pp, interleaved=bool(self.virtual[index]))
+        return Layout(tp, cp, pp, ep, etp, split.vpp, split.account, split.pp_layout)
+
+
+def chosen_split(request: PlanRequest, pp: int, *, interleaved: bool) -> Split:
+    splits = splits_of(request, pp)
+    return choose(splits, interleaved=interleaved) or (splits[0] if splits else unsplit(request, pp))
+
+
+def candidates(request: PlanRequest) -> Candidates:
+    """All combinations that are worth trying: divisors of what they must divide, and whatever is fixed."""
+    degrees = _degrees(request)
+    parts = [_of_stages(request, pp, degrees) for pp in _pp_values(request)]
+    mesh = Mesh(*(np.concatenate(columns) for columns in zip(*(part.mesh for part in parts), strict=True)))
+    broken = np.concatenate([part.broken for part in parts])
+    return Candidates(mesh, broken, np.concatenate([part.virtual for part in parts]))
+
+
+def _degrees(request: PlanRequest) -> tuple[Sequence[int], ...]:
+    """Values of TP, CP, EP and ETP."""
+    model, gpus = request.model, request.gpus
+    widest = _CP_BEYOND * first_cp(request.seq_len)
+    tp = _values(request, "tp", (one for one in divisors(model.heads) if one <= min(gpus, _widest_tp(request))))
+    halves = request.seq_len // 2
+    cp = _values(request, "cp", (one for one in divisors(gpus) if one <= widest and (one == 1 or halves % one == 0)))
+    if model.experts is None:
+        return tp, cp, _values(request, "ep", (1,)), _values(request, "etp", (1,))
+    ep = _values(request, "ep", (one for one in divisors(model.experts) if one <= gpus))
+    return tp, cp, ep, _values(request, "etp", (one for one in _ETP if one <= gpus))
+
+
+def _widest_tp(request: PlanRequest) -> int:
+    """TP is tried within an NVLink domain; across it, every layer would wait for slow links."""
+    domain = FACTS["nvlink_domain"](request.gpu)
+    return domain if isinstance(domain, int) else request.gpus
+
+
+def _pp_values(request: PlanRequest) -> Sequence[int]:
+    most = request.model.layers + 2  # embedding and loss may have stages of their own
+    return _values(request, "pp", (one for one in divisors(request.gpus) if one <= most))
+
+
+def _values(request: PlanRequest, name: str, free: Iterable[int]) -> Sequence[int]:
+    fixed = request.fix(name)
+    return (fixed,) if fixed else tuple(free)
+
+
+def _of_stages(request: PlanRequest, pp: int, degrees: tuple[Sequence[int], ...]) -> Candidates:
+    """All combinations with this PP."""
+    grids = np.meshgrid(*(np.asarray(values, dtype=np.int64) for values in degrees), indexing="ij")
+    tp, cp, ep, etp = (grid.ravel() for grid in grids)
+    mesh = Mesh(tp, cp, np.full_like(tp, pp), ep, etp)
+    virtual, by_split = _pipeline(request, pp, mesh.attention)
+    return Candidates(mesh, _broken(request, mesh) | by_split, virtual)
+
+
+def _broken(request: PlanRequest, mesh: Mesh) -> IntArray:
+    """Bits of what does not depend on the cut into stages."""
+    model, gpus, length = request.model, request.gpus, request.seq_len
+    attention, experts, tp, cp = mesh.attention, mesh.experts, mesh.tp, mesh.cp
+    checks = {
+        "scale-world-identity": (gpus % attention != 0) | (gpus % experts != 0),
+        "scale-gpus-below-min": np.maximum(attention, experts) > gpus,
+        "plan-heads-tp": model.heads % tp != 0,
+        "scale-cp-divisible": (cp > 1) & (length % (2 * cp) != 0),
+        "plan-sequence-shards": (tp > 1) & (length % (cp * tp) != 0),
+    }
+    if model.experts is None:
+        checks["scale-ep-dense"] = mesh.ep > 1
+    else:
+        checks["scale-expert-divisible"] = model.experts % mesh.ep != 0
+    if model.kv_groups is not None:
+        checks["plan-kv-groups-tp"] = (model.kv_groups % tp != 0) & (tp % model.kv_groups != 0)
+    if request.gbs is not None:
+        dp = np.maximum(gpus // attention, 1)
+        checks["scale-gbs-divisible"] = (gpus % attention == 0) & (request.gbs % (request.mbs * dp) != 0)
+    bits = np.zeros_like(tp)
+    for name, broken in checks.items():
+        bits |= BITS[name] * broken.astype(np.int64)
+    return bits
+
+
+def _pipeline(request: PlanRequest, pp: int, attention: IntArray) -> tuple[IntArray, IntArray]:
+    """Where a virtual pipeline is possible, and the bits of what depends on the cut into stages."""
+    splits = splits_of(request, pp)
+    none = np.zeros_like(attention)
+    if not splits:
+        split = unsplit(request, pp)
+        layout = Layout(1, 1, pp, 1, 1, split.vpp, split.account, split.pp_layout)
+        found = {violation.constraint.id for violation in judge(request, layout)}
+        bits = sum(BITS[name] for name in _OF_SPLIT if name in found)
+        filled = _fills(request, pp, attention) | (split.vpp == 1) | (pp == 1)
+        return none, bits + BITS["scale-vpp-microbatches"] * (~filled).astype(np.int64)
+    plain, interleaved = any(split.vpp == 1 for split in splits), any(split.vpp > 1 for split in splits)
+    if not interleaved:
+        return none, none
+    filled = _fills(request, pp, attention)
+    bad = none if plain else BITS["scale-vpp-microbatches"] * (~filled).astype(np.int64)
+    return filled.astype(np.int64), bad
+
+
+def _fills(request: PlanRequest, pp: int, attention: IntArray) -> npt.NDArray[np.bool_]:
+    """True where the micro-batches of a step fill a virtual pipeline, or nobody knows their number yet."""
+    if request.gbs is None:
+        return np.ones(len(attention), dtype=np.bool_)
+    dp = np.maximum(request.gpus // attention, 1)
+    ga = request.gbs // (request.mbs * dp)
+    known = (request.gpus % attention == 0) & (request.gbs % (request.mbs * dp) == 0)
+    filled: npt.NDArray[np.bool_] = ~known | ((ga >= pp) & (ga % pp == 0))
+    return filled
+
+
+def divisors(whole: int) -> tuple[int, ...]:
+    """In rising order."""
+    small = [one for one in range(1, int(whole**0.5) + 1) if whole % one == 0]
+    return tuple(sorted({*small, *(whole // one for one in small)}))

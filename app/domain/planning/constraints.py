@@ -1,0 +1,216 @@
+"""The identities that a layout must satisfy, each with the words for one that breaks it.
+
+They are the blockers of the rule book where there is one (the same id), and those of heads and shards beside them.
+`docs/planner.md` lists them; `candidates.py` checks the same for thousands of layouts at once.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from app.domain.contract.pp_layout import layout_problem, stages
+from app.domain.planning.layout import Layout
+from app.domain.planning.request import PlanRequest
+
+Check = Callable[[PlanRequest, Layout], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """`sources`: keys of the rule book's sources. `todo`: what to change."""
+
+    id: str
+    title: str
+    todo: str
+    sources: tuple[str, ...]
+    check: Check
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A constraint that a layout breaks, in words with its numbers."""
+
+    constraint: Constraint
+    text: str
+
+
+def judge(request: PlanRequest, layout: Layout) -> tuple[Violation, ...]:
+    """Every constraint that the layout breaks; empty: it satisfies them all."""
+    found = ((one, one.check(request, layout)) for one in CONSTRAINTS)
+    return tuple(Violation(one, text) for one, text in found if text)
+
+
+def _world(r: PlanRequest, a: Layout) -> str | None:
+    said = []
+    if r.gpus % a.attention:
+        said.append(f"attention on TP x CP x PP = {a.tp} x {a.cp} x {a.pp} = {a.attention}")
+    if r.gpus % a.experts:
+        said.append(f"experts on ETP x EP x PP = {a.etp} x {a.ep} x {a.pp} = {a.experts}")
+    return f"{r.gpus} GPUs do not divide into {' and '.join(said)}." if said else None
+
+
+def _least(r: PlanRequest, a: Layout) -> str | None:
+    if r.gpus >= a.min_gpus:
+        return None
+    return (
+        f"The layout needs PP x max(TP x CP, EP x ETP) = {a.pp} x max({a.tp} x {a.cp}, {a.ep} x {a.etp}) = "
+        f"{a.min_gpus} GPUs, and there are {r.gpus}."
+    )
+
+
+def _batch(r: PlanRequest, a: Layout) -> str | None:
+    dp = a.dp(r)
+    if r.gbs is None or dp is None or r.gbs % (r.mbs * dp) == 0:
+        return None
+    return f"GBS {r.gbs} is no multiple of MBS x DP = {r.mbs} x {dp} = {r.mbs * dp}."
+
+
+def _experts(r: PlanRequest, a: Layout) -> str | None:
+    experts = r.model.experts
+    if experts is None or experts % a.ep == 0:
+        return None
+    return f"{experts} experts do not divide over EP {a.ep}."
+
+
+def _dense(r: PlanRequest, a: Layout) -> str | None:
+    return f"The model has no experts to spread over EP {a.ep}." if r.model.experts is None and a.ep > 1 else None
+
+
+def _heads(r: PlanRequest, a: Layout) -> str | None:
+    return f"{r.model.heads} attention heads do not divide over TP {a.tp}." if r.model.heads % a.tp else None
+
+
+def _groups(r: PlanRequest, a: Layout) -> str | None:
+    groups = r.model.kv_groups
+    if groups is None or groups % a.tp == 0 or a.tp % groups == 0:
+        return None
+    return f"{groups} key and value heads are neither a multiple nor a divisor of TP {a.tp}."
+
+
+def _sequence(r: PlanRequest, a: Layout) -> str | None:
+    if a.cp == 1 or r.seq_len % (2 * a.cp) == 0:
+        return None
+    return f"Each context-parallel rank takes two pieces: {r.seq_len} tokens do not divide by 2 x CP = {2 * a.cp}."
+
+
+def _shards(r: PlanRequest, a: Layout) -> str | None:
+    if a.tp == 1 or r.seq_len % (a.cp * a.tp) == 0:
+        return None
+    return (
+        f"Sequence parallelism splits each sequence over CP x TP = {a.cp} x {a.tp} = {a.cp * a.tp}, and {r.seq_len} "
+        f"tokens do not divide by it."
+    )
+
+
+def _stages(r: PlanRequest, a: Layout) -> str | None:
+    layers = r.model.layers + len(a.account)
+    if a.pp_layout is not None or a.pp == 1 or layers % a.pp == 0:
+        return None
+    counted = f" with {' and '.join(a.account)} counted as layers" if a.account else ""
+    return f"{layers} layers{counted} do not divide over PP {a.pp}, and there is no layout."
+
+
+def _chunks(r: PlanRequest, a: Layout) -> str | None:
+    layers = r.model.layers + len(a.account)
+    if a.vpp == 1 or a.pp_layout is not None or layers % a.pp or (layers // a.pp) % a.vpp == 0:
+        return None
+    return f"The {layers // a.pp} layers of each of the {a.pp} stages do not divide into VPP {a.vpp} chunks."
+
+
+def _microbatches(r: PlanRequest, a: Layout) -> str | None:
+    ga = a.ga(r)
+    if a.vpp == 1 or a.pp == 1 or ga is None or (ga >= a.pp and ga % a.pp == 0):
+        return None
+    return (
+        f"With VPP {a.vpp} the micro-batches of a step, GBS / (MBS x DP) = {ga}, must be at least PP = {a.pp} and a "
+        f"multiple of it."
+    )
+
+
+def _interleaved(r: PlanRequest, a: Layout) -> str | None:
+    if a.vpp > 1 and a.pp == 1:
+        return f"VPP {a.vpp} interleaves chunks between stages, and PP is 1."
+    if a.vpp > 1 and r.model.hybrid:
+        return f"The pattern of a hybrid model holds its stages itself, so VPP {a.vpp} cannot be stated."
+    return None
+
+
+def _layout(r: PlanRequest, a: Layout) -> str | None:
+    if a.pp_layout is None:
+        return None
+    if r.model.hybrid:
+        return "The pattern of a hybrid model holds its stages itself, so there can be no layout."
+    problem = layout_problem(a.pp_layout, a.pp, r.model.layers, r.model.mtp)
+    return f"The pipeline layout {a.pp_layout} {problem}." if problem else None
+
+
+def _sources(_: PlanRequest, a: Layout) -> str | None:
+    found = stages(a.pp_layout) if a.pp_layout is not None else None
+    if a.pp_layout is not None and a.account:
+        return "A layout places embedding and loss itself; they cannot be counted as layers as well."
+    if found is None or len(found) % a.pp or len(found) // a.pp == a.vpp:
+        return None
+    return f"The layout has {len(found)} stages, so VPP is {len(found) // a.pp} with PP {a.pp}, and {a.vpp} is stated."
+
+
+CONSTRAINTS: tuple[Constraint, ...] = (
+    Constraint(
+        "scale-world-identity", "GPUs divide into both meshes",
+        "Change a degree, or take a number of GPUs that both products divide.", ("M-arg", "U-par"), _world,
+    ),
+    Constraint(
+        "scale-gpus-below-min", "Enough GPUs for the larger mesh",
+        "Take more GPUs, or lower PP or the degree that makes the larger mesh.", ("U-par", "S3"), _least,
+    ),
+    Constraint(
+        "scale-gbs-divisible", "The batch divides over the replicas",
+        "Change GBS or MBS, or the degrees that decide DP.", ("M-arg",), _batch,
+    ),
+    Constraint(
+        "scale-expert-divisible", "Experts divide over EP",
+        "Choose an EP that divides the experts.", ("M-arg", "M-tc"), _experts,
+    ),
+    Constraint("scale-ep-dense", "EP only with experts", "Set EP to 1.", ("U-par",), _dense),
+    Constraint(
+        "plan-heads-tp", "Heads divide over TP", "Choose a TP that divides the attention heads.", ("M-tc",), _heads
+    ),
+    Constraint(
+        "plan-kv-groups-tp", "Key and value heads suit TP",
+        "Choose a TP that divides them, or that they divide.", ("M-tc",), _groups,
+    ),
+    Constraint(
+        "scale-cp-divisible", "The sequence divides by 2 x CP",
+        "Change CP, or pad the sequence.", ("C-cfg", "U-par"), _sequence,
+    ),
+    Constraint(
+        "plan-sequence-shards", "The sequence divides by CP x TP",
+        "Change CP or TP, or pad the sequence.", ("C-cfg", "U-sp"), _shards,
+    ),
+    Constraint(
+        "scale-layers-pp", "Layers divide over PP",
+        "State a layout, count embedding and loss as layers where that comes out even, or change PP.",
+        ("M-arg",), _stages,
+    ),
+    Constraint(
+        "scale-vpp-divisible", "A stage's layers divide into VPP",
+        "Choose a VPP that divides them, or state a layout.", ("M-arg", "U-hw/card"), _chunks,
+    ),
+    Constraint(
+        "scale-vpp-microbatches", "Micro-batches fill the virtual pipeline",
+        "Change GBS, MBS or DP so that the micro-batches are a multiple of PP, or drop VPP.",
+        ("M-sched",), _microbatches,
+    ),
+    Constraint(
+        "scale-interleave-pp", "A virtual pipeline has stages to interleave",
+        "Drop VPP, or raise PP.", ("M-arg",), _interleaved,
+    ),
+    Constraint(
+        "scale-layout-invalid", "The layout string is right",
+        "Rewrite it: E first, L last, a t for each layer, an m for each multi-token-prediction layer on the last "
+        "chunk, and a number of stages that PP divides.", ("M-lay",), _layout,
+    ),
+    Constraint(
+        "scale-vpp-sources", "The split is stated once",
+        "Keep the layout, and leave VPP and the counting to it.", ("M-arg",), _sources,
+    ),
+)  # fmt: skip
+BY_ID: Mapping[str, Constraint] = {one.id: one for one in CONSTRAINTS}

@@ -1,0 +1,29 @@
+"""Requests for tests, naming only what the test is about."""
+
+from app.domain.planning import Plan, PlanRequest, make_plan, read_request
+
+QWEN_30B = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "seq_len": 4096}
+QWEN_235B = {"model": "Qwen3-235B-A22B", "gpu": "GB200", "gpus": 128, "seq_len": 131_072}
+DEEPSEEK = {"model": "DeepSeek-V3", "mtp": 1, "gpu": "H100", "gpus": 256, "seq_len": 4096}
+EXPERTS_64 = {
+    "model": "ours", "num_layers": 32, "num_attention_heads": 32, "num_experts": 64, "gpu": "H100", "gpus": 16,
+    "seq_len": 4096,
+}  # fmt: skip
+
+
+def request(*parts: dict[str, object], **fields: object) -> PlanRequest:
+    merged: dict[str, object] = {}
+    for part in (*parts, fields):
+        merged |= part
+    return read_request({name: str(value) for name, value in merged.items()})
+
+
+def plan(*parts: dict[str, object], **fields: object) -> Plan:
+    return make_plan(request(*parts, **fields))
+
+
+def broken(*parts: dict[str, object], **fields: object) -> set[str]:
+    """Constraints that the stated layout breaks."""
+    given = plan(*parts, **fields).given
+    assert given is not None
+    return {violation.constraint.id for violation in given.violations}

@@ -1,0 +1,230 @@
+"""What is offered and in which order, what is rejected and why, and that both ways of checking say the same."""
+
+import random
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+import pytest
+
+from app.domain.contract.pp_layout import layout_problem, stages
+from app.domain.planning import InvalidPlan, PlanRequest, UsedLayout, judge, make_plan, nearest_layouts, read_request
+from app.domain.planning.candidates import BITS, candidates, divisors
+from app.domain.planning.constraints import CONSTRAINTS
+from app.domain.planning.link import plan_address
+from app.domain.planning.memory import STATIC_SHARE
+from app.domain.planning.order import REASONS
+from app.domain.planning.spelled import spelled
+from app.domain.planning.splits import written_layout
+from app.domain.reference_points import published
+from app.domain.rules.engine import evaluate
+from app.domain.rules.load import built_in_rules
+from tests.domain.planning.asked import DEEPSEEK, EXPERTS_64, QWEN_30B, QWEN_235B, plan, request
+
+GPUS = (1, 3, 8, 16, 24, 72, 96, 128, 256, 1000)
+
+
+def any_request(seed: int) -> PlanRequest:
+    """Requests of every sort, many of them impossible."""
+    chance = random.Random(seed)  # noqa: S311  # a test that can be repeated
+    fields: dict[str, object] = {
+        "model": chance.choice(["DeepSeek-V3", "Qwen3-30B-A3B", "Qwen3-235B-A22B", "Nemotron-3-Nano-30B-A3B", "ours"]),
+        "gpu": chance.choice(["H100", "GB200", "A100"]),
+        "gpus": chance.choice(GPUS),
+        "seq_len": chance.choice([4096, 4098, 16_380, 32_768, 131_072]),
+        "mbs": chance.choice([1, 2]),
+        "mtp": chance.choice([0, 1]),
+    }
+    if fields["model"] == "ours":
+        fields |= {"num_layers": chance.choice([24, 31, 48, 80]), "num_attention_heads": chance.choice([12, 32, 40])}
+        fields |= {"num_experts": chance.choice(["none", 60, 64]), "num_query_groups": chance.choice([3, 8])}
+    for name, values in {"gbs": [96, 512, 1024], "tp": [1, 2, 8], "pp": [1, 4, 8], "ep": [1, 8, 24]}.items():
+        if chance.random() < 0.4:
+            fields[name] = chance.choice(values)
+    for name, values in {"cp": [1, 4], "vpp": [1, 2, 5], "etp": [1, 2]}.items():
+        if chance.random() < 0.25:
+            fields[name] = chance.choice(values)
+    if chance.random() < 0.2:
+        fields["pp_layout"] = chance.choice(["Et|(tt|)*30mL", "Et*12|t*12|t*12|t*12L", "E|L", "nonsense"])
+    elif chance.random() < 0.3:
+        fields["pp_account"] = chance.choice(["none", "embedding", "embedding,loss"])
+    return request(fields)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_arrays_say_what_the_words_say(seed: int) -> None:
+    asked = any_request(seed)
+    found = candidates(asked)
+    sample = random.Random(seed).sample(range(len(found)), min(150, len(found)))  # noqa: S311  # as above
+    for index in sample:
+        names = {name for name, bit in BITS.items() if found.broken[index] & bit}
+        assert names == {one.constraint.id for one in judge(asked, found.layout(asked, index))}, found.layout(
+            asked, index
+        )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_offered_satisfies_every_identity_and_what_is_rejected_names_one(seed: int) -> None:
+    asked = any_request(seed)
+    made = make_plan(asked)
+    for offer in made.offers:
+        a = offer.layout
+        assert not offer.violations
+        assert offer.dp is not None
+        assert offer.edp is not None
+        assert a.tp * a.cp * offer.dp * a.pp == asked.gpus == a.etp * a.ep * offer.edp * a.pp
+        assert a.min_gpus <= asked.gpus
+        if asked.gbs is not None:
+            assert offer.ga is not None
+            assert offer.ga * asked.mbs * offer.dp == asked.gbs
+        if a.pp_layout is not None:
+            assert layout_problem(a.pp_layout, a.pp, asked.model.layers, asked.model.mtp) is None
+            assert len(stages(a.pp_layout) or ()) == a.pp * a.vpp
+    for offer in made.closest:
+        assert offer.violations
+    assert bool(made.offers) != bool(made.closest)
+    assert (made.feasible == made.tried) == (not made.rejected)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 6))
+def test_the_rule_book_blocks_nothing_that_is_offered(seed: int) -> None:
+    """The blockers of layouts are the same identities, written by other hands."""
+    asked, mesh = any_request(seed), {one.id for one in CONSTRAINTS}
+    for offer in make_plan(asked).offers[:3]:
+        a = offer.layout
+        facts = {
+            "gpus": asked.gpus, "tp": a.tp, "cp": a.cp, "pp": a.pp, "ep": a.ep, "etp": a.etp, "mbs": asked.mbs,
+            "gbs": asked.gbs, "num_layers": asked.model.layers, "num_experts": asked.model.experts,
+            "seq_len": asked.seq_len, "pp_layout": a.pp_layout, "pp_account": list(a.account), "mtp": asked.model.mtp,
+            "vpp": None if a.pp_layout or a.vpp == 1 else a.vpp, "hybrid_layer_pattern": None,
+            "first_stage_layers": None, "last_stage_layers": None, "microbatch_group_size": None, "pp_overlap": True,
+        }  # fmt: skip
+        told = evaluate(facts, built_in_rules())
+        assert not {one.rule.id for one in told.blockers} & mesh
+
+
+def test_deepseek_on_256_h100_begins_with_the_published_layout() -> None:
+    made = plan(DEEPSEEK, gbs=8192)
+    first = made.offers[0]
+    a = first.layout
+    assert (a.tp, a.cp, a.pp, a.vpp, a.ep, a.etp, a.pp_layout) == (1, 1, 8, 4, 32, 1, "Et|(tt|)*30mL")
+    assert (first.dp, first.edp, first.ga) == (32, 1, 256)
+    # 653.9 of 671.0 billion in experts: 2.554 x (6 + 12) GB and 2.136 x (6 + 12 / 32) GB
+    assert first.static_gb == pytest.approx(59.6, abs=0.1)
+    assert made.tried > 1000
+
+
+def test_the_published_cuts_of_61_layers_come_out_by_themselves() -> None:
+    assert written_layout(61, 1, 32) == "Et|(tt|)*30mL"
+    assert written_layout(61, 1, 16) == "Et*4|(tttt|)*14tmL"
+    assert written_layout(61, 0, 32) == "Et|(tt|)*30L"
+    assert written_layout(61, 0, 24) is None
+
+
+def test_what_does_not_fit_comes_after_what_does() -> None:
+    made = plan(DEEPSEEK, gbs=8192)
+    fits = [offer.static_gb is not None and offer.static_gb <= STATIC_SHARE * 80 for offer in made.offers]
+    assert fits == sorted(fits, reverse=True)
+    among = [offer.dp for offer, good in zip(made.offers, fits, strict=True) if good and offer.layout.etp == 1]
+    assert among == sorted(among, key=lambda dp: -(dp or 0))
+
+
+def test_an_expert_group_inside_nvlink_comes_before_one_that_leaves_it() -> None:
+    first, second = plan(QWEN_30B, gbs=1024).offers[:2]
+    assert ((first.layout.ep, first.dp), (second.layout.ep, second.dp)) == ((8, 16), (16, 16))
+    assert "scale-tp-cross-node" in {note.rule for note in second.notes}
+    assert "EP x ETP 16 spans 2 domains" in second.placement
+
+
+def test_long_sequences_are_cut_by_cp_and_on_nvl72_by_tp_as_well() -> None:
+    deepseek = plan(DEEPSEEK, seq_len=131_072, gbs=256).offers[0]
+    assert (deepseek.layout.cp, deepseek.tokens_per_cp_shard, deepseek.layout.tp) == (16, 8192, 1)
+    assert plan(QWEN_235B).offers[0].tokens_per_cp_tp_shard == 8192
+
+
+def test_fixed_degrees_stay_and_the_rest_is_planned() -> None:
+    made = plan(QWEN_30B, gbs=1024, tp=2, ep=4)
+    assert made.given is None
+    assert {(offer.layout.tp, offer.layout.ep) for offer in made.offers} == {(2, 4)}
+
+
+def test_where_nothing_is_feasible_the_closest_ones_say_why() -> None:
+    made = plan(QWEN_30B, gbs=7, gpus=30, pp=7)
+    assert made.feasible == 0
+    assert {one.constraint.id for one in made.closest[0].violations} >= {"scale-world-identity"}
+    assert made.rejected[0].count == made.tried
+
+
+def test_etp_is_stated_and_what_excludes_a_layout_is_taken_out() -> None:
+    asked = request(DEEPSEEK, gbs=8192, precision="fp8_sc")
+    text = spelled(asked, make_plan(asked).offers[0].layout)
+    assert "--expert-tensor-parallel-size 1" in text.megatron_lm
+    assert "--pipeline-model-parallel-layout 'Et|(tt|)*30mL'" in text.megatron_lm
+    assert "--num-virtual-stages-per-pipeline-rank" in text.without
+    assert "'model.pipeline_model_parallel_layout=Et|(tt|)*30mL'" in text.bridge
+    assert "dataset.seq_length=4096" in text.bridge
+    assert "--sequence-parallel" not in text.megatron_lm
+
+
+def test_a_dense_model_has_no_flags_of_experts() -> None:
+    asked = request(EXPERTS_64, num_experts="none", tp=2, cp=1, pp=2, vpp=4)
+    given = make_plan(asked).given
+    assert given is not None
+    text = spelled(asked, given.layout)
+    assert "expert" not in text.megatron_lm + text.bridge
+    assert "--num-virtual-stages-per-pipeline-rank 4" in text.megatron_lm
+    assert "--sequence-parallel" in text.megatron_lm
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({}, {"model", "gpu", "gpus", "seq_len"}),
+        ({"model": "mine", "gpu": "H100", "gpus": "8", "seq_len": "4096"}, {"num_layers", "num_attention_heads"}),
+        ({"model": "DeepSeek-V3", "gpu": "H100", "gpus": "0", "seq_len": "x"}, {"gpus", "seq_len"}),
+        ({"model": "DeepSeek-V3", "gpu": "H100", "gpus": "9000000", "seq_len": "4096"}, {"gpus"}),
+        ({"model": "DeepSeek-V3", "gpu": "H100", "gpus": "8", "seq_len": "4096", "speed": "9"}, {"speed"}),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named_by_its_field(fields: dict[str, str], wrong: set[str]) -> None:
+    with pytest.raises(InvalidPlan) as raised:
+        read_request(fields)
+    assert set(raised.value.fields) == wrong
+
+
+def test_the_nearest_published_layouts_come_first() -> None:
+    asked = request(DEEPSEEK)
+    used = [
+        UsedLayout(one.source, "", one.measured_by, one.contract)
+        for one in published()
+        if one.family.name == "DeepSeek-V3"
+    ]
+    found = nearest_layouts(asked, used)
+    assert found
+    assert found[0][0].values["gpu"] == "H100"
+    assert len({one.key for one, _ in found}) == len(found)
+
+
+def test_the_address_of_a_run_is_read_back_as_its_facts() -> None:
+    values = {
+        "model": "DeepSeek-V3", "gpu": "H100", "gpus": 256, "seq_len": 4096, "gbs": 8192, "mbs": 1, "tp": 1, "pp": 8,
+        "vpp": 4, "cp": 1, "ep": 32, "etp": 1, "pp_layout": "Et*3|(tt|)*29m|L", "mtp": 1, "num_layers": 61,
+        "container": "x", "pp_account": (),
+    }  # fmt: skip
+    query = dict(parse_qsl(urlsplit(plan_address(values)).query))
+    assert "num_layers" not in query
+    given = make_plan(read_request(query)).given
+    assert given is not None
+    assert (given.layout.pp_layout, given.layout.vpp, given.violations) == ("Et*3|(tt|)*29m|L", 4, ())
+
+
+def test_every_source_of_the_planner_is_in_the_rule_book() -> None:
+    keys = {key for one in CONSTRAINTS for key in one.sources} | {key for _, _, found in REASONS for key in found}
+    assert keys <= set(built_in_rules().sources)
+    own = {one.id for one in CONSTRAINTS if one.id.startswith("plan-")}
+    assert {one.id for one in CONSTRAINTS} - own <= set(built_in_rules().rules)
+
+
+def test_divisors_are_whole_and_rising() -> None:
+    assert divisors(12) == (1, 2, 3, 4, 6, 12)
+    assert divisors(1) == (1,)
+    assert np.all(np.diff(divisors(110_880)) > 0)
