@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse, Response
 
 from app.errors import FieldError, InvalidQuery
-from app.scaling.charts import MOST_DRAWN, scaling_chart
+from app.scaling.charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart
 from app.scaling.export import csv_text
 from app.scaling.page import ScalingPage, scaling_page
 from app.scaling.query import ScalingQuery
@@ -58,5 +58,7 @@ def _render(request: Request, page: ScalingPage, drawn: Section | None = None) -
         drawn=drawn,
         chart=scaling_chart(drawn) if drawn else None,
         most_drawn=MOST_DRAWN,
+        looks=LOOKS,
+        marks=MARKS,
         vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
     )

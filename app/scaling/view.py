@@ -35,9 +35,12 @@ class PointRow:
 
 @dataclass(frozen=True, slots=True)
 class SeriesView:
-    """`name` tells it on the chart: its dispatcher, with more where several have it. `apart`: what else differs."""
+    """`name`: its dispatcher, with more where several have it. `apart`: what else differs.
 
-    number: int
+    On the chart its colour is that of its dispatcher; `look` tells it from the others of that one, from 0.
+    """
+
+    look: int
     name: str
     series: ScalingSeries
     sentence: str
@@ -75,9 +78,10 @@ def answer(found: Sequence[Section]) -> str:
 def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesView, ...]:
     apart = _apart([measured.known[one.points[0].config_key] for one in series])
     names = _names(series, apart)
+    dispatchers = [one.dispatcher for one in series]
     return tuple(
         SeriesView(
-            number,
+            dispatchers[:number].count(one.dispatcher),
             name,
             one,
             told(one, name),
@@ -88,7 +92,7 @@ def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesV
             ),
             counts_tokens(one),
         )
-        for number, (one, name, fields) in enumerate(zip(series, names, apart, strict=True), 1)
+        for number, (one, name, fields) in enumerate(zip(series, names, apart, strict=True))
     )
 
 

@@ -143,6 +143,10 @@ def test_series_of_one_kind_are_told_apart_by_what_differs(client: TestClient, s
     page = client.get("/scaling").text
     assert "ep_overlap on" in page
     assert page.count('class="scaling-told"') == 1
+    assert page.count('href="#look-0"') == page.count('href="#look-1"') == 2  # beside its sentence and in the table
+    chart = client.get("/scaling/chart?draw=weak", headers={"HX-Request": "true"}).text
+    assert '"shape": "circle"' in chart
+    assert '"shape": "square"' in chart
 
 
 def test_one_of_several_workloads_is_chosen(client: TestClient, session: Session) -> None:
@@ -166,7 +170,7 @@ def test_the_page_holds_the_table_and_the_chart_follows(client: TestClient, sess
     assert "data-chart" not in page
     assert page.count('<th scope="row"') == 3
     chart = client.get("/scaling/chart?draw=weak", headers={"HX-Request": "true"}).text
-    assert chart.count('"colour": "alltoall"') == 3 + 2 + 1  # points, intervals, the name at the end
+    assert chart.count('"colour": "alltoall"') == 3 + 2  # points, intervals
     assert client.get("/scaling/chart?draw=strong", headers={"accept": "text/html"}).status_code == 422
 
 
