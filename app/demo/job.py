@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Literal
 
 from app.demo.recording import Recording
-from app.demo.workload import GPU, GPUS, GPUS_PER_NODE, Workload
+from app.demo.workload import GPU, GPUS_PER_NODE, Workload
 
 PROJECT = "demo"
 TAG = "generated"
@@ -52,7 +52,7 @@ class Job:
             "task": "pretrain",
             "data_mode": "mock",
             "gpu": GPU,
-            "gpus": GPUS,
+            "gpus": self.workload.gpus,
             "gpus_per_node": GPUS_PER_NODE,
             "cluster": "demo-h100",
         }

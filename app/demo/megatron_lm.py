@@ -14,7 +14,7 @@ STAMP = "%Y-%m-%d %H:%M:%S.%f"
 
 def render(job: Job) -> str:
     """The complete log, as torchrun shows it."""
-    lines = [*_start_up(), *_arguments(job.workload), *_building(job)]
+    lines = [*_start_up(job.workload.gpus), *_arguments(job.workload), *_building(job)]
     if job.recording.n:
         lines += [
             f"[before the start of training step] datetime: {clock(job, -1).strftime(STAMP)} ",
@@ -28,13 +28,13 @@ def render(job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _start_up() -> list[str]:
+def _start_up(gpus: int) -> list[str]:
     return [
         "*****************************************",
         "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being "
         "overloaded, please further tune the variable for optimal performance in your application as needed. ",
         "*****************************************",
-        f"using world size: {shape.GPUS}, data-parallel size: {shape.GPUS}, context-parallel size: 1, "
+        f"using world size: {gpus}, data-parallel size: {gpus}, context-parallel size: 1, "
         "hierarchical context-parallel sizes: None, tensor-model-parallel size: 1, pipeline-model-parallel size: 1",
         "using torch.bfloat16 for parameters ...",
     ]
@@ -43,7 +43,7 @@ def _start_up() -> list[str]:
 def _building(job: Job) -> list[str]:
     lines = [
         "INFO:megatron.core.num_microbatches_calculator:setting number of microbatches to constant "
-        f"{job.workload.global_batch_size // shape.GPUS // job.workload.micro_batch_size}",
+        f"{job.workload.global_batch_size // job.workload.gpus // job.workload.micro_batch_size}",
         "> initializing torch distributed ...",
         "> initialized tensor model parallel with size 1",
         "> initialized pipeline model parallel with size 1",
@@ -97,10 +97,12 @@ def _arguments(workload: Workload) -> list[str]:
 def _knobs(workload: Workload) -> Mapping[str, object]:
     flex = workload.dispatcher != "alltoall"
     return {
+        "data_parallel_size": workload.gpus,
         "global_batch_size": workload.global_batch_size,
         "micro_batch_size": workload.micro_batch_size,
         "seq_length": workload.sequence_length,
         "train_iters": workload.iterations,
+        "world_size": workload.gpus,
         "moe_token_dispatcher_type": "flex" if flex else "alltoall",
         "moe_flex_dispatcher_backend": workload.dispatcher if flex else "deepep",
         "moe_flex_dispatcher_num_sms": 32 if workload.dispatcher == "hybridep" else None,
@@ -150,7 +152,6 @@ _LAUNCH: Mapping[str, object] = {
     "context_parallel_size": 1,
     "cpu_offloading": False,
     "cuda_graph_warmup_steps": 3,
-    "data_parallel_size": shape.GPUS,
     "distributed_backend": "nccl",
     "eval_interval": 1000,
     "eval_iters": 0,
@@ -201,5 +202,4 @@ _LAUNCH: Mapping[str, object] = {
     "use_megatron_fsdp": False,
     "virtual_pipeline_model_parallel_size": None,
     "weight_decay": 0.1,
-    "world_size": shape.GPUS,
 }

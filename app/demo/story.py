@@ -3,7 +3,7 @@
 The centres are published figures of 16 H100 training Qwen3-30B-A3B: Megatron-Bridge's guide on MoE communication
 overlap (smokes of 2026-05-18), its guide on dispatcher selection (2026-05-17), and its model verification card
 (2026-07-25). The month of nightly jobs that follows begins at that card's level; its changes, containers, commits and
-all noise are made up.
+all noise are made up, and so is the scaling study at its end.
 """
 
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from app.demo.recording import (
     smoke_step_times,
     smoke_step_times_with_rate,
 )
+from app.demo.scaling_study import scaling_study
 from app.demo.workload import Workload, tflops_per_gpu
 
 SMOKE_CONTAINER = "registry.example.com/moe/nemo:pytorch-25.11"
@@ -47,6 +48,7 @@ def story() -> Iterator[Job]:
     yield from _overlap_case()
     yield from _card_case()
     yield from nightlies()
+    yield from scaling_study()
 
 
 def render(job: Job) -> str:

@@ -30,9 +30,9 @@ Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Qwen3-30B-A3B in BF16 on 16 H100, expert parallel over all of them. Defaults: the founding smokes' settings.
+    """Qwen3-30B-A3B in BF16 on H100, expert parallel over 16 of them. Defaults: the founding smokes' settings.
 
-    A step has the same number of tokens whatever the sequence length.
+    A step has the same number of tokens whatever the sequence length: `share` times that of the smokes.
     """
 
     dispatcher: Dispatcher = "alltoall"
@@ -43,10 +43,12 @@ class Workload:
     micro_batch_size: int = 1
     iterations: int = 8
     sequence_length: int = 4096
+    gpus: int = GPUS
+    share: int = 1
 
     @property
     def global_batch_size(self) -> int:
-        return TOKENS_PER_STEP // self.sequence_length
+        return self.share * TOKENS_PER_STEP // self.sequence_length
 
 
 _SHAPE = ModelShape(
@@ -62,7 +64,8 @@ _SHAPE = ModelShape(
 
 def tflops_per_gpu(step_time_ms: float, workload: Workload | None = None) -> float:
     """TFLOP/s/GPU of one step of this workload, as a trainer logs it."""
-    return model_flops(workload or Workload()) / GPUS / step_time_ms / 1e9
+    workload = workload or Workload()
+    return model_flops(workload) / workload.gpus / step_time_ms / 1e9
 
 
 def model_flops(workload: Workload) -> float:

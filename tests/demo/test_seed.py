@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.demo.nightlies import SUITES
+from app.demo.scaling_study import SIZES
 from app.demo.story import story
 from tests.embedded.processes import running, wait_for
 
@@ -35,13 +36,14 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         wait_for(lambda: is_done(house.address), "the story to be read")
         runs = {run["name"]: run for run in demo_runs(house.address)}
         ids = {run["id"] for run in runs.values()}
-        assert Counter(run["status"] for run in runs.values()) == {"ready": 120, "failed": 3}
+        assert Counter(run["status"] for run in runs.values()) == {"ready": 130, "failed": 3}
         detail = get(house.address, f"runs/{runs['dispatcher smoke, alltoall fallback']['id']}")
         assert detail["metrics"]["step_time_ms"]["value"] == pytest.approx(45_650, rel=0.005)
         assert_the_service_tells_the_story(house.address, {name: run["id"] for name, run in runs.items()})
         assert_the_leaderboard_reads_as_the_founding_documents(
             house.address, {name: run["id"] for name, run in runs.items()}
         )
+        assert_scaling_is_as_it_was_made(house.address)
         assert house.stop() == 0
 
     with running("demo", tmp_path / "data") as again:
@@ -99,3 +101,13 @@ def assert_the_leaderboard_reads_as_the_founding_documents(address: str, ids: di
     delayed, on, off = (one["duel"] and one["duel"]["outcome"] for one in alltoall["configurations"])
     assert (delayed, on in ("undecided", "equal"), off) == (None, True, "second")
     assert "directional only" in board["sentence"]
+
+
+def assert_scaling_is_as_it_was_made(address: str) -> None:
+    """Weak and strong scaling of the nightly job, and longer sequences beside them."""
+    found = get(address, "scaling?project=demo")
+    series = {one["kind"]: one for one in found["series"] if one["differs_in"].get("permute_fusion", "on") == "on"}
+    assert {kind: len(one["points"]) for kind, one in series.items()} == {"weak": 4, "strong": 3, "sequence_tokens": 8}
+    for size in SIZES:
+        (point,) = (one for one in series[size.kind]["points"] if one["size"] == size.gpus)
+        assert point["efficiency_pct"]["value"] == pytest.approx(100 * size.efficiency, rel=0.02)

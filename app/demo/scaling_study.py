@@ -1,0 +1,75 @@
+"""The nightly job on more GPUs, on the morning after the month: weak and strong scaling can be seen. All made up.
+
+Weak: the batch grows with the GPUs. Strong: it stays. Twice each, so that launches can be told from sizes. It ran in
+the first container, beside the nightly jobs of the same workload on 16 GPUs, and after everything else, so that no
+verdict of the month knows of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from app.demo.job import Job
+from app.demo.made_up import commit_of, committed_at, random_for
+from app.demo.nightlies import (
+    BETWEEN_LAUNCHES_SD,
+    CI_CENTRE_MS,
+    CI_WORKLOAD,
+    CONTAINERS,
+    FIRST_NIGHT,
+    GIB,
+    NIGHTS,
+)
+from app.demo.recording import ci_step_times, launch_level, record
+from app.demo.workload import GPUS, Workload
+
+BEGAN = FIRST_NIGHT + timedelta(days=NIGHTS, hours=4)
+LAUNCHES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """`efficiency`: throughput per GPU against 16 of them."""
+
+    kind: str
+    gpus: int
+    share: int
+    efficiency: float
+    max_allocated_gib: float
+
+    @property
+    def workload(self) -> Workload:
+        return replace(CI_WORKLOAD, gpus=self.gpus, share=self.share)
+
+    @property
+    def centre_ms(self) -> float:
+        return CI_CENTRE_MS * self.share * GPUS / self.gpus / self.efficiency
+
+
+SIZES = (
+    Size("weak", 32, 2, 0.984, 58.9),
+    Size("weak", 64, 4, 0.957, 57.2),
+    Size("weak", 128, 8, 0.921, 56.4),
+    Size("strong", 32, 1, 0.942, 58.7),
+    Size("strong", 64, 1, 0.853, 57.0),
+)
+
+
+def scaling_study() -> Iterator[Job]:
+    """Every job of it, in the order in which they ran."""
+    for number, (size, launch) in enumerate((size, launch) for size in SIZES for launch in range(1, LAUNCHES + 1)):
+        when = BEGAN + timedelta(hours=number)
+        name = f"{size.kind} scaling, {size.gpus} GPUs, launch {launch}"
+        random = random_for(name)
+        times = ci_step_times(random, size.centre_ms, CI_WORKLOAD.iterations, launch_level(random, BETWEEN_LAUNCHES_SD))
+        yield Job(
+            name,
+            "Megatron-LM",
+            size.workload,
+            record(random, times, size.max_allocated_gib * GIB),
+            CONTAINERS[0],
+            when,
+            commit_of(when),
+            tags=("scaling study",),
+            committed=committed_at(when),
+        )
