@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from app.main import create_app
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine, migrate, transaction
+from bench.options import without_options
 from tests.compare.runs import make_compared
 
 ITERATIONS = 10_000
@@ -25,13 +26,14 @@ PARTS = {"page": "/compare", "series": "/compare/series", "windows": "/compare/d
 
 
 def main() -> None:
+    without_options(__doc__)
     print(f"{ROUNDS} requests each, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["THREEWALLS_DATA_DIR"], os.environ["THREEWALLS_LOG_LEVEL"] = folder, "warning"
         get_settings.cache_clear()
         settings = Settings(data_dir=Path(folder))
         queries = _fill(settings)
-        client = TestClient(create_app(settings))
+        client = TestClient(create_app(settings, open_to=("testserver",)))
         print(f"{'':36} median ms  highest ms       kB")
         for what, query in queries.items():
             for part, path in PARTS.items():

@@ -67,6 +67,9 @@ def plain(log: ParsedLog) -> list[str]:
 
 
 def main() -> None:
+    if {"-h", "--help"} & set(sys.argv):  # libFuzzer takes no notice of flags with two hyphens, and runs
+        print(__doc__)
+        return
     atheris.Setup([*sys.argv, "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048"], check, custom_mutator=mutate)
     atheris.Fuzz()
 

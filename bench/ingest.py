@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from app.settings import Settings
 from app.storage.database import make_engine, migrate, transaction
 from app.storage.tables import ProjectRow
+from bench.options import without_options
 from tests.embedded.processes import running
 from tests.services.postgres_server import running_postgres
 from tests.services.redis_server import free_port, running_redis
@@ -44,6 +45,7 @@ class Row:
 
 
 def main() -> None:
+    without_options(__doc__)
     print(
         f"a log of {len(LOG) / 1e6:.2f} MB, {SECONDS:.0f} s each, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     )

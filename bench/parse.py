@@ -17,6 +17,7 @@ from pathlib import Path
 
 from app.domain.logs import parse_log
 from bench.generate_log import cached_log
+from bench.options import without_options
 
 CACHE = Path(__file__).parent / ".cache"
 LARGE, LARGE_ITERATIONS = 10**9, 20_000
@@ -100,6 +101,7 @@ def row(name: str, today: float, first: float, cost: float, unit: str) -> str:
 
 
 def main() -> int:
+    without_options(__doc__)
     large = cached_log(CACHE, LARGE, LARGE_ITERATIONS)
     small = cached_log(CACHE, SMALL, SMALL_ITERATIONS)
     grep_speed, read_speed = compare(large)

@@ -13,6 +13,7 @@ from app.domain.rules.change import change_of
 from app.domain.rules.engine import evaluate
 from app.domain.rules.journey import journey
 from app.domain.rules.load import FOLDER, built_in_rules, load_folder
+from bench.options import without_options
 
 LIMIT_MS = 5.0
 ROUNDS = 300
@@ -83,6 +84,7 @@ def milliseconds(work: Callable[[], object], rounds: int) -> list[float]:
 
 
 def main() -> int:
+    without_options(__doc__)
     start = time.perf_counter()
     book = built_in_rules()
     print(f"{len(book.rules)} rules read in {(time.perf_counter() - start) * 1000:.0f} ms (again: ", end="")

@@ -33,6 +33,7 @@ from app.storage.log_files import LogFiles
 from app.storage.stack_work import EVERYTHING, ask_to_judge
 from app.storage.tables import RunRow
 from bench.generate_log import cached_log
+from bench.options import without_options
 from tests.builders import FIRST_PLACE, make_stack
 from tests.services.postgres_server import running_postgres
 
@@ -141,6 +142,7 @@ def compare(name: str, settings: Settings) -> float:
 
 
 def main() -> int:
+    without_options(__doc__)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; times in ms")
     with ExitStack() as stack:

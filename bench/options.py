@@ -1,0 +1,22 @@
+"""What a benchmark can be told on its command line: `--help` explains it, and runs nothing."""
+
+import argparse
+import inspect
+
+
+def parser(module_doc: str | None) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        description=inspect.cleandoc(module_doc or ""), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def without_options(module_doc: str | None) -> None:
+    """For a benchmark that has none: `--help` explains it, and anything else is refused."""
+    parser(module_doc).parse_args()
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
+    return int(text)
