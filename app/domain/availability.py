@@ -1,4 +1,7 @@
-"""Which dispatchers work in a run's container: from failed imports and from active use, never from slowness."""
+"""Which dispatchers work in a run's container: from failed imports and from active use, never from slowness.
+
+Active use is proven by a line or inferred from iterations (`contract/active.py`); the evidence says which.
+"""
 
 from collections.abc import Mapping
 
@@ -40,4 +43,6 @@ def _evidence(event: LogEvent) -> Evidence:
 def _use(log: ParsedLog, active: Stated) -> tuple[Evidence, ...]:
     """The first iteration that ran with it."""
     files = log.columns.get("log_file")
-    return (Evidence(0 if files is None else int(files[0]), int(log.line_numbers[0]), active.detail),)
+    file, line = 0 if files is None else int(files[0]), int(log.line_numbers[0])
+    inferred = active.source == "derived"
+    return (Evidence(file, line, f"inferred: {active.detail}" if inferred else active.detail, inferred),)

@@ -15,11 +15,13 @@ DEFINITIONS: dict[str, int] = {
     "keys": 3,
     "failures": 1,
     "timers": 1,
+    "activity": 1,
 }
 """Rule -> version. `reading`: what is taken from logs and documents; the others are computed from what was taken.
 `flops`: 2 since the formula's figure stands in for a printed one that is rounded from it. `keys`: 2
 since captured CUDA graphs and HybridEP's fallback count as what ran, 3 since neither a selection of environment
-variables nor a cut dump states what it leaves out."""
+variables nor a cut dump states what it leaves out. `activity`: since it is
+there, iterations let a dispatcher be inferred only of trainers that do not start without it."""
 
 DEFINITION_VERSION = sum(DEFINITIONS.values())
 """All of them in one number, which grows with every change."""
@@ -31,7 +33,7 @@ nothing. `suspects`: 2 since what is shown to be the same has none."""
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 
-RANKING_RULES: dict[str, int] = {"eligibility": 1, "results": 1, "ties": 1, "sentences": 1}
+RANKING_RULES: dict[str, int] = {"eligibility": 2, "results": 2, "ties": 2, "sentences": 2}
 """Rule -> version of what is ranked (`docs/leaderboards.md`): a change has every stack ranked again, and no figure."""
 
 RANKING_VERSION = sum(RANKING_RULES.values()) + VERDICT_VERSION

@@ -218,11 +218,15 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A line of the log that shows something. `file` indexes the run's files, `line` counts from 1."""
+    """A line of the log that shows something. `file` indexes the run's files, `line` counts from 1.
+
+    `inferred`: it proves nothing by itself; `text` says what is concluded from it.
+    """
 
     file: int
     line: int
     text: str
+    inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

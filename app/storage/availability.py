@@ -26,6 +26,11 @@ class ContainerDispatcher:
     seen_at: datetime
     evidence: tuple[Evidence, ...]
 
+    @property
+    def inferred(self) -> bool:
+        """Whether that it works is concluded from iterations that ran; no line proves it."""
+        return self.available and bool(self.evidence) and all(one.inferred for one in self.evidence)
+
 
 def find_availability(
     session: Session, *, containers: Collection[str] | None = None, project: str = ""

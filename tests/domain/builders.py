@@ -63,7 +63,7 @@ def make_log(
     events: Sequence[LogEvent] = (),
     segment_starts: Sequence[int] = (0,),
     total_iterations: int | None = None,
-    trainer: str = "megatron-lm",
+    trainer: str = "Megatron-LM",
     truncated: bool = False,
     problems: Sequence[Problem] = (),
 ) -> ParsedLog:

@@ -1,8 +1,8 @@
 """What was asked for beside what ran: four knobs that trainers can change, refuse or ignore without stopping.
 
-A line that proves what ran counts, whatever was asked for. Where no line proves it, iterations that ran show that the
-trainer accepted the settings: Megatron Core refuses to start without a dispatcher's package or an overlap's
-requirements. Slowness proves nothing.
+A line that proves what ran counts, whatever was asked for. Where no line proves it, iterations that ran let it be
+inferred, of trainers that refuse to start otherwise: Megatron Core asserts a dispatcher's package and what an overlap
+needs. That is a conclusion and no proof, and is told as one (`derived`). Slowness shows nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +14,10 @@ Facts = Mapping[str, Stated]
 
 _OFF = (None, False, "none")
 """Asking for nothing needs no proof."""
+
+REFUSE_TO_START = frozenset({"Megatron-LM", "Megatron-Bridge", "NeMo 2", "Primus"})
+"""Trainers on Megatron Core as it is, whose dispatchers raise an error without their package (`fused_a2a.py`) and whose
+overlap is asserted at start. Forks and others may fall back in silence: of those only a line counts."""
 
 _CAPTURED = (
     ("CUDA graph capture done for training", "full_iteration"),
@@ -70,6 +74,11 @@ def _accepted(log: ParsedLog, asked: Stated | None, why: str) -> Stated | None:
     return Stated(asked.value, "derived", f"{log.n} iterations ran, and {why}")
 
 
+def _inferred(log: ParsedLog, asked: Stated | None, why: str) -> Stated | None:
+    """The same where the trainer is known to refuse what it cannot run; `why` names it."""
+    return _accepted(log, asked, why.format(trainer=log.trainer)) if log.trainer in REFUSE_TO_START else None
+
+
 def _dispatcher(log: ParsedLog, requested: Facts) -> Stated | None:
     asked = requested.get("dispatcher")
     fallback = _first(log, "dispatcher_fallback")
@@ -80,7 +89,7 @@ def _dispatcher(log: ParsedLog, requested: Facts) -> Stated | None:
     timeout = _first(log, "deepep_timeout")
     if timeout is not None and asked is not None and asked.value == "deepep":
         return _line(timeout, "deepep")
-    return _accepted(log, asked, "the trainer does not start without its dispatcher")
+    return _inferred(log, asked, "{trainer} does not start without its dispatcher's package")
 
 
 def _graphs(log: ParsedLog, requested: Facts) -> Stated | None:  # noqa: ARG001
@@ -94,7 +103,7 @@ def _overlap(log: ParsedLog, requested: Facts) -> Stated | None:
     asked = requested.get("ep_overlap")
     if asked is None or asked.value is not True:
         return None
-    return _accepted(log, asked, "the trainer checks what the overlap needs before it starts")
+    return _inferred(log, asked, "{trainer} checks what the overlap needs before it starts")
 
 
 def _precision(log: ParsedLog, requested: Facts) -> Stated | None:  # noqa: ARG001

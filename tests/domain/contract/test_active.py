@@ -1,5 +1,7 @@
 """Requested beside active, and the availability that follows: proof by lines and by iterations, never by speed."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.domain.logs import parse_text
@@ -139,3 +141,22 @@ def test_megatron_bridge_resets_a_flex_dispatcher_without_a_backend() -> None:
     contract = summarise(parse_text(text), read_metadata({})).contract
     assert contract["dispatcher"].value == "alltoall"
     assert contract["flex_backend"].value is None
+
+
+@pytest.mark.parametrize(
+    ("trainer", "active"),
+    [("Megatron-LM", "deepep"), ("Megatron-Bridge", "deepep"), ("NeMo 2", "deepep"), ("Primus", "deepep"),
+     ("FlagScale", None), ("MindSpeed", None), ("Megatron-DeepSpeed", None), ("", None)],
+)  # fmt: skip
+def test_what_ran_is_inferred_of_trainers_that_refuse_to_start_without_it(trainer: str, active: str | None) -> None:
+    summary = summary_of(replace(log_of(DEEPEP), trainer=trainer))
+    found = summary.activity["dispatcher"].active
+    assert (found and found.value) == active
+    evidence = [line for fact in summary.availability for line in fact.evidence]
+    assert [line.inferred for line in evidence] == ([True] if active else [])
+    assert all(line.text.startswith(f"inferred: 10 iterations ran, and {trainer} does not start") for line in evidence)
+
+
+def test_a_line_that_proves_what_ran_is_not_inferred() -> None:
+    facts = summary_of(log_of(DEEPEP, FALLBACK)).availability
+    assert [[line.inferred for line in fact.evidence] for fact in facts] == [[False]]
