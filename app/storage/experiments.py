@@ -80,8 +80,8 @@ class ExperimentItem:
 class Experiment(ExperimentItem):
     """One experiment whole. `sequence`: the interleaved order of the sides. `runs`: in the order in which they came.
 
-    `candidate_key` is "" where it cannot be told beforehand. `winner_run_id`: the newest run that counts on the winning
-    side; None while there is no winner.
+    `candidate_key` is "" where it cannot be told beforehand. `winner_run_id`: the newest run that counts on the side
+    that a person decided for, else on the one that won; None while there is none.
     """
 
     project_id: int
@@ -97,7 +97,8 @@ class Experiment(ExperimentItem):
 
     @property
     def winner_run_id(self) -> int | None:
-        winner = self.result.winner
+        decided: Mapping[str, Side] = {"accepted": "candidate", "rejected": "baseline"}
+        winner = decided.get(self.state) or self.result.winner
         names = self.result.counted(winner) if winner else ()
         return int(names[-1]) if names else None
 

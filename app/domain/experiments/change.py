@@ -76,13 +76,15 @@ def turned(contract: Contract, knobs: Sequence[KnobChange]) -> dict[str, Stated]
     before, after = derive(_base(contract, {})), derive(base | wanted)
     found: dict[str, Stated] = {}
     for name in FIELDS:
-        old, again, new = contract.get(name), before.get(name), after.get(name)
-        is_worked_out = again is not None and old is not None and same_value(name, again.value, old.value)
-        # What nothing here derives is kept as it was.
-        value = new if old is None or name in base or name in wanted or is_worked_out else old
+        is_left_alone = name not in wanted and _is_same(name, before.get(name), after.get(name))
+        value = contract.get(name) if is_left_alone else after.get(name)
         if value is not None:
             found[name] = value
     return found
+
+
+def _is_same(name: str, a: Stated | None, b: Stated | None) -> bool:
+    return a is b if a is None or b is None else same_value(name, a.value, b.value)
 
 
 def _base(contract: Contract, wanted: Contract) -> dict[str, Stated]:

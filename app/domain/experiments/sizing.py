@@ -41,9 +41,7 @@ def size(
     if len(values):
         df = family.degrees_of_freedom + len(values) - 1
         prior = Prior(moderated_variance(family, values), df, family.configurations)
-    comparison = Comparison(
-        shift=0.0, variance=prior.variance, prior=prior, candidate_noise=noise**2, baseline_noise=noise**2
-    )
+    comparison = _comparison(prior, noise)
     needed = next((n for n in range(1, MOST_ASKED_EACH + 1) if _seen_pct(comparison, n) <= effect_pct), None)
     chosen = runs_each or min(needed or MOST_EACH, MOST_EACH)
     return Sizing(
@@ -56,8 +54,20 @@ def size(
         spread_pct=100 * math.sqrt(prior.variance),
         spread_from=_source(len(values), family),
         spread_runs=len(values),
+        noise=noise,
         prior=prior,
         curve=tuple(SizePoint(n, _seen_pct(comparison, n)) for n in _CURVE),
+    )
+
+
+def smallest_pct(sizing: Sizing, runs_each: int) -> float:
+    """What another number of runs a side would see."""
+    return _seen_pct(_comparison(sizing.prior, sizing.noise), runs_each)
+
+
+def _comparison(prior: Prior, noise: float) -> Comparison:
+    return Comparison(
+        shift=0.0, variance=prior.variance, prior=prior, candidate_noise=noise**2, baseline_noise=noise**2
     )
 
 

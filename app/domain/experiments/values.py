@@ -1,7 +1,7 @@
 """What an experiment is made of. Frozen, stored as JSON by their types (`app/storage/typed_json.py`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from app.domain.contract.fields import FIELDS
@@ -89,9 +89,9 @@ class Sizing:
     """How many runs a side, and why. `effect_pct`: the change of step time that is to be seen; `power`: how likely.
 
     `needed`: runs a side for it, None when more than `most` would be; `smallest_pct`: what the chosen number sees.
-    `prior`: what is known about run-to-run variation before the first run of this experiment, which its result uses,
-    too. `spread_from`: the series' own runs (`spread_runs` of them), its family's (`prior.configurations`), or the
-    default where neither is known. `curve`: other numbers of runs.
+    `noise`: standard error inside one run (ln). `prior`: what is known about run-to-run variation before the first run
+    of this experiment, which its result uses, too. `spread_from`: the series' own runs (`spread_runs` of them), its
+    family's (`prior.configurations`), or the default where neither is known. `curve`: other numbers of runs.
     """
 
     effect_pct: float
@@ -103,6 +103,7 @@ class Sizing:
     spread_pct: float
     spread_from: SpreadSource
     spread_runs: int
+    noise: float
     prior: Prior
     curve: tuple[SizePoint, ...]
 
@@ -124,6 +125,11 @@ class Plan:
     meta: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     extensions: int = 0
+
+    def resized(self, runs_each: int, smallest_pct: float, *, seen: bool) -> "Plan":
+        """With another number of runs a side, which see effects from `smallest_pct` on. `seen`: there is a result."""
+        sizing = replace(self.sizing, runs_each=runs_each, smallest_pct=smallest_pct)
+        return replace(self, sizing=sizing, extensions=self.extensions + seen)
 
 
 @dataclass(frozen=True, slots=True)

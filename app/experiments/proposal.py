@@ -1,0 +1,254 @@
+"""What an experiment would be, before anybody plans it: for the form, and for the plan itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
+from app.domain.contract.fields.environment import PREFIX
+from app.domain.contract.keys import config_key
+from app.domain.contract.values import is_stated, read_value, same_value, shown
+from app.domain.experiments.change import knob_change, read_knobs, turned
+from app.domain.experiments.commands import planned_change, upload_meta, with_launch
+from app.domain.experiments.planned_warnings import planned_warnings
+from app.domain.experiments.sizing import DEFAULT_EFFECT_PCT, MOST_ASKED_EACH, size
+from app.domain.experiments.values import KnobChange, Plan, Sizing
+from app.domain.matching import RunRecord
+from app.domain.matching.levels import current_level
+from app.domain.rules.change import Changing, OwnIdea
+from app.domain.rules.engine import Evaluation, Suggestion, evaluate
+from app.domain.rules.rule import RuleBook
+from app.domain.rules.run_facts import facts_of
+from app.domain.run import Stated
+from app.domain.text import one_line
+from app.errors import FieldError, InvalidChange, NotFound
+from app.settings import Settings
+from app.storage.advised_runs import AdvisedRun, read_run
+from app.storage.family import Family, Relative
+from app.storage.rules_in_force import rules_in_force
+from app.storage.run_records import RunDetail
+from app.storage.stack_runs import full_record, stack_runs
+from app.storage.tables import RunRow, utc_now
+
+LEAST_EFFECT_PCT, MOST_EFFECT_PCT = 1.2, 50.0
+"""Below 1 % nothing is called, so an effect of hardly more would take more runs than anybody has."""
+_HISTORY = 60
+_MOST_TITLE = 300
+_MOST_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The change of a rule, or knobs to turn. `runs_each` None: as many as it takes to see `effect_pct`."""
+
+    run_id: int
+    rule_id: str = ""
+    knobs: Mapping[str, object] | None = None
+    title: str = ""
+    effect_pct: float = DEFAULT_EFFECT_PCT
+    runs_each: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """`candidate_key` is "" where it cannot be told beforehand; `tag_words` what the tag is made of."""
+
+    run: RunDetail
+    rule_id: str
+    title: str
+    knobs: tuple[KnobChange, ...]
+    candidate_key: str
+    plan: Plan
+    tag_words: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What is to change: `rule` None is a person's own idea."""
+
+    changing: Changing
+    knobs: tuple[KnobChange, ...]
+    rule: Suggestion | None = None
+
+    @property
+    def title(self) -> str:
+        if self.rule is not None:
+            return self.rule.rule.title
+        return ", ".join(f"{one.field}: {one.before_text} to {one.after_text}" for one in self.knobs)
+
+
+def propose(session: Session, settings: Settings, wish: Wish) -> Proposal:
+    """Raises NotFound, NotReady, and InvalidChange naming what cannot be planned so."""
+    _check(wish)
+    advised = read_run(session, wish.run_id)
+    record = full_record(session, wish.run_id)
+    if why := record.unfit_because or record.estimate.unusable_because:
+        raise _refused("run", f"Run {record.run} cannot be measured against: {why}.")
+    rules = rules_in_force(settings)
+    facts = {"compared": False, **facts_of(advised.reading)}
+    told = evaluate(facts, rules.book, settings=rules.thresholds)
+    turn = _turn(told, rules.book, wish, record)
+    candidate = turned(record.contract, turn.knobs)
+    key = _candidate_key(record, candidate, turn)
+    plan = _plan(advised, record, told, turn, _sizing(session, record, wish))
+    warnings = planned_warnings(
+        record, candidate, turn.knobs, candidate_key=key, sizing=plan.sizing, suggestion=turn.rule, change=plan.change,
+        ran_before=_ran_before(session, advised.run.project_id, key),
+    )  # fmt: skip
+    return Proposal(
+        run=advised.run,
+        rule_id=wish.rule_id,
+        title=(one_line(wish.title) or turn.title)[:_MOST_TITLE],
+        knobs=turn.knobs,
+        candidate_key=key,
+        plan=replace(plan, warnings=warnings),
+        tag_words=wish.rule_id or "-".join(one.field.removeprefix(PREFIX) for one in turn.knobs[:2]),
+    )
+
+
+def _turn(told: Evaluation, book: RuleBook, wish: Wish, record: RunRecord) -> _Turn:
+    if not wish.rule_id:
+        knobs = read_knobs(wish.knobs or {}, record.contract)
+        return _Turn(_idea(knobs), knobs)
+    if wish.rule_id not in book.rules:
+        raise NotFound(f"There is no rule {wish.rule_id[:60]!r}. It may have been renamed.")
+    found = told.find(wish.rule_id)
+    if found is None:
+        raise _refused("rule", f"{wish.rule_id} does not fire in this run, so it has no change for it: plan its knobs.")
+    if not (found.set or found.env or found.open or found.megatron_lm or found.bridge):
+        raise _refused("rule", f"{wish.rule_id} changes nothing that could be measured.")
+    return _Turn(found, _knobs_of(found, record.contract), found)
+
+
+def _plan(advised: AdvisedRun, record: RunRecord, told: Evaluation, turn: _Turn, sizing: Sizing) -> Plan:
+    rule = None if turn.rule is None else turn.rule.rule
+    change = planned_change(
+        turn.changing,
+        told.facts,
+        advised.launch,
+        text=rule.change.text if rule else "",
+        open_fields=turn.rule.open if turn.rule else (),
+    )
+    meta = upload_meta(_identity(advised), record.contract, turned(record.contract, turn.knobs), turn.knobs)
+    if advised.run.metadata_stated.get("launch_args"):
+        meta = with_launch(meta, change)
+    return Plan(
+        sizing=sizing,
+        change=change,
+        hold=_hold(record.contract, turn.knobs, rule.hints.hold if rule else ()),
+        verify=rule.verify if rule else "",
+        expected=rule.effect.text if rule else "",
+        meta=meta,
+    )
+
+
+def _check(wish: Wish) -> None:
+    errors = []
+    if bool(wish.rule_id) == bool(wish.knobs):
+        errors.append(FieldError("rule", "or `knobs` must be given, and not both"))
+    if wish.runs_each is not None and not 1 <= wish.runs_each <= MOST_ASKED_EACH:
+        errors.append(FieldError("runs_each", f"must be 1 to {MOST_ASKED_EACH}"))
+    if not LEAST_EFFECT_PCT <= wish.effect_pct <= MOST_EFFECT_PCT:
+        errors.append(FieldError("effect_pct", f"must be {LEAST_EFFECT_PCT} to {MOST_EFFECT_PCT:.0f}"))
+    if errors:
+        raise InvalidChange(f"Correct {', '.join(one.field for one in errors)}. Nothing was planned.", tuple(errors))
+
+
+def _refused(field: str, message: str) -> InvalidChange:
+    return InvalidChange(f"{message} Nothing was planned.", (FieldError(field, message),))
+
+
+def _knobs_of(found: Suggestion, contract: Mapping[str, Stated]) -> tuple[KnobChange, ...]:
+    """The contract fields that a suggestion changes; what the run has so already is none."""
+    wanted = dict(found.set) | {PREFIX + name: value for name, value in found.env.items()}
+    changes = []
+    for name, raw in wanted.items():
+        if name not in FIELDS:
+            continue
+        try:
+            value = read_value(name, raw)
+        except ValueError:
+            continue
+        now = contract.get(name)
+        if now is not None and same_value(name, now.value, value):
+            continue
+        # What nobody stated and is to be off is made sure of, not turned.
+        if is_stated(name, value) and (now is not None or value not in (False, None, ())):
+            changes.append(knob_change(name, value, contract))
+    return tuple(changes)
+
+
+def _idea(knobs: tuple[KnobChange, ...]) -> OwnIdea:
+    env = {one.field.removeprefix(PREFIX): one.after for one in knobs if one.field.startswith(PREFIX)}
+    return OwnIdea({one.field: one.after for one in knobs if not one.field.startswith(PREFIX)}, env)
+
+
+def _candidate_key(record: RunRecord, candidate: Mapping[str, Stated], turn: _Turn) -> str:
+    """ "" where a member that was known is not any more, or where nothing would set the two sides apart."""
+    members = (*STACK_FIELDS, *CONFIG_FIELDS)
+    if (turn.rule and turn.rule.open) or any(name in record.contract and name not in candidate for name in members):
+        return ""
+    key = config_key(record.project, candidate)
+    return "" if key == record.config_key else key
+
+
+def _sizing(session: Session, record: RunRecord, wish: Wish) -> Sizing:
+    """From the newest level of the configuration's own history, and from its family."""
+    row = session.get_one(RunRow, wish.run_id)
+    family = Family(
+        session,
+        Relative(row.project_id, row.gpu, row.semantic_class, row.definition_version, row.config_key),
+        *(now := utc_now(), now),
+    ).prior(now)
+    history = stack_runs(
+        session, row.project_id, row.stack_key, col(RunRow.config_key) == row.config_key, with_metrics=False,
+        newest=_HISTORY,
+    )  # fmt: skip
+    usable = [
+        one.facts
+        for one in history
+        if one.id != wish.run_id and not one.facts.never_a_baseline_because and one.facts.has_shape_of(record)
+        and one.definition_version == record.definition_version and one.semantic_class == record.semantic_class
+    ]  # fmt: skip
+    level = current_level(usable, family) if usable else []
+    return size(
+        [one.estimate for one in level], family, noise=record.estimate.se, effect_pct=wish.effect_pct,
+        runs_each=wish.runs_each,
+    )  # fmt: skip
+
+
+def _hold(
+    contract: Mapping[str, Stated], knobs: tuple[KnobChange, ...], more: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    """Fields of the stack, and those that the rule names, with the values that they keep."""
+    changed = {one.field for one in knobs}
+    return tuple(
+        (name, shown(contract[name].value))
+        for name in dict.fromkeys([*more, *STACK_FIELDS])
+        if name in contract and name not in changed and contract[name].value is not None
+    )
+
+
+def _identity(advised: AdvisedRun) -> dict[str, Any]:
+    """What an upload states of itself beside the contract."""
+    run, stated = advised.run, advised.run.metadata_stated
+    found: dict[str, Any] = {
+        "project": run.project,
+        "purpose": "experiment",
+        "branch": run.branch,
+        "commit": run.commit,
+    }
+    found |= {name: stated[name] for name in ("commit_time", "window") if stated.get(name)}
+    return {name: value for name, value in found.items() if value}
+
+
+def _ran_before(session: Session, project_id: int, key: str) -> tuple[int, ...]:
+    """Runs that have the candidate's configuration already, newest first."""
+    if not key:
+        return ()
+    alike = select(RunRow.id).where(col(RunRow.project_id) == project_id, col(RunRow.config_key) == key)  # type: ignore[call-overload]
+    fit = alike.where(col(RunRow.quarantine) == "", col(RunRow.status) == "ready")
+    return tuple(session.execute(fit.order_by(col(RunRow.id).desc()).limit(_MOST_LISTED)).scalars())
