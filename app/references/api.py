@@ -27,12 +27,13 @@ from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
 from app.storage.references import find_reference
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.problems import documented
+from app.web.query_checks import only_these
 from app.web.templating import public_address
 
 router = APIRouter(prefix="/api/v1", tags=["references"])
 
 
-@router.get("/references", responses=documented(422))
+@router.get("/references", dependencies=[only_these(*ReferenceQuery.model_fields)], responses=documented(422))
 def list_references(
     request: Request, session: ReadSession, query: Annotated[ReferenceQuery, Query()]
 ) -> ReferenceListOut:
@@ -41,7 +42,7 @@ def list_references(
     return ReferenceListOut.of(page_of(found, query.page, query.page_size), public_address(request))
 
 
-@router.get("/references/nearest", responses=documented(404, 422))
+@router.get("/references/nearest", dependencies=[only_these("run", "stack")], responses=documented(404, 422))
 def read_nearest(
     request: Request,
     session: ReadSession,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from sqlmodel import Session
 
+from app.domain.ranking.families import slug
 from app.scaling.measure import Workloads, container_of, measure, workloads
 from app.scaling.query import ScalingQuery
 from app.scaling.view import Section, answer, sections
@@ -41,7 +42,11 @@ def scaling_page(session: Session, query: ScalingQuery) -> ScalingPage:
 
 
 def _matches(one: Workloads, query: ScalingQuery) -> bool:
-    asked = ((query.project, one.project), (query.hardware, one.hardware_slug), (query.family, one.family_slug))
+    asked = (
+        (query.project, one.project),
+        (query.hardware and slug(query.hardware), one.hardware_slug),
+        (query.family and slug(query.family), one.family_slug),
+    )
     return all(not wanted or wanted == has for wanted, has in asked)
 
 

@@ -235,3 +235,9 @@ def test_the_page_says_how_many_and_offers_a_way_on_where_none_is(client: TestCl
 def test_times_are_in_utc(client: TestClient) -> None:
     added_at = datetime.fromisoformat(add(client)["entered"]["added_at"])
     assert added_at.utcoffset() == datetime.now(UTC).utcoffset()
+
+
+def test_a_parameter_that_there_is_not_is_refused_by_name(client: TestClient) -> None:
+    refused = client.get("/api/v1/references?hardware=H100")
+    assert_problem(refused, 422, field="hardware")
+    assert "Those are: q, model, gpu," in refused.json()["errors"][0]["message"]

@@ -159,7 +159,7 @@ def test_one_of_several_workloads_is_chosen(client: TestClient, session: Session
     assert "2 workloads ran at several sizes. Choose one." in page
     assert "project=%3Cother%3E&amp;hardware=a100&amp;family=mixtral-8x7b" in page
     assert "<other>" not in page
-    assert scaling(client, hardware="a100")["project"] == "<other>"
+    assert scaling(client, hardware="a100")["project"] == scaling(client, family="Mixtral-8x7B")["project"] == "<other>"
     assert "Nothing of this ran at several sizes" in client.get("/scaling?hardware=tpu").text
 
 
@@ -185,3 +185,6 @@ def test_the_points_are_exported(client: TestClient, session: Session) -> None:
 def test_a_wrong_question_is_refused(client: TestClient) -> None:
     assert_problem(client.get("/api/v1/scaling?kind=sideways"), 422, field="kind")
     assert_problem(client.get("/api/v1/scaling?dispatcher=pigeon"), 422, field="dispatcher")
+    assert_problem(client.get("/api/v1/scaling?gpu=h100"), 422, field="gpu")
+    assert_problem(client.get("/api/v1/scaling?hardware=h100"), 404, "None has been ranked yet")
+    assert_problem(client.get("/api/v1/scaling?project=nobody"), 404, "no project")
