@@ -67,7 +67,28 @@ def _value(one: TitledStack, name: str) -> str:
     return contract_value(one.known[name]) if name in one.known else "unknown"
 
 
-def _words(one: TitledStack, name: str) -> str:
-    value = _value(one, name)
+def common_parts(names: Sequence[str]) -> tuple[str, ...]:
+    """What all of several names share, in the order of the first."""
+    parts = [name.split(SEPARATOR) for name in names]
+    if len(parts) < 2:
+        return ()
+    common = set.intersection(*map(set, parts))
+    return tuple(part for part in parts[0] if part in common)
+
+
+def without_common(names: Sequence[str]) -> list[str]:
+    """Names without what all of them share: a phone has no room to repeat it."""
+    common = common_parts(names)
+    return [SEPARATOR.join(part for part in name.split(SEPARATOR) if part not in common) or name for name in names]
+
+
+def field_words(name: str, value: Value) -> str:
+    """`seq 4096`, `PP 4`, `graph impl none`."""
     word = _WORDS.get(name, name.replace("_", " "))
-    return f"{word} {value}" if word else f"{name} unknown" if name not in one.known else value
+    return f"{word} {contract_value(value)}".strip()
+
+
+def _words(one: TitledStack, name: str) -> str:
+    if name == "project":
+        return f"project {one.project}"
+    return field_words(name, one.known[name]) if name in one.known else f"{name.replace('_', ' ')} unknown"

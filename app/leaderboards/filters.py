@@ -1,13 +1,17 @@
 """What a leaderboard can be asked for. The query string is its whole state, so it is checked as input."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 from urllib.parse import urlencode
 
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.fields.performance import PRECISIONS
 from app.domain.ranking import LEVELS
 from app.errors import FieldError, InvalidQuery
-from app.storage.standings import DEFAULT_FLOOR, StandingsFilters
+from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
+from app.storage.standings import DEFAULT_FLOOR, FilterOptions, StandingsFilters
 
 RANKINGS = {
     "step_time": "step time",
@@ -17,9 +21,18 @@ RANKINGS = {
 }
 """What a board can be ordered by. The first three are one test, so they give one order."""
 BY_STEP_TIME = "step_time"
+ROUTINGS = ("forced", "natural", "unknown", *FIELDS["routing_mode"].choices)
 _DEFAULTS = {"rank": BY_STEP_TIME, "evidence": DEFAULT_FLOOR}
-_CHOICES = {"rank": tuple(RANKINGS), "evidence": LEVELS}
+_CHOICES = {
+    "rank": tuple(RANKINGS),
+    "evidence": LEVELS,
+    "routing": ROUTINGS,
+    "semantic_class": tuple(SEMANTIC_CLASSES),
+    "ep_size": tuple(EP_SIZES),
+}
+_KEY = re.compile(r"[0-9a-f]{1,64}")
 _MAX_TEXT = 200
+_MOST_NAMED = 20
 _REFUSED = "The address of this leaderboard asks for what there is not."
 
 
@@ -44,6 +57,16 @@ class BoardFilters:
         if errors:
             raise InvalidQuery(_REFUSED, errors)
         return cls(**{name: value for name, value in given.items() if value})
+
+    def check(self, options: FilterOptions) -> None:
+        """Raises InvalidQuery on what no stack here can have: an empty answer would look like one without results."""
+        precisions = tuple(dict.fromkeys((*PRECISIONS, *options.precisions)))
+        known = (("project", self.project, options.projects), ("precision", self.precision, precisions))
+        errors = tuple(
+            FieldError(name, _not_one_of(names, value)) for name, value, names in known if value not in ("", *names)
+        )
+        if errors:
+            raise InvalidQuery(_REFUSED, errors)
 
     @property
     def active(self) -> dict[str, str]:
@@ -89,10 +112,17 @@ def page_number(params: Mapping[str, str]) -> int:
 
 def _check(name: str, value: str) -> FieldError | None:
     if name in _CHOICES and value and value not in _CHOICES[name]:
-        return FieldError(name, f"must be one of {', '.join(_CHOICES[name])}, not {value[:40]!r}")
+        return FieldError(name, _not_one_of(_CHOICES[name], value))
     if len(value) > _MAX_TEXT:
         return FieldError(name, f"is longer than {_MAX_TEXT} characters")
     # PostgreSQL refuses NUL in a text; no name holds any control character.
     if any(ord(c) < 32 for c in value):
         return FieldError(name, "holds a control character")
+    if name == "stack" and value and not _KEY.fullmatch(value):
+        return FieldError(name, f"must be the first digits of a stack key, 0 to 9 and a to f, not {value[:40]!r}")
     return None
+
+
+def _not_one_of(names: Sequence[str], value: str) -> str:
+    listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+    return f"must be one of {listed}, not {value[:40]!r}"

@@ -5,24 +5,26 @@ from dataclasses import dataclass
 
 from app.domain.numbers import THIN, percent
 from app.domain.ranking import Board, Entry, Gain
-from app.leaderboards.words import range_text, routing_words
+from app.domain.stack_names import SEPARATOR, without_common
+from app.leaderboards.words import range_text, routing_words, tie_sentence
 from app.storage.standings import KeptStandings
-
-SEPARATOR = " · "
-"""Between the parts of a stack's title."""
 
 
 @dataclass(frozen=True, slots=True)
 class GainRow:
-    """Percent more throughput than alltoall, with the 99 % interval of the test. `memory`: empty where unknown."""
+    """Percent more throughput than alltoall, with the 99 % interval of the test. `memory`: empty where unknown.
 
-    title: str
-    short_title: str
+    `name`: of the stack; `short_name`: without what all stacks on the page share. `tie`: why it is one, else empty.
+    """
+
+    name: str
+    short_name: str
     dispatcher: str
     gain_pct: float
     low_pct: float | None
     high_pct: float | None
     directional: bool
+    tie: str
     text: str
     memory: str
     href: str
@@ -30,7 +32,7 @@ class GainRow:
 
 def gain_rows(items: Sequence[KeptStandings], page: str = "") -> tuple[GainRow, ...]:
     """In the order of the stacks, and in each of its ranking. `page`: the address on which their cards stand."""
-    shorter = _without_common([one.title for one in items])
+    shorter = without_common([one.name for one in items])
     return tuple(
         _row(one, short + _class(one, board), entry, gain, page)
         for one, short in zip(items, shorter, strict=True)
@@ -62,13 +64,14 @@ def _gains(entries: Iterable[Entry]) -> Iterable[tuple[Entry, Gain]]:
 def _row(kept: KeptStandings, short: str, entry: Entry, gain: Gain, page: str) -> GainRow:
     duel = gain.duel
     return GainRow(
-        title=kept.title,
-        short_title=short,
+        name=kept.name,
+        short_name=short,
         dispatcher=entry.dispatcher,
         gain_pct=duel.gain_pct,
         low_pct=duel.low_pct,
         high_pct=duel.high_pct,
         directional=duel.directional,
+        tie=tie_sentence(duel) if duel.tie else "",
         text=gain_text(gain),
         memory=memory_text(gain),
         href=f"{page}#stack-{kept.stack_key[:12]}",
@@ -80,13 +83,3 @@ def _class(kept: KeptStandings, board: Board) -> str:
     if len(kept.standings.boards) < 2:
         return ""
     return f"{SEPARATOR}{routing_words(board.routing_mode)}, {board.semantic_class.replace('_', ' ')}"
-
-
-def _without_common(titles: Sequence[str]) -> list[str]:
-    """Titles without what all of them share: a phone has no room to repeat it."""
-    parts = [title.split(SEPARATOR) for title in titles]
-    common = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
-    return [
-        SEPARATOR.join(part for part in own if part not in common) or title
-        for own, title in zip(parts, titles, strict=True)
-    ]

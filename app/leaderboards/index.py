@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlmodel import Session
 
 from app.domain.numbers import counted
-from app.storage.leader_changes import LeaderChange, leader_changes
+from app.storage.leader_news import LeaderNews, leader_news
 from app.storage.standings import HardwareFamily, hardware_and_families
 
 NEWEST = 10
@@ -15,7 +15,7 @@ NEWEST = 10
 class LeaderboardIndex:
     project: str
     items: tuple[HardwareFamily, ...]
-    changes: tuple[LeaderChange, ...]
+    news: tuple[LeaderNews, ...]
 
     @property
     def answer(self) -> str:
@@ -28,5 +28,5 @@ class LeaderboardIndex:
 
 
 def leaderboard_index(session: Session, project: str = "") -> LeaderboardIndex:
-    changes = leader_changes(session, project=project, newest=NEWEST)
-    return LeaderboardIndex(project, hardware_and_families(session, project), changes)
+    news = leader_news(session, project=project, most=NEWEST)
+    return LeaderboardIndex(project, hardware_and_families(session, project), news)

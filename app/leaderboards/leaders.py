@@ -1,11 +1,12 @@
 """The history of leaders as rows of a table and as times of a chart."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
 from app.domain.ranking import Head
 from app.domain.ranking.incremental import told
+from app.domain.stack_names import SEPARATOR, common_parts
 from app.leaderboards.words import routing_words
 from app.storage.leader_changes import LeaderChange
 
@@ -14,7 +15,8 @@ from app.storage.leader_changes import LeaderChange
 class Reign:
     """The time from one change at the head of a board to the next. `row`: of the chart, one for each board.
 
-    `leader` is empty for a tie and where nobody leads; `text` says which. `lasts`: it has not ended.
+    `leader` is empty for a tie and where nobody leads; `text` says which. `lasts`: it has not ended; `ends` is then the
+    last measurement of the stack, and not now: nobody knows who would lead today.
     """
 
     row: int
@@ -28,8 +30,12 @@ class Reign:
     href: str
 
 
-def reigns_of(changes: Sequence[LeaderChange], now: datetime) -> tuple[Reign, ...]:
-    """From changes, newest first. Times are those of the newest run of the stack, where it is still known."""
+def reigns_of(changes: Sequence[LeaderChange], shown: Sequence[str] = ()) -> tuple[Reign, ...]:
+    """From changes, newest first. Times are places in the history of the stack.
+
+    `shown`: names of all stacks on the page: what those of the changes share with them is not repeated.
+    """
+    shared = set(common_parts([*shown, *(one.name for one in changes)]))
     boards: dict[tuple[str, str, str], list[LeaderChange]] = {}
     for one in reversed(changes):
         head = one.change.after
@@ -38,13 +44,8 @@ def reigns_of(changes: Sequence[LeaderChange], now: datetime) -> tuple[Reign, ..
     return tuple(
         reign
         for row, own in enumerate(boards.values())
-        for reign in _reigns(row, own, now, _name(own[-1], with_class=not alike))
+        for reign in _reigns(row, own, _name(own[-1], shared, with_class=not alike))
     )
-
-
-def at(change: LeaderChange) -> datetime:
-    """Where it stands in the history of its stack."""
-    return change.placed_at or change.at
 
 
 def told_class(head: Head) -> str:
@@ -52,12 +53,12 @@ def told_class(head: Head) -> str:
     return f"{routing_words(head.routing_mode)}, {head.semantic_class.replace('_', ' ')}"
 
 
-def _reigns(row: int, own: Sequence[LeaderChange], now: datetime, name: str) -> list[Reign]:
+def _reigns(row: int, own: Sequence[LeaderChange], name: str) -> list[Reign]:
     """Of one board, oldest change first. A run that came late may lie before the change that it follows."""
     begins: list[datetime] = []
     for one in own:
-        begins.append(max([at(one), *begins[-1:]]))
-    ends = [*begins[1:], max(now, begins[-1])]
+        begins.append(max([one.happened_at, *begins[-1:]]))
+    ends = [*begins[1:], max(own[-1].measured_until, begins[-1])]
     return [
         Reign(
             row=row,
@@ -78,5 +79,7 @@ def _leader(head: Head) -> str:
     return head.dispatchers[0] if len(head.dispatchers) == 1 and head.reading == "leader" else ""
 
 
-def _name(change: LeaderChange, *, with_class: bool) -> str:
-    return f"{change.title} · {told_class(change.change.after)}" if with_class else change.title
+def _name(change: LeaderChange, shared: Set[str], *, with_class: bool) -> str:
+    parts = change.name.split(SEPARATOR)
+    name = SEPARATOR.join(part for part in parts if part not in shared) or change.name
+    return f"{name}{SEPARATOR}{told_class(change.change.after)}" if with_class else name

@@ -1,27 +1,31 @@
 """All that the leaderboard of one hardware and family shows. Parts are computed when a template asks for them."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 
 from sqlmodel import Session
 
+from app.domain.stack_names import SEPARATOR, common_parts
 from app.errors import NotFound
 from app.leaderboards.charts import AXIS, chart_height, gain_chart, leader_chart
 from app.leaderboards.filters import BoardFilters
 from app.leaderboards.gains import GainRow, gain_rows
+from app.leaderboards.knobs import knobs_apart
 from app.leaderboards.leaders import Reign, reigns_of
+from app.leaderboards.lone import LoneLine, has_rivals, lone_lines
 from app.leaderboards.summary_view import ClassView, class_view, page_answer
 from app.leaderboards.view import StackCard, stack_card
+from app.leaderboards.words import meanings_of
 from app.storage.availability import find_availability
 from app.storage.leader_changes import LeaderChange, leader_changes
-from app.storage.standings import StandingsPage, standings_of
+from app.storage.leaderboard_names import stacks_named
+from app.storage.standings import KeptStandings, StandingsPage, standings_of
 from app.web.availability_table import AvailabilityTable, availability_table
 
-STACKS_OF_A_PAGE = 10
-"""Cards are tall: more of them would hide what stands below."""
+STACKS_OF_A_PAGE = 20
+"""Rankings are tall, and come first; what is no ranking has a line."""
 MOST_CHANGES = 50
 
 
@@ -38,7 +42,10 @@ class Pager:
 
 
 class LeaderboardPage:
-    """Reads what it is asked for; keeps it for the length of one request. Raises NotFound where there never was one."""
+    """Reads what it is asked for; keeps it for the length of one request.
+
+    Raises NotFound where there never was one, and InvalidQuery on a filter that no stack of it can match.
+    """
 
     def __init__(self, session: Session, hardware: str, family: str, filters: BoardFilters, page: int = 1) -> None:
         self._session = session
@@ -48,6 +55,8 @@ class LeaderboardPage:
         self.found: StandingsPage = standings_of(session, hardware, family, filters.kept, page, size=STACKS_OF_A_PAGE)
         if not self.found.hardware:
             raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
+        filters.check(self.found.options)
+        stacks_named(session, filters.stack)
 
     @property
     def title(self) -> str:
@@ -66,7 +75,35 @@ class LeaderboardPage:
 
     @cached_property
     def cards(self) -> tuple[StackCard, ...]:
-        return tuple(stack_card(one, self.filters.rank) for one in self.found.items)
+        """Stacks with something to rank, and a stack that was asked for alone."""
+        wanted = [one for one in self.found.items if self.found.total == 1 or has_rivals(one)]
+        knobs = knobs_apart(self._session, wanted)
+        return tuple(stack_card(one, self.filters.rank, knobs) for one in wanted)
+
+    @cached_property
+    def alone(self) -> tuple[LoneLine, ...]:
+        """Stacks in which nothing is compared: a line for each class of their runs."""
+        if self.found.total == 1:
+            return ()
+        return lone_lines(self._lone)
+
+    @property
+    def lone_stacks(self) -> int:
+        return len(self._lone)
+
+    @property
+    def alone_share(self) -> str:
+        """What the names of all of them have in common, and their lines do not repeat."""
+        return SEPARATOR.join(common_parts([one.name for one in self._lone]))
+
+    @property
+    def _lone(self) -> list[KeptStandings]:
+        return [one for one in self.found.items if not has_rivals(one)]
+
+    @cached_property
+    def meanings(self) -> dict[str, str]:
+        """Of the badges that the page shows."""
+        return meanings_of([board for one in self.found.items for board in one.standings.boards])
 
     @property
     def pager(self) -> Pager:
@@ -78,6 +115,11 @@ class LeaderboardPage:
     def query(self) -> str:
         """Of this very page."""
         return self.filters.query(self.found.page)
+
+    @property
+    def asked(self) -> str:
+        """The query with its question mark; empty where nothing is asked for."""
+        return f"?{self.query}" if self.query else ""
 
     @property
     def api_query(self) -> str:
@@ -94,7 +136,7 @@ class LeaderboardPage:
 
     @cached_property
     def gains(self) -> tuple[GainRow, ...]:
-        return gain_rows(self.found.items, f"{self.address}?{self.query}" if self.query else self.address)
+        return gain_rows(self.found.items, self.address + self.asked)
 
     @property
     def gain_height(self) -> int:
@@ -120,7 +162,7 @@ class LeaderboardPage:
 
     @cached_property
     def reigns(self) -> tuple[Reign, ...]:
-        return reigns_of(self.changes, datetime.now(UTC))
+        return reigns_of(self.changes, [one.name for one in self.found.items])
 
     @property
     def leaders(self) -> list[str]:

@@ -1,16 +1,18 @@
 """`/leaderboards` and `/leaderboards/{hardware}/{family}`: pages, their charts, their tables as CSV."""
 
 from typing import Annotated
+from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, HTTPException, Path, Request
 from starlette.responses import HTMLResponse, Response
 
+from app.domain.ranking.families import slug
 from app.domain.ranking.incremental import told
 from app.leaderboards import gains, words
 from app.leaderboards.export import gains_csv, leaders_csv, standings_csv
 from app.leaderboards.filters import RANKINGS, BoardFilters, page_number
 from app.leaderboards.index import leaderboard_index
-from app.leaderboards.leaders import at, told_class
+from app.leaderboards.leaders import told_class
 from app.leaderboards.page import LeaderboardPage
 from app.leaderboards.summary_view import gain_text as gain_range
 from app.leaderboards.view import MOST_COMPARED
@@ -20,10 +22,16 @@ from app.web.templating import render
 
 router = APIRouter(include_in_schema=False)
 
-Slug = Annotated[str, Path(max_length=60)]
+Slug = Annotated[str, Path(max_length=230)]
 
 
 def get_page(request: Request, session: ReadSession, hardware: Slug, family: Slug) -> LeaderboardPage:
+    """Names as they are shown, `H100/Qwen3-30B-A3B`, lead to the address with their slugs."""
+    if (slug(hardware), slug(family)) != (hardware, family):
+        parts = ("leaderboards", slug(hardware), slug(family), *request.scope["path"].split("/")[4:])
+        query = f"?{request.url.query}" if request.url.query else ""
+        moved = "".join(f"/{quote(part)}" for part in parts) + query
+        raise HTTPException(308, "The address of this leaderboard is written otherwise.", {"Location": moved})
     params = request.query_params
     return LeaderboardPage(session, hardware, family, BoardFilters.from_params(params), page_number(params))
 
@@ -74,12 +82,11 @@ def _csv(name: str, text: str) -> Response:
 
 def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse:
     is_page = block == "board"
-    address = f"{page.address}?{page.query}" if page.query else page.address
     return render(
         request,
         "leaderboards/board.html",
         block=block,
-        address=address if is_page else None,
+        address=page.address + page.asked if is_page else None,
         p=page,
         f=page.filters,
         rankings=RANKINGS,
@@ -87,7 +94,6 @@ def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse
         gain_range=gain_range,
         gain_of=gains.gain_text,
         memory_of=gains.memory_text,
-        placed_at=at,
         told_class=told_class,
         told_head=told,
         most_compared=MOST_COMPARED,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from app.domain.numbers import THIN, grouped, significant, step_time
 from app.domain.ranking import Board, Entry
 from app.domain.ranking.places import Place
-from app.domain.ranking.standings import REFERENCE, Glimpse, Interval, MissingDispatcher
-from app.domain.run import Metric, Value
+from app.domain.ranking.standings import REFERENCE, Glimpse, Interval, MissingDispatcher, Outside
+from app.domain.run import Metric
+from app.domain.stack_names import field_words
 from app.leaderboards.dot_plot import Axis, Dot, axis_of
 from app.leaderboards.filters import BY_STEP_TIME
-from app.leaderboards.words import LEFT_OUT, duel_sentence, ties_of
+from app.leaderboards.words import LEFT_OUT, duel_sentence, stretch_sentence, ties_of
 from app.storage.standings import KeptStandings
 
 BY_MEMORY = "memory_headroom"
@@ -25,7 +26,8 @@ _IN_TITLE = ("model", "gpu", "gpus", "container", "routing_mode", "force_balance
 class EntryRow:
     """`place` empty where this is no ranking; `ties`: with whom and why. `dot` and `said` are of what the board is by.
 
-    `figures` by the names of headline figures, None where unknown; their n is the number of runs.
+    `figures` by the names of headline figures, None where unknown; their n is the number of runs. `knobs`: what sets
+    its configuration apart from others of the dispatcher.
     """
 
     entry: Entry
@@ -35,6 +37,15 @@ class EntryRow:
     dot: Dot | None
     said: str
     figures: Mapping[str, Metric | None]
+    knobs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRow:
+    """A dispatcher that was measured on other code only: its figure stands beside the ranking, without a place."""
+
+    outside: Outside
+    dot: Dot | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +61,12 @@ class BoardView:
     """`axis` says from where to where the dots go, empty without any. `notes`: what must be known to read the order.
 
     `runs_over`: those of the dispatcher that gains are over. `costs`: by dispatcher, whether it pays for its gain with
-    memory, or for less memory with throughput.
+    memory, or for less memory with throughput. `knobs`: by config key, what sets configurations of a dispatcher apart.
     """
 
     board: Board
     rows: tuple[EntryRow, ...]
+    outside: tuple[OutsideRow, ...]
     glimpses: tuple[GlimpseRow, ...]
     missing: tuple[MissingDispatcher, ...]
     axis: str
@@ -62,6 +74,7 @@ class BoardView:
     tests: tuple[str, ...]
     runs_over: tuple[str, ...]
     costs: Mapping[str, bool]
+    knobs: Mapping[str, str]
 
     @property
     def has_configurations(self) -> bool:
@@ -71,17 +84,18 @@ class BoardView:
 
 @dataclass(frozen=True, slots=True)
 class StackCard:
-    """`facts`: what the title does not say of the stack. `left_out`: why runs are ranked nowhere, in a few words."""
+    """`facts`: what the name does not say of the stack. `left_out`: why runs are ranked nowhere, in a few words."""
 
     kept: KeptStandings
-    facts: tuple[tuple[str, Value], ...]
+    facts: tuple[str, ...]
     boards: tuple[BoardView, ...]
     left_out: str
 
 
-def stack_card(kept: KeptStandings, rank: str) -> StackCard:
-    facts = tuple((name, value) for name, value in kept.about.items() if name not in _IN_TITLE)
-    boards = tuple(_board(board, kept.standings.missing, rank) for board in kept.standings.boards)
+def stack_card(kept: KeptStandings, rank: str, knobs: Mapping[str, str]) -> StackCard:
+    told = ((name, value) for name, value in kept.about.items() if name not in _IN_TITLE and value is not None)
+    facts = tuple(words for name, value in told if (words := field_words(name, value)) not in kept.name)
+    boards = tuple(_board(board, kept.standings.missing, rank, knobs) for board in kept.standings.boards)
     reasons = Counter(LEFT_OUT[one.why] for one in kept.standings.refused).most_common()
     return StackCard(kept, facts, boards, ", ".join(f"{count:,} {reason}" for reason, count in reasons))
 
@@ -95,22 +109,29 @@ def figure_of(entry: Entry, rank: str) -> Interval | None:
     return entry.tflops_per_gpu if rank == BY_TFLOPS else entry.tokens_per_s_per_gpu
 
 
-def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str) -> BoardView:
+def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs: Mapping[str, str]) -> BoardView:
     entries = _ordered(board, rank)
     figures = [figure for entry in entries if (figure := figure_of(entry, rank))]
-    seen = [Interval(one.step_time_ms) for one in board.glimpses] if rank == BY_STEP_TIME else []
-    axis = axis_of([*figures, *seen])
-    names, reference = {entry.dispatcher for entry in entries}, board.entry(REFERENCE)
+    seen = [Interval(one.step_time_ms) for one in board.glimpses] + [one.step_time_ms for one in board.outside]
+    axis = axis_of([*figures, *(seen if rank == BY_STEP_TIME else [])])
+    names, reference = {one.dispatcher for one in (*entries, *board.outside)}, board.entry(REFERENCE)
+    drawn = axis if rank == BY_STEP_TIME else None
     return BoardView(
         board=board,
-        rows=tuple(_row(board, entry, rank, axis) for entry in entries),
-        glimpses=tuple(_glimpse(one, axis, rank) for one in board.glimpses if one.dispatcher not in names),
+        rows=tuple(_row(board, entry, rank, axis, knobs) for entry in entries),
+        outside=tuple(OutsideRow(one, drawn.dot(one.step_time_ms) if drawn else None) for one in board.outside),
+        glimpses=tuple(
+            GlimpseRow(one, drawn.dot(Interval(one.step_time_ms)) if drawn else None)
+            for one in board.glimpses
+            if one.dispatcher not in names
+        ),
         missing=tuple(one for one in missing if one.dispatcher not in names),
         axis=_axis_text(axis, rank) if axis else "",
         notes=tuple(_notes(board, rank)),
         tests=tuple(duel_sentence(one) for one in board.duels),
         runs_over=reference.runs[-MOST_COMPARED:] if reference else (),
         costs={entry.dispatcher: _costs(entry) for entry in entries},
+        knobs=knobs,
     )
 
 
@@ -127,7 +148,7 @@ def _ordered(board: Board, rank: str) -> Sequence[Entry]:
     return sorted(board.entries, key=lambda entry: order.index(entry.dispatcher))
 
 
-def _row(board: Board, entry: Entry, rank: str, axis: Axis | None) -> EntryRow:
+def _row(board: Board, entry: Entry, rank: str, axis: Axis | None, knobs: Mapping[str, str]) -> EntryRow:
     by_memory = next((place for place in board.by_memory if place.name == entry.dispatcher), None)
     place = by_memory if rank == BY_MEMORY and by_memory else entry.place
     figure = figure_of(entry, rank)
@@ -138,11 +159,12 @@ def _row(board: Board, entry: Entry, rank: str, axis: Axis | None) -> EntryRow:
         ties=_ties(board, entry, rank, place),
         dot=axis.dot(figure) if axis and figure else None,
         said=_said(figure, rank) if figure else "unknown",
-        figures=_figures(entry),
+        figures=figures_of(entry),
+        knobs=knobs.get(entry.config_key, ""),
     )
 
 
-def _figures(entry: Entry) -> dict[str, Metric | None]:
+def figures_of(entry: Entry) -> dict[str, Metric | None]:
     memory = None if entry.peak_memory_gib is None else Interval(entry.peak_memory_gib)
     figures = {
         "step_time_ms": entry.step_time_ms,
@@ -164,11 +186,6 @@ def _ties(board: Board, entry: Entry, rank: str, place: Place | None) -> tuple[s
     return tuple(f"needs as much memory as {name}, as far as can be told" for name in place.ties) if place else ()
 
 
-def _glimpse(glimpse: Glimpse, axis: Axis | None, rank: str) -> GlimpseRow:
-    drawn = axis is not None and rank == BY_STEP_TIME
-    return GlimpseRow(glimpse, axis.dot(Interval(glimpse.step_time_ms)) if drawn and axis else None)
-
-
 def _notes(board: Board, rank: str) -> Iterable[str]:
     if rank == BY_MEMORY and board.is_ranking and not board.by_memory:
         yield "The peak memory of one of them is not known, so they stand in the order of their step times."
@@ -179,6 +196,8 @@ def _notes(board: Board, rank: str) -> Iterable[str]:
             "Their logs count other FLOPs for the same step, so TFLOP/s/GPU must not order them: they stand in the "
             "order of their step times."
         )
+    if board.stretch is not None and (told := stretch_sentence(board.stretch)):
+        yield told
     yield from board.remarks
 
 

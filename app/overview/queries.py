@@ -11,7 +11,7 @@ from sqlmodel import Session, col
 
 from app.overview.filters import OverviewFilters
 from app.overview.regressions import NeedsAttention, needs_attention
-from app.storage.leader_changes import LeaderChange, leader_changes
+from app.storage.leader_news import LeaderNews, leader_news
 from app.storage.run_list import RunListItem, count_runs, latest_runs
 from app.storage.run_records import ENDED_BADLY
 from app.storage.tables import RunRow
@@ -45,7 +45,7 @@ class Overview:
     attention: NeedsAttention
     verdicts: tuple[RunListItem, ...]
     branches: tuple[str, ...]
-    standings: tuple[LeaderChange, ...]
+    standings: tuple[LeaderNews, ...]
     newest: tuple[RunListItem, ...]
     failed: tuple[RunListItem, ...]
 
@@ -74,7 +74,7 @@ def overview(session: Session, filters: OverviewFilters, now: datetime) -> Overv
         attention=needs_attention(session, filters.branch),
         verdicts=latest_runs(session, VERDICTS, *recent, col(RunRow.verdict) != ""),
         branches=_branches(session),
-        standings=leader_changes(session, since=now - timedelta(days=filters.days), newest=STANDINGS),
+        standings=leader_news(session, noticed_since=now - timedelta(days=filters.days), most=STANDINGS),
         newest=latest_runs(session, NEWEST, *on_branch),
         failed=latest_runs(session, FAILED, *recent, badly),
     )

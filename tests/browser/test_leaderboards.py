@@ -49,7 +49,8 @@ def test_filters_change_the_board_and_the_address(open_page: OpenPage, stacks: d
     page.get_by_label("Rank by").select_option("memory headroom")
     expect(card(page, stacks["leader"]).locator(".standings .dispatcher")).to_have_text(["alltoall", "hybridep"])
     page.get_by_role("link", name="Remove the filter precision: fp8").click()
-    expect(page.locator(".stack-card")).to_have_count(4)
+    expect(page.locator(".stack-card")).to_have_count(2)
+    expect(page.get_by_role("region", name="Stacks without a ranking").locator("tbody tr")).to_have_count(2)
     expect(page.get_by_label("Precision")).to_have_value("")
     expect(page.get_by_label("Rank by")).to_have_value("memory_headroom")
     page.go_back()
@@ -67,11 +68,11 @@ def test_a_tie_has_a_range_of_places_and_its_reason(open_page: OpenPage, stacks:
 
 def test_a_badge_leads_to_what_it_means(open_page: OpenPage, stacks: dict[str, str]) -> None:
     page = open_page(ADDRESS)
-    badge = card(page, stacks["directional"]).get_by_role("link", name="benchmark only")
-    assert "says nothing about real training" in (badge.locator(".badge").get_attribute("title") or "")
+    badge = card(page, stacks["tie"]).get_by_role("link", name="training equivalent")
+    assert "The work is that of real training" in (badge.locator(".badge").get_attribute("title") or "")
     badge.focus()
     page.keyboard.press("Enter")
-    expect(page.locator("#means-benchmark_only")).to_be_in_viewport()
+    expect(page.locator("#means-training_equivalent")).to_be_in_viewport()
 
 
 def test_what_could_not_run_is_named_with_its_run(open_page: OpenPage, stacks: dict[str, str]) -> None:
@@ -92,7 +93,7 @@ def test_exports(open_page: OpenPage) -> None:
         with page.expect_download() as download:
             section.get_by_role("link", name="CSV").click()
         assert download.value.suggested_filename == name
-    for heading in ("stacks", "leaders"):
+    for heading in ("stacks", "gains", "leaders"):
         link = page.locator(f"section[aria-labelledby={heading}]").get_by_role("link", name="JSON")
         answer = page.request.get(link.get_attribute("href") or "")
         assert answer.ok, answer.text()
@@ -110,7 +111,12 @@ def test_it_works_without_script(open_page: OpenPage, stacks: dict[str, str]) ->
     expect(page.get_by_role("region", name="Gain over alltoall as a table").locator("tbody tr")).to_have_count(4)
 
 
-PAGES = ("/leaderboards", ADDRESS, f"{ADDRESS}&evidence=smoke&rank=memory_headroom", f"{BOARD}?project=nobody")
+PAGES = (
+    "/leaderboards",
+    ADDRESS,
+    f"{ADDRESS}&evidence=smoke&rank=memory_headroom",
+    f"{BOARD}?routing=natural&semantic_class=benchmark_only",
+)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

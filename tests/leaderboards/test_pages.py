@@ -2,13 +2,19 @@
 
 import csv
 import io
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from app.storage.database import transaction
-from tests.builders import make_leaderboard, make_stack
+from app.leaderboards.leaders import reigns_of
+from app.storage.database import read_session, transaction
+from app.storage.leader_changes import leader_changes
+from app.storage.leader_news import leader_news
+from app.storage.standings import stack_standings
+from tests.builders import FIRST_PLACE, make_leaderboard, make_stack, stated_activity
 
 PAGE = "/leaderboards/h100/qwen3-30b-a3b"
 
@@ -101,7 +107,7 @@ def test_what_is_below_the_evidence_asked_for_is_seen_and_not_ranked(
         ({"semantic_class": "benchmark_only"}, ["directional"]),
         ({"precision": "fp8"}, ["leader"]),
         ({"ep_size": "large"}, ["leader"]),
-        ({"project": "nobody"}, []),
+        ({"routing": "natural", "semantic_class": "benchmark_only"}, []),
     ],
 )
 def test_filters_narrow_the_stacks(
@@ -114,9 +120,78 @@ def test_filters_narrow_the_stacks(
 
 
 @pytest.mark.usefixtures("stacks")
-@pytest.mark.parametrize("query", ["rank=luck", "evidence=hearsay", "page=0", "precision=%00", f"project={'x' * 201}"])
-def test_an_address_that_asks_for_what_there_is_not_is_refused(client: TestClient, query: str) -> None:
-    assert client.get(f"{PAGE}?{query}").status_code == 422
+@pytest.mark.parametrize(
+    ("query", "allowed"),
+    [
+        ("rank=luck", "must be one of step_time, tokens_per_s_per_gpu, tflops_per_gpu, memory_headroom"),
+        ("evidence=hearsay", "must be one of smoke, screen, matched_ab, validated"),
+        ("routing=bogus", "must be one of forced, natural, unknown, "),
+        ("semantic_class=x", "must be one of training_equivalent, benchmark_only, unknown"),
+        ("ep_size=huge", "must be one of small, medium, large, unknown"),
+        ("precision=int1", "must be one of bf16, "),
+        ("project=none", "must be one of moe-lab, not"),
+        ("stack=zzzz", "must be the first digits of a stack key"),
+        ("page=0", "must be a whole number from 1"),
+        ("precision=%00", "holds a control character"),
+        (f"project={'x' * 201}", "is longer than 200 characters"),
+    ],
+)
+def test_a_filter_that_nothing_can_match_is_refused_with_what_is_allowed(
+    client: TestClient, query: str, allowed: str
+) -> None:
+    for address in (PAGE, f"{PAGE}/standings.csv"):
+        answer = client.get(f"{address}?{query}")
+        assert answer.status_code == 422
+        assert allowed in answer.json()["errors"][0]["message"]
+
+
+@pytest.mark.usefixtures("stacks")
+def test_a_stack_that_was_never_ranked_is_not_found(client: TestClient) -> None:
+    assert client.get(f"{PAGE}?stack=0123456789ab").status_code == 404
+
+
+@pytest.mark.usefixtures("stacks")
+@pytest.mark.parametrize("rest", ["", "/standings.csv", "?rank=step_time&evidence=smoke"])
+def test_names_as_they_are_shown_lead_to_the_page(client: TestClient, rest: str) -> None:
+    moved = client.get(f"/leaderboards/H100/Qwen3-30B-A3B{rest}", follow_redirects=False)
+    assert (moved.status_code, moved.headers["location"]) == (308, f"{PAGE}{rest}")
+
+
+def test_rankings_stand_first_and_what_is_none_has_a_line(client: TestClient, stacks: dict[str, str]) -> None:
+    page = client.get(PAGE).text
+    rankings, _, alone = page.partition('id="alone"')
+    assert all(f'<article class="stack-card" id="stack-{stacks[name][:12]}"' in rankings for name in ("tie", "leader"))
+    assert "Not a ranking" in alone
+    line = alone.split(f'<tr id="stack-{stacks["only"][:12]}"')[1].split("</tr>")[0]
+    assert "the only measured fallback; deepep and hybridep not available in the container" in line
+    assert "2 runs" in line
+    assert "nothing that may be ranked" in alone.split(f'<tr id="stack-{stacks["directional"][:12]}"')[1]
+
+
+def test_stacks_of_one_title_are_told_apart_everywhere(client: TestClient, engine: Engine) -> None:
+    natural: dict[str, Any] = {"force_balance": False, "routing_mode": "dropless", "data_mode": "real"}
+    told: dict[str, Any] = {"evidence_level": "validated", "semantic_class": "training_equivalent"}
+    with transaction(engine) as session:
+        for length in (4096, 8192):
+            for name, time in (("alltoall", 400.0), ("hybridep", 300.0)):
+                fields = natural | {"seq_len": length, "dispatcher": name}
+                make_stack(session, [time, time + 1], fields=fields, activity=stated_activity(name), **told)
+    page = client.get(PAGE).text
+    for part in (page, client.get(f"{PAGE}/gains", headers={"HX-Request": "true"}).text, client.get("/").text):
+        assert "seq 4096" in part
+        assert "seq 8192" in part
+    found = rows(client, f"{PAGE}/standings.csv")
+    assert {(row["seq_len"], row["gbs"], row["mbs"]) for row in found} == {("4096", "1024", "2"), ("8192", "1024", "2")}
+    assert len({row["stack"] for row in found}) == 2
+
+
+def test_configurations_of_a_dispatcher_are_told_by_their_knobs(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for overlap, time in ((True, 300.0), (False, 340.0)):
+            make_stack(session, [time, time + 1], fields={"ep_overlap": overlap})
+    page = client.get(PAGE).text
+    assert "best of 2: ep_overlap on" in page
+    assert "ep_overlap off" in page
 
 
 @pytest.mark.usefixtures("stacks")
@@ -177,3 +252,33 @@ def test_the_overview_tells_whose_standings_changed(client: TestClient, stacks: 
     page = client.get("/").text
     assert "Standings that changed" in page
     assert f"{PAGE}?stack={stacks['leader'][:12]}" in page
+
+
+def test_what_changed_is_one_line_a_board_dated_by_its_runs(engine: Engine, stacks: dict[str, str]) -> None:
+    natural: dict[str, Any] = {"force_balance": False, "routing_mode": "dropless", "data_mode": "real"}
+    fields = natural | {
+        "precision": "fp8",
+        "fp8_recipe": "mxfp8",
+        "ep": 64,
+        "gpus": 64,
+        "dp": 64,
+        "dispatcher": "deepep",
+    }
+    told: dict[str, Any] = {"evidence_level": "validated", "semantic_class": "training_equivalent"}
+    later = FIRST_PLACE + timedelta(hours=1)
+    with transaction(engine) as session:
+        activity = stated_activity("deepep")
+        make_stack(session, [200.0, 201.0, 199.5], fields=fields, started=later, activity=activity, **told)
+    with read_session(engine) as session:
+        news = [one for one in leader_news(session) if one.newest.stack_key == stacks["leader"]]
+    assert len(news) == 1
+    assert (news[0].told, news[0].changes > 1) == ("deepep", True)
+    assert later <= news[0].at < later + timedelta(days=3)
+
+
+def test_the_history_of_a_leader_ends_at_the_last_measurement(engine: Engine, stacks: dict[str, str]) -> None:
+    with read_session(engine) as session:
+        changes = leader_changes(session, stack_keys=[stacks["leader"]])
+        kept = stack_standings(session, stacks["leader"])
+    assert kept is not None
+    assert [(one.lasts, one.ends) for one in reigns_of(changes)][-1] == (True, kept.newest_at)

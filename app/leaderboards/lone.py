@@ -1,0 +1,64 @@
+"""Stacks in which one dispatcher has a result, or none: a line each, under a heading that says so."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.numbers import counted
+from app.domain.ranking import Board, Entry
+from app.domain.ranking.ranked_run import NEED_A_PACKAGE
+from app.domain.ranking.sentences import listed
+from app.domain.run import Metric
+from app.domain.stack_names import without_common
+from app.leaderboards.view import figures_of
+from app.storage.standings import KeptStandings
+
+
+@dataclass(frozen=True, slots=True)
+class LoneLine:
+    """One class of runs of a stack; `board` None where none of its results reaches the evidence that is asked for.
+
+    `name`: of the stack, without what all of them share. `beside`: what else is known of its dispatchers.
+    """
+
+    kept: KeptStandings
+    name: str
+    board: Board | None
+    entry: Entry | None
+    figures: Mapping[str, Metric | None]
+    beside: tuple[str, ...]
+
+
+def has_rivals(kept: KeptStandings) -> bool:
+    """Whether results of several dispatchers stand in one of its boards, ranked or not."""
+    return any(board.is_ranking or board.outside for board in kept.standings.boards)
+
+
+def lone_lines(stacks: Sequence[KeptStandings]) -> tuple[LoneLine, ...]:
+    names = without_common([one.name for one in stacks])
+    return tuple(line for one, name in zip(stacks, names, strict=True) for line in _lines(one, name))
+
+
+def _lines(kept: KeptStandings, name: str) -> Iterable[LoneLine]:
+    boards = kept.standings.boards
+    if not boards:
+        yield LoneLine(kept, name, None, None, {}, tuple(_of_stack(kept)))
+    for board in boards:
+        entry = board.entries[0] if board.entries else None
+        figures = figures_of(entry) if entry else {}
+        yield LoneLine(kept, name, board, entry, figures, (*_of_board(kept, board, entry), *_of_stack(kept)))
+
+
+def _of_board(kept: KeptStandings, board: Board, entry: Entry | None) -> Iterable[str]:
+    if entry and kept.standings.missing and entry.dispatcher not in NEED_A_PACKAGE:
+        yield "the only measured fallback"
+    for one in board.glimpses:
+        yield f"{one.dispatcher} ran, not ranked: {one.why}"
+
+
+def _of_stack(kept: KeptStandings) -> Iterable[str]:
+    stack = kept.standings
+    if stack.missing:
+        yield f"{listed([one.dispatcher for one in stack.missing])} not available in the container"
+    others = stack.refused_count - len({run for one in stack.missing for run in one.runs})
+    if others > 0:
+        yield f"{counted(others, 'run')} ranked nowhere"
