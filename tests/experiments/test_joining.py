@@ -1,0 +1,180 @@
+"""Uploads join by their tag or by what they are; what does not count is listed with the reason."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from app.domain.experiments.values import ExperimentResult
+from app.storage.database import read_session, transaction
+from app.storage.experiment_joining import refresh
+from app.storage.tables import RunRow
+from tests.builders import judge, stated_activity
+from tests.experiments.planned import PROJECT, USUAL_MS, add_runs, change_run, make_baseline, make_history, plan, read
+
+FAST = [25_000.0, 25_100.0]
+
+
+@pytest.fixture
+def planned(engine: Engine) -> int:
+    """Two runs a side, of which the baseline's first is there."""
+    make_history(engine)
+    return plan(engine, make_baseline(engine), runs_each=2)
+
+
+def judge_again(engine: Engine, run: int) -> None:
+    with transaction(engine) as session:
+        judge(session, PROJECT, session.get_one(RunRow, run).stack_key)
+
+
+def why_not(engine: Engine, experiment: int, run: int) -> str:
+    (found,) = (one for one in read(engine, experiment).runs if one.run_id == run)
+    return found.why_not
+
+
+def test_uploads_with_the_tag_join_and_the_state_follows(engine: Engine, planned: int) -> None:
+    tag = read(engine, planned).tag
+    candidates = add_runs(engine, tag, [31_000.0], fields={"ep_overlap": True})
+    waiting = read(engine, planned)
+    assert (waiting.state, waiting.result.finished) == ("waiting", False)
+    assert [one.run_id for one in waiting.side("candidate")] == candidates
+    assert "So far" in waiting.result.sentence
+    add_runs(engine, tag, [31_010.0], fields={"ep_overlap": True})
+    add_runs(engine, tag, [31_300.0], side="baseline")
+    done = read(engine, planned)
+    assert (done.state, done.result.early) == ("done", False)
+    assert {one.joined_by for one in done.runs} == {"plan", "tag"}
+    assert done.counted == {"baseline": 2, "candidate": 2}
+
+
+def test_uploads_without_the_tag_join_by_what_they_are(engine: Engine, planned: int) -> None:
+    (fast,) = add_runs(engine, "", [25_000.0], fields={"ep_overlap": True}, side="")
+    (usual,) = add_runs(engine, "", [31_300.0], side="")
+    (other,) = add_runs(engine, "", [31_300.0], fields={"dispatcher": "deepep"}, side="")
+    joined = {one.run_id: (one.side, one.joined_by) for one in read(engine, planned).runs}
+    assert (joined[fast], joined[usual]) == (("candidate", "config"), ("baseline", "config"))
+    assert other not in joined
+
+
+def test_nightly_runs_of_the_same_configuration_do_not_join(engine: Engine, planned: int) -> None:
+    nightly = add_runs(engine, "", [31_300.0], side="", purpose="ci", commit="another")
+    assert not {one.run_id for one in read(engine, planned).runs} & set(nightly)
+
+
+def test_reading_a_run_again_changes_nothing(engine: Engine, planned: int) -> None:
+    runs = add_runs(engine, read(engine, planned).tag, FAST)
+    before = read(engine, planned)
+    judge_again(engine, runs[0])
+    with transaction(engine) as session:
+        refresh(session, planned, runs)
+    assert read(engine, planned) == before
+
+
+def test_a_run_that_is_corrected_leaves_or_joins(engine: Engine, planned: int) -> None:
+    (run,) = add_runs(engine, "", [25_000.0], fields={"ep_overlap": True}, side="")
+    key = read(engine, planned).candidate_key
+    assert len(read(engine, planned).runs) == 2
+    change_run(engine, run, config_key="0" * 64)
+    judge_again(engine, run)
+    assert len(read(engine, planned).runs) == 1
+    change_run(engine, run, config_key=key)
+    judge_again(engine, run)
+    assert len(read(engine, planned).runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"outcome": "failed"}, "the job failed"),
+        ({"outcome": "out_of_memory"}, "out of memory"),
+        ({"quarantine": "a bad node"}, "quarantined: a bad node"),
+        ({"is_steady": False}, "not steady"),
+        ({"not_finite": 3}, "not finite in 3 iterations"),
+        ({"fair_for_timing": False}, "timers"),
+        ({"semantic_class": "training_equivalent"}, "its class is training equivalent"),
+    ],
+)
+def test_what_is_no_evidence_is_listed_and_does_not_count(
+    engine: Engine, planned: int, columns: dict[str, Any], words: str
+) -> None:
+    (run,) = add_runs(engine, read(engine, planned).tag, [25_000.0], **columns)
+    assert words in why_not(engine, planned, run)
+    assert read(engine, planned).result.candidate == ()
+
+
+def test_a_run_that_did_not_activate_the_knob_does_not_count(engine: Engine) -> None:
+    planned = plan(engine, make_baseline(engine), knobs={"dispatcher": "deepep"}, runs_each=1)
+    tag = read(engine, planned).tag
+    (fell_back,) = add_runs(engine, tag, [31_300.0], side="", activity=stated_activity("deepep", "alltoall"))
+    found = read(engine, planned)
+    assert [one.run_id for one in found.side("candidate")] == [fell_back]
+    assert "`dispatcher` = deepep was asked for, but alltoall ran" in why_not(engine, planned, fell_back)
+    assert found.state == "waiting"
+
+
+def test_a_run_of_another_configuration_does_not_count(engine: Engine, planned: int) -> None:
+    fields = {"ep_overlap": True, "recompute_modules": ("moe_act",)}
+    (run,) = add_runs(engine, read(engine, planned).tag, [25_000.0], fields=fields)
+    assert "`recompute_modules` is moe_act" in why_not(engine, planned, run)
+    (unchanged,) = add_runs(engine, read(engine, planned).tag, [25_000.0], fields={})
+    assert "`ep_overlap` is false, not true" in why_not(engine, planned, unchanged)
+
+
+def test_quarantine_takes_a_run_out_of_the_result_and_release_brings_it_back(engine: Engine, planned: int) -> None:
+    tag = read(engine, planned).tag
+    runs = add_runs(engine, tag, FAST)
+    add_runs(engine, tag, [31_300.0], side="baseline")
+    assert read(engine, planned).state == "done"
+    change_run(engine, runs[1], quarantine="a bad node")
+    judge_again(engine, runs[1])
+    found = read(engine, planned)
+    assert found.counted["candidate"] == 1
+    assert found.result.candidate == (str(runs[0]),)
+    change_run(engine, runs[1], quarantine="")
+    judge_again(engine, runs[1])
+    assert read(engine, planned).counted["candidate"] == 2
+
+
+def test_runs_of_a_commit_that_ran_on_one_side_only_do_not_count(engine: Engine, planned: int) -> None:
+    found = read(engine, planned)
+    add_runs(engine, found.tag, [25_000.0], commit="newer")
+    different = read(engine, planned)
+    assert any("different commits" in text for text in different.result.warnings)
+    assert (different.result.attributed_to, different.result.evidence_level) == ("", "screen")
+    add_runs(engine, found.tag, [31_300.0], side="baseline", commit="newer")
+    assert "no run of the other side is of its commit" in why_not(engine, planned, found.baseline_run_id)
+    assert read(engine, planned).result.attributed_to == "ep_overlap"
+
+
+def test_what_comes_after_the_planned_runs_does_not_count(engine: Engine, planned: int) -> None:
+    tag = read(engine, planned).tag
+    add_runs(engine, tag, [31_300.0], side="baseline")
+    late = add_runs(engine, tag, [31_000.0, 31_020.0, 20_000.0])[-1]
+    assert "after the 2 runs" in why_not(engine, planned, late)
+
+
+def test_a_run_is_never_on_two_sides(engine: Engine, planned: int) -> None:
+    tag = read(engine, planned).tag
+    (run,) = add_runs(engine, tag, [25_000.0], tags=[tag, "baseline", "candidate"])
+    found = read(engine, planned)
+    assert [one.side for one in found.runs if one.run_id == run] == ["candidate"]
+    assert not set(found.result.baseline) & set(found.result.candidate)
+
+
+def test_other_projects_and_earlier_runs_are_not_asked(engine: Engine) -> None:
+    (earlier,) = add_runs(engine, "", [25_000.0], fields={"ep_overlap": True}, side="")
+    planned = plan(engine, make_baseline(engine), runs_each=2)
+    judge_again(engine, earlier)
+    found = read(engine, planned)
+    assert len(found.runs) == 1
+    assert any("ran before" in text for text in found.plan.warnings)
+
+
+def test_an_empty_result_reads_as_one(engine: Engine, planned: int) -> None:
+    found = read(engine, planned)
+    assert found.result.verdict is None
+    assert isinstance(found.result, ExperimentResult)
+    assert found.result.sentence == "No run of the candidate counts yet; 2 a side are planned."
+    assert found.winner_run_id is None
+    with read_session(engine) as session:
+        assert session.get_one(RunRow, found.baseline_run_id).step_time_ms == pytest.approx(USUAL_MS, rel=0.01)
