@@ -15,6 +15,8 @@ from app.history.routes import router as history_pages
 from app.leaderboards.api import router as leaderboards_api
 from app.leaderboards.routes import router as leaderboard_pages
 from app.overview.routes import router as overview_pages
+from app.playbook.api import router as rules_api
+from app.playbook.routes import router as playbook_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
 from app.recommendations.advise import first_suggestion
@@ -84,6 +86,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         verdict_api,
         reports_api,
         suggestions_api,
+        rules_api,
         upgrade_api,
         definitions_api,
         compare_api,
@@ -94,6 +97,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         run_forms,
         run_decisions,
         suggestion_pages,
+        playbook_pages,
         projects_pages,
         upgrade_pages,
         history_pages,

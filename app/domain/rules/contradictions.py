@@ -12,7 +12,10 @@ PATH = Path(__file__).resolve().parent / "contradictions.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two statements with their sources (keys of sources.yaml), and which of them counts how."""
+    """Two statements with their sources (keys of sources.yaml), and which of them counts how.
+
+    `measurable`: they disagree about what is faster, which a matched A/B settles.
+    """
 
     rules: tuple[str, ...]
     older: str
@@ -20,6 +23,7 @@ class Contradiction:
     newer: str
     newer_sources: tuple[str, ...]
     kept: str
+    measurable: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -34,6 +38,7 @@ def contradictions() -> tuple[Contradiction, ...]:
             newer=row["newer"],
             newer_sources=tuple(row["newer_sources"]),
             kept=row["kept"],
+            measurable=row.get("measurable") is True,
         )
         for row in rows
     )

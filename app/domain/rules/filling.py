@@ -19,6 +19,11 @@ def filled(text: str, values: Mapping[str, object]) -> str:
     return _PLACE.sub(place, text)
 
 
+def with_names(text: str) -> str:
+    """The text of a rule without a run: the names of its facts, in backticks, in their places."""
+    return _PLACE.sub(lambda match: f"`{match['name']}`", text)
+
+
 def fact_text(value: object, form: str = "") -> str:
     """A fact as a person reads it; `form` as in Python's format, for numbers."""
     if isinstance(value, bool) or value is None:

@@ -1,0 +1,178 @@
+"""The playbook at the public door: the list, one rule whole, counts of what became of it here, a team's files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.domain.rules.load import built_in_rules
+from app.main import create_app
+from app.playbook.firings import ask_next_runs
+from app.settings import Settings
+from app.storage.database import transaction
+from app.storage.experiment_tables import ExperimentRow, ExperimentRunRow
+from app.storage.tables import RunRow
+from tests.domain.rules.builders import GOOD, SOURCES
+from tests.recommendations.advised import PROFILED, PROJECT, make_advised
+from tests.runs.uploading import assert_problem
+
+RULES = built_in_rules().rules
+
+
+def listed(client: TestClient, **query: str) -> dict[str, Any]:
+    answer = client.get("/api/v1/rules", params={"page_size": "500", **query})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def ids(client: TestClient, **query: str) -> list[str]:
+    return [one["rule"] for one in listed(client, **query)["rules"]]
+
+
+@pytest.fixture
+def tried(engine: Engine, settings: Settings) -> dict[str, int]:
+    """Two runs with exposed communication, and an A/B of the overlap: 31.31 s against 25 s."""
+    with transaction(engine) as session:
+        runs = [make_advised(session, metadata_stated=PROFILED, ms=ms) for ms in (31_300.0, 31_310.0)]
+        faster = make_advised(session, fields={"ep_overlap": True}, ms=25_000.0, purpose="experiment")
+    ask_next_runs(engine, settings)
+    return {"run": runs[1], "faster": faster}
+
+
+def test_every_rule_is_listed_and_has_its_page(client: TestClient) -> None:
+    told = listed(client)
+    assert {one["rule"] for one in told["rules"]} == set(RULES)
+    assert told["total"] == len(RULES)
+    assert f"{len(RULES)} rules. 0 fired in runs that are kept here" in client.get("/playbook").text
+    for name in list(RULES)[::7]:
+        page = client.get(f"/playbook/{name}")
+        assert page.status_code == 200, name
+        assert 'id="source"' in page.text
+        assert client.get(f"/api/v1/rules/{name}").json()["when"] == RULES[name].when.source
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"q": "eo-enable"}, "eo-enable"),
+        ({"q": "OVERLAP expert communication"}, "eo-enable"),
+        ({"q": "--overlap-moe-expert-parallel-comm"}, "eo-enable"),
+        ({"q": "comm_overlap.overlap_moe_expert_parallel_comm=true"}, "eo-enable"),
+        ({"q": "T_comm"}, "eo-enable"),
+        ({"q": "Z-zoo overlap"}, "eo-enable"),
+        ({"q": "--fake-init-process-group"}, "fit-fake-pg-flag"),
+        ({"phase": "retune", "wall": "communication", "kind": "candidate", "confidence": "high"}, "eo-enable"),
+        ({"origin": "built-in", "only": "disputed"}, "eo-enable"),
+    ],
+)
+def test_a_rule_is_found_by_its_words_flags_sources_and_filters(
+    client: TestClient, query: dict[str, str], found: str
+) -> None:
+    assert found in ids(client, **query)
+    assert len(ids(client, **query)) < len(RULES)
+
+
+def test_wrong_filters_are_named_and_unknown_rules_are_not_found(client: TestClient) -> None:
+    assert_problem(client.get("/api/v1/rules?phase=later"), 422)
+    assert client.get("/playbook?sort=none").status_code == 422
+    assert client.get("/playbook?page=x").status_code == 422
+    assert_problem(client.get("/api/v1/rules/no-such-rule"), 404)
+    assert client.get("/playbook/no-such-rule").status_code == 404
+    assert "No rule matches" in client.get("/playbook?q=nothing-has-these-words").text
+    assert "past the end" in client.get("/playbook?page=99").text
+
+
+def test_fired_tried_and_paid_off_are_counted(client: TestClient, tried: dict[str, int]) -> None:
+    (one,) = (row for row in listed(client)["rules"] if row["rule"] == "eo-enable")
+    assert (one["fired"], one["tried"], one["paid_off"]) == (2, 1, 1)
+    assert ids(client, only="paid_off") == ["eo-enable"]
+    assert ids(client, sort="paid_off")[0] == "eo-enable"
+    assert "eo-enable" in ids(client, only="fired", project=PROJECT)
+    assert ids(client, only="fired", project="another") == []
+    whole = client.get("/api/v1/rules/eo-enable").json()
+    (measured,) = whole["measured_here"]
+    assert (measured["n"], measured["runs"]) == (1, [tried["faster"]])
+    assert measured["median_gain_pct"] == pytest.approx(25.2, abs=0.1)
+    assert whole["last_fired"][0]["run_id"] == tried["run"]
+    page = client.get("/playbook/eo-enable").text
+    assert f'href="/runs/{tried["run"]}/next/eo-enable"' in page
+    assert "+25.2 % throughput" in page
+    assert "tried 1 time, paid off 1 time" in page
+
+
+def test_what_was_measured_here_overrides_what_is_published(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_advised(session)
+        make_advised(session, fields={"ep_overlap": True}, ms=40_000.0, purpose="experiment")
+    told = client.get("/api/v1/rules/eo-enable").json()
+    assert (told["tried"], told["paid_off"]) == (1, 0)
+    assert told["overridden"].startswith("Measured here it lost")
+    assert "which outranks" in client.get("/playbook/eo-enable").text
+
+
+def test_an_experiment_and_its_own_ab_count_once(client: TestClient, engine: Engine, tried: dict[str, int]) -> None:
+    with transaction(engine) as session:
+        run = session.get_one(RunRow, tried["run"])
+        for number, (rule, state) in enumerate(
+            (("eo-enable", "accepted"), ("host-gc", "accepted"), ("host-gc", "rejected"), ("host-gc", "planned"))
+        ):
+            row = ExperimentRow(
+                project_id=run.project_id, baseline_run_id=tried["run"], rule_id=rule, title="x", stack_key="",
+                baseline_key="", tag=f"x-{number}", state=state, created_by="Ada",
+            )  # fmt: skip
+            session.add(row)
+            session.flush()
+            joined = {"run_id": tried["faster"], "side": "candidate", "joined_by": "tag"}
+            if rule == "eo-enable":
+                session.add(ExperimentRunRow(experiment_id=row.id or 0, **joined))
+    counts = {one["rule"]: (one["tried"], one["paid_off"]) for one in listed(client)["rules"]}
+    assert counts["eo-enable"] == (1, 1)
+    assert counts["host-gc"] == (2, 1)
+    assert "3 experiments planned from it, 2 ended" in client.get("/playbook/host-gc").text
+
+
+def test_a_dispute_says_which_statement_counts_and_by_what(client: TestClient) -> None:
+    (dispute,) = client.get("/api/v1/rules/prec-hopper").json()["disputes"]
+    assert dispute["counts"] == "newer"
+    assert "published evidence stands above a founding document" in dispute["because"]
+    assert dispute["because"] in client.get("/playbook/prec-hopper").text
+
+
+def test_thresholds_are_our_own_defaults_or_set_here(client: TestClient, settings: Settings) -> None:
+    assert "our default, no source gives one" in client.get("/playbook").text
+    assert "our default, no source gives one" in client.get("/playbook/eo-enable").text
+    other = create_app(settings.model_copy(update={"t_comm": 0.2}))
+    page = TestClient(other).get("/playbook/eo-enable").text
+    assert "set here by THREEWALLS_T_COMM; our default is 0.1" in page
+    told = TestClient(other).get("/api/v1/rules").json()["thresholds"]
+    assert {one["name"]: one["value"] for one in told}["T_comm"] == 0.2
+    other.state.engine.dispose()
+
+
+def test_a_teams_rules_are_shown_as_its_own_and_a_wrong_file_with_where_and_why(
+    settings: Settings, tmp_path: Path
+) -> None:
+    text = GOOD.replace("M-arg", "wiki")
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    (folder / "sources.yaml").write_text(SOURCES.replace("M-arg", "wiki"))
+    (folder / "ours.yaml").write_text(
+        text.replace("scale-vpp-small", "ours-vpp-small").replace("title: A virtual", "title: <b>A</b> virtual")
+        + text.replace("scale-vpp-small", "scale-sp-needs-tp")
+        + "  overrides: Our trainer <i>pads</i>.\n"
+    )
+    (folder / "broken.yaml").write_text(text.replace("phase: scale", "phase: <script>"))
+    app = create_app(settings.model_copy(update={"rules_dir": str(folder)}))
+    client = TestClient(app)
+    page = client.get("/playbook").text
+    assert "1 file of your own rules is left out" in page
+    assert "broken.yaml:2" in page
+    assert "254 rules, 2 of them a team" in page
+    assert ids(client, origin="team") == ["ours-vpp-small", "scale-sp-needs-tp"]
+    assert [one["line"] for one in listed(client)["left_out"]] == [2]
+    assert "Our trainer &lt;i&gt;pads&lt;/i&gt;." in client.get("/playbook/scale-sp-needs-tp").text
+    assert "<b>A</b>" not in client.get("/playbook?origin=team").text + client.get("/playbook/ours-vpp-small").text
+    app.state.engine.dispose()
