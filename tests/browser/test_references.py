@@ -95,6 +95,36 @@ def test_a_figure_is_corrected_and_withdrawn_without_script(open_page: OpenPage,
     expect(page.get_by_role("button", name="Withdraw")).to_be_hidden()
 
 
+def test_a_withdrawn_figure_keeps_its_address_and_says_why(open_page: OpenPage) -> None:
+    page = open_page("/references")
+    contract = {"model": "Mixtral-8x7B", "gpu": "A100", "gpus": 32, "precision": "bf16"}
+    told = {"author": "Ada", "measured_by": "Lab", "source": "A table", "date": "2026-09", "tflops_per_gpu": 99.5}
+    number = page.request.post("/api/v1/references", data=told | {"contract": contract}).json()["id"]
+    page.goto(f"/references/{number}")
+    page.get_by_text("Withdraw it", exact=True).click()
+    withdraw = page.locator(".withdraw")
+    withdraw.get_by_label("Your name", exact=True).fill("Grace")
+    withdraw.get_by_label("Reason", exact=True).fill("of another model")
+    withdraw.get_by_role("button", name="Withdraw").click()
+    expect(page.get_by_text("Withdrawn by Grace")).to_contain_text("of another model")
+    listed = page.request.get("/api/v1/references?gpu=A100&model=Mixtral-8x7B&kind=own").json()["items"]
+    assert number not in [one["id"] for one in listed]
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_what_a_table_says_stands_inside_of_it(open_page: OpenPage, ids: dict[str, str], width: int) -> None:
+    page = open_page("/references", width=width)
+    dates = page.locator(".reference-table tbody td:last-child")
+    edge = page.locator(".reference-table").bounding_box()
+    date = dates.first.bounding_box()
+    assert edge
+    assert date
+    assert date["x"] + date["width"] <= edge["x"] + edge["width"] + 1
+    page.goto(f"/references/nearest?run={ids['run']}")
+    fields = page.get_by_role("region", name="Fields that differ")
+    assert fields.evaluate("table => table.scrollWidth <= table.clientWidth")
+
+
 def test_the_claim_check_comes_when_the_run_page_shows_it(open_page: OpenPage, ids: dict[str, str]) -> None:
     page = open_page(f"/runs/{ids['run']}")
     page.locator("#reference").scroll_into_view_if_needed()
