@@ -59,6 +59,10 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--data", type=Path, metavar="DIR", help=f"folder for all data (default: {DATA_VARIABLE}, or {folder})"
         )
+    rules = commands.add_parser("check-rules", help="check a team's own rule files, without a server")
+    rules.add_argument(
+        "folder", nargs="?", type=Path, metavar="DIR", help="where they are (default: THREEWALLS_RULES_DIR)"
+    )
     add_commands(commands)
     return parser
 
@@ -101,6 +105,12 @@ def _rebuild_standings(options: argparse.Namespace, settings: Settings) -> int:
     from app.leaderboards.rebuild import rebuild_standings
 
     return rebuild_standings(settings, check=options.check)
+
+
+def _check_rules(options: argparse.Namespace, settings: Settings) -> int:
+    from app.playbook.check_rules import check_rules
+
+    return check_rules(options.folder, settings)
 
 
 def _analyze(options: argparse.Namespace, settings: Settings) -> int:
@@ -155,6 +165,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], int | None]] = {
     "demo": _demo,
     "migrate": _migrate,
     "rebuild-standings": _rebuild_standings,
+    "check-rules": _check_rules,
     "analyze": _analyze,
     "compare": _compare,
 }

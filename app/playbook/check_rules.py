@@ -1,0 +1,46 @@
+"""`threewalls check-rules`: a team's rule files, checked before a service reads them. For CI; asks no database."""
+
+import sys
+from pathlib import Path
+
+from app.domain.numbers import counted
+from app.domain.rules.load import SOURCES, built_in_rules
+from app.domain.rules.team import TeamRules, with_team
+from app.errors import InvalidMetadata, Unavailable
+from app.settings import Settings
+from app.storage.rules_in_force import read_folder
+
+FINE, WRONG = 0, 1
+
+
+def check_rules(folder: Path | None, settings: Settings) -> int:
+    """Print every mistake with file, line and what to do, and answer 1; 0 when there is none.
+
+    Raises InvalidMetadata without a folder, Unavailable when it holds no rule file or cannot be read.
+    """
+    if folder is None and not settings.rules_dir:
+        raise InvalidMetadata("Name the folder of the rule files, or set THREEWALLS_RULES_DIR.")
+    folder = Path(settings.rules_dir) if folder is None else folder
+    if not folder.is_dir():
+        raise InvalidMetadata(f"{folder} is no folder.")
+    try:
+        texts = read_folder(folder)
+    except OSError as error:
+        raise Unavailable(f"{error.filename} cannot be read: {error.strerror}.") from error
+    if not texts.keys() - {SOURCES}:
+        raise Unavailable(f"{folder} holds no rule file: they end in .yaml, as docs/rules.md says.")
+    found = with_team(built_in_rules(), texts)
+    for mistake in found.mistakes:
+        print(f"{folder / mistake.file}:{str(mistake).removeprefix(mistake.file + ':')}")
+    if found.mistakes:
+        files = counted(len(found.files_left_out), "file")
+        print(f"{counted(len(found.mistakes), 'mistake')} in {files}; a service would leave it out.", file=sys.stderr)
+        return WRONG
+    print(_told(found, len(texts.keys() - {SOURCES})))
+    return FINE
+
+
+def _told(found: TeamRules, files: int) -> str:
+    team = sum(rule.origin == "team" for rule in found.book.rules.values())
+    replaced = f", {len(found.replaced)} in place of the service's own" if found.replaced else ""
+    return f"{counted(team, 'rule')} in {counted(files, 'file')}, no mistake{replaced}."

@@ -1,0 +1,61 @@
+"""`threewalls check-rules`: exit codes, and a line a mistake that an editor can follow."""
+
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.settings import get_settings
+from tests.domain.rules.builders import GOOD, SOURCES
+
+OURS = GOOD.replace("scale-vpp-small", "ours-vpp-small").replace("M-arg", "wiki")
+
+
+@pytest.fixture(autouse=True)
+def fresh_settings() -> None:
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "sources.yaml").write_text(SOURCES.replace("M-arg", "wiki"))
+    return tmp_path
+
+
+def test_files_without_a_mistake_are_fine(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "ours.yaml").write_text(OURS)
+    (folder / "more.yaml").write_text(
+        OURS.replace("ours-vpp-small", "scale-sp-needs-tp") + "  overrides: Our trainer pads.\n"
+    )
+    assert main(["check-rules", str(folder)]) == 0
+    assert capsys.readouterr().out == "2 rules in 2 files, no mistake, 1 in place of the service's own.\n"
+
+
+def test_each_mistake_is_a_line_with_file_line_rule_and_what_to_do(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "ours.yaml").write_text(OURS.replace("[wiki]", "[]").replace("pp == 1", "stages == 1"))
+    assert main(["check-rules", str(folder)]) == 1
+    told = capsys.readouterr()
+    first, *_ = told.out.splitlines()
+    assert (
+        first
+        == f"{folder}/ours.yaml:2: ours-vpp-small: has no source: name at least one key of sources.yaml under `sources`"
+    )
+    assert "which is no known fact" in told.out
+    assert "in 1 file; a service would leave it out." in told.err
+
+
+def test_the_folder_of_the_setting_is_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "ours.yaml").write_text(OURS)
+    monkeypatch.setenv("THREEWALLS_RULES_DIR", str(folder))
+    assert main(["check-rules"]) == 0
+
+
+def test_no_folder_is_a_wrong_command_and_an_empty_one_cannot_be_checked(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-rules"]) == 2
+    assert main(["check-rules", str(folder / "none")]) == 2
+    assert main(["check-rules", str(folder)]) == 3
+    assert "holds no rule file" in capsys.readouterr().err
