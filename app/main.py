@@ -17,6 +17,8 @@ from app.leaderboards.routes import router as leaderboard_pages
 from app.overview.routes import router as overview_pages
 from app.playbook.api import router as rules_api
 from app.playbook.routes import router as playbook_pages
+from app.planner.api import router as plan_api
+from app.planner.routes import router as plan_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
 from app.recommendations.advise import first_suggestion
@@ -91,6 +93,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         definitions_api,
         compare_api,
         references_api,
+        plan_api,
         scaling_api,
         overview_pages,
         runs_pages,
@@ -106,6 +109,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         definitions_pages,
         compare_pages,
         references_pages,
+        plan_pages,
         scaling_pages,
         glossary,
         reference,

@@ -11,6 +11,8 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
 from app.domain.contract.fields import FIELDS, METRICS
+from app.domain.planning.link import plan_address
+from app.domain.planning.request import REQUIRED
 from app.domain.run import Metric, Timer
 from app.errors import FieldError, InvalidQuery
 from app.runs import chart_data, contract_view, log_view, sentences, slices_view, timer_chart
@@ -108,6 +110,12 @@ class RunPage:
     @property
     def contract(self) -> tuple[contract_view.ContractGroup, ...]:
         return contract_view.contract_groups(self.run.contract, self.run.unknown)
+
+    @property
+    def plan_address(self) -> str:
+        """The planner, filled in with the run's own facts; "" while too little is known to plan with."""
+        values = {name: stated.value for name, stated in self.run.contract.items()}
+        return plan_address(values) if all(values.get(name) for name in ("model", *REQUIRED)) else ""
 
     @property
     def unknown_stack(self) -> list[str]:

@@ -4,6 +4,7 @@ The same identities as `constraints.py`, one bit each: a test holds the two agai
 chosen per PP (`splits.py`), so a combination is one row whatever VPP sizes it allows.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from app.domain.planning.constraints import BY_ID, judge
 from app.domain.planning.layout import Layout, first_cp
-from app.domain.planning.request import PlanRequest
+from app.domain.planning.request import InvalidPlan, PlanRequest
 from app.domain.planning.splits import Split, choose, splits_of, unsplit
 from app.domain.rules.hardware import FACTS
 from app.domain.run import IntArray
@@ -22,6 +23,8 @@ BITS = {name: 1 << place for place, name in enumerate(BY_ID)}
 _OF_SPLIT = (
     "scale-layers-pp", "scale-vpp-divisible", "scale-interleave-pp", "scale-layout-invalid", "scale-vpp-sources",
 )  # fmt: skip
+MOST = 1_000_000
+"""Far more than any model and cluster that was built leaves; numbers with very many divisors would fill the memory."""
 _ETP = (1, 2, 4, 8)
 """Experts are cut by width last, and never over more than the GPUs of a node."""
 _CP_BEYOND = 2
@@ -74,9 +77,16 @@ def chosen_split(request: PlanRequest, pp: int, *, interleaved: bool) -> Split:
 
 
 def candidates(request: PlanRequest) -> Candidates:
-    """All combinations that are worth trying: divisors of what they must divide, and whatever is fixed."""
-    degrees = _degrees(request)
-    parts = [_of_stages(request, pp, degrees) for pp in _pp_values(request)]
+    """All combinations that are worth trying: divisors of what they must divide, and whatever is fixed.
+
+    Raises InvalidPlan when they are more than `MOST`.
+    """
+    degrees, stages = _degrees(request), _pp_values(request)
+    count = math.prod(map(len, degrees)) * len(stages)
+    if count > MOST:
+        why = f"leaves {count} combinations of degrees to try, more than {MOST}. Fix TP, CP, PP or EP as well"
+        raise InvalidPlan({"gpus": why})
+    parts = [_of_stages(request, pp, degrees) for pp in stages]
     mesh = Mesh(*(np.concatenate(columns) for columns in zip(*(part.mesh for part in parts), strict=True)))
     broken = np.concatenate([part.broken for part in parts])
     return Candidates(mesh, broken, np.concatenate([part.virtual for part in parts]))

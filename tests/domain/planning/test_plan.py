@@ -1,6 +1,8 @@
 """What is offered and in which order, what is rejected and why, and that both ways of checking say the same."""
 
 import random
+import re
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -18,6 +20,7 @@ from app.domain.planning.splits import written_layout
 from app.domain.reference_points import published
 from app.domain.rules.engine import evaluate
 from app.domain.rules.load import built_in_rules
+from app.domain.run import Value
 from tests.domain.planning.asked import DEEPSEEK, EXPERTS_64, QWEN_30B, QWEN_235B, plan, request
 
 GPUS = (1, 3, 8, 16, 24, 72, 96, 128, 256, 1000)
@@ -205,7 +208,7 @@ def test_the_nearest_published_layouts_come_first() -> None:
 
 
 def test_the_address_of_a_run_is_read_back_as_its_facts() -> None:
-    values = {
+    values: dict[str, Value] = {
         "model": "DeepSeek-V3", "gpu": "H100", "gpus": 256, "seq_len": 4096, "gbs": 8192, "mbs": 1, "tp": 1, "pp": 8,
         "vpp": 4, "cp": 1, "ep": 32, "etp": 1, "pp_layout": "Et*3|(tt|)*29m|L", "mtp": 1, "num_layers": 61,
         "container": "x", "pp_account": (),
@@ -228,3 +231,15 @@ def test_divisors_are_whole_and_rising() -> None:
     assert divisors(12) == (1, 2, 3, 4, 6, 12)
     assert divisors(1) == (1,)
     assert np.all(np.diff(divisors(110_880)) > 0)
+
+
+def test_what_leaves_too_many_combinations_is_refused_with_what_to_fix() -> None:
+    many = {"model": "ours", "num_layers": 1000, "num_attention_heads": 2520, "num_experts": 5040, "gpu": "GB200"}
+    with pytest.raises(InvalidPlan, match="Fix TP, CP, PP or EP as well"):
+        plan(many, gpus=110_880, seq_len=55_440 * 32)
+    assert plan(many, gpus=110_880, seq_len=55_440 * 32, tp=1, cp=1, pp=1).tried < 1000
+
+
+def test_every_constraint_is_documented() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "planner.md").read_text(encoding="utf-8")
+    assert {one.id for one in CONSTRAINTS} == set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE))

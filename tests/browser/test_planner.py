@@ -1,0 +1,53 @@
+"""The planner in a browser: fill in, read, copy, share; axe, phone, dark, no script."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from tests.browser.conftest import House, OpenPage
+
+DEEPSEEK = "/plan?model=DeepSeek-V3&mtp=1&gpu=H100&gpus=256&seq_len=4096&gbs=8192"
+BROKEN = "/plan?model=Qwen3-30B-A3B&gpu=H100&gpus=24&seq_len=4096&tp=3&pp=2&cp=1&ep=16"
+NOTHING = "/plan?model=Qwen3-30B-A3B&gpu=H100&gpus=30&seq_len=4096&gbs=7&pp=7"
+ADDRESSES = ("/plan", DEEPSEEK, BROKEN, NOTHING, "/plan?gpus=x")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_axe_finds_nothing_and_a_phone_scrolls_in_one_direction(open_page: OpenPage, address: str, dark: bool) -> None:
+    page = open_page(address, dark=dark, width=390 if dark else 1440)
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") <= (390 if dark else 1440)
+
+
+def test_the_form_is_filled_in_and_its_answer_can_be_shared_without_script(open_page: OpenPage) -> None:
+    page = open_page("/plan", script=False)
+    page.get_by_label("Model", exact=True).fill("DeepSeek-V3")
+    page.get_by_label("GPU", exact=True).select_option("H100")
+    for label, text in (("GPUs", "256"), ("Sequence length", "4096"), ("Global batch", "8192"), ("MTP layers", "1")):
+        page.get_by_label(label, exact=True).fill(text)
+    page.get_by_role("button", name="Plan").click()
+    expect(page).to_have_url(re.compile("gpus=256"))
+    expect(page.locator(".answer")).to_contain_text("To begin with: TP1 PP8 VPP4 CP1 EP32 ETP1.")
+    expect(page.get_by_role("region", name="Megatron-LM flags of TP1 PP8 VPP4 CP1 EP32 ETP1")).to_contain_text(
+        "--pipeline-model-parallel-layout 'Et|(tt|)*30mL'"
+    )
+    page.get_by_role("link", name="This layout by itself").first.click()
+    expect(page.locator("#given")).to_contain_text("satisfies every identity")
+
+
+def test_flags_are_copied(open_page: OpenPage) -> None:
+    page = open_page(DEEPSEEK)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#offers .offer").first.get_by_role("button", name="Copy").first.click()
+    assert "--expert-model-parallel-size 32" in page.evaluate("navigator.clipboard.readText()")
+
+
+def test_a_run_leads_to_its_own_layout(open_page: OpenPage, house: House) -> None:
+    page = open_page(f"/runs/{house.make_run(project='planner')}")
+    page.get_by_role("link", name="Plan layout").click()
+    expect(page.locator("#given")).to_contain_text("TP1 PP1 CP1 EP16 ETP1")
+    expect(page.get_by_label("Global batch", exact=True)).to_have_value("1024")

@@ -1,0 +1,116 @@
+"""The planner at the public door: a page to share, the same as JSON, refusals that say what to do, and a run's link."""
+
+import html
+import re
+from typing import Any
+
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.storage.database import transaction
+from tests.builders import make_run
+from tests.runs.uploading import assert_problem
+
+DEEPSEEK = {"model": "dsv3", "mtp": "1", "gpu": "H100", "gpus": "256", "seq_len": "4096", "gbs": "8192"}
+WRONG = {
+    "model": "Qwen3-30B-A3B",
+    "gpu": "H100",
+    "gpus": "24",
+    "seq_len": "4096",
+    "tp": "2",
+    "pp": "2",
+    "cp": "1",
+    "ep": "8",
+}
+
+
+def planned(client: TestClient, **query: str) -> dict[str, Any]:
+    answer = client.get("/api/v1/plan", params=query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def page(client: TestClient, query: dict[str, str]) -> str:
+    answer = client.get("/plan", params=query, headers={"Accept": "text/html"})
+    assert answer.status_code == 200
+    return html.unescape(answer.text)
+
+
+def test_the_api_offers_layouts_best_first_with_their_flags(client: TestClient) -> None:
+    found = planned(client, **DEEPSEEK)
+    first = found["offers"][0]
+    assert [first[name] for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "edp")] == [1, 8, 4, 1, 32, 1, 32, 1]
+    assert first["pp_layout"] == "Et|(tt|)*30mL"
+    assert "--expert-model-parallel-size 32" in first["megatron_lm"]
+    assert "model.expert_model_parallel_size=32" in first["megatron_bridge"]
+    assert (found["given"], found["closest"], found["first_cp"]) == (None, [], 1)
+    assert len(found["offers"]) == 50
+    assert sum(one["alone"] for one in found["rejected"]) <= found["tried"] - found["feasible"]
+    nearest = found["nearby"][0]
+    assert (nearest["layout"]["gpus"], nearest["layout"]["gpu"]) == (256, "H100")
+
+
+def test_an_offer_is_judged_the_same_at_its_own_address(client: TestClient) -> None:
+    first = planned(client, **DEEPSEEK)["offers"][0]
+    answer = client.get("/api/v1" + first["url"].removeprefix("http://testserver"))
+    given = answer.json()["given"]
+    assert given == first | {"other_vpp": given["other_vpp"]}
+    assert given["violations"] == []
+
+
+def test_a_broken_layout_has_each_constraint_named(client: TestClient) -> None:
+    given = planned(client, **WRONG)["given"]
+    assert [one["constraint"] for one in given["violations"]] == ["scale-world-identity"]
+    assert "24 GPUs do not divide into experts on ETP x EP x PP = 1 x 8 x 2 = 16" in given["violations"][0]["text"]
+    text = page(client, WRONG)
+    assert "breaks 1 constraint" in text
+    assert "GPUs divide into both meshes." in text
+    assert "Others for the same work" in text
+
+
+def test_what_cannot_be_understood_is_refused_by_field(client: TestClient) -> None:
+    assert_problem(client.get("/api/v1/plan?gpu=H100&gpus=many&seq_len=4096&model=mine"), 422, field="gpus")
+    assert_problem(client.get("/api/v1/plan?gpu=H100&gpus=8&seq_len=4096&model=mine"), 422, field="num_layers")
+    assert_problem(client.get("/api/v1/plan"), 422, field="model")
+    assert_problem(client.get("/api/v1/plan?speed=9"), 422, field="speed")
+    answer = client.get("/plan?model=<b>mine&gpus=many&speed=9", headers={"Accept": "text/html"})
+    assert answer.status_code == 422
+    assert "<b>mine" not in answer.text
+    for said in ("Correct what is marked below", "must be a whole number of at least 1", "<code>speed</code>"):
+        assert said in answer.text
+
+
+def test_the_empty_page_says_how_to_begin_and_its_examples_work(client: TestClient) -> None:
+    text = page(client, {})
+    assert "Nothing is planned yet" in text
+    for address in re.findall(r'<a href="(/plan\?[^"]+)"', text):
+        assert "Layouts to begin with" in client.get(address).text
+
+
+def test_where_nothing_is_feasible_the_closest_layouts_say_why(client: TestClient) -> None:
+    query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "30", "seq_len": "4096", "gbs": "7", "pp": "7"}
+    assert planned(client, **query)["offers"] == []
+    text = page(client, query)
+    assert "What comes closest" in text
+    assert "None of" in text
+
+
+def test_a_run_links_to_the_planner_with_its_own_facts(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_run(session)
+    text = html.unescape(client.get(f"/runs/{run}").text)
+    (address,) = re.findall(r'href="(/plan\?[^"]+)">Plan layout', text)
+    for fact in ("model=Qwen3-30B-A3B", "gpus=16", "ep=16", "gbs=1024"):
+        assert fact in address
+    told = page(client, dict(pair.split("=") for pair in address.removeprefix("/plan?").split("&")))
+    assert "TP1 PP1 CP1 EP16 ETP1 satisfies every identity." in told
+    assert f'href="/runs/{run}"' in told  # a run of this service, among the layouts that were used
+    assert client.get("/api/v1" + address).json()["given"]["edp"] == 1
+
+
+def test_a_quarantined_run_is_no_example(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_run(session, quarantine="broken node", quarantined_by="Ada")
+    query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096"}
+    assert f'href="/runs/{run}"' not in page(client, query)
