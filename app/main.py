@@ -10,6 +10,7 @@ from app.compare.api import router as compare_api
 from app.compare.routes import router as compare_pages
 from app.definitions.api import router as definitions_api
 from app.definitions.routes import router as definitions_pages
+from app.experiments.api import router as experiments_api
 from app.history.api import router as history_api
 from app.history.routes import router as history_pages
 from app.leaderboards.api import router as leaderboards_api
@@ -88,6 +89,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         verdict_api,
         reports_api,
         suggestions_api,
+        experiments_api,
         rules_api,
         upgrade_api,
         definitions_api,

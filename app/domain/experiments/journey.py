@@ -4,7 +4,8 @@ The root is the run that the first experiment began from. Each experiment is an 
 where its winner was accepted and later experiments began from it, the tree goes on there.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.experiments.values import Gain, KnobChange, State
@@ -16,7 +17,7 @@ Mark = Literal["", "root", "winner", "current"]
 class JourneyNode:
     """One configuration, by the run that stands for it: `run_id` None while no run of it counts yet.
 
-    `gain_from_root`: throughput against the root in percent, by the steps on the way; None where one is not measured.
+    `gain_from_root_pct`: throughput against the root, by the steps on the way; None where one is not measured.
     `on_path`: on the way from the root to where the journey stands now.
     """
 
@@ -55,3 +56,108 @@ class Journey:
     nodes: tuple[JourneyNode, ...]
     edges: tuple[JourneyEdge, ...]
     current_run_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class JourneyRun:
+    """What is shown of a run."""
+
+    run_id: int
+    name: str
+    step_time_ms: float | None
+    tokens_per_s_per_gpu: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JourneyStep:
+    """An experiment of the journey. `candidate`: the run that stands for its candidate, None while none counts."""
+
+    experiment_id: int
+    parent_id: int | None
+    title: str
+    knobs: tuple[KnobChange, ...]
+    state: State
+    gain: Gain | None
+    evidence_level: str
+    winner: str
+    candidate: JourneyRun | None
+
+
+def make_journey(run_id: int, project: str, root: JourneyRun, steps: Sequence[JourneyStep]) -> Journey:
+    """`steps`: all experiments that began from `root`, or from a candidate of one of them, in any order.
+
+    A step whose parent is not among them begins from the root.
+    """
+    known = {step.experiment_id for step in steps}
+    children: dict[int | None, list[JourneyStep]] = {}
+    for step in sorted(steps, key=lambda one: one.experiment_id):
+        children.setdefault(step.parent_id if step.parent_id in known else None, []).append(step)
+    path = _path(children)
+    walked = list(_walk(children, None, 0.0, 1))
+    nodes = [_node(root, _key(None), "root", gain=0.0, depth=0)]
+    nodes += [
+        _node(step.candidate, _key(step.experiment_id), "winner" if step.state == "accepted" else "", gain, depth)
+        for step, gain, depth in walked
+    ]
+    current = path[-1].candidate if path and path[-1].candidate is not None else root
+    on_path = {_key(None), *(_key(step.experiment_id) for step in path)}
+    last = _key(path[-1].experiment_id) if path else _key(None)
+    marked = tuple(
+        replace(node, on_path=node.key in on_path, mark="current" if node.key == last and path else node.mark)
+        for node in nodes
+    )
+    return Journey(run_id, project, marked, tuple(_edge(step, known) for step, _, _ in walked), current.run_id)
+
+
+def _walk(
+    children: Mapping[int | None, Sequence[JourneyStep]], parent: int | None, gain: float | None, depth: int
+) -> Iterator[tuple[JourneyStep, float | None, int]]:
+    """Each step before those that come from it, with the gain from the root and its depth."""
+    for step in children.get(parent, ()):
+        own = _together(gain, step.gain)
+        yield step, own, depth
+        yield from _walk(children, step.experiment_id, own, depth + 1)
+
+
+def _together(before_pct: float | None, gain: Gain | None) -> float | None:
+    """Two gains one after the other: 10 % and 10 % are 21 %."""
+    if before_pct is None or gain is None:
+        return None
+    return 100 * ((1 + before_pct / 100) * (1 + gain.pct / 100) - 1)
+
+
+def _path(children: Mapping[int | None, Sequence[JourneyStep]]) -> list[JourneyStep]:
+    """The accepted steps from the root to where the journey stands: of several the one accepted last counts."""
+    path: list[JourneyStep] = []
+    parent: int | None = None
+    while accepted := [step for step in children.get(parent, ()) if step.state == "accepted"]:
+        path.append(accepted[-1])
+        parent = accepted[-1].experiment_id
+    return path
+
+
+def _key(experiment_id: int | None) -> str:
+    return "root" if experiment_id is None else f"experiment-{experiment_id}"
+
+
+def _node(run: JourneyRun | None, key: str, mark: Mark, gain: float | None, depth: int) -> JourneyNode:
+    if run is None:
+        return JourneyNode(key, None, "no run yet", None, None, mark, gain_from_root_pct=gain, depth=depth)
+    return JourneyNode(
+        key, run.run_id, run.name, run.step_time_ms, run.tokens_per_s_per_gpu, mark, gain_from_root_pct=gain,
+        depth=depth,
+    )  # fmt: skip
+
+
+def _edge(step: JourneyStep, known: set[int]) -> JourneyEdge:
+    return JourneyEdge(
+        source=_key(step.parent_id if step.parent_id in known else None),
+        target=_key(step.experiment_id),
+        experiment_id=step.experiment_id,
+        title=step.title,
+        knobs=step.knobs,
+        state=step.state,
+        gain=step.gain,
+        evidence_level=step.evidence_level,
+        winner=step.winner,
+    )

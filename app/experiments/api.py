@@ -1,0 +1,97 @@
+"""`/api/v1/experiments` and `/api/v1/journeys`: planned A/Bs, their results, and the tree that they make."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from sqlalchemy import Engine
+
+from app.domain.experiments.journey_text import dot, mermaid
+from app.errors import FieldError, InvalidChange
+from app.experiments.api_models import (
+    ExperimentChangeIn,
+    ExperimentId,
+    ExperimentIn,
+    ExperimentListOut,
+    ExperimentOut,
+    ExperimentQuery,
+)
+from app.experiments.decide import accept, reject, set_runs_each, withdraw
+from app.experiments.journey_models import JourneyOut
+from app.experiments.plan import plan_experiment
+from app.experiments.proposal import Wish
+from app.experiments.queries import journey_of
+from app.storage.database import read_session
+from app.storage.experiments import ExperimentFilter, find_experiments, get_experiment
+from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.problems import as_content, documented
+from app.web.templating import public_address
+
+router = APIRouter(prefix="/api/v1", tags=["experiments"])
+
+_AS_TEXT = {"mermaid": ("text/vnd.mermaid", mermaid), "dot": ("text/vnd.graphviz", dot)}
+
+
+@router.get("/experiments", responses=documented(422))
+def list_all_experiments(
+    request: Request,
+    session: ReadSession,
+    query: Annotated[ExperimentQuery, Query()],
+) -> ExperimentListOut:
+    """Experiments, newest first."""
+    wanted = ExperimentFilter(query.project, query.state or "", query.rule, query.run)
+    found = find_experiments(session, wanted, query.page, query.page_size)
+    return ExperimentListOut.of(found, public_address(request))
+
+
+@router.post("/experiments", status_code=201, responses=documented(404, 409, 422))
+def create_experiment(
+    request: Request, response: Response, engine: AppEngine, settings: AppSettings, plan: ExperimentIn
+) -> ExperimentOut:
+    """Plan an A/B from a run: with a rule that fires in it, or with knobs of your own."""
+    wish = Wish(plan.run, plan.rule, plan.knobs, plan.title, plan.effect_pct, plan.runs_each)
+    experiment_id = plan_experiment(engine, settings, wish, plan.author, plan.note)
+    response.headers["Location"] = f"/api/v1/experiments/{experiment_id}"
+    return _read(engine, experiment_id, public_address(request))
+
+
+@router.get("/experiments/{experiment_id}", responses=documented(404, 422))
+def read_experiment(request: Request, session: ReadSession, experiment_id: ExperimentId) -> ExperimentOut:
+    """One experiment: its plan, its runs and why some do not count, and its A/B as it stands."""
+    return ExperimentOut.of(get_experiment(session, experiment_id), public_address(request))
+
+
+@router.patch("/experiments/{experiment_id}", responses=documented(404, 422))
+def change_experiment(
+    request: Request, engine: AppEngine, experiment_id: ExperimentId, change: ExperimentChangeIn
+) -> ExperimentOut:
+    """Accept, reject or withdraw it, or change its number of runs. Recorded with who, when and what was before."""
+    if (change.state is None) == (change.runs_each is None):
+        message = "or `runs_each` must be given, and not both"
+        raise InvalidChange(f"state {message}. Nothing was changed.", (FieldError("state", message),))
+    if change.runs_each is not None:
+        set_runs_each(engine, experiment_id, change.runs_each, change.author, change.note)
+    elif change.state is not None:
+        decide = {"accepted": accept, "rejected": reject, "withdrawn": withdraw}[change.state]
+        decide(engine, experiment_id, change.author, change.note)
+    return _read(engine, experiment_id, public_address(request))
+
+
+@router.get(
+    "/journeys/{run_id}", response_model=JourneyOut, responses=documented(404, 422, ok=as_content("text/plain"))
+)
+def read_journey(
+    session: ReadSession,
+    run_id: Annotated[int, Path(ge=1, lt=2**31)],
+    form: Annotated[str, Query(pattern="^(json|mermaid|dot)$", alias="format")] = "json",
+) -> JourneyOut | Response:
+    """The tuning journey that a run is part of: runs as nodes, knobs as edges. Also as Mermaid or DOT."""
+    journey = journey_of(session, run_id)
+    if form not in _AS_TEXT:
+        return JourneyOut.of(journey)
+    media_type, write = _AS_TEXT[form]
+    return Response(write(journey), media_type=media_type)
+
+
+def _read(engine: Engine, experiment_id: int, base_url: str) -> ExperimentOut:
+    with read_session(engine) as session:
+        return ExperimentOut.of(get_experiment(session, experiment_id), base_url)

@@ -1,0 +1,298 @@
+"""What the API says of experiments and journeys, in types (`docs/api.md` in prose). Additions are welcome, changes are
+not."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.domain.experiments.commands import tagged, upload_command
+from app.domain.experiments.sizing import DEFAULT_EFFECT_PCT, MOST_ASKED_EACH
+from app.domain.experiments.values import SIDES, ExperimentResult, KnobChange, Side, State
+from app.experiments.proposal import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
+from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
+from app.storage.experiments import Experiment, ExperimentItem, ExperimentPage
+
+ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
+KnobValue = str | int | float | bool | list[str] | list[int] | None
+
+
+class _FromDomain(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class ExperimentQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    project: str = Field("", max_length=100)
+    state: State | None = None
+    rule: str = Field("", max_length=100)
+    run: int | None = Field(None, ge=1, lt=2**31, description="Experiments that this run belongs to.")
+    page: int = Field(1, ge=1, le=100_000)
+    page_size: int = Field(50, ge=1, le=200)
+
+
+class ExperimentIn(BaseModel):
+    """From a suggestion (`rule`), or from an idea of your own (`knobs`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run: int = Field(ge=1, lt=2**31, description="The baseline: a run with figures.")
+    rule: str = Field("", max_length=100, description="A rule that fires in the run.")
+    knobs: dict[str, KnobValue] = Field({}, description="Contract fields by name, with the values to turn them to.")
+    author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who plans it.")
+    title: str = Field("", max_length=300)
+    note: str = Field("", max_length=MAX_NOTE)
+    runs_each: int | None = Field(None, ge=1, le=MOST_ASKED_EACH, description="null: as many as `effect_pct` takes.")
+    effect_pct: float = Field(
+        DEFAULT_EFFECT_PCT,
+        ge=LEAST_EFFECT_PCT,
+        le=MOST_EFFECT_PCT,
+        description="The change of step time, in percent, that is to be seen with 80 % probability.",
+    )
+
+
+class ExperimentChangeIn(BaseModel):
+    """A decision (`state`), or another number of runs (`runs_each`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who decides it.")
+    state: Literal["accepted", "rejected", "withdrawn"] | None = None
+    runs_each: int | None = Field(None, ge=1, le=MOST_ASKED_EACH)
+    note: str = Field("", max_length=MAX_NOTE, description="Needed to reject, and to accept what did not win.")
+
+
+class KnobOut(BaseModel):
+    field: str
+    before: KnobValue = Field(description="null where it is unset, or unknown.")
+    after: KnobValue
+    known: bool = Field(description="false: nobody states what the baseline run has.")
+
+    @classmethod
+    def of(cls, knob: KnobChange) -> "KnobOut":
+        before, after = (list(one) if isinstance(one, tuple) else one for one in (knob.before, knob.after))
+        return cls(field=knob.field, before=before, after=after, known=knob.known)  # type: ignore[arg-type]
+
+
+class GainOut(_FromDomain):
+    pct: float = Field(description="In percent of throughput; positive is faster.")
+    low_pct: float
+    high_pct: float
+
+
+class MetricOut(_FromDomain):
+    baseline: float
+    candidate: float
+    delta_pct: float
+    ci_low_pct: float | None
+    ci_high_pct: float | None
+    decision: str
+
+
+class LeftOutOut(_FromDomain):
+    run: str
+    why: str
+
+
+class ResultOut(BaseModel):
+    sentence: str
+    finished: bool
+    early: bool = Field(
+        description="Decided before all planned runs were there, by the stricter test of an early look."
+    )
+    looks: int
+    decision: str | None = Field(description="Of the verdict's own test over the runs that count; null without one.")
+    reason: str
+    winner: Literal["", "baseline", "candidate"]
+    gain: GainOut | None
+    metrics: dict[str, MetricOut | None]
+    evidence_level: str
+    evidence_because: str = Field(description="Why it is no higher.")
+    semantic_class: str
+    attributed_to: str = Field(description="The one field that explains the difference; empty where none may be named.")
+    baseline: list[int] = Field(description="Runs that count.")
+    candidate: list[int]
+    left_out: list[LeftOutOut] = Field(description="Runs that joined and do not count, each with the reason.")
+    warnings: list[str]
+
+    @classmethod
+    def of(cls, result: ExperimentResult) -> "ResultOut":
+        verdict = result.verdict
+        return cls(
+            sentence=result.sentence,
+            finished=result.finished,
+            early=result.early,
+            looks=result.looks,
+            decision=None if verdict is None else verdict.decision,
+            reason="" if verdict is None else verdict.reason,
+            winner=result.winner,
+            gain=None if result.gain is None else GainOut.model_validate(result.gain),
+            metrics={name: one and MetricOut.model_validate(one) for name, one in result.metrics.items()},
+            evidence_level=result.evidence_level,
+            evidence_because=result.evidence_because,
+            semantic_class=result.semantic_class,
+            attributed_to=result.attributed_to,
+            baseline=[int(run) for run in result.baseline],
+            candidate=[int(run) for run in result.candidate],
+            left_out=[LeftOutOut.model_validate(one) for one in result.left_out],
+            warnings=list(result.warnings),
+        )
+
+
+class ExperimentItemOut(BaseModel):
+    id: int
+    url: str = Field(description="Page of the experiment, for people.")
+    project: str
+    title: str
+    rule: str = Field(description="Empty for an idea of somebody's own.")
+    state: State
+    tag: str = Field(description="To be among the `tags` of each upload of it.")
+    knobs: list[KnobOut]
+    baseline_run: int
+    parent: int | None = Field(description="The experiment from whose candidate this one goes on.")
+    stack_key: str
+    runs_each: int
+    created_by: str
+    created_at: datetime
+    decided_by: str
+    decided_at: datetime | None
+    note: str
+    result: ResultOut
+
+    @classmethod
+    def columns(cls, one: ExperimentItem, base_url: str) -> dict[str, Any]:
+        return {
+            "id": one.id,
+            "url": f"{base_url}/experiments/{one.id}",
+            "project": one.project,
+            "title": one.title,
+            "rule": one.rule_id,
+            "state": one.state,
+            "tag": one.tag,
+            "knobs": [KnobOut.of(knob) for knob in one.knobs],
+            "baseline_run": one.baseline_run_id,
+            "parent": one.parent_id,
+            "stack_key": one.stack_key,
+            "runs_each": one.runs_each,
+            "created_by": one.created_by,
+            "created_at": one.created_at,
+            "decided_by": one.decided_by,
+            "decided_at": one.decided_at,
+            "note": one.note,
+            "result": ResultOut.of(one.result),
+        }
+
+
+class ExperimentListOut(BaseModel):
+    items: list[ExperimentItemOut]
+    total: int
+    page: int
+    page_size: int
+    states: dict[str, int] = Field(description="How many there are of each state, whatever state is asked for.")
+
+    @classmethod
+    def of(cls, page: ExperimentPage, base_url: str) -> "ExperimentListOut":
+        items = [ExperimentItemOut(**ExperimentItemOut.columns(one, base_url)) for one in page.items]
+        return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, states=dict(page.states))
+
+
+class SizePointOut(_FromDomain):
+    runs_each: int
+    smallest_pct: float
+
+
+class SizingOut(_FromDomain):
+    effect_pct: float
+    power: float
+    needed: int | None = Field(description="Runs a side for it; null when more than 20 would be.")
+    smallest_pct: float = Field(description="The effect that the planned number sees.")
+    spread_pct: float = Field(description="Standard deviation between launches of the same job.")
+    spread_from: Literal["series", "family", "default"]
+    spread_runs: int = Field(description="Own earlier launches that it was learned from.")
+    curve: list[SizePointOut]
+
+
+class CommandsOut(_FromDomain):
+    trainer: str
+    add: str
+    remove: list[str]
+    diff: list[str]
+    baseline: str = Field(description="The whole command; empty where the run's own is not known.")
+    candidate: str
+
+
+class UploadOut(BaseModel):
+    side: Side
+    meta: dict[str, Any]
+    command: str
+
+
+class PlanOut(BaseModel):
+    text: str
+    sizing: SizingOut
+    commands: list[CommandsOut]
+    environment: list[str]
+    export: str
+    open: list[str]
+    hold: dict[str, str]
+    verify: str
+    expected: str
+    uploads: list[UploadOut]
+    warnings: list[str]
+
+
+class ExperimentRunOut(_FromDomain):
+    run_id: int
+    name: str
+    side: Side
+    joined_by: Literal["plan", "tag", "config"]
+    joined_at: datetime
+    counts: bool
+    why_not: str
+    status: str
+    step_time_ms: float | None
+    evidence_level: str
+
+
+class ExperimentOut(ExperimentItemOut):
+    sequence: list[Side] = Field(description="The interleaved order of the runs, the planned baseline run first.")
+    baseline_key: str
+    candidate_key: str = Field(description="Empty where it cannot be told beforehand.")
+    winner_run: int | None = Field(description="The run to go on from.")
+    next_url: str = Field(description="Page of its next steps; empty without one.")
+    plan: PlanOut
+    runs: list[ExperimentRunOut]
+
+    @classmethod
+    def of(cls, one: Experiment, base_url: str) -> "ExperimentOut":
+        winner = one.winner_run_id
+        return cls(
+            **ExperimentItemOut.columns(one, base_url),
+            sequence=list(one.sequence),
+            baseline_key=one.baseline_key,
+            candidate_key=one.candidate_key,
+            winner_run=winner,
+            next_url=f"{base_url}/runs/{winner}/next" if winner else "",
+            plan=_plan(one, base_url),
+            runs=[ExperimentRunOut.model_validate(run) for run in one.runs],
+        )
+
+
+def _plan(one: Experiment, base_url: str) -> PlanOut:
+    plan, change = one.plan, one.plan.change
+    uploads = [(side, tagged(plan.meta.get(side, {}), one.tag, side)) for side in SIDES]
+    return PlanOut(
+        text=change.text,
+        sizing=SizingOut.model_validate(plan.sizing),
+        commands=[CommandsOut.model_validate(commands) for commands in change.commands],
+        environment=list(change.environment),
+        export=change.export,
+        open=list(change.open),
+        hold=dict(plan.hold),
+        verify=plan.verify,
+        expected=plan.expected,
+        uploads=[UploadOut(side=side, meta=meta, command=upload_command(meta, base_url)) for side, meta in uploads],
+        warnings=list(plan.warnings),
+    )

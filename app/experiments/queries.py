@@ -1,0 +1,97 @@
+"""What is read of experiments for more than one page: the journey that a run is part of."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.experiments.journey import Journey, JourneyRun, JourneyStep, make_journey
+from app.domain.experiments.values import ExperimentResult
+from app.errors import NotFound
+from app.storage.experiment_tables import ExperimentRow, ExperimentRunRow
+from app.storage.experiments import knobs_of
+from app.storage.tables import ProjectRow, RunRow
+from app.storage.typed_json import from_json
+
+MOST_STEPS = 500
+"""Experiments of one journey that are shown; nobody tunes for longer."""
+
+
+def journey_of(session: Session, run_id: int) -> Journey:
+    """The journey that a run is part of, from its root; a run without experiments is a journey of one. NotFound."""
+    root_id, steps = _root_of(session, run_id), []
+    waiting = _experiments(
+        session, col(ExperimentRow.baseline_run_id) == root_id, col(ExperimentRow.parent_id).is_(None)
+    )
+    while waiting and len(steps) < MOST_STEPS:
+        known = {row.id for row in steps}
+        steps += [row for row in waiting if row.id not in known][: MOST_STEPS - len(steps)]
+        waiting = _experiments(session, col(ExperimentRow.parent_id).in_([row.id for row in waiting]))
+    results = {row.id: from_json(ExperimentResult, row.result or {}) for row in steps}
+    standing = {number: int(result.candidate[-1]) for number, result in results.items() if result.candidate}
+    runs = _runs(session, {root_id, *standing.values()})
+    if root_id not in runs:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    project, root = runs[root_id]
+    found = [_step(row, results[row.id or 0], runs.get(standing.get(row.id or 0, 0))) for row in steps]
+    return make_journey(run_id, project, root, found)
+
+
+def _root_of(session: Session, run_id: int) -> int:
+    """The run from which the first experiment of the journey began."""
+    here = run_id
+    seen: set[int] = set()
+    while True:
+        row = _experiment_of(session, here)
+        if row is None or row.id in seen:
+            return here
+        seen.add(row.id)
+        if row.baseline_run_id == here:  # a run of the baseline's side, or none that led here
+            return here
+        here = row.baseline_run_id
+
+
+def _experiment_of(session: Session, run_id: int) -> Any:
+    """The newest one whose candidate the run is; else the newest one in which it stood for the baseline."""
+    for side in ("candidate", "baseline"):
+        row = session.execute(
+            select(ExperimentRow.id, ExperimentRow.baseline_run_id)  # type: ignore[call-overload]
+            .join(ExperimentRunRow, col(ExperimentRunRow.experiment_id) == ExperimentRow.id)
+            .where(col(ExperimentRunRow.run_id) == run_id, col(ExperimentRunRow.side) == side)
+            .order_by(col(ExperimentRow.id).desc())
+            .limit(1)
+        ).one_or_none()
+        if row is not None:
+            return row
+    return None
+
+
+def _experiments(session: Session, *conditions: Any) -> Sequence[ExperimentRow]:
+    chosen = select(ExperimentRow).where(*conditions).order_by(col(ExperimentRow.id)).limit(MOST_STEPS)
+    return session.execute(chosen).scalars().all()
+
+
+def _runs(session: Session, run_ids: set[int]) -> dict[int, tuple[str, JourneyRun]]:
+    rows = session.execute(
+        select(RunRow.id, RunRow.name, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu, ProjectRow.slug)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RunRow.id).in_(sorted(run_ids)))
+    )
+    return {
+        row.id: (row.slug, JourneyRun(row.id, row.name, row.step_time_ms, row.tokens_per_s_per_gpu)) for row in rows
+    }
+
+
+def _step(row: ExperimentRow, result: ExperimentResult, run: tuple[str, JourneyRun] | None) -> JourneyStep:
+    return JourneyStep(
+        experiment_id=row.id or 0,
+        parent_id=row.parent_id,
+        title=row.title,
+        knobs=knobs_of(row.knobs),
+        state=row.state,  # type: ignore[arg-type]
+        gain=result.gain,
+        evidence_level=result.evidence_level,
+        winner=result.winner,
+        candidate=None if run is None else run[1],
+    )

@@ -1,0 +1,157 @@
+"""Experiments at the public door: planned, listed, decided, and the journey that they make."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.storage import audit
+from app.storage.database import read_session
+from tests.experiments.planned import PROJECT, add_runs, make_baseline, make_history, plan, read
+from tests.runs.uploading import assert_problem
+
+API = "/api/v1/experiments"
+
+
+def planned(client: TestClient, run: int, **body: Any) -> dict[str, Any]:
+    sent = {"run": run, "author": "mara"} | ({"rule": "eo-enable"} if "knobs" not in body else {}) | body
+    answer = client.post(API, json=sent)
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    assert answer.headers["location"] == f"{API}/{found['id']}"
+    return found
+
+
+@pytest.fixture
+def done(engine: Engine) -> int:
+    """Two runs a side: 25 % faster with the overlap."""
+    make_history(engine)
+    experiment = plan(engine, make_baseline(engine), runs_each=2)
+    tag = read(engine, experiment).tag
+    add_runs(engine, tag, [25_000.0, 25_050.0])
+    add_runs(engine, tag, [31_280.0], side="baseline")
+    return experiment
+
+
+def test_an_experiment_is_planned_and_read_again(client: TestClient, engine: Engine) -> None:
+    run = make_baseline(engine)
+    made = planned(client, run, runs_each=3)
+    assert client.get(f"{API}/{made['id']}").json() == made
+    assert (made["state"], made["rule"], made["baseline_run"]) == ("planned", "eo-enable", run)
+    assert made["knobs"] == [{"field": "ep_overlap", "before": False, "after": True, "known": True}]
+    assert made["sequence"] == ["baseline", "candidate", "candidate", "baseline", "baseline", "candidate"]
+    assert [one["side"] for one in made["plan"]["uploads"]] == ["baseline", "candidate"]
+    upload = made["plan"]["uploads"][1]
+    assert upload["meta"]["tags"] == [made["tag"], "candidate"]
+    assert upload["command"].endswith("/api/v1/runs")
+    assert made["plan"]["sizing"]["spread_from"] == "default"
+
+
+def test_an_idea_of_ones_own_is_planned_by_its_knobs(client: TestClient, engine: Engine) -> None:
+    made = planned(client, make_baseline(engine), knobs={"recompute_modules": ["moe_act"]}, title="Less recomputation")
+    assert (made["title"], made["rule"]) == ("Less recomputation", "")
+    assert made["knobs"][0]["after"] == ["moe_act"]
+
+
+def test_what_cannot_be_planned_is_a_problem(client: TestClient, engine: Engine) -> None:
+    run = make_baseline(engine)
+    body = {"run": run, "author": "mara"}
+    assert_problem(client.post(API, json=body), 422, "rule", field="rule")
+    assert_problem(client.post(API, json=body | {"rule": "no-such-rule"}), 404, "no-such-rule")
+    assert_problem(client.post(API, json=body | {"run": run + 99, "rule": "eo-enable"}), 404)
+    assert_problem(client.post(API, json=body | {"knobs": {"seq_len": 1}}), 422, field="knobs.seq_len")
+    assert_problem(client.post(API, json=body | {"rule": "eo-enable", "unknown": 1}), 422, field="unknown")
+    assert_problem(client.get(f"{API}/99"), 404)
+    assert_problem(client.get(f"{API}?state=nonsense"), 422, field="state")
+
+
+def test_the_list_has_filters(client: TestClient, engine: Engine, done: int) -> None:
+    other = plan(engine, read(engine, done).baseline_run_id, knobs={"dispatcher": "deepep"})
+
+    def ids(query: str) -> list[int]:
+        return [one["id"] for one in client.get(f"{API}?{query}").json()["items"]]
+
+    assert ids("") == [other, done]
+    assert ids("state=done") == [done]
+    assert ids("rule=eo-enable") == [done]
+    assert ids(f"project={PROJECT}&page_size=1&page=2") == [done]
+    assert ids("project=another") == []
+    assert ids(f"run={read(engine, done).side('candidate')[0].run_id}") == [done]
+    assert client.get(f"{API}?state=done").json()["states"] == {"done": 1, "planned": 1}
+
+
+def test_the_result_is_an_ab_with_interval_and_evidence(client: TestClient, done: int) -> None:
+    result = client.get(f"{API}/{done}").json()["result"]
+    assert (result["finished"], result["winner"], result["decision"]) == (True, "candidate", "improvement")
+    assert result["gain"]["low_pct"] < result["gain"]["pct"] < result["gain"]["high_pct"]
+    assert result["gain"]["pct"] == pytest.approx(25.1, abs=0.2)
+    assert result["attributed_to"] == "ep_overlap"
+    assert result["evidence_level"] == "matched_ab"
+    assert result["metrics"]["step_time_ms"]["delta_pct"] == pytest.approx(-20.0, abs=0.2)
+    assert (len(result["baseline"]), len(result["candidate"])) == (2, 2)
+
+
+def test_accepting_leads_to_the_next_steps_of_the_winner(client: TestClient, engine: Engine, done: int) -> None:
+    answer = client.patch(f"{API}/{done}", json={"author": "kai", "state": "accepted", "note": "into the recipe"})
+    found = answer.json()
+    winner = read(engine, done).side("candidate")[-1].run_id
+    assert (found["state"], found["decided_by"], found["winner_run"]) == ("accepted", "kai", winner)
+    assert found["next_url"].endswith(f"/runs/{winner}/next")
+    assert_problem(client.patch(f"{API}/{done}", json={"author": "kai", "state": "rejected", "note": "no"}), 422)
+    with read_session(engine) as session:
+        events = audit.events(session, "experiment", done)
+    assert [(one.action, one.who) for one in events] == [("accepted", "kai"), ("plan", "mara")]
+
+
+def test_rejecting_needs_a_note(client: TestClient, engine: Engine, done: int) -> None:
+    assert_problem(client.patch(f"{API}/{done}", json={"author": "kai", "state": "rejected"}), 422, field="note")
+    found = client.patch(f"{API}/{done}", json={"author": "kai", "state": "rejected", "note": "too much memory"}).json()
+    assert (found["state"], found["winner_run"]) == ("rejected", read(engine, done).side("baseline")[-1].run_id)
+
+
+def test_what_has_no_candidate_cannot_be_accepted_but_withdrawn(client: TestClient, engine: Engine) -> None:
+    made = planned(client, make_baseline(engine))
+    address = f"{API}/{made['id']}"
+    assert_problem(client.patch(address, json={"author": "kai", "state": "accepted", "note": "sure"}), 422)
+    assert client.patch(address, json={"author": "kai", "state": "withdrawn"}).json()["state"] == "withdrawn"
+    add_runs(engine, made["tag"], [25_000.0])
+    assert len(client.get(address).json()["runs"]) == 1
+
+
+def test_more_runs_ask_for_more_certainty(client: TestClient, engine: Engine, done: int) -> None:
+    found = client.patch(f"{API}/{done}", json={"author": "kai", "runs_each": 4}).json()
+    assert (found["runs_each"], len(found["sequence"])) == (4, 8)
+    assert any("more certainty" in text for text in found["result"]["warnings"])
+    assert_problem(client.patch(f"{API}/{done}", json={"author": "kai"}), 422, field="state")
+    assert_problem(client.patch(f"{API}/{done}", json={"author": "kai", "runs_each": 99}), 422, field="runs_each")
+
+
+def test_a_journey_is_a_tree_that_goes_on_from_the_winner(client: TestClient, engine: Engine, done: int) -> None:
+    first = read(engine, done)
+    plan(engine, first.baseline_run_id, knobs={"dispatcher": "deepep"})
+    client.patch(f"{API}/{done}", json={"author": "kai", "state": "accepted"})
+    winner = read(engine, done).winner_run_id
+    assert winner is not None
+    following = planned(client, winner, knobs={"recompute_modules": ["moe_act"]})
+    assert following["parent"] == done
+    for run in (first.baseline_run_id, winner):
+        tree = client.get(f"/api/v1/journeys/{run}").json()
+        assert [node["depth"] for node in tree["nodes"]] == [0, 1, 2, 1]
+        assert [node["mark"] for node in tree["nodes"]] == ["root", "current", "", ""]
+        assert tree["current_run"] == winner
+        assert [(one["source"], one["target"]) for one in tree["edges"]][:2] == [
+            ("root", f"experiment-{done}"),
+            (f"experiment-{done}", f"experiment-{following['id']}"),
+        ]
+    text = client.get(f"/api/v1/journeys/{winner}?format=mermaid").text
+    assert text.startswith("flowchart TD\n")
+    assert "ep#95;overlap = true: +25.1 %" in text or "ep_overlap = true: +25.1 %" in text
+    assert client.get(f"/api/v1/journeys/{winner}?format=dot").text.startswith("digraph journey {")
+    assert_problem(client.get("/api/v1/journeys/9999"), 404)
+
+
+def test_a_run_without_experiments_is_a_journey_of_one(client: TestClient, engine: Engine) -> None:
+    run = make_baseline(engine)
+    tree = client.get(f"/api/v1/journeys/{run}").json()
+    assert ([node["run_id"] for node in tree["nodes"]], tree["edges"], tree["current_run"]) == ([run], [], run)
