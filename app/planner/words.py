@@ -1,7 +1,7 @@
 """Sentences of a plan, for its page and for the API."""
 
 from app.domain.planning import Layout, Offer, Plan
-from app.domain.planning.layout import SHARD_CEILING
+from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR
 from app.web.numbers import counted, grouped
 
 NOT_ESTIMATED = (
@@ -44,8 +44,8 @@ def sizing(plan: Plan) -> list[tuple[str, str]]:
     told = [
         (
             "Context parallelism",
-            f"A rank for every 4096 of {grouped(request.seq_len)} tokens is CP {plan.first_cp}, the first guess; lower "
-            f"it while a rank stays at or under {SHARD_CEILING} tokens and the run fits.",
+            f"A rank for every {grouped(SHARD_FLOOR)} of {grouped(request.seq_len)} tokens is CP {plan.first_cp}, the "
+            f"first guess; lower it while a rank stays at or under {grouped(SHARD_CEILING)} tokens and the run fits.",
         )
     ]
     if request.gbs is not None:
@@ -56,7 +56,7 @@ def sizing(plan: Plan) -> list[tuple[str, str]]:
         told.append(
             (
                 "Parameters",
-                f"{request.model.total_billions:g} billion without multi-token prediction; a {request.gpu} has "
+                f"{request.model.total_billions:g} billion without multi-token prediction; one {request.gpu} has "
                 f"{plan.gpu_memory_gb:g} GB.",
             )
         )
@@ -64,8 +64,8 @@ def sizing(plan: Plan) -> list[tuple[str, str]]:
 
 
 def static_memory(offer: Offer, plan: Plan) -> str:
-    """`60 GB of 80`, or why it is unknown."""
+    """`60 GB of 80 GB`, or "" when it is unknown."""
     if offer.static_gb is None:
         return ""
-    of = f" of {plan.gpu_memory_gb:g}" if plan.gpu_memory_gb is not None else ""
+    of = f" of {plan.gpu_memory_gb:g} GB" if plan.gpu_memory_gb is not None else ""
     return f"{offer.static_gb:.0f} GB{of}"

@@ -24,6 +24,11 @@ class Constraint:
     sources: tuple[str, ...]
     check: Check
 
+    @property
+    def is_rule(self) -> bool:
+        """True when the rule book has a blocker of this id."""
+        return not self.id.startswith("plan-")
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:

@@ -66,11 +66,13 @@ def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dic
     changed = any(shape.get(field) != value for field, value in stated.items() if field in shape)
     shape |= stated
     missing = {
-        field: f"is required for a model that is not known by name ({', '.join(named_models())})"
+        field: "is required for a model that is not known by name"
         for field in ("num_layers", "num_attention_heads")
         if not shape.get(field)
     }
     if missing:
+        if name:
+            missing["model"] = f"is none of {', '.join(named_models())}; state its shape"
         return None, missing
     experts = _count(shape, "num_experts")
     sizes = _sizes(known) if known is not None and not changed else (None, None, None)

@@ -65,9 +65,7 @@ def _memory(request: PlanRequest, static: float | None) -> Note | None:
     memory = gpu_memory_gb(request)
     if memory is None or static is None or static <= STATIC_SHARE * memory:
         return None
-    what = (
-        f"Weights, gradients and optimizer states take about {static:.0f} GB of the {memory:.0f} GB of a {request.gpu}"
-    )
+    what = f"Weights, gradients and optimizer states take about {static:.0f} of {memory:.0f} GB of one {request.gpu}"
     if static > memory:
         return Note("", f"{what}: it does not fit without offloading, or without more ranks to share them.", ("M-arg",))
     return Note("", f"{what}, which leaves little for activations.", ("M-arg",))
