@@ -13,6 +13,7 @@ class GainOut(BaseModel):
     """A dispatcher's best configuration against that of `over`, in one stack. Percent of throughput, 99 % interval."""
 
     stack_key: str
+    name: str
     title: str
     project: str
     routing_mode: str
@@ -29,6 +30,7 @@ class GainOut(BaseModel):
     kind: str = Field(description="`matched_ab`: the two differ in the dispatcher alone.")
     differs_in: list[str]
     directional: bool
+    tie_because: str = Field(description="The rule that makes a tie of an interval that leaves zero out; else empty.")
     more_runs: int | None = Field(description="Further runs of each that would decide a tie; null where none is told.")
     sentence: str
 
@@ -37,6 +39,7 @@ class GainOut(BaseModel):
         duel = gain.duel
         return cls(
             stack_key=kept.stack_key,
+            name=kept.name,
             title=kept.title,
             project=kept.project,
             routing_mode=board.routing_mode,
@@ -53,6 +56,7 @@ class GainOut(BaseModel):
             kind=gain.kind,
             differs_in=list(gain.differs_in),
             directional=duel.directional,
+            tie_because=duel.tie_because,
             more_runs=duel.more_runs,
             sentence=gain.sentence,
         )

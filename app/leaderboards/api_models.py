@@ -38,6 +38,7 @@ class StackStandingsOut(BaseModel):
     """One stack. `boards`: one for each routing mode and semantic class, which never mix; runs are named by number."""
 
     stack_key: str
+    name: str = Field(description="The title with what sets the stack apart from others of that title.")
     title: str
     project: str
     generated: bool
@@ -82,6 +83,7 @@ class LeaderChangeOut(BaseModel):
 
     project: str
     stack_key: str
+    name: str = Field(description="The title with what sets the stack apart from others of that title.")
     title: str
     hardware_slug: str
     family_slug: str

@@ -114,7 +114,8 @@ def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs:
     figures = [figure for entry in entries if (figure := figure_of(entry, rank))]
     seen = [Interval(one.step_time_ms) for one in board.glimpses] + [one.step_time_ms for one in board.outside]
     axis = axis_of([*figures, *(seen if rank == BY_STEP_TIME else [])])
-    names, reference = {one.dispatcher for one in (*entries, *board.outside)}, board.entry(REFERENCE)
+    names = {one.dispatcher for one in entries} | {one.dispatcher for one in board.outside}
+    reference = board.entry(REFERENCE)
     drawn = axis if rank == BY_STEP_TIME else None
     return BoardView(
         board=board,

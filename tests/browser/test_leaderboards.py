@@ -75,6 +75,23 @@ def test_a_badge_leads_to_what_it_means(open_page: OpenPage, stacks: dict[str, s
     expect(page.locator("#means-training_equivalent")).to_be_in_viewport()
 
 
+def test_a_lone_measurement_is_one_line_that_leads_to_its_stack(open_page: OpenPage, stacks: dict[str, str]) -> None:
+    page = open_page(ADDRESS)
+    line = page.locator(f"tr#stack-{stacks['only'][:12]}")
+    expect(line).to_contain_text("deepep and hybridep not available in the container")
+    line.get_by_role("link").first.click()
+    expect(card(page, stacks["only"])).to_contain_text("This is not a ranking.")
+
+
+def test_on_a_phone_availability_is_cards(open_page: OpenPage) -> None:
+    table = open_page(ADDRESS, width=390).locator(".availability-table")
+    expect(table.get_by_text("not available")).to_have_count(2)
+    for badge in table.locator(".badge").all():
+        box = badge.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 390
+
+
 def test_what_could_not_run_is_named_with_its_run(open_page: OpenPage, stacks: dict[str, str]) -> None:
     page = open_page(f"{ADDRESS}&stack={stacks['only'][:12]}")
     expect(page.locator(".board-answer")).to_contain_text("is the only measured fallback of this stack")
@@ -107,7 +124,7 @@ def test_it_works_without_script(open_page: OpenPage, stacks: dict[str, str]) ->
     expect(card(page, stacks["directional"])).to_contain_text("Directional only")
     expect(page.locator(".dot-plot").first).to_be_visible()
     expect(page.get_by_role("link", name="Nearest published figure").first).to_be_visible()
-    page.get_by_text("The chart as a table").click()
+    page.get_by_text("The chart as a table", exact=True).click()
     expect(page.get_by_role("region", name="Gain over alltoall as a table").locator("tbody tr")).to_have_count(4)
 
 
