@@ -4,27 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
-from typing import Any
-
-from sqlalchemy import Row, select
-from sqlmodel import Session, col
 
 from app.domain.rules.knob import Knob
 from app.domain.rules.precedence import OwnResult
-from app.storage.judging_tables import VerdictRow
-from app.storage.tables import RunRow
+from app.storage.matched_abs import AB, MOST_RESULTS, matched_abs
 
-MOST_RESULTS = 500
-"""Newest A/Bs on the knobs in question that are looked at for one run."""
-
-_COLUMNS = (
-    VerdictRow.run_id, VerdictRow.attributed_to, VerdictRow.delta_pct, VerdictRow.ci_low_pct,
-    VerdictRow.ci_high_pct, VerdictRow.from_value, VerdictRow.to_value, RunRow.stack_key, RunRow.config_key,
-    RunRow.commit, RunRow.ordered_at, RunRow.project_id,
-)  # fmt: skip
-
-AB = Row[Any]
-"""A matched A/B as it is stored: `_COLUMNS`."""
+__all__ = ["AB", "MOST_RESULTS", "Gain", "MeasuredHere", "gains_of", "matched_abs", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,39 +35,6 @@ class MeasuredHere:
 
     result: OwnResult
     runs: tuple[int, ...]
-
-
-def matched_abs(
-    session: Session, fields: Sequence[str], project_id: int | None = None, most: int = MOST_RESULTS
-) -> list[AB]:
-    """Current matched A/Bs on these fields, newest first, each once; quarantined runs are evidence of nothing.
-
-    `project_id` None: of all projects.
-    """
-    chosen = (
-        select(*_COLUMNS)  # type: ignore[call-overload]
-        .join(RunRow, col(RunRow.id) == col(VerdictRow.run_id))
-        .where(
-            col(VerdictRow.current),
-            col(VerdictRow.comparison) == "matched_ab",
-            col(VerdictRow.attributed_to).in_(fields),
-            col(VerdictRow.delta_pct).is_not(None),
-            col(RunRow.quarantine) == "",
-        )
-        .order_by(col(VerdictRow.run_id).desc())
-        .limit(most)
-    )
-    if project_id is not None:
-        chosen = chosen.where(col(RunRow.project_id) == project_id)
-    return _one_a_candidate(session.execute(chosen).all())
-
-
-def _one_a_candidate(rows: Iterable[AB]) -> list[AB]:
-    """Reruns share one verdict, so they are one result."""
-    found: dict[tuple[object, ...], AB] = {}
-    for row in rows:
-        found.setdefault((row.stack_key, row.config_key, row.commit or row.run_id), row)
-    return list(found.values())
 
 
 def gains_of(rows: Iterable[AB], knob: Knob) -> list[Gain]:

@@ -19,6 +19,7 @@ from app.domain.experiments.sentences import result_sentence
 from app.domain.experiments.values import ExperimentResult, Gain, Side
 from app.domain.matching import Comparability, RunRecord, compare_contracts
 from app.domain.run import Metric
+from app.domain.suspect_evidence import value_text
 
 ONE_SIDE_ONLY = "no run of the other side is of its commit"
 LEVELS: tuple[EvidenceLevel, ...] = ("smoke", "screen", "matched_ab", "validated")
@@ -113,13 +114,22 @@ def _measured(
         gain=None if time is None else Gain(*throughput_pct(time)),
         evidence_level=level,
         evidence_because=because,
-        attributed_to=(compared.attributed_to or "") if not compared.other_code else "",
+        **_attribution(compared),
         looks=looks,
         early=finished and not enough,
         finished=finished,
         winner=_winner(decided, verdict, alarmed=alarmed) if finished else "",
         warnings=warnings,
     )
+
+
+def _attribution(compared: Comparability) -> dict[str, str]:
+    """The one field that differs and its values; nothing where the code may be the cause."""
+    field = compared.attributed_to
+    if field is None or compared.other_code:
+        return {}
+    (one,) = (one for one in (*compared.stack, *compared.knobs) if one.field == field)
+    return {"attributed_to": field, "from_value": value_text(one.a), "to_value": value_text(one.b)}
 
 
 def _decided(

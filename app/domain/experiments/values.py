@@ -149,7 +149,7 @@ class ExperimentResult:
     candidate against the baseline, None while a side has no run. `gain`: None while nothing was measured. `finished`:
     enough runs are there, or it was decided before (`early`). `looks`: how often it could have been looked at so far.
     `winner`: "" while none is shown. `attributed_to`: the one knob that explains the difference, "" where several
-    changed. `sentence` says it; `warnings`: what it rests on.
+    changed, with its values `from_value` and `to_value`. `sentence` says it; `warnings`: what it rests on.
     """
 
     baseline: tuple[str, ...] = ()
@@ -162,6 +162,8 @@ class ExperimentResult:
     evidence_because: str = ""
     semantic_class: str = ""
     attributed_to: str = ""
+    from_value: str = ""
+    to_value: str = ""
     looks: int = 0
     early: bool = False
     finished: bool = False
