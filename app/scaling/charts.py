@@ -94,7 +94,7 @@ def _specification(axis: str, sizes: tuple[int, ...]) -> dict[str, Any]:
     )
     colour = alt.Color("colour:N", scale=colours, legend=None)
     points = alt.Chart(alt.NamedData("points"))
-    shapes, dashes = ([look[part] for look in LOOKS] for part in (0, 1))
+    shapes, dashes = [mark for mark, _ in LOOKS], [list(lengths) for _, lengths in LOOKS]
     shape = alt.Shape("shape:N", scale=alt.Scale(domain=shapes, range=shapes), legend=None)
     dash = alt.StrokeDash("shape:N", scale=alt.Scale(domain=shapes, range=dashes), legend=None)
     tooltip = [

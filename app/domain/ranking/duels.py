@@ -120,7 +120,9 @@ class _Test:
         return max(self.forward.half_width(IMPROVEMENT_P, k, m), self.backward.half_width(REGRESSION_P, m, k))
 
 
-def duel(first: Pool, second: Pool, names: tuple[str, str] | None = None, worse_loss: WorseLoss | None = None) -> Duel:
+def duel(
+    first: Pooled, second: Pooled, names: tuple[str, str] | None = None, worse_loss: WorseLoss | None = None
+) -> Duel:
     """By step time. `names`: what to call the two; else their dispatchers. Who has the worse loss wins nothing."""
     test, k, m = _test(first, second), len(first.runs), len(second.runs)
     outcome, half, shift = test.outcome(k, m), test.half_width(k, m), test.forward.shift
