@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, Select, bindparam, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import STACK_FIELDS
@@ -23,6 +23,29 @@ _RANKED = (
     *COMPARED, RunRow.ordered_at, RunRow.evidence_level, RunRow.dispatcher, RunRow.gpu, RunRow.gpus,
     RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, col(RunRow.activity)["dispatcher"].label("carried"),
 )  # fmt: skip
+
+# Made once: putting them together takes as long as running them.
+_RUNS: Select[Any] = (
+    select(*_RANKED)  # type: ignore[call-overload]
+    .where(
+        col(RunRow.project_id) == bindparam("project_id"),
+        col(RunRow.stack_key) == bindparam("stack_key"),
+        col(RunRow.status).in_(("ready", "failed")),
+        col(RunRow.reception) != "receiving",
+    )
+    .order_by(col(RunRow.ordered_at), col(RunRow.id))
+)
+_MISSING: Select[Any] = (
+    select(AvailabilityRow.run_id, AvailabilityRow.dispatcher)  # type: ignore[call-overload]
+    .join(RunRow, col(RunRow.id) == AvailabilityRow.run_id)
+    .where(
+        # As a sum, so that SQLite looks the few runs of the stack up, and not all of the project.
+        col(RunRow.project_id) + 0 == bindparam("project_id"),
+        col(RunRow.stack_key) == bindparam("stack_key"),
+        col(AvailabilityRow.available).is_(False),
+    )
+    .order_by(col(AvailabilityRow.dispatcher))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +74,7 @@ class RankedStack:
 
 def ranked_stack(session: Session, project_id: int, stack_key: str) -> RankedStack | None:
     """None when no run of it was read. A run whose log still grows concerns nobody until it is complete."""
-    rows = session.execute(
-        select(*_RANKED)  # type: ignore[call-overload]
-        .where(
-            col(RunRow.project_id) == project_id,
-            col(RunRow.stack_key) == stack_key,
-            col(RunRow.status).in_(("ready", "failed")),
-            col(RunRow.reception) != "receiving",
-        )
-        .order_by(col(RunRow.ordered_at), col(RunRow.id))
-    ).all()
+    rows = session.execute(_RUNS, {"project_id": project_id, "stack_key": stack_key}).all()
     if not rows:
         return None
     contracts = _contracts(session, {row.config_key: row.id for row in rows})
@@ -135,19 +149,8 @@ def _contracts(session: Session, runs: Mapping[str, int]) -> dict[str, dict[str,
 
 def _missing(session: Session, project_id: int, stack_key: str) -> dict[int, tuple[str, ...]]:
     """Dispatchers whose package a run's log shows to be missing."""
-    chosen = (
-        select(AvailabilityRow.run_id, AvailabilityRow.dispatcher)  # type: ignore[call-overload]
-        .join(RunRow, col(RunRow.id) == AvailabilityRow.run_id)
-        .where(
-            # As a sum, so that SQLite looks the few runs of the stack up, and not all of the project.
-            col(RunRow.project_id) + 0 == project_id,
-            col(RunRow.stack_key) == stack_key,
-            col(AvailabilityRow.available).is_(False),
-        )
-        .order_by(col(AvailabilityRow.dispatcher))
-    )
     found: dict[int, tuple[str, ...]] = {}
-    for run_id, dispatcher in session.execute(chosen):
+    for run_id, dispatcher in session.execute(_MISSING, {"project_id": project_id, "stack_key": stack_key}):
         found[run_id] = (*found.get(run_id, ()), dispatcher)
     return found
 

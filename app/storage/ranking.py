@@ -7,7 +7,7 @@ behind, in whatever order runs came in.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Table, and_, delete, insert, or_, select
@@ -37,7 +37,7 @@ _STACKS: Table = StandingRow.__table__  # type: ignore[attr-defined]
 _BOARDS: Table = StandingBoardRow.__table__  # type: ignore[attr-defined]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ranked:
     """A stack as it is to be kept; None when it has no runs left. `heads`: what changed at the head of its boards.
 
@@ -53,7 +53,7 @@ class Ranked:
     heads: tuple[HeadChange, ...] = ()
     sizes: tuple[ScalingPool, ...] = ()
 
-    @property
+    @cached_property
     def columns(self) -> dict[str, Any]:
         """Of its row, without the time; {} when it is to have none."""
         if self.standings is None or self.about is None:
@@ -73,7 +73,7 @@ class Ranked:
             "document": to_json(replace(self.standings, boards=())) | {"sizes": to_json(self.sizes)},
         }
 
-    @property
+    @cached_property
     def boards(self) -> list[dict[str, Any]]:
         stack = self.standings
         return [] if stack is None else [_board_columns(stack, board) for board in stack.boards]
@@ -215,4 +215,4 @@ def _board_name(board: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     """As it is kept; times in one zone."""
-    return aware(value).isoformat() if isinstance(value, datetime) else json_column.dumps(to_json(value))
+    return aware(value).isoformat() if isinstance(value, datetime) else json_column.dumps(value)

@@ -7,15 +7,18 @@ all stacks of the family, and so that ranking everything again gives what is kep
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, bindparam, select
 from sqlmodel import Session, col
 
 from app.domain.definitions import DEFINITION_VERSION
-from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate, family_prior
+from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate
+from app.domain.detection.prior import Sample, prior_of, sample_of
+from app.domain.detection.values import FEWEST_ITERATIONS
 from app.domain.history import find_changes
+from app.domain.matching.record import UNFIT
 from app.domain.ranking import prior_to_keep
-from app.storage.stack_runs import COMPARED, facts_of
 from app.storage.standings_tables import RankingPriorRow
 from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import from_json, to_json
@@ -23,6 +26,23 @@ from app.storage.typed_json import from_json, to_json
 MOST_RUNS = 200
 """The newest runs of the family that are looked at: ten configurations of 20 runs, of which five are enough."""
 _REMEMBERED = 4096
+_NEWEST: Select[Any] = (
+    select(RunRow.config_key, RunRow.outcome, RunRow.log_step_time, RunRow.window_length, RunRow.not_finite)  # type: ignore[call-overload]
+    .where(
+        col(RunRow.project_id) == bindparam("project_id"),
+        col(RunRow.gpu) == bindparam("gpu"),
+        col(RunRow.semantic_class) == bindparam("semantic_class"),
+        col(RunRow.definition_version) == DEFINITION_VERSION,
+        col(RunRow.purpose) == "ci",
+        col(RunRow.status) == "ready",
+        col(RunRow.is_steady),
+        col(RunRow.short).is_(False),
+        col(RunRow.quarantine) == "",
+    )
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    .limit(MOST_RUNS)
+)
+"""Made once: putting it together takes as long as running it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +100,21 @@ def keep_priors(session: Session, project_id: int, priors: FamilyPriors) -> int:
 
 
 def _fresh(session: Session, project_id: int, gpu: str, semantic_class: str) -> Prior:
-    rows = session.execute(
-        select(*COMPARED)  # type: ignore[call-overload]
-        .where(
-            col(RunRow.project_id) == project_id,
-            col(RunRow.gpu) == gpu,
-            col(RunRow.semantic_class) == semantic_class,
-            col(RunRow.definition_version) == DEFINITION_VERSION,
-            col(RunRow.purpose) == "ci",
-            col(RunRow.status) == "ready",
-            col(RunRow.is_steady),
-            col(RunRow.short).is_(False),
-            col(RunRow.quarantine) == "",
-        )
-        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-        .limit(MOST_RUNS)
-    ).all()
-    groups: dict[str, list[RunEstimate]] = {}
-    for one in reversed([facts_of(row) for row in rows]):
-        if not one.never_a_baseline_because:
-            groups.setdefault(one.config_key, []).append(one.estimate)
-    return family_prior([_current_level(group) for group in groups.values()])
-
-
-def _current_level(runs: list[RunEstimate]) -> list[RunEstimate]:
-    """A change of speed is no variation of launches."""
-    return runs[_start_of_level(tuple(run.log_step_time for run in runs)) :]
+    found = {"project_id": project_id, "gpu": gpu, "semantic_class": semantic_class}
+    groups: dict[str, list[float]] = {}
+    for row in reversed(session.execute(_NEWEST, found).all()):
+        usable = (row.window_length or 0) >= FEWEST_ITERATIONS and row.log_step_time is not None
+        if usable and row.outcome not in UNFIT and not row.not_finite:
+            groups.setdefault(row.config_key, []).append(row.log_step_time)
+    return prior_of(_sample(tuple(group)) for group in groups.values())
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _start_of_level(log_step_times: tuple[float, ...]) -> int:
-    """Remembered by the process: every stack of a family looks at the same runs."""
-    return find_changes(log_step_times, DEFAULT_PRIOR).current.start
+def _sample(log_step_times: tuple[float, ...]) -> Sample | None:
+    """What the current level of a configuration tells: a change of speed is no variation of launches.
+
+    Remembered by the process: every stack of a family looks at the same runs.
+    """
+    start = find_changes(log_step_times, DEFAULT_PRIOR).current.start
+    level = enumerate(log_step_times[start:])
+    return sample_of([RunEstimate(str(run), value, 0.0, FEWEST_ITERATIONS) for run, value in level])

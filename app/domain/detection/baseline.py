@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.domain.detection.values import DroppedRun, RunEstimate
-from app.domain.robust import mad
+from app.domain.robust import mad, median
 from app.domain.run import FloatArray
 
 MOST_BASELINE_RUNS = 20
@@ -47,7 +47,7 @@ def centre(log_step_times: FloatArray) -> float:
     """The mean; from five runs on a one-step Huber mean, which one stray run moves less."""
     if len(log_step_times) < _FEWEST_TO_HUBER:
         return float(np.mean(log_step_times))
-    middle = float(np.median(log_step_times))
+    middle = median(log_step_times)
     limit = _HUBER_CLIP * mad(log_step_times)
     return middle + float(np.mean(np.clip(log_step_times - middle, -limit, limit)))
 
@@ -62,7 +62,7 @@ def range_if_apart(log_step_times: Sequence[float], variance: float) -> float:
     allowed = max(5 * math.sqrt(variance), _LEAST_OUTLIER)
     width = float(np.ptp(values))
     if len(values) >= _FEWEST_TO_HUBER:
-        furthest = float(np.max(np.abs(values - np.median(values))))
+        furthest = float(np.max(np.abs(values - median(values))))
         return width if furthest > max(allowed, 6 * mad(values)) else 0.0
     return width if width > allowed else 0.0
 
@@ -80,7 +80,7 @@ def _outliers(runs: Sequence[RunEstimate], prior_variance: float) -> dict[str, s
     if len(runs) < _FEWEST_TO_CLEAN:
         return {}
     values = np.array([run.log_step_time for run in runs])
-    middle = float(np.median(values))
+    middle = median(values)
     limit = max(6 * mad(values), 5 * math.sqrt(prior_variance), _LEAST_OUTLIER)
     shifts = {run.run: run.log_step_time - middle for run in runs}
     return {run: _off_the_others(shift) for run, shift in shifts.items() if abs(shift) > limit}

@@ -13,6 +13,9 @@ from app.domain.detection.special import digamma, trigamma
 from app.domain.detection.values import DEFAULT_PRIOR, Prior, RunEstimate
 from app.domain.run import FloatArray
 
+Sample = tuple[float, int]
+"""Variance of ln(step time) between the runs of a configuration, and its degrees of freedom."""
+
 FEWEST_CONFIGURATIONS = 5
 _FEWEST_TO_WINSORISE = 10
 _TAIL = 0.05
@@ -28,11 +31,18 @@ def family_prior(configurations: Iterable[Sequence[RunEstimate]]) -> Prior:
     Each item holds the baseline runs of one *other* config key, oldest first; those with fewer than two clean runs do
     not count. With fewer than five that do, nothing was learned: `DEFAULT_PRIOR`.
     """
-    samples: list[tuple[float, int]] = []
-    for runs in configurations:
-        values = select_baseline(runs, DEFAULT_PRIOR.variance).log_step_times
-        if len(values) >= 2:
-            samples.append((float(np.var(values, ddof=1)), len(values) - 1))
+    return prior_of(sample_of(runs) for runs in configurations)
+
+
+def sample_of(runs: Sequence[RunEstimate]) -> Sample | None:
+    """What one configuration tells of the family; None with fewer than two clean runs."""
+    values = select_baseline(runs, DEFAULT_PRIOR.variance).log_step_times
+    return (float(np.var(values, ddof=1)), len(values) - 1) if len(values) >= 2 else None
+
+
+def prior_of(found: Iterable[Sample | None]) -> Prior:
+    """The prior from what each configuration tells."""
+    samples = [one for one in found if one is not None]
     if len(samples) < FEWEST_CONFIGURATIONS:
         return DEFAULT_PRIOR
     variance, df = _fit(np.array([s for s, _ in samples]), [f for _, f in samples])

@@ -10,7 +10,7 @@ import numpy as np
 from app.domain.detection.special import t_two_sided_p
 from app.domain.detection.values import DEFAULT_PRIOR, Prior
 from app.domain.history.segmentation import best_segments
-from app.domain.robust import mad
+from app.domain.robust import mad, median
 from app.domain.run import FloatArray
 
 FEWEST_RUNS = 12
@@ -103,7 +103,7 @@ def _merge(z: FloatArray, starts: list[int], prior: Prior) -> list[int]:
 
 def _without_small(z: FloatArray, starts: list[int]) -> list[int]:
     """The smallest shift under 1 % goes first, and is weak whatever its p: of a noisy series these are hundreds."""
-    sums = np.append(0.0, np.cumsum(z - np.median(z)))
+    sums = np.append(0.0, np.cumsum(z - median(z)))
     bounds = np.array([0, *starts, len(z)])
     while len(bounds) > 2:
         shifts = np.abs(np.diff(np.diff(sums[bounds]) / np.diff(bounds)))

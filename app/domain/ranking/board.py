@@ -5,8 +5,8 @@ between dispatchers.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from app.domain.detection.metric_changes import SAME_WORK
@@ -34,7 +34,10 @@ from app.domain.ranking.stretches import Stretches
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one stack and class: the eligible `runs`, oldest first, and what their results are made with."""
+    """Of one stack and class: the eligible `runs`, oldest first, and what their results are made with.
+
+    `made`: boards by what they are of: most floors of evidence leave the same.
+    """
 
     routing_mode: str
     semantic_class: str
@@ -43,6 +46,7 @@ class Measured:
     pools: Pools
     contracts: Contracts
     losses: LossGuard
+    made: dict[Hashable, Board] = field(default_factory=dict)
 
 
 def board(
@@ -58,15 +62,19 @@ def board(
     seen = _seen({*found, *(one.dispatcher for one in others)}, measured.runs, glimpses, floor)
     if not found and not seen:
         return None
+    newer = {name: None if here is None else newest_elsewhere(name, results, here) for name in found}
+    pools = tuple(id(one) for own in (*found.values(), newer.values()) for one in own)
+    basis = (len(strong), here, pools, others, seen)
+    if basis in measured.made:
+        return replace(measured.made[basis], floor=floor)
     best = [own[0] for own in found.values()]
     duels = _duels(best, measured.losses)
     ranking = places(tuple(found), duels) if len(found) > 1 else ()
-    field = Field(found, ranking, duels, measured.contracts, strong)
-    newer = {name: None if here is None else newest_elsewhere(name, results, here) for name in found}
-    entries = tuple(entry_of(name, field, newer[name]) for name in found)
+    rows = Field(found, ranking, duels, measured.contracts, strong)
+    entries = tuple(entry_of(name, rows, newer[name]) for name in found)
     reading = _reading(entries, seen, ranking, others)
     gone = tuple(one for one in missing if one.dispatcher not in found)
-    return Board(
+    measured.made[basis] = Board(
         floor=floor,
         routing_mode=measured.routing_mode,
         semantic_class=measured.semantic_class,
@@ -82,6 +90,7 @@ def board(
         stretch=None if here is None else _stretch(best, here, measured.stretches),
         outside=others,
     )
+    return measured.made[basis]
 
 
 def empty_board(routing_mode: str, semantic_class: str, floor: str, why: str) -> Board:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -19,7 +20,7 @@ FEWEST_VALIDATED = 2
 """Runs that a validated result takes: of one launch nobody knows whether another one is like it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pool:
     """Runs of one configuration that stand for it, oldest first, at least one. `dropped`: eligible ones that do not.
 
@@ -39,42 +40,42 @@ class Pool:
     def dispatcher(self) -> str:
         return self.runs[-1].dispatcher or ""
 
-    @property
+    @cached_property
     def estimates(self) -> list[RunEstimate]:
         return [run.facts.estimate for run in self.runs]
 
-    @property
+    @cached_property
     def values(self) -> FloatArray:
         return np.array([estimate.log_step_time for estimate in self.estimates])
 
-    @property
+    @cached_property
     def log_step_time(self) -> float:
         return centre(self.values)
 
-    @property
+    @cached_property
     def noise(self) -> float:
         """Mean squared standard error inside the runs."""
         return float(np.mean([estimate.se**2 for estimate in self.estimates]))
 
-    @property
+    @cached_property
     def variance(self) -> float:
         """Of ln(step time) between launches, drawn towards the family's."""
         return moderated_variance(self.prior, self.values)
 
-    @property
+    @cached_property
     def half_width(self) -> float:
         """Of the 95 % interval of the configuration's step time over launches, in ln."""
         runs = len(self.runs)
         error = math.sqrt(max(self.variance, self.noise) / runs)
         return t_quantile(_INTERVAL_P, degrees_of_freedom(self.prior, runs)) * error
 
-    @property
+    @cached_property
     def peak_memory_gib(self) -> float | None:
         known = [estimate.peak_memory_bytes for estimate in self.estimates]
         found = [value for value in known if value is not None and math.isfinite(value) and value > 0]
         return float(np.median(found)) / BYTES_PER_GIB if found else None
 
-    @property
+    @cached_property
     def level(self) -> str:
         """The strongest evidence level that at least half of its runs reach; a single run only screens."""
         needed = (len(self.runs) + 1) // 2

@@ -9,6 +9,7 @@ from app.domain.matching import RunFacts
 
 LEVELS: tuple[EvidenceLevel, ...] = ("smoke", "screen", "matched_ab", "validated")
 """Weakest first."""
+_STRENGTHS: dict[str, int] = {name: strength for strength, name in enumerate(LEVELS)}
 
 DISPATCHERS = ("allgather", "alltoall", "deepep", "hybridep", "ncclep")
 NEED_A_PACKAGE = frozenset({"deepep", "hybridep", "ncclep"})
@@ -69,7 +70,7 @@ def reaches(level: str, floor: str) -> bool:
 
 
 def _strength(level: str) -> int:
-    return next((strength for strength, name in enumerate(LEVELS) if name == level), 0)
+    return _STRENGTHS.get(level, 0)
 
 
 def routing_class(routing_mode: str) -> RoutingClass:
