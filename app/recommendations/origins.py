@@ -51,8 +51,14 @@ def origin_of(advice: Advice, fact: Fact) -> Origin:
     if fact.name in advice.stated:
         return _read(advice, fact, page)
     if fact.group == "setting":
-        return Origin("a default of this service; no source gives it")
+        return _threshold(advice, fact)
     return Origin("follows from") if fact.inputs else Origin("follows from the contract", f"{page}#contract")
+
+
+def _threshold(advice: Advice, fact: Fact) -> Origin:
+    if advice.rules.thresholds[fact.name] == fact.default:
+        return Origin("our default, no source gives one", "/playbook#thresholds")
+    return Origin(f"set by THREEWALLS_{fact.name.upper()}; no source gives one", "/playbook#thresholds")
 
 
 def _read(advice: Advice, fact: Fact, page: str) -> Origin:

@@ -9,6 +9,7 @@ from app.domain.rules.contradictions import Contradiction, contradictions_of
 from app.domain.rules.engine import Checked, Suggestion, base_facts
 from app.domain.rules.facts import FACTS
 from app.domain.rules.filling import filled
+from app.domain.rules.overruling import overruling
 from app.domain.rules.precedence import LEVEL_NAMES, Statement
 from app.domain.rules.rule import Evidence, Rule, Source
 from app.errors import NotFound
@@ -162,5 +163,8 @@ class StepPage:
         return ", ".join(sources[key].title if key in sources else key for key in keys)
 
     @property
-    def contradictions(self) -> tuple[Contradiction, ...]:
-        return contradictions_of(self.rule.id)
+    def contradictions(self) -> list[tuple[Contradiction, str]]:
+        """Where the sources of the rule disagree, and which statement counts by what."""
+        own = [one.result for one in self.measured if one.result.same_contract]
+        sources = self._advice.book.sources
+        return [(one, overruling(one, sources, own).because) for one in contradictions_of(self.rule.id)]

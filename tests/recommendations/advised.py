@@ -18,11 +18,16 @@ FIELDS: dict[str, Value | EllipsisType] = {"pp": 1, "vpp": None}
 
 
 def make_advised(
-    session: Session, *, fields: dict[str, Value | EllipsisType] | None = None, ms: float = 31_310.0, **columns: Any
+    session: Session,
+    *,
+    fields: dict[str, Value | EllipsisType] | None = None,
+    ms: float = 31_310.0,
+    project: str = PROJECT,
+    **columns: Any,
 ) -> int:
     """One judged run of the overlap case, with its launch arguments and no profile."""
     stated: dict[str, Any] = {"launch_args": LAUNCH} | columns.pop("metadata_stated", {})
     found = make_stack(
-        session, [ms], project=PROJECT, fields=FIELDS | (fields or {}), metadata_stated=stated, **columns
+        session, [ms], project=project, fields=FIELDS | (fields or {}), metadata_stated=stated, **columns
     )
     return found[0]

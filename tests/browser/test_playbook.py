@@ -1,0 +1,71 @@
+"""The playbook in a browser: from the list to a rule and to the run in which it fired, phone, both themes."""
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from app.playbook.firings import ask_next_runs
+from app.storage.database import transaction
+from tests.browser.conftest import House, OpenPage
+from tests.recommendations.advised import PROFILED, make_advised
+
+ADDRESSES = (
+    "/playbook",
+    "/playbook?only=paid_off",
+    "/playbook?q=no-rule-says-this",
+    "/playbook/eo-enable",
+    "/playbook/scale-long-seeds",
+)
+
+
+@pytest.fixture(scope="module")
+def run(house: House) -> int:
+    with transaction(house.engine) as session:
+        run = make_advised(session, metadata_stated=PROFILED, name="overlap-off", project="playbook")
+        make_advised(session, fields={"ep_overlap": True}, ms=25_000.0, purpose="experiment", project="playbook")
+    while ask_next_runs(house.engine, house.settings):
+        pass
+    return run
+
+
+def test_a_person_searches_a_flag_and_reads_what_became_of_the_rule(open_page: OpenPage, run: int) -> None:
+    page = open_page("/playbook")
+    page.get_by_role("searchbox", name="Text").fill("--overlap-moe-expert-parallel-comm")
+    expect(page).to_have_url(re.compile(r"q=--overlap"))
+    page.get_by_label("Counted in").select_option("playbook")
+    expect(page).to_have_url(re.compile("project=playbook"))
+    page.get_by_label("Only").select_option("paid off here")
+    expect(page).to_have_url(re.compile("only=paid_off"))
+    expect(page.locator(".rule-table tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="Overlap expert communication with computation").click()
+    expect(page.locator(".page-head")).to_contain_text("tried 1 time, paid off 1 time")
+    expect(page.locator("#condition")).to_contain_text("our default, no source gives one")
+    expect(page.locator(".measured-table")).to_contain_text("+25.2 %")
+    page.locator("#fired").get_by_role("link", name="overlap-off").click()
+    expect(page).to_have_url(re.compile(rf"/runs/{run}/next/eo-enable$"))
+    page.locator("#source").get_by_role("link", name="eo-enable in the playbook").click()
+    expect(page.locator("h1")).to_have_text("Overlap expert communication with computation")
+
+
+def test_the_list_pages_and_filters_without_script(open_page: OpenPage, run: int) -> None:
+    page = open_page("/playbook?sort=fired", script=False)
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator(".pager")).to_contain_text("51–100 of")
+    page.get_by_label("Phase").select_option("validate")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("link", name="Remove the filter phase: validate")).to_be_visible()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_axe_finds_nothing(open_page: OpenPage, run: int, address: str, dark: bool) -> None:
+    results = Axe().run(open_page(address, dark=dark))
+    assert results.violations_count == 0, results.generate_report()
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, run: int, address: str) -> None:
+    page = open_page(address, width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
