@@ -131,7 +131,7 @@ def _boards(
     newest = refused.get(ordered[-1].name)
     why = newest.sentence if newest else "below the evidence level asked for"
     made += [empty_board(*class_of(ordered[-1]), floor, why) for floor in LEVELS if floor not in shown]
-    return sorted(made, key=lambda one: (one.routing_mode, one.semantic_class, LEVELS.index(one.floor)))  # type: ignore[arg-type]
+    return sorted(made, key=lambda one: (one.routing_mode, one.semantic_class, LEVELS.index(one.floor)))
 
 
 def _glimpses(refused: Sequence[Refusal]) -> tuple[Glimpse, ...]:
