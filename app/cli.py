@@ -55,7 +55,16 @@ def make_parser() -> argparse.ArgumentParser:
         )
     rebuild = commands.add_parser("rebuild-standings", help="rank every stack again, as the leaderboards keep it")
     rebuild.add_argument("--check", action="store_true", help="write nothing; exit code 1 when something differs")
-    for command, folder in ((serve, "data"), (demo, "demo-data"), (migrate, "data"), (rebuild, "data")):
+    admin = commands.add_parser("admin", help="make an administrator, or set the password of an account")
+    actions = admin.add_subparsers(dest="action", required=True, metavar="ACTION")
+    create = actions.add_parser("create", help="make an administrator; from then on everybody logs in")
+    reset = actions.add_parser("reset-password", help="set the password of an account, and log it out everywhere")
+    for action in (create, reset):
+        action.add_argument("name", help="name of the account, as it stands beside what the person does")
+        action.epilog = "The password: THREEWALLS_ADMIN_PASSWORD, else a prompt, else the first line of standard input."
+    for command, folder in (
+        (serve, "data"), (demo, "demo-data"), (migrate, "data"), (rebuild, "data"), (create, "data"), (reset, "data"),
+    ):  # fmt: skip
         command.add_argument(
             "--data", type=Path, metavar="DIR", help=f"folder for all data (default: {DATA_VARIABLE}, or {folder})"
         )
@@ -105,6 +114,12 @@ def _rebuild_standings(options: argparse.Namespace, settings: Settings) -> int:
     from app.leaderboards.rebuild import rebuild_standings
 
     return rebuild_standings(settings, check=options.check)
+
+
+def _admin(options: argparse.Namespace, settings: Settings) -> None:
+    from app.access.admin import run
+
+    run(options, settings)
 
 
 def _check_rules(options: argparse.Namespace, settings: Settings) -> int:
@@ -166,6 +181,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], int | None]] = {
     "migrate": _migrate,
     "rebuild-standings": _rebuild_standings,
     "check-rules": _check_rules,
+    "admin": _admin,
     "analyze": _analyze,
     "compare": _compare,
 }

@@ -11,6 +11,7 @@ ThreewallsError
 ├── InvalidChange            a change of something that is there already, refused; one FieldError a field
 ├── InvalidQuery             a filter or a page number that means nothing
 ├── NotFound
+├── NotAllowed               who asks may not do it there
 ├── Conflict                 the same Idempotency-Key with another content
 │   ├── OffsetConflict       a piece of a log that does not go on where what is held ends
 │   ├── EditConflict         somebody else changed it since it was read
@@ -78,6 +79,10 @@ class InvalidQuery(ThreewallsError):
 
 class NotFound(ThreewallsError):
     title = "Not found"
+
+
+class NotAllowed(ThreewallsError):
+    title = "Not allowed"
 
 
 class Conflict(ThreewallsError):

@@ -1,11 +1,12 @@
 """create_app(): settings, routers, error pages; no logic."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from app.access.routes import router as access_pages
 from app.compare.api import router as compare_api
 from app.compare.routes import router as compare_pages
 from app.definitions.api import router as definitions_api
@@ -16,10 +17,10 @@ from app.history.routes import router as history_pages
 from app.leaderboards.api import router as leaderboards_api
 from app.leaderboards.routes import router as leaderboard_pages
 from app.overview.routes import router as overview_pages
-from app.playbook.api import router as rules_api
-from app.playbook.routes import router as playbook_pages
 from app.planner.api import router as plan_api
 from app.planner.routes import router as plan_pages
+from app.playbook.api import router as rules_api
+from app.playbook.routes import router as playbook_pages
 from app.projects.api import router as projects_api
 from app.projects.routes import router as projects_pages
 from app.recommendations.advise import first_suggestion
@@ -47,6 +48,8 @@ from app.storage.rules_in_force import rules_in_force
 from app.upgrade.api import router as upgrade_api
 from app.upgrade.routes import router as upgrade_pages
 from app.web import error_pages
+from app.web.access.middleware import AccessMiddleware
+from app.web.access.route_table import route_table
 from app.web.assets import mount_assets
 from app.web.body_limit import BodyLimitMiddleware
 from app.web.cross_site import CrossSiteMiddleware
@@ -58,8 +61,12 @@ from app.web.reference import router as reference
 from app.web.request_frame import RequestFrameMiddleware
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
-    """The web application. The database must have been migrated (`app.storage.database.migrate`)."""
+def create_app(settings: Settings | None = None, *, open_to: Collection[str] | None = None) -> FastAPI:
+    """The web application. The database must have been migrated (`app.storage.database.migrate`).
+
+    It asks everybody to log in, unless `open_to` is given: then it answers without, as long as it has no administrator,
+    at names of this machine and at those. Raises UnruledRouteError when a route does not say who may use it.
+    """
     settings = settings or get_settings()
     configure_logging(settings)
     # FastAPI's own documentation pages load their script from a CDN; `/docs` is ours.
@@ -78,6 +85,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.next_step = lambda session, run_id: first_suggestion(session, run_id, rules_in_force(settings))
     for router in (
         health,
+        access_pages,
         runs_api,
         append_api,
         amend_api,
@@ -121,6 +129,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     error_pages.register(app)
     # The last one added is the outermost.
     app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_upload_bytes)
+    app.add_middleware(
+        AccessMiddleware, engine=app.state.engine, settings=settings, table=route_table(app), open_to=open_to
+    )
     app.add_middleware(CrossSiteMiddleware, public_url=settings.public_url)
     app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics)
     return app

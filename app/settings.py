@@ -34,6 +34,12 @@ class Settings(BaseSettings):
     public_url: str = Field(
         "", description="Address that people open, used in links of API answers. Empty: taken from each request."
     )
+    session_hours: float = Field(
+        336, gt=0, description="A log-in ends when unused for this long, and after 90 days at the latest, in hours."
+    )
+    metrics_token: str = Field(
+        "", description="What a scraper sends /metrics as its bearer token. Empty: only administrators read it."
+    )
     max_upload_bytes: int = Field(2 * 1024**3, gt=0, description="Largest request body, as sent, in bytes.")
     max_log_bytes: int = Field(4 * 1024**3, gt=0, description="Largest decompressed log file, in bytes.")
     max_compression_ratio: int = Field(

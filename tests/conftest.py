@@ -20,6 +20,9 @@ from workers import tasks
 
 pytest_plugins = ["tests.services.fixtures"]
 
+OPEN_TO = ("testserver",)
+"""Tests that are about something else need no log-ins; those of `tests/access` make their own application."""
+
 NEEDS_SERVICES = {"postgres_server", "redis_server"}
 
 
@@ -59,7 +62,7 @@ def settings(tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def app(settings: Settings) -> Iterator[FastAPI]:
-    app = create_app(settings)
+    app = create_app(settings, open_to=OPEN_TO)
     yield app
     app.state.engine.dispose()
 

@@ -28,6 +28,9 @@ from app.errors import FieldError, InvalidMetadata
 T = TypeVar("T")
 
 PURPOSES = ("ci", "experiment", "release")
+DEFAULT_PROJECT = "default"
+"""Where runs go whose metadata name no project."""
+
 LIMITS = {"name": 300, "project": 100, "branch": 300, "commit": 100, "ci_url": 2000}
 """Longest texts, in characters: the widths of the columns that keep them."""
 MAX_TAGS, MAX_TAG = 50, 100
@@ -85,7 +88,7 @@ def read_metadata(document: object) -> Metadata:
     texts = {name: _text(reading, name, stated.get(name), limit) for name, limit in LIMITS.items()}
     metadata = Metadata(
         name=texts["name"],
-        project=texts["project"] or "default",
+        project=texts["project"] or DEFAULT_PROJECT,
         purpose=_purpose(reading, stated.get("purpose")),
         branch=texts["branch"],
         commit=texts["commit"],

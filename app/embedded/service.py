@@ -1,15 +1,14 @@
 """`threewalls serve`: own the data folder, migrate, keep a worker alive and answer HTTP until told to stop."""
 
 import errno
-import ipaddress
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+import structlog
 import uvicorn
 
 from app import queue
@@ -20,8 +19,12 @@ from app.main import create_app
 from app.runs import claims
 from app.settings import Settings
 from app.storage import stack_work
-from app.storage.database import make_engine, migrate, transaction
+from app.storage.database import make_engine, migrate, read_session, transaction
+from app.storage.users import has_administrator
+from app.web.access.open_mode import is_loopback
 from app.web.assets import vega_bundle
+
+log = structlog.get_logger(__name__)
 
 GRACE_SECONDS = 2
 """Open requests get this long at a stop; a `?wait=` that is cut off finds its run by its id later."""
@@ -30,11 +33,15 @@ SeedAt = Callable[[str, threading.Event], None]
 """Given the server's address and an event that is set when it stops."""
 
 
+class NoAdministrator(Unavailable):
+    title = "There is no administrator"
+
+
 def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) -> None:
     """Run until SIGINT or SIGTERM; port 0 takes a free one. `seed` runs beside, once the server answers.
 
     With a broker in the settings the workers and the migration are somebody else's, and this is the web server only.
-    Raises Unavailable when the port is taken, FolderInUse when another service has the data folder.
+    Raises Unavailable when the port is taken, FolderInUse when another service has the data folder, NoAdministrator.
     """
     with _interrupted_quietly(), ExitStack() as house:
         if settings.embedded:
@@ -45,7 +52,7 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
         if settings.embedded:
             record_owner(f"process {os.getpid()} at {address}")
             migrate(settings)
-        server = _Server(settings, address, house.enter_context(_beside(seed, address)))
+        server = _Server(settings, _open_to(settings, host), address, house.enter_context(_beside(seed, address)))
         if settings.embedded:
             house.enter_context(_worker(settings))
         with _on_signal(server.stop):  # uvicorn's own handlers come on top, and raise what they caught again at the end
@@ -55,10 +62,15 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
 class _Server(uvicorn.Server):
     """Says where it is once it answers, and starts what waits for that."""
 
-    def __init__(self, settings: Settings, address: str, start_beside: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: Settings, open_to: tuple[str, ...] | None, address: str, start_beside: Callable[[], None]
+    ) -> None:
         super().__init__(
             uvicorn.Config(
-                create_app(settings), log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_SECONDS
+                create_app(settings, open_to=open_to),
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=GRACE_SECONDS,
             )
         )
         self._greeting = f"Threewalls is ready: {address}   (data in {settings.data_dir.resolve()}; Ctrl-C stops it)"
@@ -127,12 +139,6 @@ def _worker(settings: Settings) -> Worker:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    if not _is_loopback(host):
-        print(
-            f"Warning: {host} can be reached from other machines, and Threewalls has no log-ins yet: "
-            "whoever can reach it can read and upload.",
-            file=sys.stderr,
-        )
     try:
         listener = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
@@ -149,11 +155,27 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _is_loopback(host: str) -> bool:
+def _open_to(settings: Settings, host: str) -> tuple[str, ...] | None:
+    """Embedded on a loopback address: no log-ins, as long as there is no administrator. None: log-ins always.
+
+    Raises NoAdministrator where others could reach a service that nobody could log in to.
+    """
+    if settings.embedded and is_loopback(host):
+        return ()
+    engine = make_engine(settings)
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        with read_session(engine) as session:
+            if not has_administrator(session):
+                make_one = f"threewalls admin create NAME --data {settings.data_dir.resolve()}"
+                if settings.embedded:
+                    raise NoAdministrator(
+                        f"{host} can be reached from other machines, and has no administrator who could log in and "
+                        f"say who may. Make one, then start again: {make_one}"
+                    )
+                log.warning("no_administrator", nobody_can_log_in_until="threewalls admin create NAME")
+    finally:
+        engine.dispose()
+    return None
 
 
 def _address(host: str, port: int) -> str:

@@ -25,7 +25,7 @@ from app.runs.api_models import (
     UploadAnswer,
 )
 from app.runs.filters import RunFilters
-from app.runs.ingest import Accepted, accept_upload
+from app.runs.ingest import Accepted, IntoProject, accept_upload
 from app.runs.log_lines import lines_of
 from app.runs.queries import find_runs, get_run, get_series
 from app.runs.upload_parts import metadata_of, uploaded_files
@@ -33,6 +33,7 @@ from app.runs.waiting import settled
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
+from app.web.access.acting import upload_project
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession
 from app.web.forms import sent_form
 from app.web.problems import as_content, documented
@@ -86,6 +87,7 @@ async def upload_run(
         request, max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as form:
         accept = partial(_accept, engine, log_files, settings, idempotency_key=idempotency_key, complete=complete)
+        accept = partial(accept, into=partial(upload_project, request, engine))
         accepted = await run_in_threadpool(accept, form)
     answer = {"id": accepted.run_id, "url": _page(request, accepted.run_id), "created": accepted.created}
     answer |= {"status": accepted.status, "warnings": accepted.warnings}
@@ -191,6 +193,7 @@ def _accept(
     *,
     idempotency_key: str | None,
     complete: bool | None,
+    into: IntoProject,
 ) -> Accepted:
     try:
         return accept_upload(
@@ -201,6 +204,7 @@ def _accept(
             meta=metadata_of(form, settings.max_metadata_bytes),
             idempotency_key=idempotency_key,
             complete=complete,
+            into=into,
         )
     except OSError as error:
         if error.errno == errno.ENOSPC:

@@ -1,5 +1,7 @@
 """Forms of runs: the upload, and the statement of contract fields afterwards. They work without script."""
 
+from functools import partial
+
 from fastapi import APIRouter, Request
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
@@ -17,6 +19,7 @@ from app.runs.run_view import RunView
 from app.runs.upload_form import UploadForm, read_form
 from app.settings import Settings
 from app.storage.database import read_session
+from app.web.access.acting import upload_project
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.forms import sent_form
 from app.web.templating import render
@@ -48,7 +51,10 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
         ]
         try:
             meta = form.metadata()
-            accepted = await run_in_threadpool(accept_upload, engine, log_files, settings, files=files, meta=meta)
+            into = partial(upload_project, request, engine)
+            accepted = await run_in_threadpool(
+                accept_upload, engine, log_files, settings, files=files, meta=meta, into=into
+            )
         except InvalidUpload as error:
             return await run_in_threadpool(_render_upload, request, settings, form.refused(error), status=422)
     return RedirectResponse(f"/runs/{accepted.run_id}", status_code=303)

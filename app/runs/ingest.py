@@ -5,7 +5,7 @@ The row is committed before the bell is rung and before the uploader is answered
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from sqlalchemy import Engine, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
-from app.domain.metadata import read_metadata
+from app.domain.metadata import DEFAULT_PROJECT, read_metadata
 from app.domain.run import Metadata
 from app.errors import Conflict, EmptyUpload, FieldError, InvalidMetadata, InvalidUpload
 from app.queue import PROCESS_RUN, enqueue
@@ -73,6 +73,14 @@ class Staged:
         return self.file.stored.key
 
 
+IntoProject = Callable[[str | None], str]
+"""The slug of the project that an upload goes to, of the one that its metadata state; raises for one that may not."""
+
+
+def as_stated(project: str | None) -> str:
+    return project or DEFAULT_PROJECT
+
+
 def accept_upload(
     engine: Engine,
     log_files: LogFiles,
@@ -82,16 +90,18 @@ def accept_upload(
     meta: bytes | None = None,
     idempotency_key: str | None = None,
     complete: bool | None = None,
+    into: IntoProject = as_stated,
 ) -> Accepted:
     """Check, store and acknowledge one upload. Raises InvalidUpload, Conflict or Unavailable, and then nothing is kept.
 
     The same content in the same project is the same run, and so is the same `idempotency_key`; that key with another
     content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come (`append.py`): such a
-    run may begin without a file, and is told from others by its key only.
+    run may begin without a file, and is told from others by its key only. `into` says which project it goes to.
     """
     document = _read_meta(meta)
     is_open = _is_open(document, complete)
     metadata = read_metadata(document)
+    project = into(metadata.project if str(document.get("project") or "").strip() else None)
     _check_key(idempotency_key)
     if not files and not is_open:
         raise EmptyUpload("There is no file in this upload. Send at least one, as the form field `log`.")
@@ -103,15 +113,15 @@ def accept_upload(
         row.lease_until = utc_now() + timedelta(seconds=settings.sweep_seconds)
         keys = [file.key for file in staged]
         with transaction(engine) as session:
-            known = _find(session, metadata.project, row.content_key, idempotency_key)
+            known = _find(session, project, row.content_key, idempotency_key)
             noted = object_records.about_to_put(session, keys) if known is None else utc_now()
         if known is None:
             with forgotten_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)
-                known = _insert(engine, metadata.project, row, staged)
+                known = _insert(engine, project, row, staged)
     if known.created:
-        log.info("run_received", run_id=known.run_id, project=metadata.project, files=len(files), open=is_open)
+        log.info("run_received", run_id=known.run_id, project=project, files=len(files), open=is_open)
         enqueue(PROCESS_RUN, known.run_id)
     return known
 

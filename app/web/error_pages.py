@@ -22,6 +22,7 @@ STATUS: Mapping[type[ThreewallsError], int] = {
     errors.InvalidUpload: 422,
     errors.InvalidChange: 422,
     errors.InvalidQuery: 422,
+    errors.NotAllowed: 403,
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.Unavailable: 503,
@@ -59,12 +60,12 @@ def answer(
     offset: int | None = None,
 ) -> Response:
     """The error in the form that the asker reads."""
-    if _is_machine(request):
+    if is_machine(request):
         return problem(status, title, detail, fields, offset)
     return render_error(request, status, title, " ".join((detail, *(f"{f.field}: {f.message}." for f in fields))))
 
 
-def _is_machine(request: Request) -> bool:
+def is_machine(request: Request) -> bool:
     # A browser asks for HTML by name; curl and libraries ask for anything.
     return not _is_page(request) or "text/html" not in request.headers.get("accept", "")
 

@@ -1,5 +1,6 @@
 """Templates in, HTML out: a full page, or one block of it to htmx. Only this module reads and writes `HX-*` headers."""
 
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -10,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2_fragments import render_block
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from app.domain import changes
 from app.domain.commit_links import commit_address, range_address
@@ -18,6 +19,7 @@ from app.settings import ROOT
 from app.storage.database import read_session
 from app.storage.regressions import open_regressions
 from app.web import numbers
+from app.web.access.state import access_of
 from app.web.assets import asset_url
 
 _FILTERS = (
@@ -40,6 +42,10 @@ _FILTERS = (
 )
 
 
+_acting_as: ContextVar[str] = ContextVar("acting_as", default="")
+"""Whose name stands beside a change: macros know nothing of the page that calls them. Empty when a form must ask."""
+
+
 @lru_cache
 def environment() -> Environment:
     """Everything is escaped, also what does not end in .html; a name that nobody passed is an error, not a blank."""
@@ -51,7 +57,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     env.filters.update({function.__name__: function for function in _FILTERS})
-    env.globals.update(asset=asset_url, app_version=_app_version(), dash=numbers.DASH)
+    env.globals.update(asset=asset_url, app_version=_app_version(), dash=numbers.DASH, acting_as=_acting_as.get)
     # As globals, because a block that is rendered alone does not run the imports of its file.
     for name in ("ui", "figures", "runs"):
         env.globals[name] = env.get_template(f"components/{name}.html").module
@@ -75,6 +81,8 @@ def render(
     fragment = block if block and _wants_fragment(request) else None
     common: dict[str, Any] = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
     common["open_regressions"] = lambda: _open_regressions(request)
+    common["access"] = access_of(request)
+    _acting_as.set(access_of(request).name)
     context = common | {"fragment": fragment} | context
     headers = {"Vary": "HX-Request", "Cache-Control": "no-cache"}
     if fragment:
@@ -89,6 +97,16 @@ def render(
 def shown_params(request: Request) -> dict[str, str]:
     """The query of the page that htmx asks from: what it shows now."""
     return dict(parse_qsl(urlsplit(request.headers.get("HX-Current-URL", "")).query))
+
+
+def asked_by_part(request: Request) -> str | None:
+    """The address in the browser's bar when htmx asks for a part of its page; None when it does not ask."""
+    return request.headers.get("HX-Current-URL", "/") if request.headers.get("HX-Request") == "true" else None
+
+
+def leave_for(address: str, status: int) -> Response:
+    """Tells htmx to leave its page for another one."""
+    return Response(status_code=status, headers={"HX-Redirect": address, "Cache-Control": "no-store"})
 
 
 def render_error(request: Request, status: int, title: str, detail: str) -> HTMLResponse:

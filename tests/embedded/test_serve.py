@@ -3,12 +3,15 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
+import httpx2
 import pytest
 
-from tests.embedded.processes import Running, is_alive, running, start, wait_for
+from tests.embedded.processes import START_SECONDS, Running, is_alive, running, start, wait_for
 
 
 def worker_of(house: Running) -> int:
@@ -53,9 +56,21 @@ def test_ctrl_c_stops_server_and_worker(tmp_path: Path) -> None:
         assert "Traceback" not in house.output
 
 
-def test_an_address_that_others_reach_is_warned_about_and_sigterm_stops_it(tmp_path: Path) -> None:
+def test_an_address_that_others_reach_needs_an_administrator_and_sigterm_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = start("serve", tmp_path / "data", "--port", "0", "--host", "0.0.0.0")
+    told = refused.communicate(timeout=START_SECONDS)[0]
+    assert (refused.returncode, "threewalls admin create NAME" in told) == (3, True)
+    monkeypatch.setenv("THREEWALLS_ADMIN_PASSWORD", "correct horse battery")
+    made = subprocess.run(
+        [sys.executable, "-m", "app.cli", "admin", "create", "root", "--data", str(tmp_path / "data")],
+        capture_output=True, text=True, check=True, timeout=START_SECONDS,
+    )  # fmt: skip
+    assert "root is an administrator now" in made.stdout
     with running("serve", tmp_path / "data", "--host", "0.0.0.0") as house:
-        assert "no log-ins yet" in house.output
+        address = house.address.replace("0.0.0.0", "127.0.0.1")
+        assert httpx2.get(f"{address}/api/v1/runs", timeout=30).status_code == 401
         worker = worker_of(house)
         assert house.stop(signal.SIGTERM) == 0
         assert processes_of_session(worker) == []

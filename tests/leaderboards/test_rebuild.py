@@ -22,7 +22,7 @@ from app.storage.standings_tables import RankingPriorRow, StandingRow
 from app.storage.tables import RunRow
 from tests.builders import make_leaderboard
 from tests.embedded.processes import wait_for
-from tests.leaderboards.arrivals import NIGHTS, Job, amend, decide, standings
+from tests.leaderboards.arrivals import NIGHTS, PROJECT, Job, amend, decide, standings
 from tests.services.scaled import BEAT, WORKER, House, scaled_house
 from workers.tasks import judge_stack, process_run, sweep
 
@@ -98,7 +98,9 @@ def test_each_change_of_a_run_is_in_the_standings_at_once(client: TestClient, en
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str, redis_server: str) -> Iterator[House]:
-    with scaled_house(tmp_path, monkeypatch, database_url=postgres_url, broker_url=redis_server) as house:
+    with scaled_house(
+        tmp_path, monkeypatch, database_url=postgres_url, broker_url=redis_server, project=PROJECT
+    ) as house:
         yield house
 
 
@@ -110,7 +112,10 @@ def test_two_workers_keep_what_a_rebuild_makes(
     house.start(BEAT)
     scaled = Settings(data_dir=house.data, database_url=postgres_url)
     engine = make_engine(scaled)
-    with httpx2.Client(base_url=house.web.address, timeout=60) as client, ThreadPoolExecutor(4) as pool:
+    with (
+        httpx2.Client(base_url=house.web.address, headers=house.headers, timeout=60) as client,
+        ThreadPoolExecutor(4) as pool,
+    ):
         runs = dict(zip(NIGHTS, pool.map(lambda job: job.upload(client), NIGHTS), strict=True))
         changed: list[Future[Any]] = [
             pool.submit(decide, client, runs[NIGHTS[0]], "quarantine", note="bad node"),

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
+from tests.conftest import OPEN_TO
 from tests.runs.uploading import LOG, assert_problem, traces, upload
 
 
@@ -91,7 +92,7 @@ def test_a_zstd_bomb_is_refused(client: TestClient) -> None:
 
 
 def test_a_log_that_is_too_large_when_decompressed_is_refused(settings: Settings) -> None:
-    small = TestClient(create_app(settings.model_copy(update={"max_log_bytes": 5000})))
+    small = TestClient(create_app(settings.model_copy(update={"max_log_bytes": 5000}), open_to=OPEN_TO))
     assert_problem(upload(small, PACKED), 413, "5,000 bytes", "when decompressed")
 
 

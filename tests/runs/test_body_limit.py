@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
+from tests.conftest import OPEN_TO
 from tests.runs.uploading import LOG, assert_problem, traces, upload
 
 LIMIT = 4_000_000
@@ -25,7 +26,7 @@ def limited(settings: Settings) -> Settings:
 
 @pytest.fixture
 def address(limited: Settings) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(create_app(limited), log_config=None, access_log=False))
+    server = uvicorn.Server(uvicorn.Config(create_app(limited, open_to=OPEN_TO), log_config=None, access_log=False))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -60,7 +61,7 @@ def test_five_gigabytes_are_refused_early(address: str, engine: Engine, limited:
 
 
 def test_people_get_a_page(limited: Settings) -> None:
-    client = TestClient(create_app(limited))
+    client = TestClient(create_app(limited, open_to=OPEN_TO))
     headers = {"Content-Length": str(FIVE_GB), "Accept": "text/html"}
     answer = client.post("/upload", content=b"", headers=headers)
     assert answer.status_code == 413
@@ -69,5 +70,5 @@ def test_people_get_a_page(limited: Settings) -> None:
 
 
 def test_a_body_within_the_limit_passes(limited: Settings) -> None:
-    client = TestClient(create_app(limited))
+    client = TestClient(create_app(limited, open_to=OPEN_TO))
     assert upload(client, LOG).status_code == 202

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
+from tests.conftest import OPEN_TO
 from tests.runs.uploading import LOG, assert_problem, traces, upload
 from tests.training_logs import training_log
 
@@ -71,6 +72,6 @@ def test_simultaneous_duplicates_are_one_run(app: FastAPI) -> None:
 
 
 def test_simultaneous_duplicates_are_one_run_on_postgresql(settings: Settings, postgres_url: str) -> None:
-    app = create_app(settings.model_copy(update={"database_url": postgres_url}))
+    app = create_app(settings.model_copy(update={"database_url": postgres_url}), open_to=OPEN_TO)
     assert send_together(app, 8) == [200] * 7 + [202]
     app.state.engine.dispose()

@@ -12,6 +12,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from app.domain.access.roles import Scope
+from app.settings import Settings
+from app.storage.database import make_engine, transaction
+from app.storage.tokens import make_token
+from tests.builders import make_project
 from tests.embedded.processes import Running, running, wait_for
 
 QUICK = {"THREEWALLS_LEASE_SECONDS": "2", "THREEWALLS_SWEEP_SECONDS": "0.5", "THREEWALLS_LOG_LEVEL": "warning"}
@@ -29,6 +34,8 @@ class House:
     stack: ExitStack
     web: Running
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    """Those of a job with a token of the project: here everybody logs in."""
 
     def start(self, command: Sequence[str], name: str = "") -> subprocess.Popen[bytes]:
         """A Python module as a process in a session of its own, stopped with the house."""
@@ -39,12 +46,14 @@ class House:
 
     def upload(self, log: bytes, **headers: str) -> int:
         """The run's id, once it is acknowledged."""
-        answer = httpx2.post(f"{self.web.address}/api/v1/runs", files={"log": log}, headers=headers, timeout=60)
+        answer = httpx2.post(
+            f"{self.web.address}/api/v1/runs", files={"log": log}, headers=headers | self.headers, timeout=60
+        )
         assert answer.status_code in (200, 202), answer.text
         return int(answer.json()["id"])
 
     def run(self, run_id: int) -> dict[str, object]:
-        answer = httpx2.get(f"{self.web.address}/api/v1/runs/{run_id}", timeout=60)
+        answer = httpx2.get(f"{self.web.address}/api/v1/runs/{run_id}", headers=self.headers, timeout=60)
         run: dict[str, object] = answer.json()
         return run
 
@@ -54,13 +63,26 @@ class House:
 
 
 @contextmanager
-def scaled_house(data: Path, monkeypatch: pytest.MonkeyPatch, *, database_url: str, broker_url: str) -> Iterator[House]:
+def scaled_house(
+    data: Path, monkeypatch: pytest.MonkeyPatch, *, database_url: str, broker_url: str, project: str = "default"
+) -> Iterator[House]:
     """Web over PostgreSQL, Redis and a shared artifact folder; the environment is for all processes started after."""
     settings = {"DATABASE_URL": database_url, "BROKER_URL": broker_url, "DATA_DIR": str(data)}
     for name, value in (QUICK | {f"THREEWALLS_{name}": value for name, value in settings.items()}).items():
         monkeypatch.setenv(name, value)
     with ExitStack() as stack:
-        yield House(data, stack, stack.enter_context(running("serve", data)))
+        web = stack.enter_context(running("serve", data))
+        token = _token(Settings(), project)
+        yield House(data, stack, web, headers={"Authorization": f"Bearer {token}"})
+
+
+def _token(settings: Settings, project: str) -> str:
+    engine = make_engine(settings)
+    with transaction(engine) as session:
+        row = make_project(session, project)
+        token = make_token(session, project_id=row.id or 0, name="ci", scopes=list(Scope), by="test")[1]
+    engine.dispose()
+    return token
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

@@ -22,7 +22,9 @@ OLDER = DEFINITION_VERSION - 1
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str, redis_server: str) -> Iterator[House]:
-    with scaled_house(tmp_path, monkeypatch, database_url=postgres_url, broker_url=redis_server) as house:
+    with scaled_house(
+        tmp_path, monkeypatch, database_url=postgres_url, broker_url=redis_server, project="old"
+    ) as house:
         yield house
 
 
@@ -40,13 +42,15 @@ def upload(house: House, number: int) -> int:
         ("log", ("train.log", training_log(step_time_ms=400.0 + number % 7))),
         ("meta", (None, json.dumps(meta))),
     ]
-    answer = httpx2.post(f"{house.web.address}/api/v1/runs", files=parts, timeout=60)
+    answer = httpx2.post(f"{house.web.address}/api/v1/runs", files=parts, headers=house.headers, timeout=60)
     assert answer.status_code == 202, answer.text
     return int(answer.json()["id"])
 
 
 def definitions(house: House) -> dict[str, Any]:
-    found: dict[str, Any] = httpx2.get(f"{house.web.address}/api/v1/definitions", timeout=60).json()
+    found: dict[str, Any] = httpx2.get(
+        f"{house.web.address}/api/v1/definitions", headers=house.headers, timeout=60
+    ).json()
     return found
 
 

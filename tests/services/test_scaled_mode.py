@@ -46,17 +46,22 @@ def test_a_log_that_grows_under_two_workers_is_whole_at_its_end(house: House, po
         house.start(WORKER, name)
     house.start(BEAT)
     log, step = training_log(iterations=200), 4000
-    opened = httpx2.post(f"{house.web.address}/api/v1/runs?complete=false", files={"log": log[:step]}, timeout=60)
+    opened = httpx2.post(
+        f"{house.web.address}/api/v1/runs?complete=false", files={"log": log[:step]}, headers=house.headers, timeout=60
+    )
     run_id = int(opened.json()["id"])
     logs = f"{house.web.address}/api/v1/runs/{run_id}/logs"
     for start in range(step, len(log), step):
         # Two clients send the same piece at once: one is first, the other finds it there.
         with ThreadPoolExecutor(2) as pool:
             sent = pool.map(
-                lambda _, at=start: httpx2.post(f"{logs}?offset={at}", content=log[at : at + step], timeout=60), "ab"
+                lambda _, at=start: httpx2.post(
+                    f"{logs}?offset={at}", content=log[at : at + step], headers=house.headers, timeout=60
+                ),
+                "ab",
             )
         assert {answer.json()["offset"] for answer in sent} == {min(start + step, len(log))}
-    assert httpx2.post(f"{logs}?complete=true", timeout=60).json()["receiving"] is False
+    assert httpx2.post(f"{logs}?complete=true", headers=house.headers, timeout=60).json()["receiving"] is False
     house.wait_until(run_id, "ready")
     wait_for(lambda: not house.run(run_id)["updating"], "the last reading")
     run = house.run(run_id)
@@ -84,7 +89,10 @@ def test_a_worker_killed_in_the_middle_of_a_run_is_replaced(house: House) -> Non
 def test_a_wait_answers_when_the_run_is_processed(house: House) -> None:
     house.start(WORKER, "waiter")
     answer = httpx2.post(
-        f"{house.web.address}/api/v1/runs?wait=60", files={"log": training_log(step_time_ms=77.0)}, timeout=90
+        f"{house.web.address}/api/v1/runs?wait=60",
+        files={"log": training_log(step_time_ms=77.0)},
+        headers=house.headers,
+        timeout=90,
     )
     assert (answer.status_code, answer.json()["status"]) == (202, "ready")
 

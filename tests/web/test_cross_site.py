@@ -6,6 +6,7 @@ from starlette.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
+from tests.conftest import OPEN_TO
 from tests.runs.uploading import LOG, assert_problem, traces, upload
 
 PEOPLE = {"Accept": "text/html"}
@@ -56,7 +57,7 @@ def test_its_own_pages_and_command_line_clients_write(client: TestClient, header
 
 def test_the_public_address_is_its_own(settings: Settings) -> None:
     named = settings.model_copy(update={"public_url": "https://threewalls.example/"})
-    client = TestClient(create_app(named))
+    client = TestClient(create_app(named, open_to=OPEN_TO))
     client.headers["Origin"] = "https://threewalls.example"
     assert upload(client, LOG).status_code == 202
 

@@ -11,6 +11,7 @@ from app import queue
 from app.main import create_app
 from app.settings import Settings, get_settings
 from app.web.request_frame import CONTENT_SECURITY_POLICY
+from tests.conftest import OPEN_TO
 from tests.runs.uploading import LOG, assert_problem, upload
 
 PEOPLE = {"Accept": "text/html,application/xhtml+xml"}
@@ -46,18 +47,18 @@ def test_without_a_queue_it_is_degraded_and_still_ready(client: TestClient, monk
 
 def test_without_a_database_it_is_not_ready(settings: Settings) -> None:
     away = settings.model_copy(update={"database_url": "postgresql+psycopg://nobody@127.0.0.1:9/none"})
-    answer = TestClient(create_app(away)).get("/readyz")
+    answer = TestClient(create_app(away, open_to=OPEN_TO)).get("/readyz")
     assert (answer.status_code, answer.json()["database"]["status"]) == (503, "down")
 
 
 def test_with_a_database_that_was_never_migrated_it_is_not_ready(settings: Settings, tmp_path: Path) -> None:
     empty = settings.model_copy(update={"database_url": f"sqlite:///{tmp_path / 'empty.db'}"})
-    assert TestClient(create_app(empty)).get("/readyz").json()["database"]["status"] == "down"
+    assert TestClient(create_app(empty, open_to=OPEN_TO)).get("/readyz").json()["database"]["status"] == "down"
 
 
 def test_without_a_store_it_is_not_ready_and_uploads_say_so(settings: Settings) -> None:
     away = settings.model_copy(update={"artifact_url": "s3://bucket", "s3_endpoint": "http://127.0.0.1:9"})
-    client = TestClient(create_app(away))
+    client = TestClient(create_app(away, open_to=OPEN_TO))
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["artifact_store"]["status"]) == (503, "down")
     refused = upload(client, LOG)

@@ -1,0 +1,69 @@
+"""A name and a password become a session. What is wrong of the two is told to nobody, and takes as long to find out."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from app.domain.access import passwords
+from app.domain.text import one_line
+from app.storage import audit, sessions, users
+from app.storage.access_tables import UserRow
+from app.storage.database import read_session, transaction
+from app.storage.tables import utc_now
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class From:
+    """Where an attempt comes from, as far as it can be told."""
+
+    address: str = ""
+    agent: str = ""
+
+
+def log_in(engine: Engine, name: str, password: str, idle: timedelta, came_from: From) -> str | None:
+    """What the cookie of the new session holds, or None. Either is on record."""
+    with read_session(engine) as session:
+        row = users.find_user(session, name)
+    kept = row.password_hash if row is not None and row.disabled_at is None else ""
+    if not passwords.is_right(password, kept) or row is None:
+        _refuse(engine, name, row, came_from)
+        return None
+    # Slow, so it is done before the transaction takes SQLite's write lock.
+    fresh = passwords.hashed(password) if passwords.is_outdated(kept) else None
+    with transaction(engine) as session:
+        return begin(session, users.get_user(session, row.id or 0), idle, came_from, fresh_hash=fresh)
+
+
+def begin(session: Session, row: UserRow, idle: timedelta, came_from: From, *, fresh_hash: str | None = None) -> str:
+    """A session for somebody who proved to be that person, by a password or an identity provider."""
+    sessions.forget_expired(session)
+    row.last_login_at = utc_now()
+    row.password_hash = fresh_hash or row.password_hash
+    session.add(row)
+    audit.record(
+        session, who=row.name, subject="account", subject_id=row.id or 0, action="logged in",
+        after={"address": came_from.address},
+    )  # fmt: skip
+    return sessions.start_session(session, row.id or 0, idle, address=came_from.address, agent=came_from.agent)
+
+
+def log_out(engine: Engine, session_id: str, user_id: int, name: str) -> None:
+    with transaction(engine) as session:
+        sessions.end_session(session, session_id)
+        audit.record(session, who=name, subject="account", subject_id=user_id, action="logged out")
+
+
+def _refuse(engine: Engine, name: str, row: UserRow | None, came_from: From) -> None:
+    """The name that was tried is not recorded unless it is an account's: it may be a password in the wrong field."""
+    log.warning("login_refused", account=row.id if row else None, address=came_from.address)
+    with transaction(engine) as session:
+        audit.record(
+            session, who=audit.SERVICE, subject="account", subject_id=(row.id or 0) if row else "unknown",
+            action="log-in refused", after={"address": came_from.address, "name": row.name if row else ""},
+            note="" if row else f"a name of {len(one_line(name))} characters that no account has",
+        )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Pages of one's own log-in: in, out, another password. HTTP in, template out."""
+
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Request
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from app.access import login
+from app.access.own_password import PasswordForm, change_own_password
+from app.errors import InvalidChange
+from app.settings import Settings
+from app.web.access.cookie import forget_session, set_session
+from app.web.access.state import access_of
+from app.web.dependencies import AppEngine, AppSettings
+from app.web.forms import sent_form
+from app.web.templating import render
+
+MAX_FIELDS = 4
+_MOST_CHARACTERS = 1_000
+_NO_STORE = {"Cache-Control": "no-store"}
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/login")
+def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  the word that addresses have
+    access = access_of(request)
+    if access.is_open or access.person:
+        return RedirectResponse(local_path(next), 303)
+    return _login_page(request, next)
+
+
+@router.post("/login")
+async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
+    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
+        name, password, wanted = (str(sent.get(field, ""))[:_MOST_CHARACTERS] for field in ("name", "password", "next"))
+    secret = await run_in_threadpool(login.log_in, engine, name, password, idle(settings), came_from(request))
+    if secret is None:
+        return await run_in_threadpool(_login_page, request, wanted, name, refused=True)
+    return logged_in(request, secret, wanted)
+
+
+@router.post("/logout")
+def log_out(request: Request, engine: AppEngine) -> Response:
+    access = access_of(request)
+    if access.person:
+        login.log_out(engine, access.session_id, access.person.user_id, access.person.name)
+    response = RedirectResponse("/login", 303, _NO_STORE)
+    forget_session(request, response)
+    return response
+
+
+@router.get("/account/password")
+def show_password(request: Request) -> HTMLResponse:
+    return _password_page(request, PasswordForm())
+
+
+@router.post("/account/password")
+async def change_password(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
+    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
+        form = PasswordForm.read(sent)
+    return await run_in_threadpool(_change_password, request, engine, settings, form)
+
+
+def _change_password(request: Request, engine: Engine, settings: Settings, form: PasswordForm) -> Response:
+    person = access_of(request).person
+    assert person is not None  # noqa: S101  the rule of the route
+    try:
+        secret = change_own_password(engine, person.user_id, form, idle(settings), came_from(request))
+    except InvalidChange as error:
+        return _password_page(request, form.refused(error), 422)
+    return logged_in(request, secret, "/")
+
+
+def logged_in(request: Request, secret: str, wanted: str) -> Response:
+    response = RedirectResponse(local_path(wanted), 303, _NO_STORE)
+    set_session(request, response, secret)
+    return response
+
+
+def local_path(wanted: str) -> str:
+    """Where to go after the log-in: a path of this service, whatever the address says."""
+    parts = urlsplit(wanted) if wanted.isprintable() else urlsplit("")
+    if parts.scheme or parts.netloc or not wanted.startswith("/") or wanted[1:2] in ("/", "\\"):
+        return "/"
+    return "/" if parts.path in ("/login", "/logout") or "\\" in wanted else wanted
+
+
+def idle(settings: Settings) -> timedelta:
+    return timedelta(hours=settings.session_hours)
+
+
+def came_from(request: Request) -> login.From:
+    return login.From(request.client.host if request.client else "", request.headers.get("user-agent", ""))
+
+
+def _login_page(request: Request, wanted: str, name: str = "", *, refused: bool = False) -> HTMLResponse:
+    return render(
+        request,
+        "access/login.html",
+        status=422 if refused else 200,
+        wanted=local_path(wanted),
+        name=name,
+        refused=refused,
+    )
+
+
+def _password_page(request: Request, form: PasswordForm, status: int = 200) -> HTMLResponse:
+    return render(request, "access/password.html", status=status, form=form)

@@ -1,0 +1,84 @@
+"""Who asks, and in which projects they may do what."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.domain.access.roles import ALLOWED, OPENS, Action, Role, Scope, least_role, scope_for
+
+ProjectIds = frozenset[int]
+NONE: ProjectIds = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Everyone:
+    """Whoever reaches a service without log-ins: one that listens on a loopback address and has no administrator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anonymous:
+    """Nobody who said who they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who is logged in. `roles` by project id."""
+
+    user_id: int
+    name: str
+    administrator: bool = False
+    roles: Mapping[int, Role] = field(default_factory=dict)
+    must_change_password: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHolder:
+    """A job that showed a token of a project, `project` by its slug."""
+
+    token_id: int
+    name: str
+    project_id: int
+    project: str
+    scopes: frozenset[Scope]
+
+
+Principal = Everyone | Anonymous | Person | TokenHolder
+
+
+def granted(principal: Principal, action: Action, public: ProjectIds) -> ProjectIds | None:
+    """Where the principal may do it: ids of projects, None for all of them and what concerns all.
+
+    `public`: the projects that whoever reaches the service may read.
+    """
+    match principal:
+        case Everyone() | Person(administrator=True):
+            return None
+        case Person(roles=roles):
+            own = frozenset(project for project, role in roles.items() if action in ALLOWED[role])
+        case TokenHolder(project_id=project, scopes=scopes):
+            own = frozenset({project}) if any(OPENS[scope] is action for scope in scopes) else NONE
+        case Anonymous():
+            own = NONE
+    return own | public if action is Action.READ else own
+
+
+def may(principal: Principal, action: Action, project_id: int, public: ProjectIds = NONE) -> bool:
+    where = granted(principal, action, public)
+    return where is None or project_id in where
+
+
+def knows_of(principal: Principal, project_id: int, public: ProjectIds) -> bool:
+    """True when it is no secret to the principal that there is such a project, with what is in it."""
+    own = isinstance(principal, TokenHolder) and principal.project_id == project_id
+    return own or may(principal, Action.READ, project_id, public)
+
+
+def missing(principal: Principal, action: Action) -> str:
+    """What the principal needs for it and has not, as a sentence."""
+    if isinstance(principal, TokenHolder):
+        has = f"The token {principal.name} has the scope {' and '.join(sorted(principal.scopes)) or 'of nothing'}"
+        scope = scope_for(action)
+        return f"{has}; this needs {scope}." if scope else f"{has}; no token may do this, a person must."
+    role = least_role(action)
+    if action is Action.ADMINISTER:
+        return f"Only an {role} may do this."
+    return f"This needs the role {role} in the project. Its maintainers give it."

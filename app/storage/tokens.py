@@ -1,0 +1,110 @@
+"""Tokens of projects: made and shown once, found by their SHA-256, revoked. Who did it goes to the audit."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select, update
+from sqlmodel import Session, col
+
+from app.domain.access.principal import TokenHolder
+from app.domain.access.roles import Scope
+from app.domain.access.secrets import digest, new_token, shown
+from app.domain.text import one_line
+from app.errors import FieldError, InvalidChange, NotFound
+from app.storage import audit
+from app.storage.access_changes import OF_NO_ACCOUNT
+from app.storage.access_tables import TokenRow
+from app.storage.run_records import aware
+from app.storage.tables import ProjectRow, utc_now
+
+MAX_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class KnownToken:
+    """A token in force. `ends_at`: when it expires, None for never."""
+
+    holder: TokenHolder
+    ends_at: datetime | None
+    last_used_at: datetime | None
+
+
+def make_token(
+    session: Session,
+    *,
+    project_id: int,
+    name: str,
+    scopes: Collection[Scope],
+    by: str,
+    expires_at: datetime | None = None,
+) -> tuple[TokenRow, str]:
+    """The row, and the token itself, which nobody can see again. Raises InvalidChange."""
+    name = one_line(name)
+    if not 0 < len(name) <= MAX_NAME:
+        raise _refused("name", f"must have 1 to {MAX_NAME} characters")
+    if not scopes:
+        raise _refused("scopes", "must be one or more of upload, read and triage")
+    if expires_at is not None and expires_at <= utc_now():
+        raise _refused("expires_at", "must lie in the future")
+    token = new_token()
+    row = TokenRow(
+        project_id=project_id, name=name, shown=shown(token), digest=digest(token),
+        scopes=[scope.value for scope in Scope if scope in scopes], created_by=by, expires_at=expires_at,
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    audit.record(
+        session, who=by, subject="token", subject_id=row.id or 0, action="created", project_id=project_id,
+        after={"name": name, "scopes": row.scopes, "expires_at": expires_at.isoformat() if expires_at else None},
+    )  # fmt: skip
+    return row, token
+
+
+def find_token(session: Session, token_digest: str) -> KnownToken | None:
+    """By its SHA-256; None when it is unknown, expired or revoked."""
+    found = session.execute(
+        select(TokenRow, ProjectRow.slug)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == TokenRow.project_id)
+        .where(col(TokenRow.digest) == token_digest, col(TokenRow.revoked_at).is_(None))
+    ).one_or_none()
+    if found is None:
+        return None
+    row, slug = found
+    ends_at = aware(row.expires_at) if row.expires_at else None
+    if ends_at is not None and ends_at <= utc_now():
+        return None
+    holder = TokenHolder(row.id, row.name, row.project_id, slug, frozenset(Scope(scope) for scope in row.scopes))
+    return KnownToken(holder, ends_at, aware(row.last_used_at) if row.last_used_at else None)
+
+
+def note_used(session: Session, token_id: int) -> None:
+    session.execute(
+        update(TokenRow).where(col(TokenRow.id) == token_id).values(last_used_at=utc_now()),
+        execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False},
+    )
+
+
+def revoke_token(session: Session, token_id: int, *, by: str) -> TokenRow:
+    """From now on it opens nothing. Raises NotFound; one that is revoked already stays as it is."""
+    row = session.get(TokenRow, token_id)
+    if row is None:
+        raise NotFound("There is no such token.")
+    if row.revoked_at is None:
+        row.revoked_at, row.revoked_by = utc_now(), by
+        session.add(row)
+        audit.record(
+            session, who=by, subject="token", subject_id=token_id, action="revoked", project_id=row.project_id,
+            before={"name": row.name},
+        )  # fmt: skip
+    return row
+
+
+def tokens_of(session: Session, project_id: int) -> list[TokenRow]:
+    """All of a project, also those that are over; newest first."""
+    chosen = select(TokenRow).where(col(TokenRow.project_id) == project_id).order_by(col(TokenRow.id).desc())
+    return list(session.execute(chosen).scalars())
+
+
+def _refused(field: str, message: str) -> InvalidChange:
+    return InvalidChange(f"Nothing was kept: {field} {message}.", (FieldError(field, message),))

@@ -1,0 +1,165 @@
+"""People: kept, found, given a password and a role. Who did it goes to the audit in the same transaction."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.access import passwords
+from app.domain.access.principal import Person
+from app.domain.access.roles import Role
+from app.domain.text import one_line
+from app.errors import Conflict, FieldError, InvalidChange, NotFound
+from app.storage import audit
+from app.storage.access_tables import MemberRow, UserRow
+from app.storage.run_records import aware
+from app.storage.tables import utc_now
+
+MAX_NAME = 100
+RESERVED = (audit.SERVICE.lower(),)
+"""Names that the audit gives to others than people."""
+
+
+class NameTaken(Conflict):
+    title = "This name is taken"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person as kept. `comes_by`: the identity provider, empty for one with a password here."""
+
+    id: int
+    name: str
+    email: str
+    administrator: bool
+    must_change_password: bool
+    comes_by: str
+    created_at: datetime
+    last_login_at: datetime | None
+    disabled_at: datetime | None
+
+
+def has_administrator(session: Session) -> bool:
+    found = select(UserRow.id).where(col(UserRow.administrator), col(UserRow.disabled_at).is_(None)).limit(1)  # type: ignore[call-overload]
+    return session.execute(found).first() is not None
+
+
+def create_user(
+    session: Session,
+    name: str,
+    *,
+    by: str,
+    password: str | None = None,
+    email: str = "",
+    administrator: bool = False,
+    must_change_password: bool = False,
+    issuer: str = "",
+    subject: str = "",
+) -> User:
+    """Raises InvalidChange for a name or password that will not do, NameTaken. Without a password none opens it."""
+    name = checked_name(name)
+    if session.execute(select(UserRow.id).where(col(UserRow.name) == name)).first():  # type: ignore[call-overload]
+        raise NameTaken(f"There is an account {name} already. Nothing was changed. Choose another name.")
+    row = UserRow(
+        name=name,
+        email=one_line(email)[:300],
+        password_hash="" if password is None else new_hash(password),
+        administrator=administrator,
+        must_change_password=must_change_password,
+        issuer=issuer,
+        subject=subject,
+    )
+    session.add(row)
+    session.flush()
+    audit.record(
+        session, who=by, subject="account", subject_id=row.id or 0, action="created",
+        after={"name": name, "administrator": administrator},
+    )  # fmt: skip
+    return to_user(row)
+
+
+def find_user(session: Session, name: str) -> UserRow | None:
+    return session.execute(select(UserRow).where(col(UserRow.name) == one_line(name))).scalar_one_or_none()
+
+
+def get_user(session: Session, user_id: int) -> UserRow:
+    row = session.get(UserRow, user_id)
+    if row is None:
+        raise NotFound("There is no such account.")
+    return row
+
+
+def set_password(session: Session, row: UserRow, password: str, *, by: str, must_change: bool = False) -> None:
+    """Raises InvalidChange. Ending the sessions is the caller's matter: which one stays, only it knows."""
+    row.password_hash = new_hash(password)
+    row.must_change_password = must_change
+    session.add(row)
+    audit.record(session, who=by, subject="account", subject_id=row.id or 0, action="password set")
+
+
+def person(session: Session, user_id: int) -> Person | None:
+    """What the account may do now; None when it is disabled or gone."""
+    row = session.get(UserRow, user_id)
+    if row is None or row.disabled_at is not None:
+        return None
+    found = Person(user_id, row.name, row.administrator, {}, row.must_change_password)
+    if row.administrator:
+        return found
+    members = session.execute(
+        select(MemberRow.project_id, MemberRow.role).where(col(MemberRow.user_id) == user_id)  # type: ignore[call-overload]
+    )
+    return replace(found, roles={project: Role(role) for project, role in members})
+
+
+def set_role(session: Session, *, project_id: int, user_id: int, role: Role | None, by: str) -> None:
+    """Make somebody a member, change the role, or (None) end the membership."""
+    row = session.get(MemberRow, (project_id, user_id))
+    before = row.role if row else None
+    if before == (role.value if role else None):
+        return
+    name = get_user(session, user_id).name
+    if role is None:
+        session.delete(row)
+    else:
+        row = row or MemberRow(project_id=project_id, user_id=user_id, role=role.value, added_by=by)
+        row.role = role.value
+        session.add(row)
+    audit.record(
+        session, who=by, subject="member", subject_id=user_id, action="role", project_id=project_id,
+        before={"name": name, "role": before}, after={"name": name, "role": role.value if role else None},
+    )  # fmt: skip
+
+
+def disable(session: Session, row: UserRow, *, by: str) -> None:
+    """May do nothing any more, at once. Stays on record: its name stands beside what it did."""
+    row.disabled_at = row.disabled_at or utc_now()
+    session.add(row)
+    audit.record(session, who=by, subject="account", subject_id=row.id or 0, action="disabled")
+
+
+def checked_name(text: str) -> str:
+    name = one_line(text)
+    if not 0 < len(name) <= MAX_NAME:
+        raise _refused("name", f"must have 1 to {MAX_NAME} characters")
+    if name.lower() in RESERVED:
+        raise _refused("name", "is what the service calls itself")
+    return name
+
+
+def new_hash(password: str) -> str:
+    if wrong := passwords.problem_with(password):
+        raise _refused("password", wrong)
+    return passwords.hashed(password)
+
+
+def to_user(row: UserRow) -> User:
+    return User(
+        row.id or 0, row.name, row.email, row.administrator, row.must_change_password, row.issuer,
+        aware(row.created_at), aware(row.last_login_at) if row.last_login_at else None,
+        aware(row.disabled_at) if row.disabled_at else None,
+    )  # fmt: skip
+
+
+def _refused(field: str, message: str) -> InvalidChange:
+    return InvalidChange(f"Nothing was changed: the {field} {message}.", (FieldError(field, message),))

@@ -1,0 +1,122 @@
+"""Who is behind a token or a cookie, remembered for a few seconds so that most requests ask the database nothing.
+
+A change of access in this process counts at once (`storage/access_changes.py`); one that another process made, after
+REMEMBERED_SECONDS at the latest.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import structlog
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import col
+
+from app.domain.access.principal import Principal, ProjectIds
+from app.storage import sessions, tokens, users
+from app.storage.access_changes import generation
+from app.storage.database import read_session, transaction
+from app.storage.tables import ProjectRow, utc_now
+
+log = structlog.get_logger(__name__)
+
+REMEMBERED_SECONDS = 3.0
+NOTED_SECONDS = 60
+"""The last use of a token or session is written at most once in this time."""
+
+_MOST = 5_000
+"""Tokens and sessions that are remembered; with more of them all are asked for again."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """`ends_at`: when the token or session does. `session_id`: of a session. `used_at`: its last use as written."""
+
+    principal: Principal
+    ends_at: datetime | None
+    used_at: datetime | None
+    session: sessions.KnownSession | None = None
+
+
+class Directory:
+    """What is known of principals. One an application."""
+
+    def __init__(self, engine: Engine, idle: timedelta) -> None:
+        self._engine = engine
+        self._idle = idle
+        self._entries: dict[tuple[str, str], tuple[int, float, Any]] = {}
+        self._noted: dict[tuple[str, str], datetime] = {}
+
+    def remembered(self, kind: str, key: str) -> tuple[bool, Any]:
+        """Whether it was asked for lately, and what came out."""
+        entry = self._entries.get((kind, key))
+        if entry is None or entry[0] != generation() or entry[1] < time.monotonic():
+            return False, None
+        return True, entry[2]
+
+    def token(self, token_digest: str) -> Known | None:
+        return self._ask("token", token_digest, lambda: self._find_token(token_digest))
+
+    def session(self, session_id: str) -> Known | None:
+        return self._ask("session", session_id, lambda: self._find_session(session_id))
+
+    def public_projects(self) -> ProjectIds:
+        return self._ask("public", "", self._find_public)
+
+    def has_administrator(self) -> bool:
+        return self._ask("administrator", "", self._find_administrator)
+
+    def note_use(self, known: Known, key: str) -> None:
+        """Write when it was used last, unless that was done within the minute. What cannot be written is left."""
+        kind, now = ("session" if known.session else "token"), utc_now()
+        before = self._noted.get((kind, key)) or known.used_at
+        if before is not None and (now - before).total_seconds() < NOTED_SECONDS:
+            return
+        if len(self._noted) >= _MOST:
+            self._noted.clear()
+        self._noted[kind, key] = now
+        try:
+            with transaction(self._engine) as session:
+                if known.session:
+                    sessions.note_seen(session, known.session, self._idle)
+                else:
+                    tokens.note_used(session, known.principal.token_id)  # type: ignore[union-attr]
+        except SQLAlchemyError as error:
+            log.warning("last_use_not_noted", error=type(error).__name__)
+
+    def _ask(self, kind: str, key: str, find: Callable[[], T]) -> T:
+        remembered, value = self.remembered(kind, key)
+        if remembered:
+            found: T = value
+            return found
+        before = generation()  # of before the reading: what changes meanwhile is read again
+        found = find()
+        if len(self._entries) >= _MOST:
+            self._entries.clear()
+        self._entries[kind, key] = (before, time.monotonic() + REMEMBERED_SECONDS, found)
+        return found
+
+    def _find_token(self, token_digest: str) -> Known | None:
+        with read_session(self._engine) as session:
+            found = tokens.find_token(session, token_digest)
+        return Known(found.holder, found.ends_at, found.last_used_at) if found else None
+
+    def _find_session(self, session_id: str) -> Known | None:
+        with read_session(self._engine) as session:
+            found = sessions.find_session(session, session_id)
+            person = users.person(session, found.user_id) if found else None
+        return Known(person, found.expires_at, found.seen_at, found) if found and person else None
+
+    def _find_public(self) -> ProjectIds:
+        with read_session(self._engine) as session:
+            chosen = select(ProjectRow.id).where(col(ProjectRow.public))  # type: ignore[call-overload]
+            return frozenset(session.execute(chosen).scalars())
+
+    def _find_administrator(self) -> bool:
+        with read_session(self._engine) as session:
+            return users.has_administrator(session)

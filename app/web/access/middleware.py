@@ -1,0 +1,176 @@
+"""Asks of every request who it comes from and whether that one may: before any handler, and before a body is read."""
+
+import hmac
+from collections.abc import Collection
+from datetime import timedelta
+
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.domain.access.principal import NONE, Anonymous, ProjectIds, granted, knows_of
+from app.domain.access.roles import Action
+from app.settings import Settings
+from app.storage.visible import seeing
+from app.web.access import refusals
+from app.web.access.credentials import Caller, Credentials, WrongTokenError, shown_token
+from app.web.access.known import Directory
+from app.web.access.open_mode import may_answer
+from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owners
+from app.web.access.route_table import Found, RouteTable
+from app.web.access.rules import Open
+from app.web.access.state import Access, put
+
+_WRITING = ("POST", "PUT", "PATCH", "DELETE")
+_CHANGE_PASSWORD = "/account/password"  # noqa: S105
+_WRONG_TOKEN = "The token that was sent is unknown, revoked or expired. Its project's maintainers make a new one."  # noqa: S105
+
+
+class AccessMiddleware:
+    """`open_to`: names besides those of this machine at which a service without log-ins answers; None: log-ins always.
+
+    What it decides is put into the request (`state.py`) and, as the projects whose rows exist for it, into
+    `storage/visible.py`.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, engine: Engine, settings: Settings, table: RouteTable, open_to: Collection[str] | None
+    ) -> None:
+        self._app = app
+        self._table = table
+        self._metrics_token = settings.metrics_token
+        self._directory = Directory(engine, timedelta(hours=settings.session_hours))
+        self._credentials = Credentials(self._directory, open_to)
+        self._owners = Owners(engine)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        found = self._table.find(scope["method"], scope["path"])
+        if found is not None and found.route.rule.needs is Open.ALWAYS:
+            with seeing(NONE):
+                await self._app(scope, receive, send)
+            return
+        request, caller = Request(scope), Caller(Access())
+        try:
+            if found is not None and found.route.rule.needs is Open.METRICS and self._scrapes(request):
+                await self._app(scope, receive, send)
+                return
+            caller = await self._credentials.caller(request)
+            put(scope, caller.access)
+            with seeing(granted(caller.access.principal, Action.READ, caller.access.public)):  # pages of errors, too
+                answer, visible = await self._checked(request, caller, found)
+        except WrongTokenError:
+            with seeing(NONE):
+                answer, visible = refusals.not_logged_in(request, _WRONG_TOKEN), NONE
+        if not caller.access.is_open:
+            send = _private(send)
+        with seeing(visible):
+            if answer is not None and found is not None:
+                scope["route"] = found.route.route  # what the request is counted under
+            await (answer or self._app)(scope, receive, send)
+        if caller.known is not None:
+            await run_in_threadpool(self._directory.note_use, caller.known, caller.key)
+
+    async def _checked(
+        self, request: Request, caller: Caller, found: Found | None
+    ) -> tuple[Response | None, ProjectIds | None]:
+        """An answer to one who may not, and the projects whose rows exist for the request."""
+        access = caller.access
+        readable = granted(access.principal, Action.READ, access.public)
+        if answer := self._not_from_here(request, caller):
+            return answer, readable
+        needs = found.route.rule.needs if found else Open.ANYONE
+        if _must_change_password(access) and needs not in (Open.ANYONE, Open.LOGGED_IN):
+            return _password_first(request), readable
+        if found is None or needs is Open.ANYONE:
+            return None, readable
+        if needs is Open.METRICS:
+            return self._metrics(request, access), None  # totals of all projects
+        if needs is Open.LOGGED_IN:
+            return (None if access.person else refusals.not_logged_in(request)), readable
+        return await self._in_projects(request, access, found, Action(needs)), granted(
+            access.principal, Action(needs), access.public
+        )
+
+    async def _in_projects(self, request: Request, access: Access, found: Found, action: Action) -> Response | None:
+        where = granted(access.principal, action, access.public)
+        if where is None:
+            return None
+        if (owner := found.route.rule.owner) and (project := await self._owner(found)) != NOT_TOLD:
+            value = found.params[NAMED[owner].param]
+            if project in where:
+                return None
+            # Nobody learns whether something exists that they may not see.
+            if project is None or not (project == FOR_ALL or knows_of(access.principal, project, access.public)):
+                nobody = isinstance(access.principal, Anonymous)
+                return refusals.not_logged_in(request) if nobody else refusals.not_there(request, owner, value)
+            return refusals.forbidden(request, access.principal, Action.ADMINISTER if project == FOR_ALL else action)
+        # A person sees empty lists rather than a refusal; whoever may do a thing nowhere hears so.
+        if where or (action is Action.READ and access.person):
+            return None
+        return refusals.forbidden(request, access.principal, action)
+
+    async def _owner(self, found: Found) -> int | None:
+        owner = found.route.rule.owner
+        value = found.params[NAMED[owner].param]
+        remembered = self._owners.remembered(owner, value)
+        return await run_in_threadpool(self._owners.find, owner, value) if remembered is None else remembered
+
+    def _not_from_here(self, request: Request, caller: Caller) -> Response | None:
+        """Requests that another website may have had a browser send."""
+        headers = request.headers
+        if caller.access.is_open:
+            host = headers.get("host", "")
+            if not may_answer(host, self._credentials.open_to or ()):
+                return refusals.refused(
+                    request, "Not at this address",
+                    f"This service has no log-ins, so it answers only at names of its own machine, not at {host[:100]}."
+                    " Make an administrator to have it answer elsewhere: threewalls admin create NAME.",
+                )  # fmt: skip
+            return None
+        told = "sec-fetch-site" in headers or "origin" in headers
+        if caller.by_cookie and request.method in _WRITING and not told:
+            return refusals.refused(
+                request, "Where did this come from?",
+                    "A browser that is logged in says by Sec-Fetch-Site or Origin whose page writes, and this request "
+                    "has neither. A program writes with a token: Authorization: Bearer tw_...",
+                )  # fmt: skip
+        return None
+
+    def _scrapes(self, request: Request) -> bool:
+        shown = shown_token(request.headers) or ""
+        return bool(self._metrics_token) and hmac.compare_digest(shown.encode(), self._metrics_token.encode())
+
+    def _metrics(self, request: Request, access: Access) -> Response | None:
+        person = access.person
+        if access.is_open or (person is not None and person.administrator):
+            return None
+        return refusals.forbidden(request, access.principal, Action.ADMINISTER)
+
+
+def _must_change_password(access: Access) -> bool:
+    return access.person is not None and access.person.must_change_password
+
+
+def _password_first(request: Request) -> Response:
+    if request.method in ("GET", "HEAD") and not request.url.path.startswith("/api/"):
+        return RedirectResponse(_CHANGE_PASSWORD, 303, {"Cache-Control": "no-store"})
+    return refusals.refused(request, "Choose a password first", f"Choose one of your own at {_CHANGE_PASSWORD}.")
+
+
+def _private(send: Send) -> Send:
+    """What one may see is no other's to see: no shared cache keeps it."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.setdefault("Cache-Control", "private, no-cache")
+            headers.add_vary_header("Cookie, Authorization")
+        await send(message)
+
+    return sent

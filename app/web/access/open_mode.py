@@ -1,0 +1,24 @@
+"""A service without log-ins answers only at names of this machine, and only until it has an administrator.
+
+The name is checked because any website may point its own name at 127.0.0.1 (DNS rebinding): its page would then be of
+the same origin as ours, and no other check could tell.
+"""
+
+import ipaddress
+from collections.abc import Collection
+
+LOOPBACK_NAMES = ("localhost",)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this name or address of a listener or Host header means this machine alone."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() in LOOPBACK_NAMES
+
+
+def may_answer(host_header: str, names: Collection[str]) -> bool:
+    """Whether a request to this Host may be answered without a log-in; `names` besides those of this machine."""
+    name = host_header.rpartition(":")[0] if not host_header.endswith("]") and ":" in host_header else host_header
+    return is_loopback(name) or name.lower() in names

@@ -1,0 +1,94 @@
+"""Whose project something is that an address names. It never changes hands, so each is asked for once."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Engine, Select, select
+from sqlmodel import col
+
+from app.storage.database import read_session
+from app.storage.experiment_tables import ExperimentRow
+from app.storage.judging_tables import RegressionRow
+from app.storage.reference_tables import ReferencePointRow
+from app.storage.tables import ProjectRow, RunRow
+from app.storage.visible import seeing
+from app.web.access.rules import Owner
+
+FOR_ALL = 0
+"""The owner of what belongs to no project and is for all; no project has this id."""
+
+NOT_TOLD = -1
+KEY_LENGTH = 64
+
+_REMEMBERED = 10_000
+_LARGEST_ID = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """How an address names it: the path's parameter, and the query that finds its project.
+
+    No query for what is no such name, or one that may mean several things: then the handler looks among what the caller
+    may see, and answers in its own words.
+    """
+
+    param: str
+    query: Callable[[str], "Select[tuple[int | None]] | None"]
+
+
+class Owners:
+    """Remembers whose what is. One an application: its database's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[tuple[str, str], int] = {}
+
+    def remembered(self, owner: Owner, value: str) -> int | None:
+        return self._known.get((owner, value))
+
+    def find(self, owner: Owner, value: str) -> int | None:
+        """The project's id, FOR_ALL, NOT_TOLD by this name alone, or None when there is no such thing."""
+        query = NAMED[owner].query(value)
+        if query is None:
+            return NOT_TOLD
+        with seeing(None), read_session(self._engine) as session:
+            row = session.execute(query.limit(1)).first()
+        if row is None:
+            return None
+        found = FOR_ALL if row[0] is None else int(row[0])
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[owner, value] = found
+        return found
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and int(text) <= _LARGEST_ID else None
+
+
+def _by_id(table: type[RunRow] | type[RegressionRow] | type[ExperimentRow] | type[ReferencePointRow]):  # type: ignore[no-untyped-def]
+    def query(text: str) -> "Select[tuple[int | None]] | None":
+        number = _number(text)
+        return None if number is None else select(table.project_id).where(col(table.id) == number)  # type: ignore[call-overload, no-any-return]
+
+    return query
+
+
+def _by_slug(slug: str) -> "Select[tuple[int | None]]":
+    return select(ProjectRow.id).where(col(ProjectRow.slug) == slug)  # type: ignore[call-overload, no-any-return]
+
+
+def _by_stack(key: str) -> "Select[tuple[int | None]] | None":
+    if len(key) != KEY_LENGTH:  # its beginning, by which several may be meant
+        return None
+    return select(RunRow.project_id).where(col(RunRow.stack_key) == key)  # type: ignore[call-overload, no-any-return]
+
+
+NAMED: Mapping[Owner, Named] = {
+    "run": Named("run_id", _by_id(RunRow)),
+    "regression": Named("regression_id", _by_id(RegressionRow)),
+    "experiment": Named("experiment_id", _by_id(ExperimentRow)),
+    "reference": Named("number", _by_id(ReferencePointRow)),
+    "project": Named("slug", _by_slug),
+    "stack": Named("stack", _by_stack),
+}

@@ -1,0 +1,209 @@
+"""What each route needs: ONE table. A route without a row keeps the service from starting.
+
+Beside the action stands what in the address says whose project it is about (`owners.py`). Without that the route is
+about every project in which the caller may do it: a list shows only those, and what it names in its body is looked for
+only there (`storage/visible.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from app.domain.access.roles import Action
+
+Owner = Literal["", "run", "regression", "project", "stack", "reference", "experiment"]
+
+
+class Open(StrEnum):
+    """Routes that no role is needed for."""
+
+    ALWAYS = "always"
+    """Nobody is asked who they are, nothing is looked up: files of pages, health."""
+    ANYONE = "anyone"
+    """Also for those who are not logged in; shows no more than they may see."""
+    LOGGED_IN = "logged in"
+    """Every person, about nobody but themselves."""
+    METRICS = "metrics"
+    """Those who know THREEWALLS_METRICS_TOKEN, and administrators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    needs: Action | Open
+    owner: Owner = ""
+
+
+_ALWAYS, _ANYONE, _LOGGED_IN = Rule(Open.ALWAYS), Rule(Open.ANYONE), Rule(Open.LOGGED_IN)
+_READ, _UPLOAD, _CONTRIBUTE = Rule(Action.READ), Rule(Action.UPLOAD), Rule(Action.CONTRIBUTE)
+_MANAGE, _ADMINISTER = Rule(Action.MANAGE), Rule(Action.ADMINISTER)
+
+
+def _of(rule: Rule, owner: Owner) -> Rule:
+    return Rule(rule.needs, owner)
+
+
+RULES: Mapping[str, Rule] = {
+    # The frame
+    "GET /healthz": _ALWAYS,
+    "GET /readyz": _ALWAYS,
+    "GET /metrics": Rule(Open.METRICS),
+    "MOUNT /static": _ALWAYS,
+    "GET /assets/htmx.js": _ALWAYS,
+    "GET /assets/{name}": _ALWAYS,
+    "GET /openapi.json": _ANYONE,
+    "GET /docs": _ANYONE,
+    "GET /glossary": _ANYONE,
+    # Access itself
+    "GET /login": _ANYONE,
+    "POST /login": _ANYONE,
+    "POST /logout": _ANYONE,
+    "GET /account/password": _LOGGED_IN,
+    "POST /account/password": _LOGGED_IN,
+    # Runs
+    "GET /": _READ,
+    "GET /runs": _READ,
+    "GET /upload": _UPLOAD,
+    "POST /upload": _UPLOAD,
+    "GET /api/v1/runs": _READ,
+    "POST /api/v1/runs": _UPLOAD,
+    "POST /api/v1/runs/{run_id}/logs": _of(_UPLOAD, "run"),
+    **dict.fromkeys(
+        (
+            "GET /api/v1/runs/{run_id}",
+            "GET /api/v1/runs/{run_id}/series",
+            "GET /api/v1/runs/{run_id}/log",
+            "GET /api/v1/runs/{run_id}/files/{position}",
+            "GET /api/v1/runs/{run_id}/verdict",
+            "GET /api/v1/runs/{run_id}/report",
+            "GET /api/v1/runs/{run_id}/report.md",
+            "GET /api/v1/runs/{run_id}/suggestions",
+            "GET /runs/{run_id}",
+            "GET /runs/{run_id}/chart",
+            "GET /runs/{run_id}/log",
+            "GET /runs/{run_id}/timers",
+            "GET /runs/{run_id}/news",
+            "GET /runs/{run_id}/series.csv",
+            "GET /runs/{run_id}/next",
+            "GET /runs/{run_id}/next/{rule}",
+        ),
+        _of(_READ, "run"),
+    ),
+    **dict.fromkeys(
+        (
+            "PATCH /api/v1/runs/{run_id}/contract",
+            "POST /api/v1/runs/{run_id}/quarantine",
+            "POST /api/v1/runs/{run_id}/release",
+            "POST /api/v1/runs/{run_id}/pin",
+            "POST /api/v1/runs/{run_id}/unpin",
+            "POST /runs/{run_id}/contract",
+            "POST /runs/{run_id}/quarantine",
+            "POST /runs/{run_id}/release",
+            "POST /runs/{run_id}/pin",
+            "POST /runs/{run_id}/unpin",
+        ),
+        _of(_CONTRIBUTE, "run"),
+    ),
+    # Regressions
+    "GET /regressions": _READ,
+    "POST /regressions": _CONTRIBUTE,
+    "GET /regressions/{regression_id}": _of(_READ, "regression"),
+    "POST /regressions/{regression_id}": _of(_CONTRIBUTE, "regression"),
+    "GET /regressions/{regression_id}/chart": _of(_READ, "regression"),
+    "GET /api/v1/regressions": _READ,
+    "PATCH /api/v1/regressions": _CONTRIBUTE,
+    "GET /api/v1/regressions/{regression_id}": _of(_READ, "regression"),
+    "PATCH /api/v1/regressions/{regression_id}": _of(_CONTRIBUTE, "regression"),
+    # Histories: a short key may mean stacks of several projects, so reading goes by rows
+    "GET /history": _READ,
+    **dict.fromkeys(
+        (
+            "GET /history/{stack}",
+            "GET /history/{stack}/chart",
+            "GET /history/{stack}/data",
+            "GET /history/{stack}/runs",
+            "GET /history/{stack}/runs.csv",
+            "GET /api/v1/history/{stack}",
+        ),
+        _READ,
+    ),
+    "POST /history/{stack}/pin": _of(_CONTRIBUTE, "stack"),
+    "POST /history/{stack}/unpin": _of(_CONTRIBUTE, "stack"),
+    # Experiments, plans and the rules behind them
+    "GET /experiments": _READ,
+    "GET /api/v1/experiments": _READ,
+    "POST /api/v1/experiments": _CONTRIBUTE,
+    "GET /api/v1/experiments/{experiment_id}": _of(_READ, "experiment"),
+    "PATCH /api/v1/experiments/{experiment_id}": _of(_CONTRIBUTE, "experiment"),
+    "GET /experiments/{experiment_id}": _of(_READ, "experiment"),
+    "GET /experiments/{experiment_id}/news": _of(_READ, "experiment"),
+    "POST /experiments/{experiment_id}": _of(_CONTRIBUTE, "experiment"),
+    "GET /api/v1/journeys/{run_id}": _of(_READ, "run"),
+    "POST /runs/{run_id}/next/{rule}": _of(_CONTRIBUTE, "run"),
+    "GET /plan": _READ,
+    "POST /plan": _READ,
+    "GET /api/v1/plan": _READ,
+    "POST /api/v1/plan": _READ,
+    "GET /playbook": _READ,
+    "GET /playbook/{rule}": _READ,
+    "GET /api/v1/rules": _READ,
+    "GET /api/v1/rules/{rule}": _READ,
+    # Over many runs
+    **dict.fromkeys(
+        (
+            "GET /availability",
+            "GET /api/v1/availability",
+            "GET /compare",
+            "GET /compare/distributions",
+            "GET /compare/series",
+            "GET /api/v1/compare",
+            "GET /upgrade",
+            "GET /upgrade/chart",
+            "GET /upgrade.csv",
+            "GET /api/v1/upgrade",
+            "GET /leaderboards",
+            "GET /leaderboards/{hardware}/{family}",
+            "GET /leaderboards/{hardware}/{family}/gains",
+            "GET /leaderboards/{hardware}/{family}/leaders",
+            "GET /leaderboards/{hardware}/{family}/standings.csv",
+            "GET /leaderboards/{hardware}/{family}/gains.csv",
+            "GET /leaderboards/{hardware}/{family}/leaders.csv",
+            "GET /api/v1/leaderboards",
+            "GET /api/v1/leaderboards/changes",
+            "GET /api/v1/leaderboards/gains",
+            "GET /scaling",
+            "GET /scaling/chart",
+            "GET /scaling.csv",
+            "GET /api/v1/scaling",
+        ),
+        _READ,
+    ),
+    # Published figures: those of no project are for all, and an administrator's to change
+    "GET /references": _READ,
+    "GET /references.csv": _READ,
+    "GET /references/nearest": _READ,
+    "GET /references/{reference_id}": _READ,
+    "GET /references/new": _CONTRIBUTE,
+    "POST /references/new": _CONTRIBUTE,
+    "POST /references/{number}/change": _of(_CONTRIBUTE, "reference"),
+    "POST /references/{number}/withdraw": _of(_CONTRIBUTE, "reference"),
+    "GET /api/v1/references": _READ,
+    "GET /api/v1/references/nearest": _READ,
+    "GET /api/v1/references/{reference_id}": _READ,
+    "POST /api/v1/references": _CONTRIBUTE,
+    "PATCH /api/v1/references/{number}": _of(_CONTRIBUTE, "reference"),
+    "DELETE /api/v1/references/{number}": _of(_CONTRIBUTE, "reference"),
+    # Settings
+    "GET /settings/projects/{slug}": _of(_READ, "project"),
+    "POST /settings/projects/{slug}": _of(_MANAGE, "project"),
+    "POST /settings/projects/{slug}/rules": _of(_MANAGE, "project"),
+    "GET /api/v1/projects/{slug}/defaults": _of(_READ, "project"),
+    "PUT /api/v1/projects/{slug}/defaults": _of(_MANAGE, "project"),
+    "GET /api/v1/projects/{slug}/rules": _of(_READ, "project"),
+    "PATCH /api/v1/projects/{slug}/rules": _of(_MANAGE, "project"),
+    "GET /settings/definitions": _READ,
+    "POST /settings/definitions/retry": _ADMINISTER,
+    "GET /api/v1/definitions": _READ,
+    "POST /api/v1/definitions/retry": _ADMINISTER,
+}
+"""By `METHOD /path/{of}/the/route`. Whoever adds a route adds its row."""

@@ -1,0 +1,71 @@
+"""A service that asks for log-ins, with two teams in it, and a client for everybody who may knock."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from fastapi import FastAPI
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.domain.access.roles import Role, Scope
+from app.storage import sessions, tokens, users
+from app.storage.database import transaction
+from app.web.access.cookie import NAME
+from tests.builders import make_project
+
+IDLE = timedelta(hours=1)
+OURS, THEIRS, PUBLIC = "alpha", "omega", "window"
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
+ROLES = {"viewer": Role.VIEWER, "contributor": Role.CONTRIBUTOR, "maintainer": Role.MAINTAINER}
+SCOPES = {f"token:{scope}": frozenset({scope}) for scope in Scope} | {"token:all": frozenset(Scope)}
+EVERYBODY = ("anonymous", "outsider", *ROLES, "administrator", *SCOPES)
+"""`outsider` maintains the other team's project; the others belong to ours. Tokens are of ours."""
+
+
+@dataclass(frozen=True)
+class Teams:
+    """Two projects with their people, and one that everybody may read."""
+
+    app: FastAPI
+    ours: int
+    theirs: int
+    public: int
+    users: Mapping[str, int] = field(default_factory=dict)
+    tokens: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def engine(self) -> Engine:
+        engine: Engine = self.app.state.engine
+        return engine
+
+    def client(self, who: str) -> TestClient:
+        """Speaks as one of EVERYBODY, a browser or a job."""
+        client = TestClient(self.app, raise_server_exceptions=False, follow_redirects=False)
+        if who in self.tokens:
+            client.headers["Authorization"] = f"Bearer {self.tokens[who]}"
+        elif who != "anonymous":
+            with transaction(self.engine) as session:
+                client.cookies.set(NAME, sessions.start_session(session, self.users[who], IDLE))
+            client.headers.update(SAME_ORIGIN)
+        return client
+
+
+def make_teams(app: FastAPI) -> Teams:
+    with transaction(app.state.engine) as session:
+        ours, theirs, public = (make_project(session, slug).id or 0 for slug in (OURS, THEIRS, PUBLIC))
+        shown = make_project(session, PUBLIC)
+        shown.public = True
+        session.add(shown)
+        known = {
+            name: users.create_user(session, name, by="test", administrator=name == "administrator").id
+            for name in ("outsider", *ROLES, "administrator")
+        }
+        for name, role in ROLES.items():
+            users.set_role(session, project_id=ours, user_id=known[name], role=role, by="test")
+        users.set_role(session, project_id=theirs, user_id=known["outsider"], role=Role.MAINTAINER, by="test")
+        made = {
+            name: tokens.make_token(session, project_id=ours, name=name, scopes=scopes, by="test")[1]
+            for name, scopes in SCOPES.items()
+        }
+    return Teams(app, ours, theirs, public, known, made)
