@@ -12,6 +12,10 @@ from app.compare.routes import router as compare_pages
 from app.definitions.api import router as definitions_api
 from app.definitions.routes import router as definitions_pages
 from app.experiments.api import router as experiments_api
+from app.experiments.journey_routes import router as journey_pages
+from app.experiments.plan_page import offer_of_rule
+from app.experiments.plan_routes import router as plan_forms
+from app.experiments.routes import router as experiment_pages
 from app.history.api import router as history_api
 from app.history.routes import router as history_pages
 from app.leaderboards.api import router as leaderboards_api
@@ -83,6 +87,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.state.log_files = LogFiles.from_settings(settings)
     app.state.metrics = Metrics()
     app.state.next_step = lambda session, run_id: first_suggestion(session, run_id, rules_in_force(settings))
+    app.state.plan_offer = lambda session, run_id, rule: offer_of_rule(session, settings, run_id, rule)
     for router in (
         health,
         access_pages,
@@ -110,6 +115,9 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         run_forms,
         run_decisions,
         suggestion_pages,
+        plan_forms,
+        experiment_pages,
+        journey_pages,
         playbook_pages,
         projects_pages,
         upgrade_pages,

@@ -23,4 +23,7 @@ def show_next(request: Request, session: ReadSession, rules: Rules, run_id: RunI
 
 @router.get("/runs/{run_id}/next/{rule}")
 def show_step(request: Request, session: ReadSession, rules: Rules, run_id: RunId, rule: str) -> HTMLResponse:
-    return render(request, "recommendations/step.html", p=StepPage(advise(session, run_id, rules), rule))
+    page = StepPage(advise(session, run_id, rules), rule)
+    # What planning it would take, where it has a change for this run (app/main.py puts the parts together).
+    offer = request.app.state.plan_offer(session, run_id, rule) if page.found is not None else None
+    return render(request, "recommendations/step.html", p=page, offer=offer)

@@ -28,6 +28,7 @@ from app.runs.run_table import Table, table_of
 from app.runs.run_view import RunView
 from app.runs.verdict_view import VerdictView, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
+from app.storage.experiments import ExperimentFilter, ExperimentPage, find_experiments
 from app.storage.log_files import LogFiles
 from app.storage.run_records import ENDED_BADLY, RunDetail, Series
 from app.web.assets import vega_bundle
@@ -35,6 +36,9 @@ from app.web.contract_inputs import ContractInput
 from app.web.numbers import counted
 from app.web.series_groups import grouped_series, series_label
 from app.web.templating import render
+
+MOST_EXPERIMENTS = 3
+"""Of a run that are named on its page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,11 @@ class RunPage:
         """The planner, filled in with the run's own facts; "" while too little is known to plan with."""
         values = {name: stated.value for name, stated in self.run.contract.items()}
         return plan_address(values) if all(values.get(name) for name in ("model", *REQUIRED)) else ""
+
+    @cached_property
+    def experiments(self) -> ExperimentPage:
+        """The newest planned A/Bs that the run belongs to, or is the baseline of."""
+        return find_experiments(self._session, ExperimentFilter(run_id=self.run.id), page_size=MOST_EXPERIMENTS)
 
     @property
     def unknown_stack(self) -> list[str]:

@@ -1,0 +1,100 @@
+"""Planning an experiment: what one would take before anybody decides, and the form of a person's own idea."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from sqlmodel import Session
+
+from app.domain.contract.fields import FIELDS
+from app.domain.matching.differences import axis_of
+from app.domain.numbers import contract_value
+from app.errors import InvalidChange, NotReady
+from app.experiments.forms import PlanForm
+from app.experiments.proposal import Proposal, Wish, propose
+from app.settings import Settings
+from app.storage.advised_runs import read_run
+from app.web.contract_inputs import PREFIX, ContractInput, contract_input
+
+_OF_THE_TASK = ("gpu", "gpus", "gpus_per_node")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What planning would give, or why it cannot be planned (`refused`); `form` is what the plan is made from."""
+
+    run_id: int
+    form: PlanForm
+    proposal: Proposal | None = None
+    refused: str = ""
+
+    @property
+    def knob_fields(self) -> tuple[str, ...]:
+        return () if self.proposal is None else tuple(knob.field for knob in self.proposal.knobs)
+
+
+def offer(session: Session, settings: Settings, run_id: int, form: PlanForm) -> Offer:
+    """Raises NotFound for a run or a rule that is none."""
+    try:
+        return Offer(run_id, form, propose(session, settings, wish_of(run_id, form)))
+    except NotReady as error:
+        return Offer(run_id, form, refused=error.detail)
+    except InvalidChange as error:
+        marked = form.refused(error)
+        return Offer(run_id, marked, refused=" ".join(marked.errors.values()) or error.detail)
+
+
+def wish_of(run_id: int, form: PlanForm) -> Wish:
+    return Wish(run_id, rule_id=form.value("rule"), knobs=form.knobs or None, runs_each=form.runs_each)
+
+
+def offer_of_rule(session: Session, settings: Settings, run_id: int, rule: str) -> Offer:
+    """For the page of a step."""
+    return offer(session, settings, run_id, PlanForm({"run": str(run_id), "rule": rule}))
+
+
+class IdeaPage:
+    """What the template of a person's own idea asks for. Raises NotFound, and NotReady while the run was never read."""
+
+    def __init__(self, session: Session, settings: Settings, run_id: int, form: PlanForm) -> None:
+        self.run = read_run(session, run_id).run
+        self.form = form
+        self.offer: Offer | None = None
+        if form.value("rule") or (form.value("field") and form.value("value")):
+            self.offer = offer(session, settings, run_id, form)
+            self.form = self.offer.form
+
+    @property
+    def rule(self) -> str:
+        return self.form.value("rule")
+
+    @cached_property
+    def groups(self) -> Mapping[str, list[tuple[str, str]]]:
+        """Fields that can be turned, by their group, each with what the run has."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name, field in FIELDS.items():
+            if field.role == "info" or axis_of(name) == "workload" or name in _OF_THE_TASK:
+                continue
+            stated = self.run.contract.get(name)
+            now = "unknown" if stated is None else contract_value(stated.value)
+            groups.setdefault(field.group, []).append((name, now))
+        return groups
+
+    @property
+    def chosen(self) -> str:
+        """The field that was chosen, "" where none was."""
+        name = self.form.value("field")
+        return name if name in FIELDS else ""
+
+    @property
+    def now(self) -> str:
+        stated = self.run.contract.get(self.chosen)
+        return "unknown" if stated is None else contract_value(stated.value)
+
+    @property
+    def input(self) -> ContractInput | None:
+        """For the new value of the chosen field."""
+        if not self.chosen:
+            return None
+        typed = PlanForm({PREFIX + self.chosen: self.form.value("value")})
+        return replace(contract_input(self.chosen, typed), name="value", error=self.form.error("value"))

@@ -1,0 +1,175 @@
+"""The A/B of an experiment as its page shows it: a row a figure, the interval drawn large, and what would decide."""
+
+import math
+from dataclasses import dataclass
+
+from app.domain.contract.fields import METRICS
+from app.domain.detection.metric_changes import MetricChange
+from app.domain.detection.step_time import EQUIVALENCE_LIMIT
+from app.domain.detection.values import LossChange, StepTimeChange, Verdict
+from app.domain.experiments.values import ExperimentResult
+from app.domain.numbers import THIN, counted, figure, grouped, significant
+from app.domain.run import Metric
+from app.web.interval_bar import Bar, bar_of, bar_span
+from app.web.series_groups import series_label
+
+_SECONDS_FROM_MS = 10_000
+_LOSS_WORDS = {"worse": "regression", "no_worse": "no_change", "not_finite": "failed"}
+_TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100)
+"""Distances of the marks on the axis, in percent."""
+_MOST_TICKS = 10
+_ROOM = 0.05
+"""Free share of the axis at each end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`a` and `b` are texts, empty where the figure is unknown; `word` is a decision as the pieces of pages know it."""
+
+    name: str
+    label: str
+    meaning: str
+    a: str
+    b: str
+    delta_pct: float | None
+    ci_low_pct: float | None
+    ci_high_pct: float | None
+    word: str
+    bar: Bar | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    at: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The change of step time on an axis, in percent of its width; the band holds what counts as the same."""
+
+    low: str
+    width: str
+    middle: str
+    zero: str
+    band_at: str
+    band_width: str
+    ticks: tuple[Tick, ...]
+    tone: str
+    label: str
+
+
+def result_rows(result: ExperimentResult) -> tuple[Row, ...]:
+    found = {name: change for name in METRICS if (change := result.metrics.get(name)) is not None}
+    span = bar_span(found.values())
+    rows = [_row(name, change, span) for name, change in found.items()]
+    loss = result.verdict.loss if result.verdict else None
+    return (*rows, *([_loss_row(loss, span)] if loss is not None else []))
+
+
+def effect(verdict: Verdict | None) -> Effect | None:
+    """None while the step times of both sides cannot be compared."""
+    time = verdict.step_time if verdict else None
+    if time is None or not all(map(math.isfinite, (time.ci_low_pct, time.ci_high_pct))):
+        return None
+    limit = 100 * EQUIVALENCE_LIMIT
+    # Not from edge to edge of a symmetric axis: an effect of 20 % would leave half of it empty.
+    low, high = min(time.ci_low_pct, -1.5 * limit), max(time.ci_high_pct, 1.5 * limit)
+    low, high = low - _ROOM * (high - low), high + _ROOM * (high - low)
+
+    def place(value: float) -> float:
+        return 100 * (min(max(value, low), high) - low) / (high - low)
+
+    step = next((one for one in _TICKS if (high - low) / one <= _MOST_TICKS), _TICKS[-1])
+    marks = [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    begin, end = place(time.ci_low_pct), place(time.ci_high_pct)
+    return Effect(
+        low=f"{begin:.2f}",
+        width=f"{max(end - begin, 0.4):.2f}",
+        middle=f"{place(time.delta_pct):.2f}",
+        zero=f"{place(0):.2f}",
+        band_at=f"{place(-limit):.2f}",
+        band_width=f"{place(limit) - place(-limit):.2f}",
+        ticks=tuple(Tick(f"{place(mark):.2f}", _tick(mark)) for mark in marks),
+        tone=time.decision,
+        label=_effect_label(time),
+    )
+
+
+def would_decide(verdict: Verdict | None) -> str:
+    """How many more runs an inconclusive result takes; empty for another."""
+    time = verdict.step_time if verdict else None
+    if verdict is None or time is None or time.decision != "inconclusive":
+        return ""
+    if time.reruns_apart_pct is not None:
+        return (
+            f"Runs of B lie {grouped(time.reruns_apart_pct, 1)}{THIN}% apart: they were not the same job, or one of "
+            "them had a bad node. Quarantine the one that is wrong."
+        )
+    if time.need_runs is not None:
+        return f"{counted(time.need_runs, 'more run')} of B would decide, if the difference stays what it is."
+    if time.alternative is None:
+        return "Not even 20 runs a side would decide: the difference lies too close to what counts as one."
+    b = f" and {counted(time.alternative.reruns, 'more run')} of B" if time.alternative.reruns else ""
+    return f"{counted(time.alternative.baseline_runs, 'run')} of A in all{b} would decide."
+
+
+def runs_that_decide(verdict: Verdict | None) -> int | None:
+    """Runs a side that would decide, to offer as the new number; None where that is not known."""
+    time = verdict.step_time if verdict else None
+    if verdict is None or time is None:
+        return None
+    a, b = len(verdict.baseline_used), len(verdict.candidates_used)
+    if time.need_runs is not None:
+        return max(a, b + time.need_runs)
+    return None if time.alternative is None else max(time.alternative.baseline_runs, b + time.alternative.reruns)
+
+
+def _row(name: str, change: MetricChange, span: float) -> Row:
+    a, b = _texts(name, change.baseline, change.candidate)
+    return Row(
+        name=name,
+        label=series_label(name),
+        meaning=METRICS[name].meaning,
+        a=a,
+        b=b,
+        delta_pct=change.delta_pct,
+        ci_low_pct=change.ci_low_pct,
+        ci_high_pct=change.ci_high_pct,
+        word=change.decision,
+        bar=bar_of(change, span),
+    )
+
+
+def _loss_row(loss: LossChange, span: float) -> Row:
+    meaning = "Median over the last iterations that all runs share."
+    change = _Pct(loss.delta_pct)
+    word = _LOSS_WORDS[loss.decision]
+    return Row("loss", "Loss at the end", meaning, "", "", loss.delta_pct, None, None, word, bar_of(change, span))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pct:
+    delta_pct: float | None
+    ci_low_pct: float | None = None
+    ci_high_pct: float | None = None
+
+
+def _texts(name: str, a: float, b: float) -> tuple[str, str]:
+    """Both in the same unit: milliseconds beside seconds would have to be worked out."""
+    if name == "step_time_ms" and max(a, b) >= _SECONDS_FROM_MS:
+        return f"{significant(a / 1000)}{THIN}s", f"{significant(b / 1000)}{THIN}s"
+    texts = [figure(Metric(value, value, value, 0), name).text for value in (a, b)]
+    return texts[0], texts[1]
+
+
+def _tick(mark: float) -> str:
+    decimals = 0 if mark == int(mark) else 1
+    return "0" if mark == 0 else f"{'+' if mark > 0 else ''}{grouped(mark, decimals)}{THIN}%"
+
+
+def _effect_label(time: StepTimeChange) -> str:
+    return (
+        f"Change of step time {grouped(time.delta_pct, 1)} %, 99 % interval {grouped(time.ci_low_pct, 1)} to "
+        f"{grouped(time.ci_high_pct, 1)} %"
+    )

@@ -1,0 +1,185 @@
+"""From a run to a planned experiment, its runs through the real door, and its result read and accepted on the page."""
+
+import json
+import re
+import secrets
+import shlex
+import urllib.request
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from app.experiments.decide import accept
+from app.experiments.plan import plan_experiment
+from app.experiments.proposal import Wish
+from app.storage.database import read_session, transaction
+from app.storage.experiments import get_experiment
+from tests.browser.conftest import House, OpenPage
+from tests.builders import make_stack, megatron_log, step_times
+from tests.recommendations.advised import FIELDS, LAUNCH, PROFILED
+
+PROJECT = "in-the-browser"
+PLACES = {
+    "project": PROJECT,
+    "model": "Qwen3-30B-A3B",
+    "gpu": "H100",
+    "gpus_per_node": 8,
+    "container": "nvcr.io/nvidia/nemo:26.06",
+    "cluster": "eos",
+    "commit": "5eed0fbd5a1c4f6e9d3b2a10c8e7f6a5b4c3d2e1",
+    "branch": "main",
+}
+
+
+def upload(address: str, log: str, meta: dict[str, Any]) -> int:
+    """Through the API, as a training job would; answers when the run was read and judged."""
+    boundary = secrets.token_hex(16)
+    parts = (("meta", "application/json", json.dumps(meta)), ('log"; filename="train.log', "text/plain", log))
+    body = "".join(
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\nContent-Type: {kind}\r\n\r\n{content}\r\n'
+        for name, kind, content in parts
+    )
+    request = urllib.request.Request(  # our own server
+        f"{address}/api/v1/runs?wait=30",
+        data=f"{body}--{boundary}--\r\n".encode(),
+        headers={"Content-Type": f"multipart/form-data; boundary={boundary}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return int(json.load(answer)["id"])
+
+
+def log_of(step_time_ms: float, *, overlap: bool) -> str:
+    text = megatron_log(step_times(step_time_ms, 60))
+    line = next(line for line in text.splitlines() if "overlap_moe_expert_parallel_comm" in line)
+    return text.replace(line, line.replace("False", str(overlap)))
+
+
+def metadata_to_send(page: Page, side: str) -> dict[str, Any]:
+    """As somebody would who pastes the command of a side."""
+    command = page.get_by_label(f"Upload of {side}", exact=True).inner_text()
+    part = next(word for word in shlex.split(command) if word.startswith("meta="))
+    found: dict[str, Any] = json.loads(part.removeprefix("meta="))
+    return found
+
+
+def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: OpenPage, house: House) -> None:
+    run = upload(
+        house.address,
+        log_of(31_310.0, overlap=False),
+        PLACES | PROFILED | {"name": "overlap off", "purpose": "experiment", "launch_args": LAUNCH},
+    )
+    page = open_page(f"/runs/{run}")
+    page.get_by_role("link", name="Next step", exact=True).click()
+    page.get_by_role("link", name="Overlap expert communication with computation").first.click()
+    plan = page.locator("#plan")
+    expect(plan).to_contain_text("runs a side, interleaved")
+    expect(plan).to_contain_text("held fixed")
+    plan.get_by_label("Runs a side").fill("1")
+    plan.get_by_label("Your name").fill("mara")
+    plan.get_by_role("button", name="Plan this").click()
+
+    page.wait_for_url(re.compile(r"/experiments/\d+$"))
+    expect(page.locator("#order-title")).to_contain_text("Next: a run of B, with ep_overlap")
+    expect(page.get_by_label("Megatron-LM command of B")).to_contain_text("--overlap-moe-expert-parallel-comm")
+    page.evaluate("window.sameDocument = true")
+    candidate = upload(
+        house.address, log_of(25_010.0, overlap=True), metadata_to_send(page, "B") | {"name": "overlap on"}
+    )
+
+    expect(page.locator(".answer")).to_contain_text("The change is faster", timeout=30_000)
+    assert page.evaluate("window.sameDocument"), "the page followed without a reload"
+    expect(page.locator("#result")).to_contain_text("faster")
+    expect(page.locator("#result .effect")).to_be_visible()
+    expect(page.locator("#runs")).to_contain_text(f"#{candidate}")
+    page.locator("#decide").get_by_label("Note").fill("A quarter more, loss unchanged.")
+    page.get_by_role("button", name="Accept").click()
+    expect(page.get_by_role("heading", name="Next, from the winner")).to_be_visible()
+    expect(page.locator("#record")).to_contain_text("A quarter more, loss unchanged.")
+
+    page.get_by_role("link", name="Journey", exact=True).click()
+    expect(page.locator("svg.tree .won .name")).to_have_text("overlap on")
+    page.goto(f"/runs/{candidate}")
+    expect(page.locator("dl.facts")).to_contain_text("Overlap expert communication with computation")
+
+
+@pytest.fixture(scope="module")
+def ids(house: House) -> dict[str, int]:
+    """A run with one experiment in each state that a page tells apart, one name and one knob that are long."""
+    long = "a-name-that-is-much-longer-than-any-screen-of-a-phone-could-ever-show-in-one-line-without-help" * 2
+    project = "experiments-shown"
+
+    def add(ms: float, minute: int, **columns: Any) -> int:
+        fields = FIELDS | columns.pop("fields", {})
+        stated = {"launch_args": LAUNCH, **PROFILED}
+        with transaction(house.engine) as session:
+            return make_stack(
+                session, [ms], project=project, fields=fields, commits=["5eed0fbd"], purpose="experiment",
+                metadata_stated=stated, **columns,
+            )[0]  # fmt: skip
+
+    run = add(31_310.0, 0, name=long)
+
+    def planned(**wish: Any) -> tuple[int, str]:
+        number = plan_experiment(house.engine, house.settings, Wish(run, **wish), "mara")
+        with read_session(house.engine) as session:
+            return number, get_experiment(session, number).tag
+
+    accepted, tag = planned(rule_id="eo-enable", runs_each=1)
+    add(25_010.0, 1, fields={"ep_overlap": True}, tags=[tag, "candidate"], name="overlap on")
+    accept(house.engine, accepted, "mara", f"taken over {long}")
+    undecided, tag = planned(knobs={"recompute_modules": "core_attn"}, runs_each=1)
+    add(30_900.0, 2, fields={"recompute_modules": ("core_attn",)}, tags=[tag, "candidate"])
+    add(30_900.0, 3, fields={"recompute_modules": ("core_attn",), "tp": 2}, tags=[tag, "candidate"], name=long)
+    waiting, _ = planned(knobs={"dispatcher": "hybridep"}, runs_each=4)
+    return {"run": run, "accepted": accepted, "undecided": undecided, "waiting": waiting}
+
+
+ADDRESSES = (
+    "/experiments?project=experiments-shown",
+    "/experiments?state=withdrawn",
+    "/experiments/{accepted}",
+    "/experiments/{undecided}",
+    "/experiments/{waiting}",
+    "/experiments/new?run=nothing",
+    "/runs/{run}/experiments/new?field=dispatcher&value=deepep",
+    "/runs/{run}/next/eo-enable",
+    "/runs/{run}/journey",
+)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_axe_finds_nothing(open_page: OpenPage, ids: dict[str, int], address: str, dark: bool) -> None:
+    page = open_page(address.format(**ids), dark=dark)
+    page.evaluate("for (const folded of document.querySelectorAll('main details')) folded.open = true")
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, ids: dict[str, int], address: str) -> None:
+    page = open_page(address.format(**ids), width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_journey_is_a_list_on_a_phone(open_page: OpenPage, ids: dict[str, int]) -> None:
+    page = open_page(f"/runs/{ids['run']}/journey", width=390)
+    expect(page.locator("svg.tree")).to_be_hidden()
+    expect(page.locator(".tree-list")).to_contain_text("throughput")
+
+
+def test_an_own_idea_is_planned_without_script(open_page: OpenPage, ids: dict[str, int]) -> None:
+    page = open_page(f"/runs/{ids['run']}", script=False)
+    page.get_by_role("link", name="plan another").click()
+    page.get_by_label("Field").select_option("ep")
+    page.get_by_role("button", name="Show what it takes").click()
+    page.get_by_label("ep", exact=True).fill("8")
+    page.get_by_role("button", name="Show what it takes").click()
+    page.get_by_label("Your name").fill("mara")
+    page.get_by_role("button", name="Plan this").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("ep: 16 to 8")
+    page.get_by_label("Your name").first.fill("mara")
+    page.get_by_role("button", name="Withdraw").click()
+    expect(page.locator(".answer")).to_contain_text("Withdrawn")

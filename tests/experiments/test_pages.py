@@ -1,0 +1,178 @@
+"""Pages of experiments: the list, the plan before and after, decisions by form, and the journey."""
+
+import json
+import re
+import shlex
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.experiments.decide import accept
+from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
+
+AUTHOR = {"author": "mara"}
+FAST = [25_000.0, 25_100.0]
+
+
+@pytest.fixture
+def baseline(engine: Engine) -> int:
+    make_history(engine)
+    return make_baseline(engine)
+
+
+def text(client: TestClient, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def test_the_step_shows_what_the_experiment_takes_and_plans_it(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    step = text(client, f"/runs/{baseline}/next/eo-enable")
+    assert f'action="/runs/{baseline}/experiments"' in step
+    assert "runs a side, interleaved" in step
+    answer = client.post(
+        f"/runs/{baseline}/experiments",
+        data={"rule": "eo-enable", "runs_each": "2", **AUTHOR},
+        follow_redirects=False,
+    )
+    assert answer.status_code == 303
+    number = int(answer.headers["location"].rpartition("/")[2])
+    found = read(engine, number)
+    assert (found.rule_id, found.runs_each, found.created_by) == ("eo-enable", 2, "mara")
+
+
+def test_a_form_without_a_name_comes_back_with_what_was_typed(client: TestClient, baseline: int) -> None:
+    answer = client.post(f"/runs/{baseline}/experiments", data={"rule": "eo-enable", "runs_each": "3"})
+    assert answer.status_code == 422
+    assert 'aria-invalid="true"' in answer.text
+    assert 'value="3"' in answer.text
+
+
+def test_a_rule_that_changes_nothing_offers_no_plan(client: TestClient, baseline: int) -> None:
+    assert "Plan it as an experiment" not in text(client, f"/runs/{baseline}/next/contract-complete")
+
+
+def test_the_page_says_what_to_paste_for_each_side(client: TestClient, engine: Engine, baseline: int) -> None:
+    number = plan(engine, baseline, runs_each=2)
+    page = text(client, f"/experiments/{number}")
+    assert "Next: a run of B, with ep_overlap false" in page
+    assert "--overlap-moe-expert-parallel-comm" in page
+    for side in ("baseline", "candidate"):
+        part = page[page.index(f'id="side-{side}"') :]
+        command = re.search(r"<code>(curl .*?)</code>", part, re.DOTALL)
+        assert command is not None
+        sent = shlex.split(command[1].replace("&#34;", '"').replace("&#39;", "'").replace("&amp;", "&"))
+        meta = json.loads(next(one for one in sent if one.startswith("meta=")).removeprefix("meta="))
+        assert meta["tags"] == [read(engine, number).tag, side]
+
+
+def test_the_result_is_read_on_the_page(client: TestClient, engine: Engine, baseline: int) -> None:
+    number = plan(engine, baseline, runs_each=2)
+    tag = read(engine, number).tag
+    add_runs(engine, tag, FAST)
+    add_runs(engine, tag, [26_000.0], fields={"ep_overlap": True, "tp": 2}, name="<b>other</b>")
+    add_runs(engine, tag, [31_300.0], side="baseline")
+    page = text(client, f"/experiments/{number}")
+    assert "The change is faster" in page
+    assert 'class="effect improvement"' in page
+    assert "it is another configuration than its side: <code>tp</code> is 2, not 1" in page
+    assert "&lt;b&gt;other&lt;/b&gt;" in page
+    assert 'hx-trigger="every' not in page, "nothing comes by itself any more"
+
+
+def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine: Engine, baseline: int) -> None:
+    number = plan(engine, baseline, runs_each=1)
+    add_runs(engine, read(engine, number).tag, [30_900.0])
+    page = text(client, f"/experiments/{number}")
+    assert "Inconclusive." in page
+    assert re.search(r"\d+ more runs? of B would decide|of A in all|Not even 20 runs a side", page)
+
+
+def test_a_decision_by_form_is_kept_with_its_note(client: TestClient, engine: Engine, baseline: int) -> None:
+    number = plan(engine, baseline, runs_each=1)
+    add_runs(engine, read(engine, number).tag, FAST[:1])
+    refused = client.post(f"/experiments/{number}", data={"decision": "reject", **AUTHOR})
+    assert refused.status_code == 422
+    assert read(engine, number).state == "done"
+    sent = {"decision": "accept", "note": "faster", **AUTHOR}
+    done = client.post(f"/experiments/{number}", data=sent)
+    assert done.status_code == 200
+    assert "Next, from the winner" in done.text
+    assert read(engine, number).note == "faster"
+
+
+def test_another_number_of_runs_is_a_form_too(client: TestClient, engine: Engine, baseline: int) -> None:
+    number = plan(engine, baseline, runs_each=1)
+    wrong = client.post(f"/experiments/{number}", data={"decision": "runs", "runs_each": "99", **AUTHOR})
+    assert wrong.status_code == 422
+    client.post(f"/experiments/{number}", data={"decision": "runs", "runs_each": "4", **AUTHOR})
+    assert read(engine, number).runs_each == 4
+    assert "planned 4 runs a side instead of 1" in text(client, f"/experiments/{number}")
+
+
+def test_the_page_of_a_run_names_its_experiments(client: TestClient, engine: Engine, baseline: int) -> None:
+    assert f"/runs/{baseline}/experiments/new" in text(client, f"/runs/{baseline}")
+    number = plan(engine, baseline)
+    page = text(client, f"/runs/{baseline}")
+    assert f'href="/experiments/{number}"' in page
+    assert f'href="/runs/{baseline}/journey"' in page
+
+
+def test_the_list_is_asked_by_its_address(client: TestClient, engine: Engine, baseline: int) -> None:
+    assert "No experiment yet" in text(client, "/experiments")
+    number = plan(engine, baseline)
+    assert f'href="/experiments/{number}"' in text(client, "/experiments?state=planned&project=tuning")
+    assert f'href="/experiments/{number}"' in text(client, f"/experiments?run={baseline}")
+    assert "No experiment matches" in text(client, "/experiments?state=accepted")
+    assert client.get("/experiments?state=nonsense").status_code == 422
+    assert client.get("/experiments?run=x").status_code == 422
+    assert client.get("/experiments?page=0").status_code == 422
+    assert client.get("/experiments/999").status_code == 404
+
+
+def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baseline: int) -> None:
+    assert client.get("/experiments/new?run=nothing").status_code == 422
+    assert client.get("/experiments/new?run=999999").status_code == 422
+    led = client.get(f"/experiments/new?run={baseline}", follow_redirects=False)
+    assert led.headers["location"] == f"/runs/{baseline}/experiments/new"
+    form = text(client, f"/runs/{baseline}/experiments/new?field=dispatcher")
+    assert '<option value="hybridep">' in form
+    offer = text(client, f"/runs/{baseline}/experiments/new?field=dispatcher&value=hybridep")
+    assert "dispatcher: alltoall to hybridep" in offer
+    same = text(client, f"/runs/{baseline}/experiments/new?field=dispatcher&value=alltoall")
+    assert "It cannot be planned" in same
+    sent = {"field": "dispatcher", "value": "hybridep", "runs_each": "2", **AUTHOR}
+    planned = client.post(f"/runs/{baseline}/experiments", data=sent)
+    assert "dispatcher: alltoall to hybridep" in planned.text
+    assert [knob.field for knob in read(engine, int(planned.url.path.rpartition("/")[2])).knobs] == ["dispatcher"]
+
+
+def test_a_journey_goes_on_from_the_winner(client: TestClient, engine: Engine, baseline: int) -> None:
+    assert "No journey yet" in text(client, f"/runs/{baseline}/journey")
+    first = plan(engine, baseline, runs_each=1)
+    (won,) = add_runs(engine, read(engine, first).tag, FAST[:1], name="overlap <on>")
+    accept(engine, first, "mara")
+    second = plan(engine, won, knobs={"dispatcher": "hybridep"}, runs_each=1)
+    page = text(client, f"/runs/{won}/journey")
+    assert "throughput from" in page
+    assert "overlap &lt;on&gt;" in page
+    assert f'href="/experiments/{second}"' in page
+    tree = client.get(f"/api/v1/journeys/{baseline}").json()
+    assert [edge["experiment"] for edge in tree["edges"]] == [first, second]
+    assert f'href="/api/v1/journeys/{won}?format=mermaid"' in page
+    assert client.get("/runs/999999/journey").status_code == 404
+
+
+def test_news_come_only_when_there_are_some(client: TestClient, engine: Engine, baseline: int) -> None:
+    number = plan(engine, baseline, runs_each=2)
+    asks = re.search(rf'hx-get="(/experiments/{number}/news\?seen=[^"]+)"', text(client, f"/experiments/{number}"))
+    assert asks is not None
+    address, htmx = asks[1].replace("&amp;", "&"), {"HX-Request": "true"}
+    nothing = client.get(address, headers=htmx).text
+    assert "hx-swap-oob" not in nothing
+    add_runs(engine, read(engine, number).tag, FAST[:1])
+    news = client.get(address, headers=htmx).text
+    assert 'id="experiment-result" hx-swap-oob="true"' in news
