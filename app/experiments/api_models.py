@@ -73,7 +73,7 @@ class KnobOut(BaseModel):
     @classmethod
     def of(cls, knob: KnobChange) -> "KnobOut":
         before, after = (list(one) if isinstance(one, tuple) else one for one in (knob.before, knob.after))
-        return cls(field=knob.field, before=before, after=after, known=knob.known)  # type: ignore[arg-type]
+        return cls(field=knob.field, before=before, after=after, known=knob.known)
 
 
 class GainOut(_FromDomain):

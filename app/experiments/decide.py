@@ -71,7 +71,7 @@ def set_runs_each(engine: Engine, experiment_id: int, runs_each: int, who: str, 
 
 def _open(session: Session, experiment_id: int) -> ExperimentRow:
     """Locked, and not decided yet."""
-    row = session.execute(
+    row: ExperimentRow | None = session.execute(
         select(ExperimentRow).where(col(ExperimentRow.id) == experiment_id).with_for_update()
     ).scalar_one_or_none()
     if row is None:

@@ -20,10 +20,10 @@ MOST_STEPS = 500
 
 def journey_of(session: Session, run_id: int) -> Journey:
     """The journey that a run is part of, from its root; a run without experiments is a journey of one. NotFound."""
-    root_id, steps = _root_of(session, run_id), []
-    waiting = _experiments(
-        session, col(ExperimentRow.baseline_run_id) == root_id, col(ExperimentRow.parent_id).is_(None)
-    )
+    root_id = _root_of(session, run_id)
+    steps: list[ExperimentRow] = []
+    began_here = col(ExperimentRow.baseline_run_id) == root_id
+    waiting = _experiments(session, began_here, col(ExperimentRow.parent_id).is_(None))
     while waiting and len(steps) < MOST_STEPS:
         known = {row.id for row in steps}
         steps += [row for row in waiting if row.id not in known][: MOST_STEPS - len(steps)]

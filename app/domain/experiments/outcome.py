@@ -16,7 +16,7 @@ from app.domain.detection.values import Decision
 from app.domain.evidence import EvidenceLevel
 from app.domain.experiments.joining import Applicant, Enrolment, differences, why_not
 from app.domain.experiments.sentences import result_sentence
-from app.domain.experiments.values import ExperimentResult, Gain, Side
+from app.domain.experiments.values import ExperimentResult, Gain, Side, Winner
 from app.domain.matching import Comparability, RunRecord, compare_contracts
 from app.domain.run import Metric
 from app.domain.suspect_evidence import value_text
@@ -147,7 +147,7 @@ def _decided(
     return decide_step_time([estimates[name] for name in verdict.candidates_used], against, rules.prior, looks=looks)
 
 
-def _winner(decided: Decision, verdict: Verdict, *, alarmed: bool) -> str:
+def _winner(decided: Decision, verdict: Verdict, *, alarmed: bool) -> Winner:
     """A faster side that needs more memory, or whose loss is worse, has not won."""
     if decided == "regression" or alarmed:
         return "baseline"
@@ -186,8 +186,8 @@ def _warnings(
 
 
 def _is_unproven(candidates: Sequence[Member], field: str) -> bool:
-    known = [one.applicant.activity[field] for one in candidates if field in (one.applicant.activity or {})]
-    return any(one.active is None for one in known)
+    known = [(one.applicant.activity or {}).get(field) for one in candidates]
+    return any(one is not None and one.active is None for one in known)
 
 
 def _level(
@@ -210,4 +210,4 @@ def _level(
 
 
 def _place(level: str) -> int:
-    return LEVELS.index(level) if level in LEVELS else 0  # type: ignore[arg-type]
+    return LEVELS.index(level) if level in LEVELS else 0

@@ -37,7 +37,7 @@ _MORE = "More runs a side would see a smaller effect."
 
 
 def _nothing_yet(result: ExperimentResult, runs_each: int) -> str:
-    missing = [side for side in ("baseline", "candidate") if not result.counted(side)]  # type: ignore[arg-type]
+    missing = [side for side in ("baseline", "candidate") if not result.counted(side)]
     return f"No run of the {' and none of the '.join(missing)} counts yet; {runs_each} a side are planned."
 
 

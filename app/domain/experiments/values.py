@@ -15,6 +15,7 @@ Side = Literal["baseline", "candidate"]
 State = Literal["planned", "waiting", "done", "accepted", "rejected", "withdrawn"]
 JoinedBy = Literal["plan", "tag", "config"]
 """`plan`: the run that it was planned from; by the `tag` of the upload; by its `config` key."""
+Winner = Literal["", "baseline", "candidate"]
 SIDES: tuple[Side, ...] = get_args(Side)
 STATES: tuple[State, ...] = get_args(State)
 UNDECIDED: tuple[State, ...] = ("planned", "waiting", "done")
@@ -122,7 +123,7 @@ class Plan:
     hold: tuple[tuple[str, str], ...] = ()
     verify: str = ""
     expected: str = ""
-    meta: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    meta: Mapping[Side, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     extensions: int = 0
 
@@ -167,7 +168,7 @@ class ExperimentResult:
     looks: int = 0
     early: bool = False
     finished: bool = False
-    winner: Literal["", "baseline", "candidate"] = ""
+    winner: Winner = ""
     sentence: str = ""
     warnings: tuple[str, ...] = ()
 
