@@ -166,7 +166,7 @@ class DisputeOut(BaseModel):
     older_sources: list[str]
     newer: str
     newer_sources: list[str]
-    counts: Literal["older", "newer", "here"]
+    counts: Literal["older", "newer", "here", "both"]
     because: str
     kept: str = Field(description="What the rules do then.")
 

@@ -34,7 +34,7 @@ def keep_firings(
     `version`: of all rules that were asked (`rules_in_force.py`). It locks the run's row, so that of two who ask the
     same run the later one replaces what the earlier one wrote.
     """
-    unchanged = col(RunRow.processed_at).is_(None) if processed_at is None else RunRow.processed_at == processed_at
+    unchanged = col(RunRow.processed_at).is_(None) if processed_at is None else col(RunRow.processed_at) == processed_at
     asked = update(RunRow).where(col(RunRow.id) == run_id, unchanged).values(rules_asked=version)
     done = session.execute(asked.execution_options(synchronize_session=False))
     if cast("CursorResult[Any]", done).rowcount == 0:

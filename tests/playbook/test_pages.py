@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.rules.load import built_in_rules
-from app.main import create_app
 from app.playbook.firings import ask_next_runs
 from app.settings import Settings
 from app.storage.database import transaction
@@ -116,18 +116,20 @@ def test_what_was_measured_here_overrides_what_is_published(client: TestClient, 
 def test_an_experiment_and_its_own_ab_count_once(client: TestClient, engine: Engine, tried: dict[str, int]) -> None:
     with transaction(engine) as session:
         run = session.get_one(RunRow, tried["run"])
-        for number, (rule, state) in enumerate(
+        for place, (rule, state) in enumerate(
             (("eo-enable", "accepted"), ("host-gc", "accepted"), ("host-gc", "rejected"), ("host-gc", "planned"))
         ):
             row = ExperimentRow(
                 project_id=run.project_id, baseline_run_id=tried["run"], rule_id=rule, title="x", stack_key="",
-                baseline_key="", tag=f"x-{number}", state=state, created_by="Ada",
+                baseline_key="", tag=f"x-{place}", state=state, created_by="Ada",
             )  # fmt: skip
             session.add(row)
             session.flush()
-            joined = {"run_id": tried["faster"], "side": "candidate", "joined_by": "tag"}
             if rule == "eo-enable":
-                session.add(ExperimentRunRow(experiment_id=row.id or 0, **joined))
+                number = row.id or 0
+                session.add(
+                    ExperimentRunRow(experiment_id=number, run_id=tried["faster"], side="candidate", joined_by="tag")
+                )
     counts = {one["rule"]: (one["tried"], one["paid_off"]) for one in listed(client)["rules"]}
     assert counts["eo-enable"] == (1, 1)
     assert counts["host-gc"] == (2, 1)
@@ -141,19 +143,18 @@ def test_a_dispute_says_which_statement_counts_and_by_what(client: TestClient) -
     assert dispute["because"] in client.get("/playbook/prec-hopper").text
 
 
-def test_thresholds_are_our_own_defaults_or_set_here(client: TestClient, settings: Settings) -> None:
+def test_thresholds_are_our_own_defaults_or_set_here(client: TestClient, app: FastAPI, settings: Settings) -> None:
     assert "our default, no source gives one" in client.get("/playbook").text
     assert "our default, no source gives one" in client.get("/playbook/eo-enable").text
-    other = create_app(settings.model_copy(update={"t_comm": 0.2}))
-    page = TestClient(other).get("/playbook/eo-enable").text
+    app.state.settings = settings.model_copy(update={"t_comm": 0.2})
+    page = client.get("/playbook/eo-enable").text
     assert "set here by THREEWALLS_T_COMM; our default is 0.1" in page
-    told = TestClient(other).get("/api/v1/rules").json()["thresholds"]
+    told = client.get("/api/v1/rules").json()["thresholds"]
     assert {one["name"]: one["value"] for one in told}["T_comm"] == 0.2
-    other.state.engine.dispose()
 
 
 def test_a_teams_rules_are_shown_as_its_own_and_a_wrong_file_with_where_and_why(
-    settings: Settings, tmp_path: Path
+    client: TestClient, app: FastAPI, settings: Settings, tmp_path: Path
 ) -> None:
     text = GOOD.replace("M-arg", "wiki")
     folder = tmp_path / "rules"
@@ -165,8 +166,7 @@ def test_a_teams_rules_are_shown_as_its_own_and_a_wrong_file_with_where_and_why(
         + "  overrides: Our trainer <i>pads</i>.\n"
     )
     (folder / "broken.yaml").write_text(text.replace("phase: scale", "phase: <script>"))
-    app = create_app(settings.model_copy(update={"rules_dir": str(folder)}))
-    client = TestClient(app)
+    app.state.settings = settings.model_copy(update={"rules_dir": str(folder)})
     page = client.get("/playbook").text
     assert "1 file of your own rules is left out" in page
     assert "broken.yaml:2" in page
@@ -175,4 +175,3 @@ def test_a_teams_rules_are_shown_as_its_own_and_a_wrong_file_with_where_and_why(
     assert [one["line"] for one in listed(client)["left_out"]] == [2]
     assert "Our trainer &lt;i&gt;pads&lt;/i&gt;." in client.get("/playbook/scale-sp-needs-tp").text
     assert "<b>A</b>" not in client.get("/playbook?origin=team").text + client.get("/playbook/ours-vpp-small").text
-    app.state.engine.dispose()

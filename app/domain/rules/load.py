@@ -101,7 +101,7 @@ def _rows(topic: str, text: str, mistakes: list[Mistake]) -> list[tuple[int, obj
         return []
     finally:
         loader.dispose()
-    if rows is None:
+    if node is None or rows is None:
         return []
     if not isinstance(rows, list):
         mistakes.append(Mistake(file, 1, "", "must be a list of rules, each beginning with `- id:`"))

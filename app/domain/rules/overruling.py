@@ -1,7 +1,7 @@
 """Where sources contradict each other: which statement counts, and by what.
 
 What code enforces stands above every text. Of what is faster a settled A/B of this service tells more than texts; then
-comes published evidence, then the founding documents as a prior. Between equals the newer one counts.
+comes published evidence, then the founding documents as a prior. Between equals neither outranks the other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from app.domain.rules.contradictions import Contradiction
 from app.domain.rules.precedence import LEVEL_NAMES, OwnResult
 from app.domain.rules.rule import Source
 
-Side = Literal["older", "newer", "here"]
+Side = Literal["older", "newer", "here", "both"]
 CODE, HERE, PUBLISHED, FOUNDING = 1, 2, 4, 5
 _FOUNDING = ("S0", "S1", "S2", "S3", "S4")
 _ENFORCES_NOTHING = ("M-readme", "C-rec", "C-penv")
@@ -21,7 +21,7 @@ _ENFORCES_NOTHING = ("M-readme", "C-rec", "C-penv")
 
 @dataclass(frozen=True, slots=True)
 class Overruling:
-    """Which side counts, by what level of evidence, and the sentence that says so."""
+    """Which side counts, by what level of evidence, and the sentence that says so. `both`: they are of one level."""
 
     side: Side
     level: int
@@ -49,8 +49,8 @@ def overruling(one: Contradiction, sources: Mapping[str, Source], own: Sequence[
     if newer < older:
         return Overruling("newer", newer, f"The newer counts: {_named(newer)} stands above {_named(older)}.")
     date = max((sources[key].date for key in one.newer_sources if key in sources), default="")
-    when = f", of {date}" if date else ""
-    return Overruling("newer", newer, f"The newer counts{when}: both are {_named(newer)}.")
+    when = f" of {date}" if date else ""
+    return Overruling("both", newer, f"Neither outranks the other: both are {_named(newer)}, the newer one{when}.")
 
 
 def _strongest(keys: Sequence[str]) -> int:
