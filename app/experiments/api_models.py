@@ -13,6 +13,7 @@ from app.domain.experiments.values import SIDES, ExperimentResult, KnobChange, S
 from app.experiments.proposal import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
 from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
 from app.storage.experiments import Experiment, ExperimentItem, ExperimentPage
+from app.web.access.acting import Author, author_field
 
 ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
 KnobValue = str | int | float | bool | list[str] | list[int] | None
@@ -41,7 +42,7 @@ class ExperimentIn(BaseModel):
     run: int = Field(ge=1, lt=2**31, description="The baseline: a run with figures.")
     rule: str = Field("", max_length=100, description="A rule that fires in the run.")
     knobs: dict[str, KnobValue] = Field({}, description="Contract fields by name, with the values to turn them to.")
-    author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who plans it.")
+    author: Author = author_field("Who plans it.", MAX_AUTHOR)
     title: str = Field("", max_length=300)
     note: str = Field("", max_length=MAX_NOTE)
     runs_each: int | None = Field(None, ge=1, le=MOST_ASKED_EACH, description="null: as many as `effect_pct` takes.")
@@ -58,7 +59,7 @@ class ExperimentChangeIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who decides it.")
+    author: Author = author_field("Who decides it.", MAX_AUTHOR)
     state: Literal["accepted", "rejected", "withdrawn"] | None = None
     runs_each: int | None = Field(None, ge=1, le=MOST_ASKED_EACH)
     note: str = Field("", max_length=MAX_NOTE, description="Needed to reject, and to accept what did not win.")

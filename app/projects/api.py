@@ -12,6 +12,7 @@ from app.projects.rules import Rules, get_rules, set_rules
 from app.storage.availability import find_availability
 from app.storage.database import read_session
 from app.storage.decisions import MAX_BRANCH
+from app.web.access.acting import Author, author_field
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.problems import documented
 
@@ -49,7 +50,7 @@ class DefaultsIn(BaseModel):
     container_image: str = Field(
         "", max_length=500, description="For instance nvcr.io/nvidia/nemo: then `26.06` is whole."
     )
-    author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who sets them.")
+    author: Author = author_field("Who sets them.", MAX_AUTHOR)
 
 
 class RulesChange(BaseModel):
@@ -88,7 +89,7 @@ class RulesIn(BaseModel):
     baseline_branch: str | None = Field(None, min_length=1, max_length=MAX_BRANCH, description="`*` for any.")
     commit_url: str | None = Field(None, description="For instance https://github.com/org/repo/commit/{commit}.")
     compare_url: str | None = Field(None, description="For instance https://github.com/org/repo/compare/{from}...{to}.")
-    author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who sets them.")
+    author: Author = author_field("Who sets them.", MAX_AUTHOR)
 
 
 class EvidenceOut(BaseModel):

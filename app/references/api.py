@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import Engine
 from sqlmodel import Session
 
+from app.domain.access.roles import Action
 from app.errors import NotFound
 from app.references.api_models import (
     NearestOut,
@@ -25,6 +26,7 @@ from app.storage import audit
 from app.storage.database import read_session
 from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
 from app.storage.references import find_reference
+from app.web.access import acting
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.problems import documented
 from app.web.query_checks import only_these
@@ -63,6 +65,8 @@ def read_reference_point(request: Request, session: ReadSession, reference_id: R
 @router.post("/references", status_code=201, responses=documented(422))
 def add_reference_point(request: Request, engine: AppEngine, change: ReferenceChange) -> ReferenceDetailOut:
     """Add a published figure beside those that come with the service. It is recorded with who and when."""
+    if not change.project:
+        acting.require_everything(request, Action.CONTRIBUTE)
     number = add_reference(engine, change.said(), change.by(), change.project or "")
     return _read(engine, number, public_address(request))
 
@@ -72,6 +76,8 @@ def change_reference_point(
     request: Request, engine: AppEngine, number: ReferenceNumber, change: ReferenceChange
 ) -> ReferenceDetailOut:
     """Correct a figure that a team added. Recorded with who, when and what was before."""
+    if change.project == "":
+        acting.require_everything(request, Action.CONTRIBUTE)
     change_reference(engine, number, change.said(), change.by(), change.project)
     return _read(engine, number, public_address(request))
 
@@ -81,11 +87,11 @@ def withdraw_reference_point(
     request: Request,
     engine: AppEngine,
     number: ReferenceNumber,
-    author: Annotated[str, Query(min_length=1, max_length=MAX_AUTHOR, description="Who withdraws it.")],
+    author: Annotated[str, Query(max_length=MAX_AUTHOR, description="Who does it, where nobody is logged in.")] = "",
     reason: Annotated[str, Query(max_length=MAX_NOTE, description="Why.")] = "",
 ) -> ReferenceDetailOut:
     """Withdraw a figure that a team added: it is held against nothing any more. Its address and its record stay."""
-    withdraw_reference(engine, number, By(author, reason))
+    withdraw_reference(engine, number, By(acting.author(author), reason))
     return _read(engine, number, public_address(request))
 
 

@@ -14,6 +14,7 @@ from app.references.nearest import Held
 from app.storage.audit import AuditEvent
 from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
 from app.storage.references import Reference
+from app.web.access.acting import Author, author_field
 
 ReferenceId = Annotated[str, Path(max_length=200, description="Of one that a team added its number, else its name.")]
 ReferenceNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of one that a team added.")]
@@ -114,7 +115,7 @@ class ReferenceChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who says it.")
+    author: Author = author_field("Who says it.", MAX_AUTHOR)
     reason: str = Field("", max_length=MAX_NOTE, description="Why it is changed; kept in its record.")
     seen: datetime | None = Field(None, description="Its `changed_at` when it was read; else 409 is never answered.")
     project: str | None = Field(None, max_length=100, description="The project it is offered to; empty for all.")

@@ -9,6 +9,7 @@ from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from app.domain.access.roles import Action
 from app.domain.contract.fields import FIELDS
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
 from app.references import view
@@ -22,6 +23,7 @@ from app.references.sentences import summary, whose
 from app.storage import audit
 from app.storage.database import read_session
 from app.storage.references import find_reference
+from app.web.access.acting import require_everything
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import sent_form
 from app.web.templating import render
@@ -74,6 +76,8 @@ async def add_by_form(request: Request, engine: AppEngine) -> Response:
 
     def answer() -> Response:
         try:
+            if not form.project:
+                require_everything(request, Action.CONTRIBUTE)
             number = add_reference(engine, form.said(), form.by(), form.project)
         except InvalidChange as error:
             with read_session(engine) as session:
@@ -116,6 +120,8 @@ async def change_by_form(request: Request, engine: AppEngine, number: ReferenceN
     """The same as the API's PATCH."""
 
     def change(form: ReferenceForm) -> None:
+        if not form.project:
+            require_everything(request, Action.CONTRIBUTE)
         change_reference(engine, number, form.said(), form.by(), form.project)
 
     return await _decide(request, engine, number, "change", change)

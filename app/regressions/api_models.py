@@ -12,6 +12,7 @@ from app.regressions.filters import ANY_STATE, WORST_FIRST
 from app.regressions.read_models import Member, Regression, RegressionPage
 from app.regressions.triage import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, Answer, Change, Seen
 from app.storage.audit import AuditEvent
+from app.web.access.acting import Author, author_field
 
 RegressionId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the regression.")]
 Metric = Literal["step_time_ms", "peak_memory_gib", "lm_loss"]
@@ -161,7 +162,7 @@ class ChangeIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    author: str = Field(min_length=1, max_length=MAX_NAME, description="Who changes it.")
+    author: Author = author_field("Who changes it.", MAX_NAME)
     state: State | None = None
     assignee: str | None = Field(None, max_length=MAX_NAME, description='Who has it; "" for nobody.')
     note: str = Field("", max_length=MAX_NOTE, description="Added to the discussion; `expected` asks for one.")

@@ -11,6 +11,7 @@ from app.runs.api_models import RunId, RunOut
 from app.runs.queries import get_run
 from app.runs.waiting import settled
 from app.storage.database import read_session
+from app.web.access.acting import Author, author_field
 from app.web.dependencies import AppEngine, AppSettings
 from app.web.problems import documented
 from app.web.templating import public_address
@@ -24,7 +25,7 @@ class Amend(BaseModel):
     fields: dict[str, Any] = Field(
         description='By contract field: the new value, or {"unset": true} to take an earlier correction back.'
     )
-    author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who states it.")
+    author: Author = author_field("Who states it.", MAX_AUTHOR)
     note: str = Field("", max_length=MAX_NOTE, description="Why, or from where it is known.")
 
 

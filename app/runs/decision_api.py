@@ -10,6 +10,7 @@ from app.runs.decide import Action, decide
 from app.runs.queries import get_run
 from app.storage.database import read_session
 from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
+from app.web.access.acting import Author, author_field
 from app.web.dependencies import AppEngine
 from app.web.problems import documented
 from app.web.templating import public_address
@@ -20,7 +21,7 @@ router = APIRouter(prefix="/api/v1", tags=["runs"])
 class Decision(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    author: str = Field(min_length=1, max_length=MAX_AUTHOR, description="Who decides it.")
+    author: Author = author_field("Who decides it.", MAX_AUTHOR)
     note: str = Field("", max_length=MAX_NOTE, description="Why. A quarantine must have a reason.")
 
 

@@ -10,5 +10,5 @@ from app.storage.tables import ProjectRow
 
 def project_slugs(session: Session, ids: Collection[int]) -> list[str]:
     """Of those of the ids that there are, in alphabetical order."""
-    chosen = select(ProjectRow.slug).where(col(ProjectRow.id).in_(ids)).order_by(col(ProjectRow.slug))
+    chosen = select(col(ProjectRow.slug)).where(col(ProjectRow.id).in_(ids)).order_by(col(ProjectRow.slug))
     return list(session.execute(chosen).scalars())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, event, or_
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
@@ -53,7 +53,7 @@ class _OfVisibleProjects(CriteriaOption):
     It is part of the compiled form once and for all; the ids are asked for when it is executed.
     """
 
-    _traverse_internals: ClassVar[list[Any]] = []  # nothing tells one from another
+    _traverse_internals = []  # noqa: RUF012  nothing tells one from another
 
     def process_compile_state(self, compile_state: Any) -> None:
         self.get_global_criteria(compile_state.global_attributes)
@@ -74,13 +74,13 @@ def _leave_out_others(state: ORMExecuteState) -> None:
     if _visible.get() is None or state.is_column_load or state.is_relationship_load:
         return
     if state.is_select or state.is_update or state.is_delete:
-        state.statement = state.statement.options(_OF_VISIBLE_PROJECTS)  # type: ignore[attr-defined]
+        state.statement = state.statement.options(_OF_VISIBLE_PROJECTS)
 
 
 @lru_cache
 def _criteria() -> tuple[LoaderCriteriaOption, ...]:
     """Of every table that says whose its rows are."""
-    ids = bindparam("visible_projects", callable_=lambda: sorted(_visible.get() or ()), expanding=True)
+    ids: BindParameter[Any] = bindparam("visible", callable_=lambda: sorted(_visible.get() or ()), expanding=True)
     owned = [m.class_ for m in SQLModel._sa_registry.mappers if "project_id" in m.local_table.columns]
     return (
         with_loader_criteria(ProjectRow, col(ProjectRow.id).in_(ids), include_aliases=True),

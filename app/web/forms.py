@@ -8,6 +8,10 @@ from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 
 from app.errors import BrokenForm, FieldError, InvalidUpload
+from app.web.access.acting import author
+
+AUTHOR = "author"
+"""The input of every form that changes something (templates/components/ui.html)."""
 
 _MAX_PART_SIZE = 1024 * 1024
 
@@ -27,9 +31,18 @@ async def sent_form(
             raise
         raise _explained(error.detail, max_files, max_fields, max_part_size) from error
     try:
-        yield form
+        yield _signed(form)
     finally:
         await form.close()
+
+
+def _signed(form: FormData) -> FormData:
+    """With the name of whoever is logged in, where a form says who acts."""
+    if AUTHOR not in form:
+        return form
+    stated = form[AUTHOR]
+    others = [(name, value) for name, value in form.multi_items() if name != AUTHOR]
+    return FormData([*others, (AUTHOR, author(stated) if isinstance(stated, str) else stated)])
 
 
 def _explained(told: str, max_files: int, max_fields: int, max_part_size: int) -> InvalidUpload:

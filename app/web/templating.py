@@ -1,6 +1,5 @@
 """Templates in, HTML out: a full page, or one block of it to htmx. Only this module reads and writes `HX-*` headers."""
 
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +18,7 @@ from app.settings import ROOT
 from app.storage.database import read_session
 from app.storage.regressions import open_regressions
 from app.web import numbers
-from app.web.access.state import access_of
+from app.web.access.state import access_of, acting_as
 from app.web.assets import asset_url
 
 _FILTERS = (
@@ -42,10 +41,6 @@ _FILTERS = (
 )
 
 
-_acting_as: ContextVar[str] = ContextVar("acting_as", default="")
-"""Whose name stands beside a change: macros know nothing of the page that calls them. Empty when a form must ask."""
-
-
 @lru_cache
 def environment() -> Environment:
     """Everything is escaped, also what does not end in .html; a name that nobody passed is an error, not a blank."""
@@ -57,7 +52,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     env.filters.update({function.__name__: function for function in _FILTERS})
-    env.globals.update(asset=asset_url, app_version=_app_version(), dash=numbers.DASH, acting_as=_acting_as.get)
+    env.globals.update(asset=asset_url, app_version=_app_version(), dash=numbers.DASH, acting_as=acting_as.get)
     # As globals, because a block that is rendered alone does not run the imports of its file.
     for name in ("ui", "figures", "runs"):
         env.globals[name] = env.get_template(f"components/{name}.html").module
@@ -82,7 +77,6 @@ def render(
     common: dict[str, Any] = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
     common["open_regressions"] = lambda: _open_regressions(request)
     common["access"] = access_of(request)
-    _acting_as.set(access_of(request).name)
     context = common | {"fragment": fragment} | context
     headers = {"Vary": "HX-Request", "Cache-Control": "no-cache"}
     if fragment:

@@ -1,5 +1,8 @@
 """Who acts, for what is written down: the one that is logged in, else the name that a form or body states."""
 
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
 from sqlalchemy import Engine
 from starlette.requests import HTTPConnection
 
@@ -9,24 +12,37 @@ from app.domain.metadata import DEFAULT_PROJECT
 from app.errors import FieldError, InvalidMetadata, NotAllowed
 from app.storage.access_projects import project_slugs
 from app.storage.database import read_session
-from app.web.access.state import access_of
+from app.web.access.state import MAX_NAME, access_of, acting_as
 
 
-def author(request: HTTPConnection, stated: str = "") -> str:
-    """The name that stands beside a change. Whoever is logged in acts in their own name, whatever they state."""
-    return access_of(request).name or stated
+def author(stated: str = "") -> str:
+    """The name that stands beside a change. Whoever is logged in acts in their own name, whatever they state.
 
-
-def require_project(request: HTTPConnection, action: Action, project_id: int | None) -> None:
-    """For what names its project in the body: raises NotAllowed unless the caller may do it there.
-
-    None stands for what belongs to no project and concerns all. The check of the address does not see a body.
+    Forms get it by `sent_form` (web/forms.py), bodies of the API by `Author`.
     """
+    return acting_as.get() or stated
+
+
+def _said(stated: str) -> str:
+    if not (name := author(stated)):
+        raise ValueError("must say who does it, because nobody is logged in")
+    return name
+
+
+Author = Annotated[str, AfterValidator(_said)]
+
+
+def author_field(description: str, max_length: int = MAX_NAME) -> Any:
+    """The default of an `author: Author` in the body of a call."""
+    told = f"{description} Needed where nobody is logged in; who is, acts in the own name."
+    return Field("", max_length=max_length, validate_default=True, description=told)
+
+
+def require_everything(request: HTTPConnection, action: Action) -> None:
+    """For what belongs to no project and concerns all. Raises NotAllowed but for administrators."""
     access = access_of(request)
-    where = granted(access.principal, action, access.public)
-    if where is not None and (project_id is None or project_id not in where):
-        raise NotAllowed("Only an administrator may do this for all projects. Name a project." if project_id is None
-                         else "You may not do this in that project, or there is none of that name.")  # fmt: skip
+    if granted(access.principal, action, access.public) is not None:
+        raise NotAllowed("Only an administrator may do this for all projects. Nothing was kept. Name a project.")
 
 
 def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) -> str:

@@ -1,7 +1,8 @@
 """Asks of every request who it comes from and whether that one may: before any handler, and before a body is read."""
 
 import hmac
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from sqlalchemy import Engine
@@ -22,7 +23,7 @@ from app.web.access.open_mode import may_answer
 from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owners
 from app.web.access.route_table import Found, RouteTable
 from app.web.access.rules import Open
-from app.web.access.state import Access, put
+from app.web.access.state import Access, acting_as, put
 
 _WRITING = ("POST", "PUT", "PATCH", "DELETE")
 _CHANGE_PASSWORD = "/account/password"  # noqa: S105
@@ -69,7 +70,7 @@ class AccessMiddleware:
                 answer, visible = refusals.not_logged_in(request, _WRONG_TOKEN), NONE
         if not caller.access.is_open:
             send = _private(send)
-        with seeing(visible):
+        with seeing(visible), _in_the_name_of(caller.access.name):
             if answer is not None and found is not None:
                 scope["route"] = found.route.route  # what the request is counted under
             await (answer or self._app)(scope, receive, send)
@@ -151,6 +152,15 @@ class AccessMiddleware:
         if access.is_open or (person is not None and person.administrator):
             return None
         return refusals.forbidden(request, access.principal, Action.ADMINISTER)
+
+
+@contextmanager
+def _in_the_name_of(name: str) -> Iterator[None]:
+    before = acting_as.set(name)
+    try:
+        yield
+    finally:
+        acting_as.reset(before)
 
 
 def _must_change_password(access: Access) -> bool:

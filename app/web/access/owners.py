@@ -69,7 +69,7 @@ def _number(text: str) -> int | None:
 def _by_id(table: type[RunRow] | type[RegressionRow] | type[ExperimentRow] | type[ReferencePointRow]):  # type: ignore[no-untyped-def]
     def query(text: str) -> "Select[tuple[int | None]] | None":
         number = _number(text)
-        return None if number is None else select(table.project_id).where(col(table.id) == number)  # type: ignore[call-overload, no-any-return]
+        return None if number is None else select(table.project_id).where(col(table.id) == number)  # type: ignore[call-overload]
 
     return query
 

@@ -1,8 +1,10 @@
 """What the check found out about a request, for whoever handles it."""
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from app.domain.access.principal import (
     NONE,
@@ -20,6 +22,9 @@ from app.domain.access.roles import Action
 MAX_NAME = 100
 _KEY = "access"
 _NOBODY = Anonymous()
+
+acting_as: ContextVar[str] = ContextVar("acting_as", default="")
+"""Whose name stands beside what is changed, for what knows no request; empty when the caller must say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +62,8 @@ class Access:
         return granted(self.principal, Action(action), self.public) != NONE
 
 
-def put(scope: dict[str, object], access: Access) -> None:
-    scope.setdefault("state", {})[_KEY] = access  # type: ignore[index]
+def put(scope: Scope, access: Access) -> None:
+    scope.setdefault("state", {})[_KEY] = access
 
 
 def access_of(request: HTTPConnection) -> Access:
