@@ -11,6 +11,7 @@ from sqlmodel import Session, col
 
 from app.overview.filters import OverviewFilters
 from app.overview.regressions import NeedsAttention, needs_attention
+from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.leader_news import LeaderNews, leader_news
 from app.storage.run_list import RunListItem, count_runs, latest_runs
 from app.storage.run_records import ENDED_BADLY
@@ -33,7 +34,7 @@ class Overview:
 
     `recent` counts the runs of the period that is asked for: those that ended badly, and the others without a figure.
     `verdicts`: the newest runs that were judged in it. `standings`: who came to lead in it, on whichever branch.
-    `branches`: what can be asked for.
+    `branches`: what can be asked for. `experiments`: how many are in which state, over all projects and times.
     """
 
     by_status: Mapping[str, int]
@@ -48,6 +49,7 @@ class Overview:
     standings: tuple[LeaderNews, ...]
     newest: tuple[RunListItem, ...]
     failed: tuple[RunListItem, ...]
+    experiments: Mapping[str, int]
 
     @property
     def total(self) -> int:
@@ -77,6 +79,7 @@ def overview(session: Session, filters: OverviewFilters, now: datetime) -> Overv
         standings=leader_news(session, noticed_since=now - timedelta(days=filters.days), most=STANDINGS),
         newest=latest_runs(session, NEWEST, *on_branch),
         failed=latest_runs(session, FAILED, *recent, badly),
+        experiments=find_experiments(session, ExperimentFilter(), page_size=1).states,
     )
 
 

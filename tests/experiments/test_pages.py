@@ -125,6 +125,7 @@ def test_the_list_is_asked_by_its_address(client: TestClient, engine: Engine, ba
     assert "No experiment yet" in text(client, "/experiments")
     number = plan(engine, baseline)
     assert f'href="/experiments/{number}"' in text(client, "/experiments?state=planned&project=tuning")
+    assert "1 experiment waits</a> for runs" in text(client, "/")
     assert f'href="/experiments/{number}"' in text(client, f"/experiments?run={baseline}")
     assert "No experiment matches" in text(client, "/experiments?state=accepted")
     assert client.get("/experiments?state=nonsense").status_code == 422
