@@ -1,8 +1,9 @@
 """A service that asks for log-ins, with two teams in it, and a client for everybody who may knock."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from fastapi import FastAPI
 from sqlalchemy import Engine
@@ -27,17 +28,13 @@ EVERYBODY = ("anonymous", "outsider", *ROLES, "administrator", *SCOPES)
 class Teams:
     """Two projects with their people, and one that everybody may read."""
 
-    app: FastAPI
+    app: Any
     ours: int
     theirs: int
     public: int
-    users: Mapping[str, int] = field(default_factory=dict)
-    tokens: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def engine(self) -> Engine:
-        engine: Engine = self.app.state.engine
-        return engine
+    users: Mapping[str, int]
+    tokens: Mapping[str, str]
+    engine: Engine
 
     def client(self, who: str) -> TestClient:
         """Speaks as one of EVERYBODY, a browser or a job."""
@@ -68,4 +65,4 @@ def make_teams(app: FastAPI) -> Teams:
             name: tokens.make_token(session, project_id=ours, name=name, scopes=scopes, by="test")[1]
             for name, scopes in SCOPES.items()
         }
-    return Teams(app, ours, theirs, public, known, made)
+    return Teams(app, ours, theirs, public, known, made, app.state.engine)

@@ -1,0 +1,57 @@
+"""What two teams own: one of each thing that an address can name, in either project, known by the project's name."""
+
+from dataclasses import dataclass
+
+from sqlmodel import Session
+
+from app.storage.decisions import pin, quarantine
+from app.storage.experiment_tables import ExperimentRow
+from app.storage.reference_tables import ReferencePointRow
+from app.storage.tables import RunRow
+from tests.builders import add_availability, make_leaderboard, make_project
+from tests.regressions.triaged import make_regression, make_slow_stack
+
+POINT = {
+    "measured_by": "", "source": "a slide", "url": "", "date": "2026-08", "window": "", "note": "", "rounded": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Belongings:
+    run: int
+    regression: int
+    experiment: int
+    reference: int
+    stack: str
+    slug: str
+
+    def params(self) -> dict[str, str]:
+        """For the parameters of any address."""
+        return {
+            "run_id": str(self.run), "regression_id": str(self.regression), "experiment_id": str(self.experiment),
+            "number": str(self.reference), "reference_id": str(self.reference), "stack": self.stack, "slug": self.slug,
+            "rule": "eo-enable", "position": "0", "hardware": "h100", "family": "qwen3-30b-a3b",
+        }  # fmt: skip
+
+
+def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belongings:
+    """`whole`: with ranked stacks, pins, quarantines and facts of containers; names begin with the project's."""
+    named = {"branch": "main", "name": f"{slug}-nightly", "ci_url": f"https://ci.example/{slug}"}
+    days = (13, 4) if whole else (1, 1)
+    made = make_slow_stack(session, project=slug, stack=slug, days=days, **named)
+    regression = make_regression(session, made, cause=f"Container: {slug}-image:2.", note=f"{slug} has it")
+    project = make_project(session, slug).id or 0
+    experiment = ExperimentRow(
+        project_id=project, baseline_run_id=made.runs[0], title=f"{slug} tries overlap", stack_key=made.stack_key,
+        baseline_key=made.config_key, tag=f"{slug}-ab", created_by=f"{slug}-lead", knobs={}, change={}, plan={},
+    )  # fmt: skip
+    reference = ReferencePointRow(project_id=project, point={}, added_by=f"{slug}-lead")
+    session.add_all([experiment, reference])
+    session.flush()
+    if whole:
+        make_leaderboard(session, slug)
+        pin(session, made.runs[0], f"{slug}-lead", f"{slug} golden")
+        quarantine(session, made.runs[1], f"{slug}-lead", f"{slug} bad node")
+        add_availability(session, made.runs[2], "deepep")
+        session.get_one(RunRow, made.runs[2]).tags = [f"{slug}-tag"]
+    return Belongings(made.since, regression, experiment.id or 0, reference.id or 0, made.stack_key, slug)

@@ -1,0 +1,169 @@
+"""Who x what x whose, over every route of the application's own table: the real check, in front of a stub.
+
+What is right is written here once more, from docs/security.md and not from the code.
+"""
+
+from collections.abc import Mapping
+
+import pytest
+from starlette.responses import JSONResponse
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from app.domain.access.roles import Action
+from app.settings import Settings
+from app.storage.database import transaction
+from app.storage.visible import visible_projects
+from app.web.access.middleware import AccessMiddleware
+from app.web.access.route_table import RouteTable, RuledRoute, UnruledRouteError, route_table
+from app.web.access.rules import RULES, Open
+from tests.access.belongings import Belongings, make_belongings
+from tests.access.people import EVERYBODY, OURS, PUBLIC, THEIRS, Teams
+
+R, U, C, M, A = Action.READ, Action.UPLOAD, Action.CONTRIBUTE, Action.MANAGE, Action.ADMINISTER
+MAY: Mapping[str, Mapping[str, set[Action]]] = {
+    "anonymous": {},
+    "outsider": {THEIRS: {R, U, C, M}},
+    "viewer": {OURS: {R}},
+    "contributor": {OURS: {R, U, C}},
+    "maintainer": {OURS: {R, U, C, M}},
+    "administrator": {OURS: {R, U, C, M, A}, THEIRS: {R, U, C, M, A}, PUBLIC: {R, U, C, M, A}},
+    "token:upload": {OURS: {U}},
+    "token:read": {OURS: {R}},
+    "token:triage": {OURS: {C}},
+    "token:all": {OURS: {R, U, C}},
+}
+"""In which project; and everybody may read the public one."""
+
+
+def actions(who: str, project: str) -> set[Action]:
+    return MAY[who].get(project, set()) | ({R} if project == PUBLIC else set())
+
+
+def knows(who: str, project: str) -> bool:
+    """Whether it is no secret that the project has the thing. A job knows its own project, whatever its scopes."""
+    return R in actions(who, project) or (who.startswith("token") and project == OURS)
+
+
+def about_one(who: str, action: Action, project: str) -> int:
+    """The status for what belongs to a project, of which the address names a thing."""
+    if action in actions(who, project):
+        return 200
+    if who == "anonymous":
+        return 401
+    return 403 if knows(who, project) else 404
+
+
+def about_all(who: str, action: Action) -> int:
+    """For what may concern any project."""
+    if any(action in actions(who, project) for project in (OURS, THEIRS, PUBLIC)):
+        return 200
+    return 401 if who == "anonymous" else 403
+
+
+def open_to(who: str, needs: Open) -> int:
+    person = who != "anonymous" and not who.startswith("token")
+    if needs is Open.LOGGED_IN:
+        return 200 if person else 401
+    if needs is Open.METRICS:
+        return 200 if who == "administrator" else 401 if who == "anonymous" else 403
+    return 200
+
+
+async def stub(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with the projects whose rows exist for a handler."""
+    seen = visible_projects()
+    await JSONResponse(None if seen is None else sorted(seen))(scope, receive, send)
+
+
+@pytest.fixture
+def owned(teams: Teams) -> dict[str, Belongings]:
+    with transaction(teams.engine) as session:
+        return {slug: make_belongings(session, slug) for slug in (OURS, THEIRS, PUBLIC)}
+
+
+@pytest.fixture
+def knock(teams: Teams, settings: Settings) -> tuple[RouteTable, Teams]:
+    table = route_table(teams.app)
+    stubbed = AccessMiddleware(stub, engine=teams.engine, settings=settings, table=table, open_to=None)
+    return table, Teams(stubbed, teams.ours, teams.theirs, teams.public, teams.users, teams.tokens, teams.engine)
+
+
+def address(route: RuledRoute, belongings: Belongings) -> str:
+    params = belongings.params()
+    params["name"] = "vega.js"
+    return route.path.format(**params)
+
+
+def ask(client: TestClient, route: RuledRoute, belongings: Belongings) -> tuple[int, list[int] | None]:
+    answer = client.request(route.method, address(route, belongings))
+    return answer.status_code, answer.json() if answer.status_code == 200 else None
+
+
+@pytest.mark.parametrize("who", EVERYBODY)
+def test_everybody_may_exactly_what_the_table_says(
+    who: str, knock: tuple[RouteTable, Teams], owned: Mapping[str, Belongings]
+) -> None:
+    table, teams = knock
+    client = teams.client(who)
+    ids = {OURS: teams.ours, THEIRS: teams.theirs, PUBLIC: teams.public}
+    wrong: list[str] = []
+    for route in table.routes:
+        if route.method in ("MOUNT", "HEAD"):
+            continue
+        needs, owner = route.rule.needs, route.rule.owner
+        for slug, belongings in owned.items() if owner else [(OURS, owned[OURS])]:
+            status, seen = ask(client, route, belongings)
+            if isinstance(needs, Open):
+                expected, action = open_to(who, needs), R
+            elif owner:
+                expected, action = about_one(who, needs, slug), needs
+            else:
+                expected, action = about_all(who, needs), needs
+            if status != expected:
+                wrong.append(f"{route.key} of {slug}: {status}, not {expected}")
+            # The second line: rows of no other project exist for the handler.
+            may = sorted(ids[one] for one in ids if action in actions(who, one))
+            everything = who == "administrator" or needs is Open.METRICS
+            if status == 200 and needs is not Open.ALWAYS and seen != (None if everything else may):
+                wrong.append(f"{route.key} sees {seen}, not {may}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_rule_has_its_route(teams: Teams) -> None:
+    assert set(RULES) - {route.key for route in route_table(teams.app).routes} == set()
+
+
+def test_a_route_without_a_rule_keeps_the_service_from_starting(teams: Teams) -> None:
+    @teams.app.get("/api/v1/secrets/{secret}")
+    def read_secret(secret: str) -> str:
+        return secret
+
+    with pytest.raises(UnruledRouteError, match="GET /api/v1/secrets/"):
+        route_table(teams.app)
+
+
+def test_a_route_that_the_table_does_not_know_sees_what_the_caller_may_read(teams: Teams) -> None:
+    @teams.app.get("/api/v1/secrets")
+    def read_secrets() -> list[int] | None:
+        seen = visible_projects()
+        return None if seen is None else sorted(seen)
+
+    assert teams.client("viewer").get("/api/v1/secrets").json() == sorted((teams.ours, teams.public))
+    assert teams.client("anonymous").get("/api/v1/secrets").json() == [teams.public]
+
+
+def test_the_table_finds_the_route_that_the_router_takes(teams: Teams) -> None:
+    table = route_table(teams.app)
+    for method, path, key in (
+        ("GET", "/references/new", "GET /references/new"),
+        ("GET", "/references/7", "GET /references/{reference_id}"),
+        ("GET", "/api/v1/leaderboards/changes", "GET /api/v1/leaderboards/changes"),
+        ("GET", "/static/app.css", "MOUNT /static"),
+        ("GET", "/", "GET /"),
+        ("PATCH", "/api/v1/runs/1/contract", "PATCH /api/v1/runs/{run_id}/contract"),
+    ):
+        found = table.find(method, path)
+        assert found is not None, path
+        assert found.route.key == key
+    assert table.find("DELETE", "/runs/1") is None
