@@ -117,6 +117,7 @@ class ResultOut(BaseModel):
     candidate: list[int]
     left_out: list[LeftOutOut] = Field(description="Runs that joined and do not count, each with the reason.")
     warnings: list[str]
+    notes: list[str] = Field(description="What else the test says: what would decide, the spread.")
 
     @classmethod
     def of(cls, result: ExperimentResult) -> "ResultOut":
@@ -139,6 +140,7 @@ class ResultOut(BaseModel):
             candidate=[int(run) for run in result.candidate],
             left_out=[LeftOutOut.model_validate(one) for one in result.left_out],
             warnings=list(result.warnings),
+            notes=[] if verdict is None else list(verdict.notes),
         )
 
 

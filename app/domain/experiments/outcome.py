@@ -95,12 +95,13 @@ def _measured(
     new, old = (tuple(one.run.estimate for one in sides[side]) for side in ("candidate", "baseline"))
     directional = all(one.short for one in old)
     looks = len(new) + len(old) - 1
-    verdict = judge(new, old, rules.prior, looks=looks, directional=directional)
+    # Its looks are planned and paid for (`_decided`), so the verdict has none to warn of.
+    verdict = judge(new, old, rules.prior, directional=directional)
     enough = min(len(new), len(old)) >= rules.runs_each
     decided = _decided(verdict, sides, rules, enough=enough, directional=directional)
     finished = enough or decided in ("improvement", "regression")
     compared = compare_contracts(sides["baseline"][-1].run, sides["candidate"][-1].run)
-    warnings = _warnings(sides, enrolment, compared, rules, verdict)
+    warnings = _warnings(sides, enrolment, compared, rules)
     level, because = _level(sides, compared, verdict, finished=finished)
     time = verdict.step_time
     alarmed = verdict.decision == "regression"
@@ -159,7 +160,6 @@ def _warnings(
     enrolment: Enrolment,
     compared: Comparability,
     rules: Rules,
-    verdict: Verdict,
 ) -> tuple[str, ...]:
     found = []
     if len(compared.stack) + len(compared.knobs) > 1:
@@ -182,7 +182,7 @@ def _warnings(
         found.append(f"No line of the logs shows that {', '.join(f'`{name}`' for name in unproven)} was active.")
     if rules.extensions:
         found.append("The number of runs was changed after there was something to see, so more certainty is asked for.")
-    return (*found, *verdict.notes)
+    return tuple(found)
 
 
 def _is_unproven(candidates: Sequence[Member], field: str) -> bool:
