@@ -74,7 +74,7 @@ def _suggestion(advice: Advice, one: Suggestion, url: str) -> SuggestionOut:
         url=url,
         phase=rule.phase,
         wall=rule.wall,
-        kind=rule.kind,
+        kind=one.kind,
         title=rule.title,
         why=one.why,
         facts=[FactOut(name=f.fact.name, value=f.value, unit=f.fact.unit) for f in one.facts],

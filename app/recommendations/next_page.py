@@ -137,7 +137,7 @@ class NextPage:
         return [
             SuggestionRow(
                 rule=one.rule.id,
-                kind=one.rule.kind,
+                kind=one.kind,
                 phase=one.rule.phase,
                 wall=one.rule.wall,
                 title=one.rule.title,

@@ -104,14 +104,29 @@ def test_a_quarantined_ab_is_evidence_of_nothing(client: TestClient, engine: Eng
 
 def test_blockers_stand_first_and_hold_candidates_back(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
-        run = make_advised(session, fields={"ep": 3}, metadata_stated=PROFILED)
+        stopped = {"health": {"iterations": 2, "loss_finite": False}}
+        run = make_advised(session, fields={"ep": 3}, metadata_stated=PROFILED, **stopped)
     told = suggestions(client, run)
     assert told["suggestions"][0]["kind"] == "blocker"
-    assert told["suggestions"][0]["doubt"].startswith("The run made 50 iterations in spite of this")
+    assert told["suggestions"][0]["doubt"].startswith("The run made 2 iterations in spite of this")
     assert {one["withheld"] for one in told["withheld"]} == {"Clear the blockers first."}
     page = client.get(f"/runs/{run}/next").text
     assert "Clear this first" in page
     assert "Kept back for now" in page
+
+
+def test_a_blocker_that_the_run_ran_in_spite_of_warns_and_holds_nothing_back(
+    client: TestClient, engine: Engine
+) -> None:
+    with transaction(engine) as session:
+        run = make_advised(session, fields={"ep": 3}, metadata_stated=PROFILED)
+    told = suggestions(client, run)
+    assert "blocker" not in {one["kind"] for one in told["suggestions"]}
+    (doubted,) = (one for one in told["warnings"] if one["doubt"])
+    assert (doubted["rule"], doubted["kind"]) == ("scale-expert-divisible", "warning")
+    assert doubted["doubt"].startswith("The run ran in spite of it, 50 iterations")
+    assert "Clear the blockers first." not in {one["withheld"] for one in told["withheld"]}
+    assert "The run ran in spite of it" in client.get(f"/runs/{run}/next/{doubted['rule']}").text
 
 
 def test_a_failed_run_has_next_steps_and_one_that_waits_has_none(client: TestClient, engine: Engine) -> None:

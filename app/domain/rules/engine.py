@@ -9,13 +9,28 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from app.domain.rules.derive import derive
+from app.domain.rules.doubt import doubt_of, ran_in_spite
 from app.domain.rules.expression import Expression, Known, RuleError, Unknown
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.filling import filled
+from app.domain.rules.missing import Asking, MissingFact, missing_facts
 from app.domain.rules.precedence import OwnResult, Standing, standing
 from app.domain.rules.rank import order_of, withheld_because
-from app.domain.rules.rule import Facts, Requirement, Rule, RuleBook, Setting
+from app.domain.rules.rule import Facts, Kind, Requirement, Rule, RuleBook, Setting
 from app.domain.rules.wall import WallReading, read_wall
+
+__all__ = [
+    "Asking",
+    "Checked",
+    "Evaluation",
+    "Met",
+    "MissingFact",
+    "ShownFact",
+    "Suggestion",
+    "base_facts",
+    "check",
+    "evaluate",
+]
 
 Met = Literal["met", "unmet", "unknown"]
 
@@ -43,7 +58,8 @@ class Suggestion:
     """A rule that fires in this run: why, on which facts, what it needs, and what it would set here.
 
     `set`, `env`: the change with its expressions worked out; `unset` names those whose value depends on unknown facts.
-    `withheld`: why it is kept back for now, "" where it is not. `doubt`: of a blocker in a run that ran in spite of it.
+    `withheld`: why it is kept back for now, "" where it is not. `doubt`: of a blocker in a run that made iterations in
+    spite of it; `disproved`: it made steady ones, so the blocker is a warning here and holds nothing back.
     """
 
     rule: Rule
@@ -59,29 +75,19 @@ class Suggestion:
     standing: Standing
     withheld: str = ""
     doubt: str = ""
+    disproved: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """A rule that cannot be decided, and what it lacks: base facts, not those that follow from them."""
-
-    rule: Rule
-    missing: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MissingFact:
-    """A fact that nobody stated. `alone`: rules that ask for nothing else; `together`: those that need more."""
-
-    fact: Fact
-    alone: tuple[str, ...]
-    together: tuple[str, ...]
+    @property
+    def kind(self) -> Kind:
+        """Of the rule in this run."""
+        return "warning" if self.disproved else self.rule.kind
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """`blockers` and `warnings` by phase; `suggestions` ranked (gates, sizing, candidates); `withheld` ones after
-    them. `missing`: what to supply, the most useful first. `broken`: rules of a team that do not suit their facts."""
+    them. `missing`: what to supply, the most useful first. `broken`: rules of a team that do not suit their facts.
+    A blocker that the run ran in spite of is among the warnings."""
 
     facts: Mapping[str, object]
     wall: WallReading
@@ -126,19 +132,19 @@ def evaluate(
     known = Known(derive(facts, settings))
     answers = _ask_all(known, book)
     wall = read_wall(known.values)
-    blocked = any(rule.kind == "blocker" for rule in answers.fires)
+    blocked = any(rule.kind == "blocker" and not ran_in_spite(rule, known.values) for rule in answers.fires)
     found = [_suggestion(rule, known, own, blocked) for rule in answers.fires]
     ranked = sorted(found, key=lambda one: order_of(one.rule, known, wall, one.standing))
     return Evaluation(
         facts=known.values,
         wall=wall,
-        blockers=tuple(one for one in ranked if one.rule.kind == "blocker"),
-        warnings=tuple(one for one in ranked if one.rule.kind == "warning"),
+        blockers=tuple(one for one in ranked if one.kind == "blocker"),
+        warnings=tuple(one for one in ranked if one.kind == "warning"),
         suggestions=tuple(one for one in ranked if _is_suggestion(one.rule) and not one.withheld),
         withheld=tuple(one for one in ranked if _is_suggestion(one.rule) and one.withheld),
         silent=tuple(answers.silent),
         asks=tuple(answers.asks),
-        missing=_missing(answers.asks),
+        missing=missing_facts(answers.asks, known.values, wall),
         broken=tuple(answers.broken),
     )
 
@@ -196,18 +202,8 @@ def _suggestion(rule: Rule, known: Known, own: Sequence[OwnResult], blocked: boo
         open=(*open_settings, *open_env),
         standing=standing(rule, values, own),
         withheld=withheld_because(rule, values, blocked),
-        doubt=_doubt(rule, values),
-    )
-
-
-def _doubt(rule: Rule, values: Mapping[str, object]) -> str:
-    """A launch that a trainer refuses makes no iterations; one that made some has other values, or an older trainer."""
-    steps = values.get("steps_done")
-    if rule.kind != "blocker" or not isinstance(steps, int) or steps <= 0:
-        return ""
-    return (
-        f"The run made {steps} iterations in spite of this: a field is not what really ran, or its trainer does not "
-        f"check it. Correct the field if it is wrong."
+        doubt=doubt_of(rule, values),
+        disproved=ran_in_spite(rule, values),
     )
 
 
@@ -244,18 +240,3 @@ def _worked_out(
         else:
             found[name] = tuple(answer) if isinstance(answer, list) else answer  # type: ignore[assignment]
     return found, tuple(unknown)
-
-
-def _missing(asks: Sequence[Asking]) -> tuple[MissingFact, ...]:
-    alone: dict[str, list[str]] = {}
-    together: dict[str, list[str]] = {}
-    for asking in asks:
-        group = alone if len(asking.missing) == 1 else together
-        for name in asking.missing:
-            group.setdefault(name, []).append(asking.rule.id)
-    names = sorted({*alone, *together}, key=lambda n: (-len(alone.get(n, ())), -len(together.get(n, ())), n))
-    return tuple(
-        MissingFact(FACTS[name], tuple(alone.get(name, ())), tuple(together.get(name, ())))
-        for name in names
-        if name in FACTS
-    )

@@ -77,6 +77,45 @@ def test_a_blocker_in_a_run_that_ran_is_in_doubt() -> None:
     assert evaluate({"cp": 2, "steps_done": 9}, rules).blockers[0].doubt.startswith("The run made 9 iterations")
 
 
+def test_a_blocker_that_the_run_ran_in_spite_of_is_a_warning_and_holds_nothing_back() -> None:
+    rules = book(
+        rule("a-tune", "tp > 1"),
+        rule("c-blocked", "cp > 1", kind="blocker", phase="scale"),
+        rule("d-lost", "import_error != null", kind="blocker", phase="scale"),
+    )
+    ran = {"tp": 2, "cp": 2, "gpu_idle_frac": 0.2, "fits": True, "oom": False, "steps_done": 50, "window": 40}
+
+    told = evaluate({**ran, "import_error": None}, rules)
+    (warning,) = told.warnings
+    assert (told.blockers, warning.kind, warning.rule.kind) == ((), "warning", "blocker")
+    assert warning.doubt.startswith("The run ran in spite of it, 50 iterations, 40 of them steady")
+    assert [one.rule.id for one in told.suggestions] == ["a-tune"]
+    failing: tuple[dict[str, object], ...] = ({"oom": True, "fits": False}, {"loss_finite": False})
+    for wrong in failing:
+        assert [one.rule.id for one in evaluate({**ran, "import_error": None, **wrong}, rules).blockers] == [
+            "c-blocked"
+        ]
+    lost = evaluate({**ran, "import_error": "deep_ep"}, rules)
+    assert [one.rule.id for one in lost.blockers] == ["d-lost"]
+
+
+def test_only_what_somebody_could_act_upon_is_worth_asking() -> None:
+    rules = book(
+        rule("a-tune", 'graph_impl == "none"'),
+        rule("b-tune", "exposed_comm_frac > 0.2"),
+        rule("c-blocked", "cp > 1", kind="blocker", phase="scale"),
+        rule("d-gate", "nan == 0", kind="gate", phase="validate"),
+    )
+
+    def decides(**facts: object) -> dict[str, tuple[str, ...]]:
+        return {one.fact.name: one.decides for one in evaluate(facts, rules).missing}
+
+    ran: dict[str, object] = {"fits": True, "oom": False, "steps_done": 50}
+    assert decides() == {"exposed_comm_frac": ("b-tune",), "cp": ("c-blocked",), "nan": ("d-gate",), "graph_impl": ()}
+    assert decides(**ran)["cp"] == ()
+    assert decides(gpu_idle_frac=0.02)["graph_impl"] == ("a-tune",)
+
+
 def test_gates_come_before_sizing_before_candidates_for_the_measured_wall_before_others() -> None:
     rules = book(
         rule("a-other", "true", wall="communication"),

@@ -43,10 +43,16 @@ def test_a_profiled_run_is_to_be_retuned() -> None:
 
 
 def test_a_blocker_blocks_its_phase_and_retuning() -> None:
-    found = of(**FITS, ep=8, exposed_comm_frac=0.3, tp=3)
+    found = of(**FITS | {"fits": False}, ep=8, exposed_comm_frac=0.3, tp=3)
 
     assert (found.step("scale").state, found.step("scale").because) == ("blocked", "scale-bad-mesh.")
     assert (found.step("retune").state, found.step("retune").because) == ("blocked", "Clear the blockers first.")
+
+
+def test_a_blocker_that_the_run_ran_in_spite_of_blocks_nothing() -> None:
+    found = of(**FITS, ep=8, exposed_comm_frac=0.3, tp=3)
+
+    assert (found.step("scale").state, found.step("retune").state) == ("done", "open")
 
 
 def test_memory_comes_before_everything_that_follows() -> None:

@@ -19,7 +19,7 @@ class Fact:
     """One row of the registry. `argument`: names under which the trainer's dump states it (argparse names).
 
     `inputs`: facts that it follows from, for derived ones. `supply`: what somebody does who wants it known.
-    `default`: of settings only.
+    `default`: of settings only. `section` of its table tells who knows it: a log, a profile, a person, the launch.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Fact:
     argument: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     default: float | None = None
+    section: str = "contract"
 
 
 def typed(fact: Fact, value: object) -> object:

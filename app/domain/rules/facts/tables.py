@@ -45,4 +45,5 @@ def _fact(section: str, name: str, row: dict[str, object]) -> Fact:
         argument=tuple(row.get("argument", ())),  # type: ignore[arg-type]
         inputs=tuple(row.get("from", ())),  # type: ignore[arg-type]
         default=row.get("default"),  # type: ignore[arg-type]
+        section=section,
     )
