@@ -1,19 +1,17 @@
 """What two teams own: one of each thing that an address can name, in either project, known by the project's name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlmodel import Session
 
+from app.domain.reference_points import published
 from app.storage.decisions import pin, quarantine
 from app.storage.experiment_tables import ExperimentRow
 from app.storage.reference_tables import ReferencePointRow
 from app.storage.tables import RunRow
+from app.storage.typed_json import to_json
 from tests.builders import add_availability, make_leaderboard, make_project
 from tests.regressions.triaged import make_regression, make_slow_stack
-
-POINT = {
-    "measured_by": "", "source": "a slide", "url": "", "date": "2026-08", "window": "", "note": "", "rounded": False,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Belongings:
 
 
 def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belongings:
-    """`whole`: with ranked stacks, pins, quarantines and facts of containers; names begin with the project's."""
+    """`whole`: with ranked stacks, pins, quarantines and facts of containers, but no experiment yet."""
     named = {"branch": "main", "name": f"{slug}-nightly", "ci_url": f"https://ci.example/{slug}"}
     days = (13, 4) if whole else (1, 1)
     made = make_slow_stack(session, project=slug, stack=slug, days=days, **named)
@@ -45,10 +43,14 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
         project_id=project, baseline_run_id=made.runs[0], title=f"{slug} tries overlap", stack_key=made.stack_key,
         baseline_key=made.config_key, tag=f"{slug}-ab", created_by=f"{slug}-lead", knobs={}, change={}, plan={},
     )  # fmt: skip
-    reference = ReferencePointRow(project_id=project, point={}, added_by=f"{slug}-lead")
-    session.add_all([experiment, reference])
+    point = replace(published()[0], measured_by=f"{slug}-lab", source=f"a slide of {slug}-lead")
+    reference = ReferencePointRow(project_id=project, point=to_json(point), added_by=f"{slug}-lead")
+    session.add(reference)
     session.flush()
-    if whole:
+    if not whole:
+        session.add(experiment)
+        session.flush()
+    else:
         make_leaderboard(session, slug)
         pin(session, made.runs[0], f"{slug}-lead", f"{slug} golden")
         quarantine(session, made.runs[1], f"{slug}-lead", f"{slug} bad node")
