@@ -97,7 +97,18 @@ def _base(contract: Contract, wanted: Contract) -> dict[str, Stated]:
             base[name] = stated
         elif wanted and _STATED_UNDER in stated.detail and (under := _stated_under(name, stated)) is not None:
             base[name] = under
-    return base
+    return _not_worked_out_again(contract, wanted) | base
+
+
+def _not_worked_out_again(contract: Contract, wanted: Contract) -> dict[str, Stated]:
+    """Derived while the log was read (the precision from `bf16 = True`), which nothing but that log derives."""
+    again = derive({name: stated for name, stated in contract.items() if stated.source != "derived"})
+    return {
+        name: stated
+        for name, stated in contract.items()
+        if stated.source == "derived" and stated.value is not None and name not in again and name not in wanted
+        and not any(one in wanted for one in _INPUTS.get(name, ()))
+    }  # fmt: skip
 
 
 def _stated_under(name: str, stated: Stated) -> Stated | None:

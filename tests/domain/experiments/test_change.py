@@ -62,6 +62,15 @@ def test_values_that_only_a_log_shows_stay() -> None:
     assert change(shown, ep_overlap=True)["precision"] == shown["precision"]
 
 
+def test_what_a_log_derived_still_says_which_knobs_are_in_use() -> None:
+    known = {
+        "precision": Stated("bf16", "derived", "line 11: bf16 = True"),
+        "param_gather_lp": Stated(None, "derived", "not in use: the precision is not a low one (stated: false)"),
+        "delay_wgrad": Stated(value=False, source="arguments", detail="line 12"),
+    }
+    assert change(known, delay_wgrad=True)["param_gather_lp"].value is None
+
+
 def test_knobs_are_read_into_canonical_values() -> None:
     (knob,) = read_knobs({"ep_overlap": "on"}, ALLTOALL)
     assert (knob.before, knob.after, knob.known, knob.before_text) == (None, True, False, "unknown")
