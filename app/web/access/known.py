@@ -42,6 +42,10 @@ class Known:
     used_at: datetime | None
     session: sessions.KnownSession | None = None
 
+    @property
+    def kind(self) -> str:
+        return "session" if self.session else "token"
+
 
 class Directory:
     """What is known of principals. One an application."""
@@ -71,15 +75,18 @@ class Directory:
     def has_administrator(self) -> bool:
         return self._ask("administrator", "", self._find_administrator)
 
+    def is_use_due(self, known: Known, key: str) -> bool:
+        """Whether its last use is to be written: that was not done within the minute."""
+        before = self._noted.get((known.kind, key)) or known.used_at
+        return before is None or (utc_now() - before).total_seconds() >= NOTED_SECONDS
+
     def note_use(self, known: Known, key: str) -> None:
-        """Write when it was used last, unless that was done within the minute. What cannot be written is left."""
-        kind, now = ("session" if known.session else "token"), utc_now()
-        before = self._noted.get((kind, key)) or known.used_at
-        if before is not None and (now - before).total_seconds() < NOTED_SECONDS:
+        """Write when it was used last, if that is due. What cannot be written is left."""
+        if not self.is_use_due(known, key):
             return
         if len(self._noted) >= _MOST:
             self._noted.clear()
-        self._noted[kind, key] = now
+        self._noted[known.kind, key] = utc_now()
         try:
             with transaction(self._engine) as session:
                 if known.session:

@@ -1,0 +1,124 @@
+"""What the check of who asks adds to a request: `python -m bench.access`. Each beside the same request without it.
+
+A stub answers behind the check, over ASGI and without a network, a viewer of a hundred projects asks for a run of one.
+In turns, so that what else the machine does hits all of them.
+"""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+from fastapi import FastAPI
+from sqlmodel import select
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.domain.access.roles import Role
+from app.domain.access.roles import Scope as TokenScope
+from app.main import create_app
+from app.settings import Settings
+from app.storage import sessions, tokens, users
+from app.storage.database import make_engine, migrate, transaction
+from app.storage.tables import ProjectRow
+from app.web.access.cookie import NAME
+from app.web.access.middleware import AccessMiddleware
+from app.web.access.route_table import route_table
+
+LIMIT_MS = 0.2
+ROUNDS, REQUESTS = 60, 40
+PATH = "/api/v1/runs/7"
+"""Answered by a stub: what is measured is the check, and nothing that a handler does."""
+
+Ask = Callable[[], Awaitable[None]]
+
+
+async def stub(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+def asking(app: ASGIApp, headers: dict[str, str]) -> Ask:
+    sent = [(name.lower().encode(), value.encode()) for name, value in ({"host": "localhost"} | headers).items()]
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, object]) -> None:
+        assert message.get("status", 200) == 200, message
+
+    async def ask() -> None:
+        scope = {
+            "type": "http", "method": "GET", "path": PATH, "raw_path": PATH.encode(), "query_string": b"",
+            "headers": list(sent), "scheme": "http", "server": ("localhost", 80), "client": ("127.0.0.1", 1),
+            "http_version": "1.1", "root_path": "", "state": {},
+        }  # fmt: skip
+        await app(scope, receive, send)  # type: ignore[arg-type]
+
+    return ask
+
+
+def prepared(settings: Settings) -> tuple[FastAPI, str, str]:
+    """The application, a token and what a cookie holds; a viewer of a hundred projects."""
+    from tests.builders import make_run  # noqa: PLC0415  after the settings are the bench's own
+
+    app = create_app(settings)
+    with transaction(app.state.engine) as session:
+        for _ in range(7):
+            make_run(session, project="bench", name=f"run {_}")
+        project = session.exec(select(ProjectRow.id)).one() or 0
+        user = users.create_user(session, "viewer", by="bench")
+        others = [ProjectRow(slug=f"p{number}") for number in range(99)]
+        session.add_all(others)
+        session.flush()
+        for one in (project, *(other.id or 0 for other in others)):
+            users.set_role(session, project_id=one, user_id=user.id, role=Role.VIEWER, by="bench")
+        made = tokens.make_token(session, project_id=project, name="ci", scopes=list(TokenScope), by="bench")[1]
+        return app, made, sessions.start_session(session, user.id, timedelta(hours=1))
+
+
+async def measured(asks: dict[str, Ask]) -> dict[str, list[float]]:
+    """Milliseconds a request, by name: one figure a round."""
+    found: dict[str, list[float]] = {name: [] for name in asks}
+    for ask in asks.values():
+        await ask()
+    for _ in range(ROUNDS):
+        for name, ask in asks.items():
+            began = time.perf_counter()
+            for _ in range(REQUESTS):
+                await ask()
+            found[name].append((time.perf_counter() - began) / REQUESTS * 1000)
+    return found
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(data_dir=Path(folder), log_level="error", requests_per_minute=10**9)
+        migrate(settings)
+        app, token, secret = prepared(settings)
+        table = route_table(app)
+        kept = {"settings": settings, "table": table}
+        closed = AccessMiddleware(stub, engine=make_engine(settings), open_to=None, **kept)  # type: ignore[arg-type]
+        opened = AccessMiddleware(stub, engine=make_engine(settings), open_to=(), **kept)  # type: ignore[arg-type]
+        found = asyncio.run(
+            measured({
+                "no check": asking(stub, {}),
+                "no log-ins": asking(opened, {}),
+                "token": asking(closed, {"Authorization": f"Bearer {token}"}),
+                "session": asking(closed, {"Cookie": f"{NAME}={secret}"}),
+            })
+        )  # fmt: skip
+    bare = statistics.median(found["no check"])
+    worst = 0.0
+    print(f"{'':12}{'ms a request':>14}{'added ms':>12}{'of the limit':>14}   (limit {LIMIT_MS} ms)")
+    for name, times in found.items():
+        added = statistics.median(times) - bare
+        worst = max(worst, added)
+        print(f"{name:12}{statistics.median(times):14.4f}{added:12.4f}{added / LIMIT_MS:13.0%}")
+    assert worst <= LIMIT_MS, f"the check adds {worst:.3f} ms, over {LIMIT_MS} ms"
+
+
+if __name__ == "__main__":
+    main()
