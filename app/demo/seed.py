@@ -6,14 +6,16 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 import structlog
 from sqlmodel import select
 
+from app.demo.experiments import accept, planned
 from app.demo.job import PROJECT, Job
 from app.demo.story import render, story
+from app.demo.trials import TRIALS, trial_runs
 from app.settings import Settings
 from app.storage.database import make_engine, transaction
 from app.storage.tables import ProjectRow
@@ -32,21 +34,44 @@ def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
 
     def push_all(address: str, stopping: threading.Event) -> None:
         _mark_project(settings)
-        for job in story():
-            if stopping.is_set():
-                return
-            try:
-                sent = upload(address, job)
-                if sent.is_new and job.pinned:
-                    pin(address, sent.run_id, job.pinned)
-            except urllib.error.HTTPError as error:
-                if error.code != HTTPStatus.CONFLICT:  # that one is there since an earlier version, a little different
-                    log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
-            except OSError as error:
-                log.warning("demo_upload_interrupted", run=job.name, error=str(error), next="goes on at the next start")
-                return
+        sent: dict[str, int] = {}
+        try:
+            for job in story():
+                if stopping.is_set():
+                    return
+                _send(address, job, sent)
+            _try_knobs(address, stopping, sent)
+        except OSError as error:
+            log.warning("demo_upload_interrupted", error=str(error), next="goes on at the next start")
 
     return push_all
+
+
+def _send(address: str, job: Job, sent: dict[str, int]) -> None:
+    """Upload a job and note the number of its run by its name."""
+    try:
+        answer = upload(address, job)
+        sent[job.name] = answer.run_id
+        if answer.is_new and job.pinned:
+            pin(address, answer.run_id, job.pinned)
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.CONFLICT:  # that one is there since an earlier version, a little different
+            log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
+
+
+def _try_knobs(address: str, stopping: threading.Event, sent: dict[str, int]) -> None:
+    """The experiments after the month: each is planned, gets its runs, and is decided before the next one."""
+    for trial in TRIALS:
+        if stopping.is_set() or trial.baseline not in sent:
+            return
+        experiment = planned(address, stopping, trial, sent[trial.baseline])
+        if not experiment:
+            return
+        for of, side, job in trial_runs():
+            if of is trial:
+                _send(address, replace(job, tags=(experiment["tag"], side)), sent)
+        if trial.accepted:
+            accept(address, stopping, experiment["id"], trial.accepted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,11 @@ import pytest
 from app.demo.nightlies import SUITES
 from app.demo.scaling_study import SIZES
 from app.demo.story import story
+from app.demo.trials import TRIALS, trial_runs
 from tests.embedded.processes import running, wait_for
 
-JOBS = list(story())
+STORY = [job.name for job in story()]
+TRIED = [job.name for _, _, job in trial_runs()]
 CAUSES = ("Code", "Upgrade of the container", "permute_fusion")
 
 
@@ -26,17 +28,19 @@ def demo_runs(address: str) -> list[dict[str, Any]]:
     return list(get(address, "runs?project=demo&page_size=200")["items"])
 
 
-def is_done(address: str) -> bool:
-    runs = demo_runs(address)
-    return len(runs) == len(JOBS) and all(run["status"] in ("ready", "failed") and run["verdict"] for run in runs)
+def are_done(address: str, names: list[str]) -> bool:
+    runs = {run["name"]: run for run in demo_runs(address)}
+    found = [runs[name] for name in names if name in runs]
+    return len(found) == len(names) and all(run["status"] in ("ready", "failed") and run["verdict"] for run in found)
 
 
 def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
     with running("demo", tmp_path / "data") as house:
-        wait_for(lambda: is_done(house.address), "the story to be read")
+        wait_for(lambda: are_done(house.address, STORY), "the story to be read")
+        wait_for(lambda: are_done(house.address, TRIED), "the runs of the experiments")
         runs = {run["name"]: run for run in demo_runs(house.address)}
         ids = {run["id"] for run in runs.values()}
-        assert Counter(run["status"] for run in runs.values()) == {"ready": 130, "failed": 3}
+        assert Counter(run["status"] for run in runs.values()) == {"ready": 134, "failed": 3}
         detail = get(house.address, f"runs/{runs['dispatcher smoke, alltoall fallback']['id']}")
         assert detail["metrics"]["step_time_ms"]["value"] == pytest.approx(45_650, rel=0.005)
         assert_the_service_tells_the_story(house.address, {name: run["id"] for name, run in runs.items()})
@@ -44,10 +48,11 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
             house.address, {name: run["id"] for name, run in runs.items()}
         )
         assert_scaling_is_as_it_was_made(house.address)
+        assert_one_experiment_is_accepted_and_one_waits(house.address)
         assert house.stop() == 0
 
     with running("demo", tmp_path / "data") as again:
-        wait_for(lambda: is_done(again.address), "the story to be there still")
+        wait_for(lambda: are_done(again.address, [*STORY, *TRIED]), "the story to be there still")
         assert {run["id"] for run in demo_runs(again.address)} == ids
         assert again.stop() == 0
 
@@ -101,6 +106,14 @@ def assert_the_leaderboard_reads_as_the_founding_documents(address: str, ids: di
     delayed, on, off = (one["duel"] and one["duel"]["outcome"] for one in alltoall["configurations"])
     assert (delayed, on in ("undecided", "equal"), off) == (None, True, "second")
     assert "directional only" in board["sentence"]
+
+
+def assert_one_experiment_is_accepted_and_one_waits(address: str) -> None:
+    wait_for(lambda: len(get(address, "experiments?project=demo")["items"]) == len(TRIALS), "the experiments")
+    waiting, accepted = get(address, "experiments?project=demo")["items"]
+    assert (waiting["state"], accepted["state"]) == ("waiting", "accepted")
+    tree = get(address, f"journeys/{waiting['baseline_run']}")
+    assert [edge["state"] for edge in tree["edges"]] == ["accepted", "waiting"]
 
 
 def assert_scaling_is_as_it_was_made(address: str) -> None:
