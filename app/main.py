@@ -59,6 +59,8 @@ from app.web.body_limit import BodyLimitMiddleware
 from app.web.cross_site import CrossSiteMiddleware
 from app.web.glossary import router as glossary
 from app.web.health import router as health
+from app.web.limits.counting import Counting
+from app.web.limits.guesses import Guesses
 from app.web.logging import configure_logging
 from app.web.metrics import Metrics
 from app.web.reference import router as reference
@@ -86,6 +88,8 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.state.engine = make_engine(settings)
     app.state.log_files = LogFiles.from_settings(settings)
     app.state.metrics = Metrics()
+    counting = Counting(settings)
+    app.state.guesses = Guesses(settings, counting)
     app.state.next_step = lambda session, run_id: first_suggestion(session, run_id, rules_in_force(settings))
     app.state.plan_offer = lambda session, run_id, rule: offer_of_rule(session, settings, run_id, rule)
     for router in (
@@ -138,7 +142,12 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     # The last one added is the outermost.
     app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_upload_bytes)
     app.add_middleware(
-        AccessMiddleware, engine=app.state.engine, settings=settings, table=route_table(app), open_to=open_to
+        AccessMiddleware,
+        engine=app.state.engine,
+        settings=settings,
+        table=route_table(app),
+        open_to=open_to,
+        counting=counting,
     )
     app.add_middleware(CrossSiteMiddleware, public_url=settings.public_url)
     app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics)

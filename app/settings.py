@@ -1,6 +1,7 @@
 """Every setting of the service, read once from `THREEWALLS_*` variables, and refused at start when it is wrong."""
 
 from functools import lru_cache
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal, Self
 
@@ -36,6 +37,28 @@ class Settings(BaseSettings):
     )
     session_hours: float = Field(
         336, gt=0, description="A log-in ends when unused for this long, and after 90 days at the latest, in hours."
+    )
+    allowed_hosts: str = Field(
+        "",
+        description="Names at which it answers, by commas; `*.example.com`: all below. Names of this machine always. "
+        "Empty: any.",
+    )
+    trusted_proxies: str = Field(
+        "",
+        description="Addresses or networks, by commas, of proxies whose X-Forwarded-For and -Proto count. Empty: none.",
+    )
+    login_attempts: int = Field(
+        10, gt=0, description="Wrong passwords in 10 minutes for an account from an address; 10 times that for either."
+    )
+    requests_per_minute: int = Field(
+        1200, ge=0, description="Requests a minute of a token, a person, or an address that named neither; 0: no limit."
+    )
+    uploads_per_minute: int = Field(300, ge=0, description="New uploads a minute, counted in the same way.")
+    quota_bytes: int = Field(
+        0, ge=0, description="What the files of a project may take, in bytes as decompressed; 0: no limit of its own."
+    )
+    quota_runs_a_day: int = Field(
+        0, ge=0, description="Runs that a project may begin within 24 hours; 0: no limit of its own."
     )
     metrics_token: str = Field(
         "", description="What a scraper sends /metrics as its bearer token. Empty: only administrators read it."
@@ -78,6 +101,15 @@ class Settings(BaseSettings):
             raise ValueError(f"THREEWALLS_RULES_DIR must be a folder, and {self.rules_dir} is none")
         return self
 
+    @model_validator(mode="after")
+    def _proxies_are_networks(self) -> Self:
+        for network in listed(self.trusted_proxies):
+            try:
+                ip_network(network)
+            except ValueError as error:
+                raise ValueError(f"THREEWALLS_TRUSTED_PROXIES: {error}") from None
+        return self
+
     @property
     def embedded(self) -> bool:
         """True when the worker runs inside `threewalls serve` and messages are files."""
@@ -90,6 +122,11 @@ class Settings(BaseSettings):
     @property
     def resolved_artifact_url(self) -> str:
         return self.artifact_url or str(self.data_dir.resolve() / "artifacts")
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a setting that holds several, by commas."""
+    return tuple(part for one in text.split(",") if (part := one.strip()))
 
 
 @lru_cache

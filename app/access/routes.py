@@ -16,6 +16,9 @@ from app.web.access.cookie import forget_session, set_session
 from app.web.access.state import access_of
 from app.web.dependencies import AppEngine, AppSettings
 from app.web.forms import sent_form
+from app.web.limits.guesses import Guesses
+from app.web.limits.places import address_of
+from app.web.limits.requests import in_words, too_often
 from app.web.templating import render
 
 MAX_FIELDS = 4
@@ -37,9 +40,14 @@ def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  th
 async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
         name, password, wanted = (str(sent.get(field, ""))[:_MOST_CHARACTERS] for field in ("name", "password", "next"))
-    secret = await run_in_threadpool(login.log_in, engine, name, password, idle(settings), came_from(request))
+    guesses: Guesses = request.app.state.guesses
+    came = came_from(request)
+    if seconds := await run_in_threadpool(guesses.begin, name, came.address):
+        return await run_in_threadpool(_login_page, request, wanted, name, wait=seconds)
+    secret = await run_in_threadpool(login.log_in, engine, name, password, idle(settings), came)
     if secret is None:
         return await run_in_threadpool(_login_page, request, wanted, name, refused=True)
+    await run_in_threadpool(guesses.right, name, came.address)
     return logged_in(request, secret, wanted)
 
 
@@ -68,10 +76,14 @@ async def change_password(request: Request, engine: AppEngine, settings: AppSett
 def _change_password(request: Request, engine: Engine, settings: Settings, form: PasswordForm) -> Response:
     person = access_of(request).person
     assert person is not None  # noqa: S101  the rule of the route
+    guesses: Guesses = request.app.state.guesses
+    if seconds := guesses.begin(person.name, came_from(request).address):
+        return too_often(request, "These were too many wrong passwords.", seconds)
     try:
         secret = change_own_password(engine, person.user_id, form, idle(settings), came_from(request))
     except InvalidChange as error:
         return _password_page(request, form.refused(error), 422)
+    guesses.right(person.name, came_from(request).address)
     return logged_in(request, secret, "/")
 
 
@@ -93,18 +105,23 @@ def idle(settings: Settings) -> timedelta:
 
 
 def came_from(request: Request) -> login.From:
-    return login.From(request.client.host if request.client else "", request.headers.get("user-agent", ""))
+    return login.From(address_of(request), request.headers.get("user-agent", ""))
 
 
-def _login_page(request: Request, wanted: str, name: str = "", *, refused: bool = False) -> HTMLResponse:
-    return render(
+def _login_page(request: Request, wanted: str, name: str = "", *, refused: bool = False, wait: int = 0) -> HTMLResponse:
+    """`wait`: seconds until another attempt is looked at."""
+    response = render(
         request,
         "access/login.html",
-        status=422 if refused else 200,
+        status=429 if wait else 422 if refused else 200,
         wanted=local_path(wanted),
         name=name,
         refused=refused,
+        wait=in_words(wait),
     )
+    if wait:
+        response.headers["Retry-After"] = str(wait)
+    return response
 
 
 def _password_page(request: Request, form: PasswordForm, status: int = 200) -> HTMLResponse:

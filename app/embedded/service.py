@@ -17,7 +17,7 @@ from app.embedded.worker import Worker
 from app.errors import Unavailable
 from app.main import create_app
 from app.runs import claims
-from app.settings import Settings
+from app.settings import Settings, listed
 from app.storage import stack_work
 from app.storage.database import make_engine, migrate, read_session, transaction
 from app.storage.users import has_administrator
@@ -70,6 +70,9 @@ class _Server(uvicorn.Server):
                 create_app(settings, open_to=open_to),
                 log_config=None,
                 access_log=False,
+                # Whoever may say whom a request comes from: nobody, unless they were named.
+                proxy_headers=bool(settings.trusted_proxies),
+                forwarded_allow_ips=list(listed(settings.trusted_proxies)),
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
         )

@@ -1,9 +1,13 @@
-"""The service's own log: structured lines, one request id through all of them; never a body, a header or a secret."""
+"""The service's own log: structured lines, one request id through all of them; never a body, a header or a secret.
+
+Tracebacks come without the values of variables, which the library shows unless told not to: they hold passwords.
+"""
 
 import logging
 import sys
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 from structlog.types import Processor
 
 from app.settings import Settings
@@ -13,6 +17,7 @@ _SHARED: tuple[Processor, ...] = (
     structlog.stdlib.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
+_TRACEBACKS = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
 
 
 def configure_logging(settings: Settings) -> None:
@@ -40,5 +45,6 @@ def configure_logging(settings: Settings) -> None:
 
 def _last(as_json: bool) -> tuple[Processor, ...]:
     if as_json:
-        return (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())
-    return (structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),)
+        return (_TRACEBACKS, structlog.processors.JSONRenderer())
+    plain = structlog.dev.plain_traceback
+    return (structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain),)

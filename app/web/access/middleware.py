@@ -24,6 +24,8 @@ from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owners
 from app.web.access.route_table import Found, RouteTable
 from app.web.access.rules import Open
 from app.web.access.state import Access, acting_as, put
+from app.web.limits.counting import Counting
+from app.web.limits.requests import RequestLimits
 
 _WRITING = ("POST", "PUT", "PATCH", "DELETE")
 _CHANGE_PASSWORD = "/account/password"  # noqa: S105
@@ -38,7 +40,14 @@ class AccessMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, *, engine: Engine, settings: Settings, table: RouteTable, open_to: Collection[str] | None
+        self,
+        app: ASGIApp,
+        *,
+        engine: Engine,
+        settings: Settings,
+        table: RouteTable,
+        open_to: Collection[str] | None,
+        counting: Counting | None = None,
     ) -> None:
         self._app = app
         self._table = table
@@ -46,6 +55,7 @@ class AccessMiddleware:
         self._directory = Directory(engine, timedelta(hours=settings.session_hours))
         self._credentials = Credentials(self._directory, open_to)
         self._owners = Owners(engine)
+        self._limits = RequestLimits(settings, counting or Counting(settings))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,17 +74,20 @@ class AccessMiddleware:
             caller = await self._credentials.caller(request)
             put(scope, caller.access)
             with seeing(granted(caller.access.principal, Action.READ, caller.access.public)):  # pages of errors, too
-                answer, visible = await self._checked(request, caller, found)
+                answer, visible = await self._limits.refusal(request, caller, found), NONE
+                if answer is None:
+                    answer, visible = await self._checked(request, caller, found)
         except WrongTokenError:
             with seeing(NONE):
-                answer, visible = refusals.not_logged_in(request, _WRONG_TOKEN), NONE
+                too_many = await self._limits.refusal(request, caller, found)
+                answer, visible = too_many or refusals.not_logged_in(request, _WRONG_TOKEN), NONE
         if not caller.access.is_open:
             send = _private(send)
         with seeing(visible), _in_the_name_of(caller.access.name):
             if answer is not None and found is not None:
                 scope["route"] = found.route.route  # what the request is counted under
             await (answer or self._app)(scope, receive, send)
-        if caller.known is not None:
+        if caller.known is not None and self._directory.is_use_due(caller.known, caller.key):
             await run_in_threadpool(self._directory.note_use, caller.known, caller.key)
 
     async def _checked(

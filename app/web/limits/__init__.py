@@ -1,0 +1,1 @@
+"""How often somebody may ask: requests, uploads, log-ins (docs/security.md)."""
