@@ -52,6 +52,7 @@ from app.storage.rules_in_force import rules_in_force
 from app.upgrade.api import router as upgrade_api
 from app.upgrade.routes import router as upgrade_pages
 from app.web import error_pages
+from app.web.access.described import describe_access
 from app.web.access.middleware import AccessMiddleware
 from app.web.access.route_table import route_table
 from app.web.assets import mount_assets
@@ -139,13 +140,15 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         app.include_router(router)
     mount_assets(app)
     error_pages.register(app)
+    table = route_table(app)
+    describe_access(app, table)
     # The last one added is the outermost.
     app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_upload_bytes)
     app.add_middleware(
         AccessMiddleware,
         engine=app.state.engine,
         settings=settings,
-        table=route_table(app),
+        table=table,
         open_to=open_to,
         counting=counting,
     )

@@ -1,0 +1,57 @@
+"""The check in the OpenAPI document: how to say who one is, and what one hears who may not."""
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from app.domain.access.roles import Action, scope_for
+from app.web.access.route_table import RouteTable
+from app.web.access.rules import Rule
+from app.web.problems import MEDIA_TYPE
+
+_SCHEMES = {
+    "token": {
+        "type": "http", "scheme": "bearer", "bearerFormat": "tw_...", "description": "A token of the project.",
+    },
+    "session": {
+        "type": "apiKey", "in": "cookie", "name": "threewalls_session", "description": "A browser that is logged in.",
+    },
+}  # fmt: skip
+_PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_NOT_LOGGED_IN = "Nobody is logged in, or the token is unknown, revoked or expired."
+
+
+def describe_access(app: FastAPI, table: RouteTable) -> None:
+    """Have the application's document tell it, once it is asked for."""
+    rules = {(route.method.lower(), route.path): route.rule for route in table.routes}
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _add(made(), rules)  # FastAPI keeps the document that it gives
+        return made()
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add(document: dict[str, Any], rules: dict[tuple[str, str], Rule]) -> None:
+    document.setdefault("components", {})["securitySchemes"] = _SCHEMES
+    for path, calls in document["paths"].items():
+        for method, call in calls.items():
+            rule = rules.get((method, path))
+            if rule is not None and isinstance(rule.needs, Action):
+                _add_to(call, rule.needs, about_one=bool(rule.owner))
+
+
+def _add_to(call: dict[str, Any], action: Action, *, about_one: bool) -> None:
+    scope = scope_for(action)
+    call["security"] = [{name: []} for name in _SCHEMES if scope or name != "token"]
+    if action is Action.READ:
+        call["security"].append({})  # of a public project
+    needed = f"a token with the scope `{scope}`, or a person" if scope else "a person"
+    answers = {"401": _NOT_LOGGED_IN, "403": f"It needs {needed} who may {action}."}
+    if about_one:
+        answers["404"] = "It is not there, or none of the caller's business."
+    for status, text in answers.items():
+        call["responses"].setdefault(status, {"description": text, **_PROBLEM})
+    call["responses"] = dict(sorted(call["responses"].items()))
