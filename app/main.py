@@ -7,6 +7,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.access.routes import router as access_pages
+from app.access.whoami_api import router as whoami_api
 from app.compare.api import router as compare_api
 from app.compare.routes import router as compare_pages
 from app.definitions.api import router as definitions_api
@@ -96,6 +97,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     for router in (
         health,
         access_pages,
+        whoami_api,
         runs_api,
         append_api,
         amend_api,

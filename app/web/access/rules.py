@@ -60,6 +60,7 @@ RULES: Mapping[str, Rule] = {
     "POST /logout": _ANYONE,
     "GET /account/password": _LOGGED_IN,
     "POST /account/password": _LOGGED_IN,
+    "GET /api/v1/whoami": _ANYONE,
     # Runs
     "GET /": _READ,
     "GET /runs": _READ,
