@@ -13,7 +13,7 @@ PORT ?= 8000
 WORKERS ?= 2
 PIP := $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --override overrides.txt \
-        --custom-compile-command "make lock" pyproject.toml
+        --custom-compile-command "make lock" --extra server pyproject.toml
 LOCK_FOLDER ?= .
 SOURCES := app workers migrations tests bench
 

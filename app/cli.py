@@ -1,4 +1,7 @@
-"""The `threewalls` command (docs/cli.md): the service and its database; analyze and compare, which need no service."""
+"""The `threewalls` command (docs/cli.md): the client, the service and its database; analyze and compare of local logs.
+
+The client needs few packages, the service many: what a command needs is imported when it runs.
+"""
 
 import argparse
 import os
@@ -13,21 +16,50 @@ from typing import TYPE_CHECKING, BinaryIO
 from app.analysis.exit_codes import FINE, UNREADABLE, USAGE
 from app.analysis.options import add_commands, with_candidate
 from app.analysis.usage_error import UsageError
+from app.client import options as client
 from app.errors import InvalidMetadata, ThreewallsError
-from app.settings import ROOT, Settings, get_settings
 
 if TYPE_CHECKING:  # what a command needs is imported by the command
     from app.analysis.reading import ReadLog
     from app.domain.run import ParsedLog
+    from app.settings import Settings
 
 DATA_VARIABLE = "THREEWALLS_DATA_DIR"
 STANDARD_INPUT = Path("-")
+ROOT = Path(__file__).resolve().parent.parent
+INTERRUPTED = 130
+"""What shells say of a command that Ctrl-C ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code: 2 for a wrong command line or setting, 3 for what cannot be done."""
-    options = make_parser().parse_args(with_candidate(sys.argv[1:] if arguments is None else arguments))
+    words = client.with_wait(with_candidate(sys.argv[1:] if arguments is None else arguments))
+    options = make_parser().parse_args(words)
+    try:
+        return _of_client(options) if options.command in client.COMMANDS else _of_server(options)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("app", "workers"):
+            raise
+        print(
+            f"threewalls: `{options.command}` needs the package {error.name}, which is not installed. The commands of "
+            f"the client ({', '.join(client.COMMANDS)}) do without; for all: pip install 'threewalls[server]'",
+            file=sys.stderr,
+        )
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _of_client(options: argparse.Namespace) -> int:
+    from app.client.commands import run
+
+    return run(options)
+
+
+def _of_server(options: argparse.Namespace) -> int:
     _choose_data_folder(options)
+    from app.settings import get_settings
+
     try:
         settings = get_settings()
     except ValueError as error:
@@ -73,6 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
         "folder", nargs="?", type=Path, metavar="DIR", help="where they are (default: THREEWALLS_RULES_DIR)"
     )
     add_commands(commands)
+    client.add_commands(commands)
     return parser
 
 
@@ -91,56 +124,56 @@ def _choose_data_folder(options: argparse.Namespace) -> None:
         os.environ.setdefault(DATA_VARIABLE, str(ROOT / "demo-data"))
 
 
-def _serve(options: argparse.Namespace, settings: Settings) -> None:
+def _serve(options: argparse.Namespace, settings: "Settings") -> None:
     from app.embedded.service import serve
 
     serve(settings, options.host, options.port)
 
 
-def _demo(options: argparse.Namespace, settings: Settings) -> None:
+def _demo(options: argparse.Namespace, settings: "Settings") -> None:
     from app.demo.seed import seed
     from app.embedded.service import serve
 
     serve(settings, options.host, options.port, seed=seed(settings))
 
 
-def _migrate(_: argparse.Namespace, settings: Settings) -> None:
+def _migrate(_: argparse.Namespace, settings: "Settings") -> None:
     from app.storage.database import migrate
 
     migrate(settings)
 
 
-def _rebuild_standings(options: argparse.Namespace, settings: Settings) -> int:
+def _rebuild_standings(options: argparse.Namespace, settings: "Settings") -> int:
     from app.leaderboards.rebuild import rebuild_standings
 
     return rebuild_standings(settings, check=options.check)
 
 
-def _admin(options: argparse.Namespace, settings: Settings) -> None:
+def _admin(options: argparse.Namespace, settings: "Settings") -> None:
     from app.access.admin import run
 
     run(options, settings)
 
 
-def _check_rules(options: argparse.Namespace, settings: Settings) -> int:
+def _check_rules(options: argparse.Namespace, settings: "Settings") -> int:
     from app.playbook.check_rules import check_rules
 
     return check_rules(options.folder, settings)
 
 
-def _analyze(options: argparse.Namespace, settings: Settings) -> int:
+def _analyze(options: argparse.Namespace, settings: "Settings") -> int:
     from app.analysis.analyze import analyze
 
     return analyze(options, _log_reader(settings))
 
 
-def _compare(options: argparse.Namespace, settings: Settings) -> int:
+def _compare(options: argparse.Namespace, settings: "Settings") -> int:
     from app.analysis.compare import compare
 
     return compare(options, _log_reader(settings))
 
 
-def _log_reader(settings: Settings) -> "ReadLog":
+def _log_reader(settings: "Settings") -> "ReadLog":
     """Reads local logs within the limits of an upload, and refuses what an upload would refuse."""
     from app.domain.logs import parse_log
     from app.runs.decompress import Decompressed, Limits
@@ -175,7 +208,7 @@ def _told(error: ThreewallsError) -> str:
     return error.detail.replace(" Nothing was kept.", "") + wrong
 
 
-_COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], int | None]] = {
+_COMMANDS: dict[str, Callable[[argparse.Namespace, "Settings"], int | None]] = {
     "serve": _serve,
     "demo": _demo,
     "migrate": _migrate,

@@ -1,0 +1,163 @@
+"""One function a CI system; the variables are those of its own documentation."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.client.ci.job import CiJob
+
+Env = Mapping[str, str]
+Event = Mapping[str, Any]
+
+_QUEUED = re.compile(r"gh-readonly-queue/(?P<onto>.+)/pr-(?P<number>\d+)-[0-9a-f]+")
+_SHA = re.compile(r"[0-9a-f]{7,64}")
+
+
+def ci_job(env: Env, event: Event | None = None) -> CiJob | None:
+    """The job that the environment is of; None outside of CI. `event`: what GITHUB_EVENT_PATH holds.
+
+    A scheduler's job inside that of a CI system is the latter's: it knows the commit.
+    """
+    for is_here, read in _SYSTEMS:
+        if is_here(env):
+            return read(env, event or {})
+    return None
+
+
+def _github(env: Env, event: Event) -> CiJob:
+    repository, run, attempt = (env.get(f"GITHUB_{name}", "") for name in ("REPOSITORY", "RUN_ID", "RUN_ATTEMPT"))
+    is_tag = env.get("GITHUB_REF_TYPE") == "tag"
+    branch, commit, change, time = env.get("GITHUB_REF_NAME", ""), env.get("GITHUB_SHA", ""), "", ""
+    pull, caller = _object(event, "pull_request"), _object(event, "workflow_run")
+    if pull:
+        head = _object(pull, "head")
+        branch, commit, change = _of_fork(head, repository), _text(head, "sha") or commit, _text(pull, "number")
+    elif caller:
+        branch, commit = _text(caller, "head_branch") or branch, _text(caller, "head_sha") or commit
+        owner = _object(caller, "head_repository")
+        if owner and _text(owner, "full_name") != repository:
+            branch = f"{_text(owner, 'full_name').partition('/')[0]}:{branch}"
+        pulls = caller.get("pull_requests")
+        change = _text(pulls[0], "number") if isinstance(pulls, list) and len(pulls) == 1 else ""
+    elif queued := _QUEUED.fullmatch(branch):
+        change = queued["number"]
+    elif _text(_object(event, "head_commit"), "id") == commit:
+        time = _text(_object(event, "head_commit"), "timestamp")
+    address = f"{env.get('GITHUB_SERVER_URL', '').rstrip('/')}/{repository}/actions/runs/{run}"
+    return CiJob(
+        system="GitHub Actions",
+        key=_key("github", repository, run, attempt, env.get("GITHUB_JOB", "")),
+        name=_numbered(env.get("GITHUB_WORKFLOW", ""), env.get("GITHUB_RUN_NUMBER", "")),
+        branch="" if is_tag and not pull else branch,
+        commit=commit,
+        commit_time=time,
+        ci_url=(f"{address}/attempts/{attempt}" if attempt else address) if run else "",
+        change=change,
+        attempt=_number(attempt, 1),
+        tag=branch if is_tag and not pull else "",
+        repository=repository,
+    )
+
+
+def _of_fork(head: Event, repository: str) -> str:
+    branch, owner = _text(head, "ref"), _text(_object(head, "repo"), "full_name")
+    # The repository of a head is null once the fork was deleted.
+    return branch if owner == repository else f"{owner.partition('/')[0] or 'fork'}:{branch}"
+
+
+def _gitlab(env: Env, _: Event) -> CiJob:
+    source, target = env.get("CI_MERGE_REQUEST_SOURCE_PROJECT_PATH", ""), env.get("CI_MERGE_REQUEST_PROJECT_PATH", "")
+    branch = env.get("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "") or env.get("CI_COMMIT_BRANCH", "")
+    if source != target:
+        branch = f"{source.rpartition('/')[0] or 'fork'}:{branch}"
+    here = env.get("CI_COMMIT_SHA", "")
+    commit = env.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA", "") or here  # else that of a merge that exists nowhere
+    return CiJob(
+        system="GitLab CI",
+        key=_key("gitlab", env.get("CI_SERVER_HOST", ""), env.get("CI_JOB_ID", "")),
+        name=_numbered(env.get("CI_JOB_NAME", ""), env.get("CI_PIPELINE_IID", "")),
+        branch=branch,
+        commit=commit,
+        commit_time=env.get("CI_COMMIT_TIMESTAMP", "") if commit == here else "",
+        ci_url=env.get("CI_JOB_URL", ""),
+        change=env.get("CI_MERGE_REQUEST_IID", ""),
+        tag=env.get("CI_COMMIT_TAG", ""),
+        repository=env.get("CI_PROJECT_PATH", ""),
+    )
+
+
+def _jenkins(env: Env, _: Event) -> CiJob:
+    change = env.get("CHANGE_ID", "")
+    branch = env.get("BRANCH_NAME", "") or re.sub(r"^(refs/remotes/)?origin/", "", env.get("GIT_BRANCH", ""))
+    if change:
+        fork = env.get("CHANGE_FORK", "").partition("/")[0]
+        branch = (f"{fork}:" if fork else "") + (env.get("CHANGE_BRANCH", "") or branch)
+    return CiJob(
+        system="Jenkins",
+        key=_key("jenkins", env.get("BUILD_URL", "") or env.get("BUILD_TAG", "")),
+        name=_numbered(env.get("JOB_NAME", ""), env.get("BUILD_NUMBER", "")),
+        branch="" if env.get("TAG_NAME") else branch,
+        commit=env.get("GIT_COMMIT", ""),
+        ci_url=env.get("BUILD_URL", ""),
+        change=change,
+        tag=env.get("TAG_NAME", ""),
+    )
+
+
+def _buildkite(env: Env, _: Event) -> CiJob:
+    number, commit = env.get("BUILDKITE_PULL_REQUEST", ""), env.get("BUILDKITE_COMMIT", "")
+    job, address = env.get("BUILDKITE_JOB_ID", ""), env.get("BUILDKITE_BUILD_URL", "")
+    return CiJob(
+        system="Buildkite",
+        key=_key("buildkite", job),
+        name=_numbered(env.get("BUILDKITE_PIPELINE_SLUG", ""), env.get("BUILDKITE_BUILD_NUMBER", "")),
+        branch=env.get("BUILDKITE_BRANCH", ""),  # of a fork it is owner:branch already
+        commit=commit if _SHA.fullmatch(commit) else "",  # a build may say HEAD
+        ci_url=f"{address}#{job}" if address and job else address,
+        change=number if number.isdigit() else "",
+        attempt=_number(env.get("BUILDKITE_RETRY_COUNT", ""), 0) + 1,
+        tag=env.get("BUILDKITE_TAG", ""),
+    )
+
+
+def _slurm(env: Env, _: Event) -> CiJob:
+    """A scheduler knows no commit; the checkout in which the job runs may (`app/client/checkout.py`)."""
+    job, restarts = env.get("SLURM_JOB_ID", ""), env.get("SLURM_RESTART_COUNT", "")
+    name = env.get("SLURM_JOB_NAME", "")
+    return CiJob(
+        system="Slurm",
+        key=_key("slurm", env.get("SLURM_CLUSTER_NAME", ""), job, restarts),
+        name=f"{name} {job}".strip(),
+        attempt=_number(restarts, 0) + 1,
+    )
+
+
+_SYSTEMS: tuple[tuple[Callable[[Env], bool], Callable[[Env, Event], CiJob]], ...] = (
+    (lambda env: env.get("GITHUB_ACTIONS") == "true", _github),
+    (lambda env: env.get("GITLAB_CI") == "true", _gitlab),
+    (lambda env: env.get("BUILDKITE") == "true", _buildkite),
+    (lambda env: bool(env.get("JENKINS_URL")), _jenkins),
+    (lambda env: bool(env.get("SLURM_JOB_ID")), _slurm),
+)
+
+
+def _key(*parts: str) -> str:
+    return ":".join(parts)
+
+
+def _numbered(name: str, number: str) -> str:
+    return f"{name} #{number}" if name and number else name
+
+
+def _number(text: str, default: int) -> int:
+    return int(text) if text.isascii() and text.isdigit() else default
+
+
+def _object(event: Event, name: str) -> Event:
+    found = event.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _text(event: Event, name: str) -> str:
+    found = event.get(name)
+    return str(found) if isinstance(found, str | int) else ""

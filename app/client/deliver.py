@@ -1,0 +1,186 @@
+"""Sends an upload: in one request, or, where it has long logs, in pieces that go on where they stopped."""
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import httpx2
+
+from app.client.errors import Refused
+from app.client.log_bytes import plain_name, text_chunks
+from app.client.service import Service
+from app.client.upload import PIECE_BYTES, SentFile, Upload
+
+RUNS = "/api/v1/runs"
+_BEHIND_EVERYTHING = 2**53
+"""An offset that no log reaches: the service refuses it, and says where what it holds ends."""
+
+_UPLOAD_TIMEOUT = httpx2.Timeout(300, connect=10)
+Advanced = Callable[[int, int], None]
+"""Told after each part: bytes that are there now, of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """`created` is False when the service had the upload already."""
+
+    id: int
+    url: str
+    status: str
+    created: bool
+    warnings: tuple[str, ...] = ()
+
+
+def deliver(service: Service, upload: Upload, advanced: Advanced = lambda *_: None) -> Delivered:
+    """Send what the service does not have yet. Raises Refused, or Unreachable; sent again, it goes on from there."""
+    if not upload.pieced:
+        return _begin(service, upload, advanced, is_whole=True)
+    run = _begin(service, upload, advanced, is_whole=False)
+    total, before = sum(file.size_bytes for file in upload.pieced), 0
+    for file in upload.pieced:
+        at = held(service, run.id, file.name)
+        send_rest(service, run.id, file, at, lambda now, before=before: advanced(before + now, total))  # type: ignore[misc]
+        before += file.size_bytes
+    close(service, run.id, upload.pieced[-1].name)
+    return run
+
+
+def open_run(service: Service, upload: Upload) -> Delivered:
+    """The run of an upload whose logs come later, made or found."""
+    return _begin(service, upload, lambda *_: None, is_whole=False)
+
+
+def held(service: Service, run_id: int, name: str) -> int:
+    """Bytes that the service has of a log, also for a token that may only upload."""
+    try:
+        _append(service, run_id, name, offset=_BEHIND_EVERYTHING)
+    except Refused as error:
+        if error.offset is not None:
+            return error.offset
+        raise
+    raise Refused(200, "took a piece from behind the end of the log, so it is no service of Threewalls.")
+
+
+def send_rest(service: Service, run_id: int, file: SentFile, at: int, now_at: Callable[[int], None]) -> int:
+    """Send the text from byte `at` up to the file's size in pieces. Returns what is held then."""
+    for piece in _pieces(file.path, at, file.size_bytes):
+        now_at(at)
+        held_now = _append(service, run_id, file.name, offset=at, text=piece)["offset"]
+        at += len(piece)
+        if held_now < at:
+            raise Refused(200, f"holds {held_now:,} bytes of {file.name} after {at:,} were sent.")
+    now_at(at)
+    return at
+
+
+def close(service: Service, run_id: int, name: str) -> None:
+    """No more of its logs is to come."""
+    _append(service, run_id, name, complete=True)
+
+
+def send_piece(service: Service, run_id: int, name: str, offset: int, text: bytes) -> int:
+    """Returns the offset of what comes next."""
+    return int(_append(service, run_id, name, offset=offset, text=text)["offset"])
+
+
+def _begin(service: Service, upload: Upload, advanced: Advanced, *, is_whole: bool) -> Delivered:
+    def attempt() -> httpx2.Response:
+        with ExitStack() as opened:
+            sending = _Counted(upload.whole, advanced if is_whole else lambda *_: None, opened)
+            return service.request(
+                "POST",
+                RUNS,
+                params={} if is_whole else {"complete": "false"},
+                headers={"Idempotency-Key": upload.key},
+                files=[("meta", (None, json.dumps(upload.meta))), *sending.parts()],
+                timeout=_UPLOAD_TIMEOUT,
+            )
+
+    answer = service.send(attempt).json()
+    return Delivered(
+        int(answer["id"]),
+        str(answer["url"]),
+        str(answer["status"]),
+        bool(answer["created"]),
+        tuple(str(one) for one in answer.get("warnings", ())),
+    )
+
+
+def _append(
+    service: Service, run_id: int, name: str, *, offset: int = 0, text: bytes = b"", complete: bool = False
+) -> Mapping[str, Any]:
+    params: dict[str, str | int] = {"name": plain_name(name), "offset": offset}
+    if complete:
+        params = {"name": plain_name(name), "complete": "true"}
+    body = _gzipped(text) if text else b""
+    headers = {"Content-Type": "application/octet-stream"}
+    answer: Mapping[str, Any] = service.post(
+        f"{RUNS}/{run_id}/logs", params=params, content=body, headers=headers, timeout=_UPLOAD_TIMEOUT
+    ).json()
+    return answer
+
+
+def _pieces(path: Path, begin: int, end: int) -> Iterator[bytes]:
+    """Of PIECE_BYTES each, as far as the file was when it was read; it may have grown since."""
+    piece, left = bytearray(), end - begin
+    if left <= 0:
+        return
+    for chunk in text_chunks(path, begin):
+        piece += chunk[:left]
+        left -= len(chunk[:left])
+        while len(piece) >= PIECE_BYTES:
+            yield bytes(piece[:PIECE_BYTES])
+            del piece[:PIECE_BYTES]
+        if left <= 0:
+            break
+    if piece:
+        yield bytes(piece)
+
+
+def _gzipped(text: bytes) -> bytes:
+    packer = zlib.compressobj(level=1, wbits=31)  # five times smaller already, and faster than any network here
+    return packer.compress(text) + packer.flush()
+
+
+class _Counted:
+    """The files of a form, and how much of them was read: as good as sent."""
+
+    def __init__(self, files: tuple[SentFile, ...], advanced: Advanced, opened: ExitStack) -> None:
+        self._files = [(file, opened.enter_context(file.path.open("rb"))) for file in files]
+        self._total = sum(file.path.stat().st_size for file in files)
+        self._read, self._advanced = 0, advanced
+
+    def parts(self) -> list[tuple[str, Any]]:
+        return [
+            (file.field, (file.name, _CountedFile(opened, self.count), "application/octet-stream"))
+            for file, opened in self._files
+        ]
+
+    def count(self, length: int) -> None:
+        self._read += length
+        self._advanced(self._read, self._total)
+
+
+class _CountedFile:
+    """As long as it was when it was opened: a length that was announced must hold, though a job still writes."""
+
+    def __init__(self, file: BinaryIO, count: Callable[[int], None]) -> None:
+        self._file, self._count = file, count
+        self._size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+
+    def read(self, length: int) -> bytes:
+        data = self._file.read(min(length, self._size - self._file.tell()))
+        self._count(len(data))
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(self._size if whence == os.SEEK_END else offset)
+
+    def tell(self) -> int:
+        return self._file.tell()

@@ -1,0 +1,59 @@
+"""The report of a run, once it was judged, in lines for a terminal."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from app.client.exit_codes import SERVICE
+from app.client.plain import one_line
+from app.client.service import Service
+
+_ASK_SECONDS = 60.0
+"""Of one request: proxies give up on longer ones."""
+
+_SUSPECTS = 3
+
+
+def report_of(
+    service: Service, run_id: int, wait: float = 0, clock: Callable[[], float] = time.monotonic
+) -> dict[str, Any]:
+    """`GET /api/v1/runs/{id}/report`, asked for until its `status` is not `pending` or so many seconds have passed."""
+    end = clock() + wait
+    while True:
+        ask = max(0.0, min(_ASK_SECONDS, end - clock()))
+        path = f"/api/v1/runs/{run_id}/report"
+        found: dict[str, Any] = service.get(path, {"wait": f"{ask:g}"} if ask else None, wait=ask).json()
+        if found.get("status") != "pending" or clock() >= end:
+            return found
+
+
+def code_of(report: Mapping[str, Any]) -> int:
+    """The exit code of a verdict; a run without one yet is nobody's green."""
+    code = report.get("exit_code")
+    return code if isinstance(code, int) else SERVICE
+
+
+def as_text(report: Mapping[str, Any]) -> list[str]:
+    """Verdict, baseline, what moved, why, what next."""
+    lines = [one_line(str(report.get("headline", ""))), one_line(str(report.get("baseline", "")))]
+    if moved := report.get("moved"):
+        lines += ["", *_table([[str(cell or "") for cell in _cells(row)] for row in moved])]
+    verdict = report.get("verdict") or {}
+    suspects = [one_line(str(one.get("reason", ""))) for one in verdict.get("suspects") or ()][:_SUSPECTS]
+    lines += ["", *(f"suspect: {reason}" for reason in suspects)] if suspects else []
+    for one in report.get("regressions") or ():
+        lines.append(f"regression {one.get('id')} ({one.get('state')}): {one_line(str(one.get('address', '')))}")
+    lines += [one_line(str(problem)) for problem in report.get("problems") or ()]
+    if step := report.get("next_step"):
+        lines.append(f"next step: {one_line(str(step.get('title')))}: {one_line(str(step.get('url')))}")
+    return lines
+
+
+def _cells(row: Mapping[str, Any]) -> Sequence[Any]:
+    return [row.get(name) for name in ("figure", "baseline", "candidate", "change", "interval", "decision")]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    plain = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(row[at]) for row in plain) for at in range(len(plain[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in plain]
