@@ -10,6 +10,7 @@ import app.storage.judging_tables
 import app.storage.notice_tables
 import app.storage.reference_tables
 import app.storage.standings_tables
+import app.storage.stated_facts
 import app.storage.tables  # noqa: F401  # fills the metadata
 from app.settings import get_settings
 from app.storage.database import make_engine

@@ -14,11 +14,13 @@ from app.recommendations.measured_here import MeasuredHere, measured_here
 from app.storage.advised_runs import read_run
 from app.storage.rules_in_force import RulesInForce
 from app.storage.run_records import RunDetail
+from app.storage.stated_facts import StatedFact, in_force
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the rules say of a run. `stated`: the facts that were read of it, before others followed from them."""
+    """What the rules say of a run. `stated`: the facts that were read of it, before others followed from them.
+    `statements`: what people stated of it beside its files, newest first."""
 
     run: RunDetail
     reading: RunReading
@@ -28,6 +30,7 @@ class Advice:
     journey: Journey
     own: tuple[MeasuredHere, ...]
     rules: RulesInForce
+    statements: tuple[StatedFact, ...] = ()
 
     @property
     def book(self) -> RuleBook:
@@ -38,6 +41,11 @@ class Advice:
     def ranked(self) -> tuple[Suggestion, ...]:
         """Blockers first, then what to do in its order."""
         return (*self.told.blockers, *self.told.suggestions)
+
+    def stated_by(self, fact: str) -> StatedFact | None:
+        """Who stated a fact of this run, where that is what counts."""
+        one = in_force(self.statements).get(fact)
+        return one if one is not None and self.stated.get(fact) == one.value else None
 
     def measured(self, rule: str) -> tuple[MeasuredHere, ...]:
         """What this project measured of a rule's change, on the run's own stack first."""
@@ -52,7 +60,9 @@ def advise(session: Session, run_id: int, rules: RulesInForce) -> Advice:
     own = measured_here(session, advised.run, told.fired)
     if own:
         told = evaluate(facts, rules.book, own=[one.result for one in own], settings=rules.thresholds)
-    return Advice(advised.run, advised.reading, advised.launch, facts, told, journey(told), own, rules)
+    return Advice(
+        advised.run, advised.reading, advised.launch, facts, told, journey(told), own, rules, advised.statements
+    )
 
 
 def first_suggestion(session: Session, run_id: int, rules: RulesInForce) -> tuple[str, str] | None:

@@ -1,13 +1,14 @@
 """`/api/v1/runs/{id}/suggestions`: what to try next with a run, ranked."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.rules.change import DiffLine, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import Checked, Suggestion
-from app.domain.rules.facts import SETTINGS
+from app.domain.rules.facts import SETTINGS, Fact
 from app.domain.rules.precedence import LEVEL_NAMES, Statement
 from app.recommendations.advise import Advice, advise
 from app.recommendations.api_models import (
@@ -20,12 +21,17 @@ from app.recommendations.api_models import (
     MissingOut,
     RequirementOut,
     SourceOut,
+    StatedOut,
     StepOut,
     SuggestionOut,
     SuggestionsOut,
     WallOut,
 )
-from app.web.dependencies import ReadSession, Rules
+from app.recommendations.state import MAX_AUTHOR, MAX_NOTE, state
+from app.storage.database import read_session
+from app.storage.stated_facts import in_force
+from app.web.access.acting import Author, author_field
+from app.web.dependencies import AppEngine, ReadSession, Rules
 from app.web.problems import documented
 from app.web.templating import public_address
 
@@ -37,7 +43,28 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 @router.get("/runs/{run_id}/suggestions", responses=documented(404, 409, 422))
 def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> SuggestionsOut:
     """Where the run stands, what to try next and why, and which facts would tell more. 409 while it is not read."""
-    advice = advise(session, run_id, rules)
+    return told(request, advise(session, run_id, rules))
+
+
+class StateFacts(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    facts: dict[str, Any] = Field(description='By fact: its value, or {"unset": true} to take it back.')
+    author: Author = author_field("Who states it.", MAX_AUTHOR)
+    note: str = Field("", max_length=MAX_NOTE, description="From where it is known.")
+
+
+@router.patch("/runs/{run_id}/facts", responses=documented(404, 409, 422))
+def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id: RunId, change: StateFacts) -> SuggestionsOut:
+    """State what no log tells: measurements of a profile, options of the launch. The answer: what the rules say now."""
+    state(engine, run_id, facts=change.facts, author=change.author, note=change.note)
+    with read_session(engine) as session:
+        return told(request, advise(session, run_id, rules))
+
+
+def told(request: Request, advice: Advice) -> SuggestionsOut:
+    """Everything that the rules say of a run."""
+    run_id = advice.run.id
     url = f"{public_address(request)}/runs/{run_id}/next"
 
     def shown(found: Iterable[Suggestion]) -> list[SuggestionOut]:
@@ -60,9 +87,11 @@ def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_i
                 supply=one.fact.supply,
                 unlocks=list(one.alone),
                 together=list(one.together),
+                decides=list(one.decides),
             )
             for one in advice.told.missing
         ],
+        stated=[StatedOut.model_validate(one) for one in in_force(advice.statements).values()],
         thresholds={name: float(advice.told.facts[name]) for name in SETTINGS},  # type: ignore[arg-type]
     )
 
@@ -77,7 +106,7 @@ def _suggestion(advice: Advice, one: Suggestion, url: str) -> SuggestionOut:
         kind=one.kind,
         title=rule.title,
         why=one.why,
-        facts=[FactOut(name=f.fact.name, value=f.value, unit=f.fact.unit) for f in one.facts],
+        facts=[_fact(advice, f.fact, f.value) for f in one.facts],
         changes=_changes(advice, one),
         prerequisites=[_requirement(need) for need in one.needs],
         conflicts=[_requirement(conflict) for conflict in one.conflicts],
@@ -91,6 +120,11 @@ def _suggestion(advice: Advice, one: Suggestion, url: str) -> SuggestionOut:
         withheld=one.withheld,
         doubt=one.doubt,
     )
+
+
+def _fact(advice: Advice, fact: Fact, value: Any) -> FactOut:
+    stated = advice.stated_by(fact.name)
+    return FactOut(name=fact.name, value=value, unit=fact.unit, stated_by="" if stated is None else stated.author)
 
 
 def _requirement(one: Checked) -> RequirementOut:

@@ -1,6 +1,7 @@
 """What the API says of the next steps of a run, in types (`docs/api.md` in prose). Additions are welcome, changes are
 not."""
 
+from datetime import datetime
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,6 +36,7 @@ class FactOut(BaseModel):
     name: str
     value: Fact
     unit: str
+    stated_by: str = Field(description="Who stated it since the upload; empty where a file or its metadata tell it.")
 
 
 class RequirementOut(BaseModel):
@@ -122,6 +124,15 @@ class MissingOut(BaseModel):
     supply: str
     unlocks: list[str] = Field(description="Rules that wait for nothing else.")
     together: list[str] = Field(description="Rules that wait for more than this.")
+    decides: list[str] = Field(description="Those of `unlocks` that somebody could act upon now; without one it waits.")
+
+
+class StatedOut(_FromDomain):
+    name: str
+    value: Fact
+    author: str
+    at: datetime
+    note: str
 
 
 class SuggestionsOut(BaseModel):
@@ -135,4 +146,5 @@ class SuggestionsOut(BaseModel):
     withheld: list[SuggestionOut]
     warnings: list[SuggestionOut]
     missing: list[MissingOut] = Field(description="Facts that nobody stated, the most useful first.")
+    stated: list[StatedOut] = Field(description="Facts that people stated since the upload.")
     thresholds: dict[str, float] = Field(description="Defaults of this service that no source gives.")

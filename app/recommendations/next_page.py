@@ -3,18 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.domain.contract.fields import FIELDS
 from app.domain.numbers import counted
-from app.domain.rules.engine import Checked, MissingFact, Suggestion
+from app.domain.rules.engine import Checked, Suggestion
 from app.domain.rules.facts import SETTINGS
-from app.domain.rules.facts.fact import Fact
 from app.domain.rules.rule import Phase
 from app.recommendations.advise import Advice
+from app.recommendations.missing_view import MissingView
 from app.recommendations.origins import FactRow, fact_row
+from app.recommendations.state_form import StateForm
 from app.recommendations.words import measured_text, sentence
-
-SHOWN_MISSING = 8
-"""Facts to supply that stand open on the page; the rest is folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +42,12 @@ class SuggestionRow:
     held: str
 
 
-@dataclass(frozen=True, slots=True)
-class MissingRow:
-    """`href`: where it can be filled in, "" where the run's page has no input for it."""
-
-    name: str
-    meaning: str
-    supply: str
-    href: str
-    unlocks: tuple[tuple[str, str], ...]
-    together: int
-
-
 class NextPage:
     """What the template asks for."""
 
-    def __init__(self, advice: Advice) -> None:
+    def __init__(self, advice: Advice, form: StateForm | None = None, fact: str = "") -> None:
         self._advice = advice
+        self._missing = MissingView(advice, form or StateForm(), fact)
         self.run = advice.run
         self.wall = advice.told.wall
 
@@ -109,12 +95,8 @@ class NextPage:
         return self._rows(self._advice.told.warnings)
 
     @property
-    def missing(self) -> list[MissingRow]:
-        return [self._missing(one) for one in self._advice.told.missing[:SHOWN_MISSING]]
-
-    @property
-    def more_missing(self) -> list[MissingRow]:
-        return [self._missing(one) for one in self._advice.told.missing[SHOWN_MISSING:]]
+    def missing(self) -> MissingView:
+        return self._missing
 
     @property
     def asking(self) -> int:
@@ -149,27 +131,6 @@ class NextPage:
             )
             for one in found
         ]
-
-    def _missing(self, one: MissingFact) -> MissingRow:
-        rules = self._advice.book.rules
-        return MissingRow(
-            name=one.fact.name,
-            meaning=one.fact.meaning,
-            supply=one.fact.supply,
-            href=supply_address(self._advice, one.fact),
-            unlocks=tuple((rule, rules[rule].title) for rule in one.alone),
-            together=len(one.together),
-        )
-
-
-def supply_address(advice: Advice, fact: Fact) -> str:
-    """Where the run's page has an input for it."""
-    page = f"/runs/{advice.run.id}"
-    if fact.name in advice.run.unknown:
-        return f"{page}#a-field.{fact.name}"
-    if fact.name in FIELDS and fact.name in advice.run.contract:
-        return f"{page}?amend={fact.name}#supply"
-    return ""
 
 
 def _needs(needs: Iterable[Checked]) -> str:

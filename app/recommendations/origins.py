@@ -46,8 +46,10 @@ def origin_of(advice: Advice, fact: Fact) -> Origin:
     stated = run.contract.get(fact.name)
     if stated is not None and fact.name in advice.stated:
         return Origin(stated.detail or stated.source, f"{page}#contract-{fact.name}")
+    if (by := advice.stated_by(fact.name)) is not None:
+        return Origin(f"stated by {by.author} on {by.at:%Y-%m-%d}", f"{page}/next#stated")
     if fact.name in advice.reading.extra:
-        return Origin("stated in the metadata")
+        return Origin("stated in the metadata", f"/api/v1{page}")
     if fact.name in advice.stated:
         return _read(advice, fact, page)
     if fact.group == "setting":

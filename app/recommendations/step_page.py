@@ -15,7 +15,7 @@ from app.domain.rules.rule import Evidence, Rule, Source
 from app.errors import NotFound
 from app.recommendations.advise import Advice
 from app.recommendations.measured_here import MeasuredHere
-from app.recommendations.next_page import supply_address
+from app.recommendations.missing_view import supply_address
 from app.recommendations.origins import FactRow, fact_row
 
 _DIFF_LINES = 200

@@ -16,6 +16,7 @@ from app.storage import readings
 from app.storage.availability import find_availability
 from app.storage.judging_tables import PinRow
 from app.storage.run_records import RunDetail, detail, files_of
+from app.storage.stated_facts import StatedFact, in_force, statements_of
 from app.storage.tables import ProjectRow, RunRow
 
 _FLEX = ("deepep", "hybridep", "ncclep")
@@ -23,11 +24,13 @@ _FLEX = ("deepep", "hybridep", "ncclep")
 
 @dataclass(frozen=True, slots=True)
 class AdvisedRun:
-    """A run and what is known of it. `launch`: its arguments as it stated them, without credentials; None: unknown."""
+    """A run and what is known of it. `launch`: its arguments as it stated them, without credentials; None: unknown.
+    `statements`: what people stated of it since, newest first."""
 
     run: RunDetail
     reading: RunReading
     launch: object
+    statements: tuple[StatedFact, ...] = ()
 
     @property
     def facts(self) -> Facts:
@@ -49,6 +52,7 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
         raise NotReady(f"Run {run_id} is {run.status}. Its next steps follow when it was read.")
     extra = read_metadata(run.metadata_stated).extra
     launch = without_secrets(extra.get("launch_args"))
+    statements = statements_of(session, run_id)
     reading = RunReading(
         contract=run.contract,
         metrics=run.metrics,
@@ -65,11 +69,12 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
         fair_for_timing=run.fair_for_timing if run.status == "ready" else None,
         arguments=_arguments(session, run),
         extra={name: value for name, value in extra.items() if name not in ("launch_args", "env")},
+        stated={name: one.value for name, one in in_force(statements).items()},
         launch=launch,
         installed=_installed(session, run),
         is_baseline=True if _is_pinned(session, run_id) else None,
     )
-    return AdvisedRun(run, reading, launch)
+    return AdvisedRun(run, reading, launch, statements)
 
 
 def _arguments(session: Session, run: RunDetail) -> Mapping[str, Value]:

@@ -39,8 +39,8 @@ class RunReading:
     """What is known of a run, as the summary and the storage hold it. Everything but the contract may be missing.
 
     `arguments`: the trainer's own dump. `extra`: metadata that are no contract field; those named like a fact are
-    taken. `launch`: its launch arguments as it stated them. `installed`: flex dispatchers that its container was shown
-    to run, by other runs, too; None where nobody knows.
+    taken. `stated`: facts that people stated since, which count over those. `launch`: its launch arguments as it stated
+    them. `installed`: flex dispatchers that its container was shown to run, by other runs, too; None: nobody knows.
     """
 
     contract: Mapping[str, Stated]
@@ -58,6 +58,7 @@ class RunReading:
     fair_for_timing: bool | None = None
     arguments: Mapping[str, Value] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
+    stated: Mapping[str, object] = field(default_factory=dict)
     launch: object = None
     installed: Sequence[str] | None = None
     is_baseline: bool | None = None
@@ -86,7 +87,7 @@ def reading_of(summary: RunSummary, **more: object) -> RunReading:
 def facts_of(run: RunReading) -> dict[str, object]:
     """Facts of a run, ready for `engine.evaluate`."""
     return {
-        **_from_extra(run.extra),
+        **_from_extra({**run.extra, **run.stated}),
         **_from_arguments(run.arguments),
         **_from_figures(run),
         **_from_health(run),

@@ -93,11 +93,13 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(
         (
             "PATCH /api/v1/runs/{run_id}/contract",
+            "PATCH /api/v1/runs/{run_id}/facts",
             "POST /api/v1/runs/{run_id}/quarantine",
             "POST /api/v1/runs/{run_id}/release",
             "POST /api/v1/runs/{run_id}/pin",
             "POST /api/v1/runs/{run_id}/unpin",
             "POST /runs/{run_id}/contract",
+            "POST /runs/{run_id}/facts",
             "POST /runs/{run_id}/quarantine",
             "POST /runs/{run_id}/release",
             "POST /runs/{run_id}/pin",

@@ -1,0 +1,117 @@
+"""Facts that a person may state of a run: measurements of a profile, options of the launch, what the container holds.
+
+Fields of the contract are stated as such (`domain/contract/statements.py`); what follows from others, and what this
+service judges itself, nobody states.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping
+
+from app.domain.rules.facts import FACTS, Fact, typed
+from app.errors import FieldError
+
+TAKE_BACK = {"unset": True}
+"""In place of a value: what was stated is taken back."""
+MAX_TEXT = 500
+_JUDGED = frozenset(
+    (
+        *("unknown_fields", "is_baseline", "evidence_level", "semantic_class", "fair_for_timing", "framework"),
+        *("steps_done", "window", "window_first", "window_last", "fits", "step_s", "tokens_s_gpu", "tflops_gpu"),
+    )
+)
+"""This service works them out itself, by rules that all runs share."""
+STATEABLE: Mapping[str, Fact] = {
+    name: fact
+    for name, fact in FACTS.items()
+    if fact.section in ("log", "profile", "stated", "asked") and name not in _JUDGED
+}
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "oom_phase": ("setup", "warmup", "steady"),
+    "installed_flex_backends": ("deepep", "hybridep", "ncclep"),
+    "requested_dispatcher": ("allgather", "alltoall", "deepep", "hybridep", "ncclep"),
+    "resolved_dispatcher": ("allgather", "alltoall", "deepep", "hybridep", "ncclep"),
+    "router_score_function": ("softmax", "sigmoid", "sqrtsoftplus"),
+}
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_NONE = ("none", "[]")
+
+
+def read_facts(stated: Mapping[str, object], path: str) -> tuple[dict[str, object], list[FieldError]]:
+    """The values as conditions see them, None for what is taken back; and what is wrong, each as `PATH.NAME`."""
+    found: dict[str, object] = {}
+    errors: list[FieldError] = []
+    for name, raw in stated.items():
+        try:
+            found[name] = None if raw == TAKE_BACK else _read(name, raw)
+        except ValueError as problem:
+            errors.append(FieldError(f"{path}.{name[:100]}", str(problem)))
+    return found, errors
+
+
+def _read(name: str, raw: object) -> object:
+    fact = STATEABLE.get(name)
+    if fact is None:
+        raise ValueError(_not_stated(name))
+    value = typed(fact, _from_text(fact, raw.strip()) if isinstance(raw, str) else raw)
+    if value is None:
+        raise ValueError('must have a value; {"unset": true} takes it back')
+    for word in value if isinstance(value, list) else [value]:
+        _check(fact, word)
+    return value
+
+
+def _from_text(fact: Fact, text: str) -> object:
+    """As typed into a form: `18 %`, `yes`, `deepep, hybridep`; `none` is an empty list."""
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"must have at most {MAX_TEXT} characters")
+    match fact.type:
+        case "bool":
+            if text.lower() not in _WORDS:
+                raise ValueError("must be yes or no")
+            return _WORDS[text.lower()]
+        case "int" | "double":
+            return _number(text)
+        case "strings" | "ints":
+            words = [] if text.lower() in _NONE else [word.strip() for word in text.strip("[]").split(",")]
+            return [_number(word) for word in words] if fact.type == "ints" else words
+        case _:
+            return text
+
+
+def _number(text: str) -> float:
+    bare, percent = text.removesuffix("%").strip(), text.endswith("%")
+    try:
+        value = float(bare)
+    except ValueError:
+        raise ValueError("must be a number") from None
+    return value / 100 if percent else value
+
+
+def _check(fact: Fact, value: object) -> None:
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        if not math.isfinite(value) or (value < 0 and fact.name != "budget_residual_ms"):
+            raise ValueError("must not be negative")
+        if is_share(fact) and value > 1:
+            raise ValueError("must be between 0 and 1, or a percentage such as 18 %")
+    allowed = CHOICES.get(fact.name)
+    if allowed and value not in allowed:
+        raise ValueError(f"must be of {', '.join(allowed)}")
+    if isinstance(value, str) and not 0 < len(value) <= MAX_TEXT:
+        raise ValueError(f"must have 1 to {MAX_TEXT} characters")
+
+
+def is_share(fact: Fact) -> bool:
+    """A part of a whole, from 0 to 1."""
+    return fact.section == "profile" and (fact.name.endswith(("_util", "_time")) or "0 to 1" in fact.meaning)
+
+
+def _not_stated(name: str) -> str:
+    if name in _JUDGED:
+        return "is worked out by this service and not stated"
+    if name in FACTS and FACTS[name].group == "contract":
+        return "is a field of the contract: state it there (`PATCH /api/v1/runs/{id}/contract`)"
+    if name in FACTS:
+        return f"follows from others: state {', '.join(FACTS[name].inputs) or 'those'}"
+    near = difflib.get_close_matches(name, STATEABLE, n=1, cutoff=0.7)
+    return "is no known fact" + (f". Did you mean `{near[0]}`?" if near else "")
