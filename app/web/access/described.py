@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from app.domain.access.roles import Action, scope_for
 from app.web.access.route_table import RouteTable
-from app.web.access.rules import Rule
+from app.web.access.rules import Open, Rule
 from app.web.problems import MEDIA_TYPE
 
 _SCHEMES = {
@@ -39,7 +39,10 @@ def _add(document: dict[str, Any], rules: dict[tuple[str, str], Rule]) -> None:
     for path, calls in document["paths"].items():
         for method, call in calls.items():
             rule = rules.get((method, path))
-            if rule is not None and isinstance(rule.needs, Action):
+            if rule is not None and rule.needs is Open.LOGGED_IN:
+                call["security"] = [{"session": []}]
+                call["responses"].setdefault("401", {"description": _NOT_LOGGED_IN, **_PROBLEM})
+            elif rule is not None and isinstance(rule.needs, Action):
                 _add_to(call, rule.needs, about_one=bool(rule.owner))
 
 
