@@ -1,0 +1,80 @@
+"""One comment a change: found again by its marker, brought up to date, and one again where two jobs made two.
+
+No forge can create "unless there is one". So whoever created a comment looks again: the oldest stays, and every job
+knows by itself which one that is.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.client.forge import Message, is_marked, newest_run
+from app.client.forge_api import TRIES, ForgeError, UnsureError
+
+NOT_FOUND = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    id: int
+    body: str
+
+
+class Board(Protocol):
+    """The comments of one change. `create` raises UnsureError when it may have been created."""
+
+    def own(self) -> Iterator[Comment]:
+        """Those that this token's owner may have written."""
+        ...
+
+    def create(self, body: str) -> Comment: ...
+
+    def update(self, comment_id: int, body: str) -> None: ...
+
+    def delete(self, comment_id: int) -> None: ...
+
+
+def put_comment(board: Board, message: Message) -> str:
+    """Says what was done: `created`, `updated`, or `left` where a newer run is told of already. Raises ForgeError."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return _put(board, message)
+        except UnsureError:
+            if attempt == TRIES:
+                raise
+    raise AssertionError("every turn of the loop returns or raises")
+
+
+def _put(board: Board, message: Message) -> str:
+    found = _marked(board, message)
+    created = None
+    if not found:
+        created = board.create(message.comment)
+        found = _marked(board, message) or [created]
+    first, *others = found
+    for other in others:
+        _delete(board, other.id)
+    if created is not None and first.id == created.id:
+        return "created"
+    if newest_run(first.body, message.marker) > message.run_id:
+        return "left"
+    try:
+        board.update(first.id, message.comment)
+    except ForgeError as error:
+        if error.status == NOT_FOUND:  # another job found two, and this was the younger one for it
+            raise UnsureError(error.detail, error.status) from error
+        raise
+    return "updated"
+
+
+def _marked(board: Board, message: Message) -> Sequence[Comment]:
+    """Ours, oldest first."""
+    return sorted((one for one in board.own() if is_marked(one.body, message.marker)), key=lambda one: one.id)
+
+
+def _delete(board: Board, comment_id: int) -> None:
+    try:
+        board.delete(comment_id)
+    except ForgeError as error:
+        if error.status != NOT_FOUND:  # else another job was faster
+            raise

@@ -1,0 +1,140 @@
+"""Requests to a forge's API: what is worth a repetition is repeated, within limits; no redirect is followed.
+
+A request that may have been carried out although its answer was lost is repeated here only when that does no harm;
+else `UnsureError` says so, and whoever asked looks before asking again (`comment.py`).
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+
+from app.client.backoff import asked_seconds, pauses
+from app.client.forge import shortened
+from app.client.plain import one_line
+from app.errors import ThreewallsError
+
+TRIES = 5
+LONGEST_WAIT_SECONDS = 120.0
+PAGE_SIZE = 100
+MOST_PAGES = 50
+"""Of comments: a change with more than 5,000 gets a new one."""
+
+_TIMEOUT = httpx2.Timeout(30.0, connect=10.0)
+_FAILED = (500, 502, 503, 504)
+_BUSY = (409, 429)
+
+
+class ForgeError(ThreewallsError):
+    """The forge refused, or did not answer. `status` is 0 when there was no answer."""
+
+    title = "The forge did not take it"
+
+    def __init__(self, detail: str, status: int = 0) -> None:
+        super().__init__(detail)
+        self.status = status
+
+    @property
+    def is_refusal(self) -> bool:
+        """The token may not do it."""
+        return self.status in (401, 403, 404)
+
+
+class UnsureError(ForgeError):
+    """No answer, or one that says nothing about whether it was done."""
+
+
+@dataclass
+class ForgeApi:
+    """`base`: address of the API. `headers` carry the token, which is sent nowhere else."""
+
+    base: str
+    headers: Mapping[str, str]
+    sleep: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.time
+    _client: httpx2.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._client = httpx2.Client(headers=dict(self.headers), timeout=_TIMEOUT, follow_redirects=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.close()
+
+    def get(self, path: str, **params: str | int) -> Any:
+        return self._asked("GET", path, params=params).json()
+
+    def pages(self, path: str, **params: str | int) -> Iterator[dict[str, Any]]:
+        """All entries of a list. Pages are asked for by number: a `Link` is believed only about there being more."""
+        for page in range(1, MOST_PAGES + 1):
+            answer = self._asked("GET", path, params={**params, "per_page": PAGE_SIZE, "page": page})
+            yield from answer.json()
+            if "next" not in answer.links:
+                return
+
+    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, repeatable: bool) -> Any:
+        """Raises UnsureError instead of repeating what is not repeatable."""
+        answer = self._asked(method, path, json=body, repeatable=repeatable)
+        return answer.json() if answer.content else None
+
+    def _asked(self, method: str, path: str, *, repeatable: bool = True, **request: Any) -> httpx2.Response:
+        what, waited = f"{method} {path}", 0.0
+        for attempt, pause in enumerate(pauses(TRIES, random.random), 1):
+            answer, problem = self._once(method, path, request)
+            if answer is not None and answer.is_success:
+                return answer
+            status = answer.status_code if answer is not None else 0
+            is_limit = answer is not None and _is_limited(answer)
+            if status and not is_limit and status not in _FAILED:
+                raise ForgeError(f"{what}: {problem}", status)
+            if not is_limit and not repeatable:
+                self.sleep(pause)  # before whoever asked looks what became of it
+                raise UnsureError(f"{what}: {problem}", status)
+            wait = max(pause, self._asked_to_wait(answer))
+            waited += wait
+            if attempt == TRIES or waited > LONGEST_WAIT_SECONDS:
+                break
+            self.sleep(wait)
+        late = f" It asks to wait {wait:.0f} s." if wait > LONGEST_WAIT_SECONDS else ""
+        raise ForgeError(f"{what}: {problem}.{late} It was tried {attempt} times.", status)
+
+    def _once(self, method: str, path: str, request: Mapping[str, Any]) -> tuple[httpx2.Response | None, str]:
+        try:
+            answer = self._client.request(method, self.base.rstrip("/") + path, **request)
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            return None, f"no answer from {self.base} ({type(error).__name__})"
+        return answer, f"{answer.status_code} {_said(answer)}"
+
+    def _asked_to_wait(self, answer: httpx2.Response | None) -> float:
+        """Seconds; 0 when it does not say. GitHub and GitLab name the time of the next full quota."""
+        if answer is None:
+            return 0
+        asked = asked_seconds(answer.headers.get("retry-after"), datetime.fromtimestamp(self.now(), UTC))
+        reset = answer.headers.get("x-ratelimit-reset") or answer.headers.get("ratelimit-reset") or ""
+        if asked is None and _is_limited(answer) and reset.isdigit():
+            return max(1.0, int(reset) - self.now())
+        return asked or 0
+
+
+def _is_limited(answer: httpx2.Response) -> bool:
+    """Nothing was done because too much was asked; GitHub says so with 403, too."""
+    if answer.status_code == 403:
+        return "retry-after" in answer.headers or answer.headers.get("x-ratelimit-remaining") == "0"
+    return answer.status_code in _BUSY
+
+
+def _said(answer: httpx2.Response) -> str:
+    """What the forge says about it, as one short line."""
+    try:
+        document = answer.json()
+    except ValueError:
+        return answer.reason_phrase
+    said = (document.get("message") or document.get("error") or "") if isinstance(document, dict) else ""
+    return shortened(one_line(str(said)), 200)

@@ -1,0 +1,203 @@
+"""Reports on a server that speaks GitHub's documented API: one comment, one check, whatever happens in between."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.client import github
+from app.client.forge import message
+from app.client.forge_api import ForgeApi, ForgeError
+from app.client.forge_place import Place
+from tests.client.forge_said import fine, said, undecided
+from tests.services.forge_server import Answer, Fault
+from tests.services.github_server import APP, CHANGE, FORK, HEAD, PERSON, REPOSITORY, GitHub, running_github
+
+BAD_GATEWAY = Answer(502, {"message": "Server Error"})
+
+
+@pytest.fixture
+def forge() -> Iterator[GitHub]:
+    with running_github() as forge:
+        yield forge
+        assert forge.wrong == []
+
+
+def place(forge: GitHub, token: str = APP) -> Place:
+    path = f"/repos/{REPOSITORY}"
+    return Place(forge.base, path, path, CHANGE, HEAD, token)
+
+
+def asking(forge: GitHub, token: str = APP, waits: list[float] | None = None) -> ForgeApi:
+    return github.github_api(place(forge, token), ([] if waits is None else waits).append)
+
+
+def comment(forge: GitHub, *runs: Any, token: str = APP, key: str = "", waits: list[float] | None = None) -> str:
+    with asking(forge, token, waits) as api:
+        return github.post_comment(api, place(forge, token), message(runs, key))
+
+
+def check(forge: GitHub, *runs: Any, token: str = APP, waits: list[float] | None = None) -> str:
+    with asking(forge, token, waits) as api:
+        return github.post_check(api, place(forge, token), message(runs))
+
+
+def test_the_first_report_is_a_new_comment_and_the_next_changes_it(forge: GitHub) -> None:
+    assert comment(forge, said(41)) == "comment on #12: created"
+    assert comment(forge, fine(42, said().stack_key)) == "comment on #12: updated"
+    assert [one["body"] for one in forge.comments] == [message([fine(42, said().stack_key)]).comment]
+
+
+def test_our_comment_is_found_behind_hundreds_of_others(forge: GitHub) -> None:
+    for number in range(150):
+        forge.says("lena", f"comment {number}")
+    comment(forge, said(41))
+    for number in range(120):
+        forge.says("lena", f"comment {number}")
+    assert comment(forge, said(42)) == "comment on #12: updated"
+    assert len(forge.comments) == 271
+    assert {one.path for one in forge.calls("GET", "comments")} == {f"/repos/{REPOSITORY}/issues/12/comments"}
+
+
+@pytest.mark.parametrize("token", [APP, PERSON])
+def test_somebody_elses_comment_that_begins_like_ours_stays_theirs(forge: GitHub, token: str) -> None:
+    copied = message([said(41)]).comment
+    forge.says("mallory", copied)
+    forge.says("lena", f"> {copied}")
+    assert comment(forge, said(42), token=token) == "comment on #12: created"
+    assert forge.comments[0]["body"] == copied
+
+
+def test_two_jobs_at_once_leave_one_comment(forge: GitHub) -> None:
+    forge.listed_together = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda run: comment(forge, said(run)), (41, 42)))
+    assert len(forge.calls("POST", "comments")) == 2
+    assert [one["body"] for one in forge.comments] in [[message([said(run)]).comment] for run in (41, 42)]
+    assert sorted(done)[0] == "comment on #12: created"
+
+
+def test_two_comments_that_an_interrupted_job_left_become_one(forge: GitHub) -> None:
+    for run in (40, 41):
+        forge.says("github-actions[bot]", message([said(run)]).comment, "Bot")
+    assert comment(forge, said(42)) == "comment on #12: updated"
+    assert [one["body"] for one in forge.comments] == [message([said(42)]).comment]
+
+
+def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitHub) -> None:
+    comment(forge, fine(42, said().stack_key))
+    assert comment(forge, said(41)) == "comment on #12: left"
+    assert "no change" in forge.comments[0]["body"]
+
+
+def test_jobs_with_other_stacks_have_comments_of_their_own(forge: GitHub) -> None:
+    comment(forge, said(41))
+    comment(forge, fine(42))
+    comment(forge, fine(43), key="nightly")
+    assert len(forge.comments) == 3
+
+
+def test_502_then_201(forge: GitHub) -> None:
+    forge.faults.append(Fault("POST", "/comments$", BAD_GATEWAY, times=2))
+    waits: list[float] = []
+    assert comment(forge, said(41), waits=waits) == "comment on #12: created"
+    assert len(forge.comments) == 1
+    assert len(waits) == 2
+
+
+def test_an_answer_that_was_lost_makes_no_second_comment(forge: GitHub) -> None:
+    forge.faults.append(Fault("POST", "/comments$", BAD_GATEWAY, done=True))
+    assert comment(forge, said(41)) == "comment on #12: updated"
+    assert len(forge.comments) == 1
+
+
+def test_a_comment_that_another_job_deletes_meanwhile_is_written_again(forge: GitHub) -> None:
+    comment(forge, said(41))
+    forge.faults.append(Fault("PATCH", "/comments/", Answer(404, {"message": "Not Found"})))
+    assert comment(forge, said(42)) == "comment on #12: updated"
+
+
+def test_a_check_has_the_three_states_and_is_brought_up_to_date(forge: GitHub) -> None:
+    stack = said().stack_key
+    for run, conclusion in ((said(41), "failure"), (undecided(42, stack), "neutral"), (fine(43, stack), "success")):
+        check(forge, run)
+        assert [one["conclusion"] for one in forge.checks] == [conclusion]
+    shown = forge.checks[0]
+    assert (shown["name"], shown["head_sha"], shown["status"]) == ("threewalls (1a2b3c4d5e6f)", HEAD, "completed")
+    assert shown["details_url"] == "https://threewalls.example.org/runs/43"
+    assert shown["output"]["summary"] == fine(43).markdown
+
+
+def test_an_answer_that_was_lost_makes_no_second_check(forge: GitHub) -> None:
+    forge.faults.append(Fault("POST", "/check-runs$", BAD_GATEWAY, done=True))
+    check(forge, said(41))
+    assert len(forge.checks) == 1
+
+
+@pytest.mark.parametrize(
+    ("run", "state"), [(said(41), "failure"), (fine(41), "success"), (undecided(41), "pending")], ids=str
+)
+def test_without_the_right_to_checks_the_commit_gets_a_status_that_is_never_green_for_neutral(
+    forge: GitHub, run: Any, state: str
+) -> None:
+    done = check(forge, run, token=PERSON)
+    assert done.endswith("(the token may make no check)")
+    assert [one["state"] for one in forge.statuses] == [state]
+    assert forge.statuses[0]["target_url"] == run.url
+
+
+def test_a_long_headline_fits_into_a_status(forge: GitHub) -> None:
+    check(forge, replace(said(), headline="slow " * 100), token=PERSON)
+    assert len(forge.statuses[0]["description"]) == 140
+
+
+def test_a_report_too_long_for_github_is_posted_short(forge: GitHub) -> None:
+    long = replace(said(), markdown="x" * 99 + ("\n" + "y" * 99) * 2000)
+    comment(forge, long)
+    check(forge, long)
+    assert "The rest is at" in forge.comments[0]["body"]
+
+
+def test_the_job_of_a_fork_is_refused_and_told_so(forge: GitHub) -> None:
+    for post_it in (comment, check):
+        with pytest.raises(ForgeError, match="403 Resource not accessible by integration") as refused:
+            post_it(forge, said(), token=FORK)
+        assert FORK not in str(refused.value)
+
+
+def test_a_wrong_token_is_said_and_not_tried_again(forge: GitHub) -> None:
+    waits: list[float] = []
+    with pytest.raises(ForgeError, match="401 Bad credentials"):
+        comment(forge, said(), token="ghp_wrong", waits=waits)
+    assert waits == []
+
+
+def test_it_waits_as_long_as_github_asks(forge: GitHub) -> None:
+    limited = Answer(403, {"message": "You have exceeded a secondary rate limit"}, {"Retry-After": "37"})
+    forge.faults += [Fault("POST", "/comments$", limited), Fault("GET", "/check-runs", Answer(429, {}, {}), times=2)]
+    waits: list[float] = []
+    comment(forge, said(), waits=waits)
+    assert waits == [37]
+    assert check(forge, said(), waits=waits).startswith("check threewalls")
+    assert len(forge.comments) == len(forge.checks) == 1
+
+
+def test_a_limit_that_lasts_longer_than_a_job_should_wait_is_an_error(forge: GitHub) -> None:
+    over = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "99999999999"}
+    forge.faults.append(Fault("GET", "/comments", Answer(403, {"message": "API rate limit exceeded"}, over), times=9))
+    waits: list[float] = []
+    with pytest.raises(ForgeError, match=r"API rate limit exceeded\. It asks to wait"):
+        comment(forge, said(), waits=waits)
+    assert waits == []
+
+
+def test_a_forge_that_stays_down_is_given_up() -> None:
+    with running_github() as forge:
+        where = place(forge)
+    waits: list[float] = []
+    with github.github_api(where, waits.append) as api, pytest.raises(ForgeError, match="no answer from http"):
+        github.post_comment(api, where, message([said()]))
+    assert len(waits) == 4

@@ -1,0 +1,99 @@
+"""Reports on a server that speaks GitLab's documented API: one note, one status."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.client import gitlab
+from app.client.forge import message
+from app.client.forge_api import ForgeApi, ForgeError
+from app.client.forge_place import Place
+from tests.client.forge_said import fine, said, undecided
+from tests.services.forge_server import Answer, Fault
+from tests.services.gitlab_server import CHANGE, HEAD, JOB, OWN, PIPELINE, PROJECT, GitLab, running_gitlab
+
+NAME = "threewalls (1a2b3c4d5e6f)"
+
+
+@pytest.fixture
+def forge() -> Iterator[GitLab]:
+    with running_gitlab() as forge:
+        yield forge
+        assert forge.wrong == []
+
+
+def place(forge: GitLab, token: str = OWN) -> Place:
+    path = f"/projects/{PROJECT}"
+    return Place(forge.base, path, path, CHANGE, HEAD, token, is_job_token=token == JOB, pipeline=PIPELINE)
+
+
+def asking(forge: GitLab, token: str = OWN) -> ForgeApi:
+    return gitlab.gitlab_api(place(forge, token), lambda _: None)
+
+
+def note(forge: GitLab, *runs: Any, token: str = OWN) -> str:
+    with asking(forge, token) as api:
+        return gitlab.post_comment(api, place(forge, token), message(runs))
+
+
+def status(forge: GitLab, *runs: Any, token: str = OWN) -> str:
+    with asking(forge, token) as api:
+        return gitlab.post_check(api, place(forge, token), message(runs))
+
+
+def test_the_first_report_is_a_new_note_and_the_next_changes_it_behind_many_others(forge: GitLab) -> None:
+    for number in range(130):
+        forge.says(f"note {number}", system=number % 2 == 0)
+    assert note(forge, said(41)) == "note on !7: created"
+    for number in range(130):
+        forge.says(f"note {number}")
+    assert note(forge, said(42)) == "note on !7: updated"
+    assert [one["body"] for one in forge.notes].count(message([said(42)]).comment) == 1
+    assert len(forge.notes) == 261
+
+
+def test_somebody_elses_note_that_begins_like_ours_stays_theirs(forge: GitLab) -> None:
+    forge.says(message([said(41)]).comment)
+    assert note(forge, said(42)) == "note on !7: created"
+    assert len(forge.notes) == 2
+
+
+def test_502_with_and_without_the_note_written(forge: GitLab) -> None:
+    forge.faults += [
+        Fault("POST", "/notes$", Answer(502, None)),
+        Fault("POST", "/notes$", Answer(504, {"message": "late"}), done=True),
+    ]
+    assert note(forge, said(41)) == "note on !7: updated"
+    assert len(forge.notes) == 1
+
+
+@pytest.mark.parametrize(("run", "state"), [(said(), "failed"), (fine(), "success"), (undecided(), "skipped")], ids=str)
+def test_a_status_is_of_the_pipeline_and_never_green_for_neutral(forge: GitLab, run: Any, state: str) -> None:
+    status(forge, run)
+    assert [(one["state"], one["pipeline_id"]) for one in forge.statuses.values()] == [(state, PIPELINE)]
+
+
+def test_a_version_that_knows_no_skipped_gets_canceled() -> None:
+    with running_gitlab(knows_skipped=False) as forge:
+        name = message([undecided()]).name
+        assert status(forge, undecided()) == f"status {name}: canceled"
+        assert forge.statuses[name]["state"] == "canceled"
+
+
+def test_the_same_status_again_and_another_one(forge: GitLab) -> None:
+    assert status(forge, said(41)) == f"status {NAME}: failed"
+    assert status(forge, said(42)) == f"status {NAME}: failed already"
+    assert status(forge, fine(43, said().stack_key)) == f"status {NAME}: success"
+
+
+def test_a_status_that_another_job_is_setting_is_tried_again(forge: GitLab) -> None:
+    forge.faults.append(Fault("POST", "/statuses/", Answer(409, {"message": "update in progress"}), times=2))
+    assert status(forge, said()) == f"status {NAME}: failed"
+
+
+def test_the_token_of_a_job_may_not_write_and_it_says_what_may(forge: GitLab) -> None:
+    for post_it in (note, status):
+        with pytest.raises(ForgeError, match="project access token with the scope api as THREEWALLS_FORGE_TOKEN"):
+            post_it(forge, said(), token=JOB)
+    assert forge.notes == []

@@ -1,0 +1,135 @@
+"""A server that takes the requests of GitHub's REST API that a report needs, as documented, and no others.
+
+https://docs.github.com/en/rest/issues/comments, .../checks/runs, .../commits/statuses, .../users/users (2022-11-28).
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.services.forge_server import Answer, Forge, Request, listening
+
+HEAD = "5f3a" * 10
+REPOSITORY = "moe/training"
+CHANGE = 12
+APP, PERSON, FORK = "ghs_of-the-job", "ghp_of-lena", "ghs_of-a-fork"
+_WHO = {APP: ("github-actions[bot]", "Bot"), PERSON: ("lena", "User"), FORK: ("github-actions[bot]", "Bot")}
+_CONCLUSIONS = {"action_required", "cancelled", "failure", "neutral", "success", "skipped", "timed_out"}
+_TEXT = {"name": str, "status": str, "conclusion": str, "details_url": str, "output": dict}
+_NOT_YOURS = Answer(403, {"message": "Resource not accessible by integration"}, {"X-RateLimit-Remaining": "4999"})
+
+
+class GitHub(Forge):
+    def __init__(self, root: str = "") -> None:
+        super().__init__()
+        self.root = root
+        self.comments: list[dict[str, Any]] = []
+        self.checks: list[dict[str, Any]] = []
+        self.statuses: list[dict[str, Any]] = []
+        self._id = 100
+
+    def says(self, login: str, body: str, kind: str = "User") -> dict[str, Any]:
+        """Somebody writes a comment."""
+        with self.lock:
+            self._id += 1
+            self.comments.append({"id": self._id, "body": body, "user": {"login": login, "type": kind}})
+            return self.comments[-1]
+
+    def answer(self, request: Request) -> Answer:  # noqa: PLR0911  one a kind of answer
+        if not request.headers.get("user-agent"):
+            return self.refuse(403, "Request forbidden by administrative rules: no User-Agent")
+        if request.headers.get("accept") != "application/vnd.github+json":
+            return self.refuse(415, "Accept is to be application/vnd.github+json")
+        if request.headers.get("x-github-api-version") != "2022-11-28":
+            return self.refuse(400, "X-GitHub-Api-Version is unknown")
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token not in _WHO:
+            return Answer(401, {"message": "Bad credentials"})
+        path = request.path.removeprefix(self.root)
+        if path == "/user" and request.method == "GET":
+            return Answer(200, {"login": _WHO[token][0]}) if token == PERSON else _NOT_YOURS
+        prefix = f"/repos/{REPOSITORY}"
+        if not request.path.startswith(self.root + prefix):
+            return self.refuse(404, f"Not Found: {request.path}")
+        if token == FORK and request.method != "GET":
+            return _NOT_YOURS
+        return self._of_repository(request, path.removeprefix(prefix), token)
+
+    def _of_repository(self, request: Request, path: str, token: str) -> Answer:  # noqa: PLR0911  one a route
+        match request.method, path:
+            case "GET", p if p == f"/issues/{CHANGE}/comments":
+                return self.page_of(self.comments, request)
+            case "POST", p if p == f"/issues/{CHANGE}/comments":
+                login, kind = _WHO[token]
+                return self._comment(request) or Answer(201, self.says(login, request.body["body"], kind))
+            case (("PATCH" | "DELETE"), p) if found := re.fullmatch(r"/issues/comments/(\d+)", p):
+                return self._one_comment(request, int(found[1]))
+            case "GET", p if p == f"/commits/{HEAD}/check-runs":
+                named = [one for one in self.checks if one["name"] == request.query.get("check_name", one["name"])]
+                return Answer(200, {"total_count": len(named), "check_runs": named})
+            case "POST", "/check-runs":
+                return self._check(request, token, None)
+            case "PATCH", p if found := re.fullmatch(r"/check-runs/(\d+)", p):
+                return self._check(request, token, int(found[1]))
+            case "POST", p if p == f"/statuses/{HEAD}":
+                return self._status(request)
+        return self.refuse(404, f"Not Found: {request.method} {path}")
+
+    def _comment(self, request: Request) -> Answer | None:
+        wrong = self.checked(request.body, {"body": str}, {})
+        if wrong or not 0 < len(request.body["body"]) <= 65536:
+            return self.refuse(422, wrong or "body is too long (maximum is 65536 characters)")
+        return None
+
+    def _one_comment(self, request: Request, comment_id: int) -> Answer:
+        found = next((one for one in self.comments if one["id"] == comment_id), None)
+        if found is None:
+            return Answer(404, {"message": "Not Found"})
+        if request.method == "DELETE":
+            self.comments.remove(found)
+            return Answer(204)
+        refused = self._comment(request)
+        if refused is None:
+            found["body"] = request.body["body"]
+        return refused or Answer(200, found)
+
+    def _check(self, request: Request, token: str, check_id: int | None) -> Answer:
+        if token != APP:
+            return Answer(403, {"message": "You must authenticate via a GitHub App."})
+        required = {"name": str, "head_sha": str} if check_id is None else {}
+        wrong = self.checked(request.body, required, {**_TEXT, "external_id": str})
+        body = request.body if isinstance(request.body, dict) else {}
+        if body.get("status") == "completed" and body.get("conclusion") not in _CONCLUSIONS:
+            wrong = "conclusion is required when a check is completed, and one of those of the documentation"
+        output = body.get("output", {})
+        if output and (not {"title", "summary"} <= output.keys() or len(output["summary"]) > 65535):
+            wrong = "output has a title, and a summary of at most 65535 characters"
+        if check_id is None and body.get("head_sha") != HEAD:
+            wrong = "No commit found for SHA"
+        if wrong:
+            return self.refuse(422, wrong)
+        if check_id is None:
+            self._id += 1
+            self.checks.append({"id": self._id, **body})
+            return Answer(201, self.checks[-1])
+        found = next(one for one in self.checks if one["id"] == check_id)
+        found.update(body)
+        return Answer(200, found)
+
+    def _status(self, request: Request) -> Answer:
+        wrong = self.checked(request.body, {"state": str}, {"target_url": str, "description": str, "context": str})
+        if not wrong and request.body["state"] not in ("error", "failure", "pending", "success"):
+            wrong = "state is not included in the list"
+        if not wrong and len(request.body.get("description", "")) > 140:
+            wrong = "description is too long (maximum is 140 characters)"
+        if wrong:
+            return self.refuse(422, wrong)
+        self.statuses.append(request.body)
+        return Answer(201, request.body)
+
+
+@contextmanager
+def running_github(root: str = "") -> Iterator[GitHub]:
+    with listening(GitHub(root), root) as forge:
+        yield forge

@@ -1,0 +1,104 @@
+"""A server that takes the requests of GitLab's REST API that a report needs, as documented, and no others.
+
+https://docs.gitlab.com/api/notes, .../commits#set-commit-pipeline-status, .../users; what a job's token may read:
+https://docs.gitlab.com/ci/jobs/ci_job_token.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.services.forge_server import Answer, Forge, Request, listening
+
+HEAD = "77de" * 10
+PROJECT, CHANGE, PIPELINE = 41, 7, 9001
+ROOT = "/api/v4"
+OWN, JOB = "glpat-of-the-bot", "glcbt-of-the-job"
+_US, _LENA = {"id": 501, "username": "project_41_bot"}, {"id": 7, "username": "lena"}
+_STATES = {"pending", "running", "success", "failed", "canceled", "skipped"}
+
+
+class GitLab(Forge):
+    """`knows_skipped`: versions before 17.6 refuse that state."""
+
+    def __init__(self, *, knows_skipped: bool = True) -> None:
+        super().__init__()
+        self.states = _STATES if knows_skipped else _STATES - {"skipped"}
+        self.notes: list[dict[str, Any]] = []
+        self.statuses: dict[str, dict[str, Any]] = {}
+        self._id = 100
+
+    def says(self, body: str, author: dict[str, Any] | None = None, *, system: bool = False) -> dict[str, Any]:
+        """Somebody writes a note; without an author, lena."""
+        with self.lock:
+            self._id += 1
+            self.notes.append({"id": self._id, "body": body, "author": author or _LENA, "system": system})
+            return self.notes[-1]
+
+    def answer(self, request: Request) -> Answer:  # noqa: PLR0911  one a kind of answer
+        of_change = f"{ROOT}/projects/{PROJECT}/merge_requests/{CHANGE}/notes"
+        if request.headers.get("job-token") == JOB:
+            if request.method == "GET" and request.path == of_change:
+                return self.page_of(self.notes, request)
+            return Answer(401, {"message": "401 Unauthorized"})
+        if request.headers.get("private-token") != OWN:
+            return Answer(401, {"message": "401 Unauthorized"})
+        match request.method, request.path:
+            case "GET", p if p == f"{ROOT}/user":
+                return Answer(200, _US)
+            case "GET", p if p == of_change:
+                asked = (request.query.get("sort"), request.query.get("order_by"))
+                if asked not in (("asc", "created_at"), ("desc", "created_at"), (None, None)):
+                    return self.refuse(400, "sort does not have a valid value")
+                return self.page_of(self.notes, request)
+            case "POST", p if p == of_change:
+                return self._note(request) or Answer(201, self.says(request.body["body"], _US))
+            case (("PUT" | "DELETE"), p) if found := re.fullmatch(re.escape(of_change) + r"/(\d+)", p):
+                return self._one_note(request, int(found[1]))
+            case "POST", p if p == f"{ROOT}/projects/{PROJECT}/statuses/{HEAD}":
+                return self._status(request)
+        return self.refuse(404, f"404 Not Found: {request.method} {request.path}")
+
+    def _note(self, request: Request) -> Answer | None:
+        wrong = self.checked(request.body, {"body": str}, {})
+        if wrong or not 0 < len(request.body["body"]) <= 1_000_000:
+            return self.refuse(400, wrong or "body is too long")
+        return None
+
+    def _one_note(self, request: Request, note_id: int) -> Answer:
+        found = next((one for one in self.notes if one["id"] == note_id), None)
+        if found is None:
+            return Answer(404, {"message": "404 Note Not Found"})
+        if request.method == "DELETE":
+            self.notes.remove(found)
+            return Answer(204)
+        refused = self._note(request)
+        if refused is None:
+            found["body"] = request.body["body"]
+        return refused or Answer(200, found)
+
+    def _status(self, request: Request) -> Answer:
+        optional = {"name": str, "description": str, "target_url": str, "pipeline_id": int, "ref": str}
+        wrong = self.checked(request.body, {"state": str}, optional)
+        if not wrong and request.body["state"] not in _STATES:
+            wrong = "state is unknown"
+        if not wrong and max(len(request.body.get(name, "")) for name in ("description", "target_url")) > 255:
+            wrong = "description and target_url have at most 255 characters"
+        if not wrong and request.body.get("pipeline_id", PIPELINE) != PIPELINE:
+            wrong = "pipeline_id is of another commit"
+        if wrong:
+            return self.refuse(400, wrong)
+        state, name = request.body["state"], request.body.get("name", "default")
+        if state not in self.states:
+            return Answer(400, {"error": "state does not have a valid value"})
+        if self.statuses.get(name, {}).get("state") == state:
+            return Answer(400, {"message": f"Cannot transition status via :{state} from :{state}"})
+        self.statuses[name] = request.body
+        return Answer(201, {**request.body, "status": state})
+
+
+@contextmanager
+def running_gitlab(*, knows_skipped: bool = True) -> Iterator[GitLab]:
+    with listening(GitLab(knows_skipped=knows_skipped), ROOT) as forge:
+        yield forge
