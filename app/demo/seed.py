@@ -17,8 +17,9 @@ from app.demo.job import PROJECT, Job
 from app.demo.story import render, story
 from app.demo.trials import TRIALS, trial_runs
 from app.settings import Settings
-from app.storage.database import make_engine, transaction
+from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import ProjectRow
+from app.storage.users import has_administrator
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +34,9 @@ def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
     """
 
     def push_all(address: str, stopping: threading.Event) -> None:
+        if _asks_for_log_ins(settings):
+            log.warning("demo_not_filled", why="there is an administrator, so uploads need a log-in")
+            return
         _mark_project(settings)
         sent: dict[str, int] = {}
         try:
@@ -109,6 +113,14 @@ def pin(address: str, run_id: int, note: str) -> None:
     )
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS):  # noqa: S310
         pass
+
+
+def _asks_for_log_ins(settings: Settings) -> bool:
+    engine = make_engine(settings)
+    with read_session(engine) as session:
+        found = has_administrator(session)
+    engine.dispose()
+    return found
 
 
 def _mark_project(settings: Settings) -> None:
