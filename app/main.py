@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from app.access.routes import router as access_pages
 from app.access.whoami_api import router as whoami_api
+from app.badges.routes import router as badges
 from app.compare.api import router as compare_api
 from app.compare.routes import router as compare_pages
 from app.definitions.api import router as definitions_api
@@ -46,7 +47,7 @@ from app.runs.form_routes import router as run_forms
 from app.runs.routes import router as runs_pages
 from app.scaling.api import router as scaling_api
 from app.scaling.routes import router as scaling_pages
-from app.settings import Settings, get_settings
+from app.settings import Settings, get_settings, listed
 from app.storage.database import make_engine
 from app.storage.log_files import LogFiles
 from app.storage.rules_in_force import rules_in_force
@@ -61,6 +62,7 @@ from app.web.body_limit import BodyLimitMiddleware
 from app.web.cross_site import CrossSiteMiddleware
 from app.web.glossary import router as glossary
 from app.web.health import router as health
+from app.web.hosts import HostMiddleware
 from app.web.limits.counting import Counting
 from app.web.limits.guesses import Guesses
 from app.web.logging import configure_logging
@@ -136,6 +138,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         references_pages,
         plan_pages,
         scaling_pages,
+        badges,
         glossary,
         reference,
     ):
@@ -155,7 +158,8 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         counting=counting,
     )
     app.add_middleware(CrossSiteMiddleware, public_url=settings.public_url)
-    app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics)
+    app.add_middleware(HostMiddleware, allowed=listed(settings.allowed_hosts))
+    app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics, public_url=settings.public_url)
     return app
 
 

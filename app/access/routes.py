@@ -56,7 +56,8 @@ def log_out(request: Request, engine: AppEngine) -> Response:
     access = access_of(request)
     if access.person:
         login.log_out(engine, access.session_id, access.person.user_id, access.person.name)
-    response = RedirectResponse("/login", 303, _NO_STORE)
+    # Else the way back shows pages of whoever was logged in.
+    response = RedirectResponse("/login", 303, _NO_STORE | {"Clear-Site-Data": '"cache"'})
     forget_session(request, response)
     return response
 

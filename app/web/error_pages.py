@@ -115,4 +115,6 @@ def defect(request: Request, error: Exception) -> Response:
     """The answer to an error that nobody expected: a number to find it by, and nothing of its text."""
     log.error("defect", path=request.url.path, exc_info=error)
     request_id = structlog.contextvars.get_contextvars().get("request_id", "?")
-    return answer(request, 500, "Something broke", _DETAILS[500].format(request_id=request_id))
+    response = answer(request, 500, "Something broke", _DETAILS[500].format(request_id=request_id))
+    response.headers["Cache-Control"] = "no-store"
+    return response

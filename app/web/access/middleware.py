@@ -27,6 +27,7 @@ from app.web.access.state import Access, acting_as, put
 from app.web.limits.counting import Counting
 from app.web.limits.requests import RequestLimits
 
+_NOT_KEPT = ("/api/", "/settings/", "/account/", "/login", "/logout")
 _WRITING = ("POST", "PUT", "PATCH", "DELETE")
 _CHANGE_PASSWORD = "/account/password"  # noqa: S105
 _WRONG_TOKEN = "The token that was sent is unknown, revoked or expired. Its project's maintainers make a new one."  # noqa: S105
@@ -82,7 +83,7 @@ class AccessMiddleware:
                 too_many = await self._limits.refusal(request, caller, found)
                 answer, visible = too_many or refusals.not_logged_in(request, _WRONG_TOKEN), NONE
         if not caller.access.is_open:
-            send = _private(send)
+            send = _private(send, scope["path"])
         with seeing(visible), _in_the_name_of(caller.access.name):
             if answer is not None and found is not None:
                 scope["route"] = found.route.route  # what the request is counted under
@@ -186,13 +187,15 @@ def _password_first(request: Request) -> Response:
     return refusals.refused(request, "Choose a password first", f"Choose one of your own at {_CHANGE_PASSWORD}.")
 
 
-def _private(send: Send) -> Send:
-    """What one may see is no other's to see: no shared cache keeps it."""
+def _private(send: Send, path: str) -> Send:
+    """What one may see is no other's to see: no shared cache keeps it, and no cache at all what a job or form got."""
+    kept = "no-store" if path.startswith(_NOT_KEPT) else "private, no-cache"
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            headers.setdefault("Cache-Control", "private, no-cache")
+            if headers.get("Cache-Control", "no-cache") == "no-cache":
+                headers["Cache-Control"] = kept
             headers.add_vary_header("Cookie, Authorization")
         await send(message)
 
