@@ -132,7 +132,7 @@ def _requirement(one: Checked) -> RequirementOut:
 
 
 def _changes(advice: Advice, one: Suggestion) -> ChangesOut:
-    diff = change_of(one, advice.told.facts, advice.launch)
+    diff = change_of(one, advice.told.facts, advice.launch, advice.reading.arguments)
     return ChangesOut(
         text=one.rule.change.text,
         fields=[FieldChangeOut.model_validate(change) for change in diff.fields],
@@ -147,7 +147,9 @@ def _framework(change: FrameworkChange) -> FrameworkOut:
     return FrameworkOut(
         add=change.paste,
         remove=list(change.remove),
+        fill=list(change.fill),
         command=change.command,
+        against=change.against,
         diff=_lines(without_context(change).lines),
     )
 

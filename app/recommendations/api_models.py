@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.domain.rules.change import Against
 from app.domain.rules.engine import Met
 from app.domain.rules.journey import State
 from app.domain.rules.rule import Confidence, Kind, Phase, Wall
@@ -54,6 +55,8 @@ class FieldChangeOut(_FromDomain):
 class FrameworkOut(BaseModel):
     add: str = Field(description="Flags or overrides to add to the command, or to put in place of those of that name.")
     remove: list[str] = Field(description="Flags to take out.")
+    fill: list[str] = Field(description="Flags with a <place> that somebody has to fill in; they are not in `add`.")
+    against: Against = Field(description="What the diff is against: the run's own command, the log's, its contract.")
     command: str = Field(description="The run's whole command with the change; empty where its own is not known.")
     diff: list[str] = Field(description="Lines that change, each behind `-` or `+`.")
 

@@ -19,6 +19,18 @@ from app.recommendations.missing_view import supply_address
 from app.recommendations.origins import FactRow, fact_row
 
 _DIFF_LINES = 200
+_AGAINST = {
+    "command": "Against this run's own command, as its metadata state it.",
+    "arguments": "Against the arguments that its log prints; the command itself was not uploaded.",
+    "contract": "Against what the contract says; no command and no arguments of this trainer are known.",
+    "nothing": "What the run has now is not known: neither a command nor arguments of this trainer were uploaded.",
+}
+_WHERE = {
+    "command": "/api/v1/runs/{}",
+    "arguments": "/runs/{}#log",
+    "contract": "/runs/{}#contract",
+    "nothing": "/runs/{}#contract",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +58,12 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkRow:
-    """The change for one trainer. `own`: the diff is against the run's own command."""
+    """The change for one trainer. `against`: what the diff is against, and where that can be read."""
 
     name: str
     change: FrameworkChange
-    own: bool
+    against: str
+    href: str
 
 
 class StepPage:
@@ -63,9 +76,11 @@ class StepPage:
         self.run = advice.run
         self.rule: Rule = advice.book.rules[rule]
         self.found: Suggestion | None = advice.told.find(rule)
-        self.change: ChangeDiff | None = (
-            None if self.found is None else change_of(self.found, advice.told.facts, advice.launch)
-        )
+        self.change: ChangeDiff | None = None if self.found is None else self._change(self.found)
+
+    def _change(self, found: Suggestion) -> ChangeDiff:
+        advice = self._advice
+        return change_of(found, advice.told.facts, advice.launch, advice.reading.arguments)
 
     @property
     def state(self) -> str:
@@ -106,7 +121,10 @@ class StepPage:
         rows = (("Megatron-LM", self.change.megatron_lm), ("Megatron-Bridge", self.change.bridge))
         return [
             FrameworkRow(
-                name, change if len(change.lines) <= _DIFF_LINES else without_context(change), bool(change.command)
+                name,
+                change if len(change.lines) <= _DIFF_LINES else without_context(change),
+                _AGAINST[change.against],
+                _WHERE[change.against].format(self.run.id),
             )
             for name, change in rows
             if any(line.sign != " " for line in change.lines)

@@ -73,7 +73,7 @@ def test_what_the_log_measured_counts_over_what_is_stated(client: TestClient, en
         run = make_advised(session, health={"iterations": 50, "loss_finite": True})
     told = state(client, run, {"loss_finite": False}).json()
     assert told["stated"][0]["name"] == "loss_finite"
-    assert "The files of the run tell on, and that counts." in client.get(f"/runs/{run}/next").text
+    assert "The files of the run tell true, and that counts." in client.get(f"/runs/{run}/next").text
 
 
 def test_the_form_does_the_same_and_keeps_what_was_typed(client: TestClient, run: int) -> None:

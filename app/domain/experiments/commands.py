@@ -7,7 +7,8 @@ from typing import Any
 
 from app.domain.contract.fields import FIELDS
 from app.domain.experiments.values import SIDES, Commands, KnobChange, PlannedChange, Side
-from app.domain.rules.change import Changing, FrameworkChange, change_of, read_command, without_context
+from app.domain.rules.change import Changing, FrameworkChange, change_of, without_context
+from app.domain.rules.command import read_command
 from app.domain.run import Stated
 
 LONGEST_META = 4000

@@ -1,7 +1,7 @@
 """A suggestion's change as a diff against the run's own launch arguments, for Megatron-LM and for Megatron-Bridge.
 
 Where the run's own command is known the diff is against it, and the whole new command can be copied. Where it is not,
-what the contract says stands in for it, and only the flags that change can be copied.
+the arguments that its log prints stand in for it, else its contract, and only the flags that change can be copied.
 """
 
 import re
@@ -12,16 +12,18 @@ from typing import Literal, Protocol
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.fields.environment import PREFIX
-from app.domain.documents.harness_flags import SHORT
+from app.domain.rules.command import OVERRIDE, Item, name_of, read_command
+from app.domain.rules.dumped import from_dump
 from app.domain.rules.filling import fact_text
 from app.domain.rules.flags import Written, written
 from app.domain.rules.rule import Setting
+from app.domain.run import Value
 
 Sign = Literal[" ", "-", "+"]
-MAX_COMMAND = 100_000
-"""Characters of a command that are read."""
-_FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
-_OVERRIDE = re.compile(r"\+{0,2}(?P<path>[a-z]\w*(?:\.[a-z]\w*)+|mixed_precision)=(?P<value>.*)\Z", re.DOTALL)
+Against = Literal["command", "arguments", "contract", "nothing"]
+"""What a diff is against: the run's own command, the trainer's dump of arguments, its contract; or nothing is known."""
+_PLACE = re.compile(r"<\w+>")
+"""In a flag of a rule: what a person fills in."""
 _TWO_KNOBS = "moe_a2a_overlap"
 """A flag of Bridge's harness that sets expert overlap and delayed weight gradients at once."""
 
@@ -37,12 +39,15 @@ class DiffLine:
 @dataclass(frozen=True, slots=True)
 class FrameworkChange:
     """`lines`: the diff. `paste`: what to add to a command. `command`: the run's whole command with the change, ""
-    where its own is not known. `remove`: flags to take out of it."""
+    where its own is not known, or a place in it is left open. `remove`: flags to take out of it. `fill`: flags with a
+    `<place>` that a person fills in; they are in no text to paste."""
 
     lines: tuple[DiffLine, ...]
     paste: str
     remove: tuple[str, ...] = ()
     command: str = ""
+    against: Against = "nothing"
+    fill: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +71,6 @@ class ChangeDiff:
     environment: tuple[DiffLine, ...]
     export: str
     from_own_command: bool
-
-
-@dataclass
-class _Item:
-    """A flag or an override of a command with its values, in its place; a name of "" is the program."""
-
-    name: str
-    words: list[str]
-
-    @property
-    def text(self) -> str:
-        return shlex.join(self.words)
 
 
 @dataclass
@@ -111,15 +104,21 @@ class OwnIdea:
     bridge: tuple[str, ...] = ()
 
 
-def change_of(suggestion: Changing, facts: Mapping[str, object], launch: object = None) -> ChangeDiff:
+def change_of(
+    suggestion: Changing,
+    facts: Mapping[str, object],
+    launch: object = None,
+    arguments: Mapping[str, Value] | None = None,
+) -> ChangeDiff:
     """The change of a suggestion in a run with these facts (typed, as `Evaluation.facts`).
 
     `launch`: the run's own arguments as it stated them: the text of a command, or a mapping of flags to values.
+    `arguments`: the trainer's own dump of them in the log.
     """
     settings = dict(suggestion.set)
     changed = {name: value for name, value in settings.items() if not _is_so(name, value, facts)}
     own = read_command(launch)
-    is_bridge = any(_OVERRIDE.match(item.words[0]) or _is_harness(item) for item in own)
+    is_bridge = any(OVERRIDE.match(item.words[0]) or _is_harness(item) for item in own)
     spellings = {name: written(name, value, facts) for name, value in changed.items()}
     lm = _megatron_edit(spellings, suggestion.megatron_lm)
     bridge = _bridge_edit(spellings, suggestion.bridge)
@@ -127,8 +126,8 @@ def change_of(suggestion: Changing, facts: Mapping[str, object], launch: object 
     return ChangeDiff(
         fields=tuple(_field_change(name, value, facts) for name, value in changed.items()),
         already=tuple(name for name in settings if name not in changed),
-        megatron_lm=_framework(lm, [] if is_bridge else own, _standing_in(spellings, facts, bridge=False)),
-        bridge=_framework(bridge, own if is_bridge else [], _standing_in(spellings, facts, bridge=True)),
+        megatron_lm=_against(lm, [] if is_bridge else own, spellings, facts, arguments or {}, bridge=False),
+        bridge=_against(bridge, own if is_bridge else [], spellings, facts, arguments or {}, bridge=True),
         environment=environment,
         export="\n".join(f"export {line.text}" for line in environment if line.sign == "+"),
         from_own_command=bool(own),
@@ -151,50 +150,7 @@ def _field_change(name: str, value: Setting, facts: Mapping[str, object]) -> Fie
     return FieldChange(name, before, fact_text(value), FIELDS[name].meaning)
 
 
-def read_command(launch: object) -> list[_Item]:
-    """A command as its flags and overrides, in order; empty where none is known."""
-    if isinstance(launch, Mapping):
-        return [_from_mapping(str(name), value) for name, value in launch.items()]
-    if not isinstance(launch, str) or not launch.strip():
-        return []
-    text = launch[:MAX_COMMAND].replace("\\\n", " ")
-    try:
-        words = shlex.split(text)
-    except ValueError:  # a quote without its partner
-        words = text.split()
-    items: list[_Item] = []
-    for word in words:
-        name = _name_of(word)
-        if name or not items:
-            items.append(_Item(name, [word]))
-        else:
-            items[-1].words.append(word)
-    return items
-
-
-def _from_mapping(name: str, value: object) -> _Item:
-    flag = name if name.startswith("-") else f"--{name}"
-    if value is None or value is True or value == "":
-        words = [flag]
-    elif isinstance(value, list | tuple):
-        words = [flag, *map(str, value)]
-    else:
-        words = [flag, str(value)]
-    return _Item(_name_of(flag), words)
-
-
-def _name_of(word: str) -> str:
-    """`--tensor-model-parallel-size=2` and `-tp` by the long name with underscores; overrides by their path."""
-    if override := _OVERRIDE.match(word):
-        return override["path"]
-    flag = word.split("=", maxsplit=1)[0]
-    if not _FLAG.match(flag):
-        return ""
-    bare = flag.lstrip("-").replace("-", "_")
-    return SHORT.get(bare, bare) if not flag.startswith("--") else bare
-
-
-def _is_harness(item: _Item) -> bool:
+def _is_harness(item: Item) -> bool:
     return item.name in (_TWO_KNOBS, "moe_flex_dispatcher_backend") and "_" in item.words[0]
 
 
@@ -202,8 +158,8 @@ def _megatron_edit(spellings: Mapping[str, Written], more: Sequence[str]) -> _Ed
     edit = _Edit()
     for spelling in spellings.values():
         for flag, values in spelling.megatron_lm.flags.items():
-            edit.wanted[_name_of(flag)] = [flag, *values]
-        edit.unwanted += [_name_of(flag) for flag in spelling.megatron_lm.without]
+            edit.wanted[name_of(flag)] = [flag, *values]
+        edit.unwanted += [name_of(flag) for flag in spelling.megatron_lm.without]
     for flag in more:
         for item in read_command(flag):
             edit.wanted[item.name] = item.words
@@ -222,28 +178,55 @@ def _bridge_edit(spellings: Mapping[str, Written], more: Sequence[str]) -> _Edit
     return edit
 
 
-def _framework(edit: _Edit, own: Sequence[_Item], standing_in: Mapping[str, str]) -> FrameworkChange:
-    """The diff against the run's own command, or against what the contract says of it."""
+def _against(
+    edit: _Edit,
+    own: Sequence[Item],
+    spellings: Mapping[str, Written],
+    facts: Mapping[str, object],
+    arguments: Mapping[str, Value],
+    *,
+    bridge: bool,
+) -> FrameworkChange:
+    """The diff against the run's own command, else against what its log or its contract says of the same flags."""
+    if own:
+        return _in_command(edit, own)
+    contract = _standing_in(spellings, facts, bridge=bridge)
+    names = {name: f"--{name.replace('_', '-')}" for name in edit.unwanted}
+    names |= {name: words[0].partition("=")[0] for name, words in edit.wanted.items()}
+    dump = from_dump(names, arguments, bridge=bridge)
+    before = {name: text for name, text in {**contract, **dump}.items() if text}
     added = {name: shlex.join(words) for name, words in edit.wanted.items()}
-    if not own:
-        removed = [DiffLine("-", text) for text in standing_in.values()]
-        lines = (*removed, *(DiffLine("+", text) for text in added.values()))
-        gone = tuple(text for name, text in standing_in.items() if name in edit.unwanted)
-        return FrameworkChange(lines, " ".join(added.values()), gone)
+    same = {name for name, text in added.items() if before.get(name) == text}
+    removed = [DiffLine("-", text) for name, text in before.items() if name not in same]
+    new = {name: text for name, text in added.items() if name not in same}
+    return FrameworkChange(
+        lines=(*removed, *(DiffLine("+", text) for text in new.values())),
+        paste=" ".join(text for text in new.values() if not _PLACE.search(text)),
+        remove=tuple(text for name, text in before.items() if name in edit.unwanted),
+        against="arguments" if dump else "contract" if contract else "nothing",
+        fill=tuple(text for text in new.values() if _PLACE.search(text)),
+    )
+
+
+def _in_command(edit: _Edit, own: Sequence[Item]) -> FrameworkChange:
+    added = {name: shlex.join(words) for name, words in edit.wanted.items()}
     items = [replace_item(item, edit) for item in own]
     taken = {name for name, _, _ in items if name in edit.wanted}
     lines_of = [line for _, lines, _ in items for line in lines]
     new = [text for name, text in added.items() if name not in taken]
     command = [text for _, _, text in items if text] + new
+    fill = tuple(text for text in added.values() if _PLACE.search(text))
     return FrameworkChange(
         lines=(*lines_of, *(DiffLine("+", text) for text in new)),
-        paste=" ".join(added.values()),
+        paste=" ".join(text for text in added.values() if text not in fill),
         remove=tuple(item.text for item in own if item.name in edit.unwanted),
-        command=" \\\n  ".join(command),
+        command="" if fill else " \\\n  ".join(command),
+        against="command",
+        fill=fill,
     )
 
 
-def replace_item(item: _Item, edit: _Edit) -> tuple[str, tuple[DiffLine, ...], str]:
+def replace_item(item: Item, edit: _Edit) -> tuple[str, tuple[DiffLine, ...], str]:
     """An item of the run's command after the change: the name under which it was changed, its lines, its new text."""
     name, path = item.name, _harness_path(item, edit)
     if path:
@@ -256,14 +239,14 @@ def replace_item(item: _Item, edit: _Edit) -> tuple[str, tuple[DiffLine, ...], s
     return name, (DiffLine(" ", item.text),), item.text
 
 
-def _swapped(item: _Item, words: list[str]) -> tuple[tuple[DiffLine, ...], str]:
+def _swapped(item: Item, words: list[str]) -> tuple[tuple[DiffLine, ...], str]:
     new = shlex.join(words)
     if new == item.text:
         return (DiffLine(" ", new),), new
     return (DiffLine("-", item.text), DiffLine("+", new)), new
 
 
-def _harness_path(item: _Item, edit: _Edit) -> str:
+def _harness_path(item: Item, edit: _Edit) -> str:
     """The override that a flag of Bridge's harness would overrule: then the flag itself is changed."""
     if "." in item.name or not item.words[0].startswith("-"):
         return ""
@@ -286,7 +269,7 @@ def _standing_in(spellings: Mapping[str, Written], facts: Mapping[str, object], 
         if bridge:
             found |= {path: shlex.quote(f"{path}={value}") for path, value in before.bridge.items()}
         else:
-            found |= {_name_of(flag): shlex.join([flag, *values]) for flag, values in before.megatron_lm.flags.items()}
+            found |= {name_of(flag): shlex.join([flag, *values]) for flag, values in before.megatron_lm.flags.items()}
     return found
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from app.domain.contract.values import read_value
 from app.domain.ranking.memory_sizes import headroom_pct
-from app.domain.rules.change import read_command
+from app.domain.rules.command import read_command
 from app.domain.rules.facts import FACTS, typed
 from app.domain.run import (
     Activity,

@@ -1,10 +1,17 @@
 """A change as a diff against the run's own command, or against its contract where the command is not known."""
 
+import re
 from collections.abc import Mapping
+
+import pytest
 
 from app.domain.logs.launch_args import stated_by_launch_args
 from app.domain.rules.change import ChangeDiff, DiffLine, change_of
+from app.domain.rules.command import read_command
 from app.domain.rules.engine import evaluate
+from app.domain.rules.load import built_in_rules
+from app.domain.rules.rule import Rule
+from app.domain.run import Value
 from tests.domain.rules.builders import book, rule
 
 
@@ -118,3 +125,60 @@ def test_a_command_that_is_hostile_or_cut_is_still_a_list_of_words() -> None:
     found = diff("set: {cp: 4}", {"cp": 2}, "pretrain.py --x '; rm -rf / --context-parallel-size 2")
 
     assert "+--context-parallel-size 4" in signed(found.megatron_lm.lines)
+
+
+def test_the_arguments_of_the_log_stand_in_for_a_command() -> None:
+    change = "set: {recompute_modules: [], cp: 4}, megatron_lm: [--calculate-per-token-loss, --ckpt-format x]"
+    facts = {"recompute_modules": ["moe_act"], "recompute_granularity": "selective", "cp": 2}
+    told = evaluate({**facts, "gpu_idle_frac": 0.5}, book(rule("a-rule", "true", f"change: {{text: do it, {change}}}")))
+    arguments: dict[str, Value] = {
+        "recompute_modules": ["moe_act", "core_attn"],
+        "context_parallel_size": 2,
+        "calculate_per_token_loss": True,
+        "ckpt_format": None,
+    }
+
+    found = change_of(told.suggestions[0], told.facts, None, arguments).megatron_lm
+
+    assert found.against == "arguments"
+    assert sorted(signed(found.lines)) == [
+        "+--ckpt-format x",
+        "+--context-parallel-size 4",
+        "---context-parallel-size 2",
+        "---recompute-modules moe_act core_attn",
+    ]
+    assert found.paste == "--context-parallel-size 4 --ckpt-format x"
+
+
+def test_a_flag_that_a_person_fills_in_is_in_no_text_to_paste() -> None:
+    found = diff("""set: {cp: 4}, megatron_lm: ['--pipeline-model-parallel-layout "<layout>"']""", {"cp": 2}, MEGATRON)
+
+    assert found.megatron_lm.fill == ("--pipeline-model-parallel-layout '<layout>'",)
+    assert (found.megatron_lm.paste, found.megatron_lm.command) == ("--context-parallel-size 4", "")
+
+
+def test_an_empty_list_is_a_flag_that_is_not_there() -> None:
+    found = diff("set: {graph_modules: []}", {"graph_modules": ["attn"]}, f"{MEGATRON} --cuda-graph-modules attn")
+
+    assert signed(found.megatron_lm.lines, "-", "+") == ["---cuda-graph-modules attn"]
+    assert signed(diff("set: {graph_modules: [attn]}", {"graph_modules": []}).megatron_lm.lines) == [
+        "+--cuda-graph-modules attn"
+    ]
+
+
+@pytest.mark.parametrize("found", built_in_rules().rules.values(), ids=lambda one: str(one.id))
+def test_what_every_rule_has_to_paste_is_a_fragment_of_a_command(found: Rule) -> None:
+    for example in found.examples.fires:
+        told = evaluate(example, built_in_rules())
+        suggestion = told.find(found.id)
+        assert suggestion is not None
+        change = change_of(suggestion, told.facts)
+        for item in read_command(change.megatron_lm.paste):
+            assert re.fullmatch(r"--[a-z][a-z0-9_-]*", item.words[0]), item.text
+            assert not {"", "None", "none", "null", "unknown", "[]"} & set(item.words[1:]) or item.words[1:] == ["none"]
+        for item in read_command(change.bridge.paste):
+            assert re.fullmatch(r"[a-z][\w.]*=[^\s{}<>]+", item.words[0]), item.text
+            assert item.words[1:] == []
+            assert "unknown" not in item.text
+        for line in change.export.splitlines():
+            assert re.fullmatch(r"export [A-Z][A-Z0-9_]*=\S+", line), line
