@@ -21,6 +21,7 @@ from app.domain.history_view import (
     drifts,
 )
 from app.domain.run import Metric
+from app.history.badges import BadgeOffer, badge_offer
 from app.history.chart_key import ChartKey, chart_key, chart_notes
 from app.history.chart_rows import Drawing, Row, datasets
 from app.history.charts import history_chart
@@ -45,7 +46,7 @@ from app.storage.stack_runs import StackRun
 from app.web.assets import vega_bundle
 from app.web.numbers import UNITS
 from app.web.series_groups import series_label
-from app.web.templating import render
+from app.web.templating import public_address, render
 
 TABLE_ROWS = 25
 MOST_DRAWN = 2000
@@ -108,6 +109,9 @@ class HistoryPage:
     def facts(self) -> list[tuple[str, Any]]:
         """What the stack's runs have in common, beside what its title says."""
         return [(name, self.stack.contract[name].value) for name in _FACTS if name in self.stack.contract]
+
+    def badges(self, base_url: str) -> BadgeOffer:
+        return badge_offer(self._session, self.stack, base_url)
 
     @cached_property
     def neighbours(self) -> tuple[Neighbour, ...]:
@@ -280,6 +284,7 @@ def render_history(request: Request, page: HistoryPage, *, block: str | None, st
         history=page.history,
         view=page.view,
         status=status,
+        badges=lambda: page.badges(public_address(request)),
         # Writing the bundle takes a second the first time, so only a page that draws asks for it.
         vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
     )

@@ -10,6 +10,8 @@ from sqlalchemy import JSON, BigInteger, Column, ForeignKey, Index, LargeBinary,
 from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
 
+from app.domain.badges.key import new_badge_secret
+
 SQLModel.metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -36,6 +38,7 @@ class ProjectRow(SQLModel, table=True):
     `baseline_branch`: whose `ci` runs others are judged against, `*` for any. `commit_url` and `compare_url` are
     templates of links, with `{commit}` and with `{from}` and `{to}`; empty when nobody gave one. `public`: whoever can
     reach the service may read it. `quota_bytes` and `quota_runs_a_day` limit its uploads; None: the service's own.
+    `badge_secret` is what the keys of its badges are made with.
     """
 
     __tablename__ = "project"
@@ -49,6 +52,7 @@ class ProjectRow(SQLModel, table=True):
     public: bool = False
     quota_bytes: int | None = Field(default=None, sa_column=Column(BigInteger))
     quota_runs_a_day: int | None = None
+    badge_secret: str = Field(default_factory=new_badge_secret, max_length=64)
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 

@@ -132,6 +132,10 @@ RULES: Mapping[str, Rule] = {
     ),
     "POST /history/{stack}/pin": _of(_CONTRIBUTE, "stack"),
     "POST /history/{stack}/unpin": _of(_CONTRIBUTE, "stack"),
+    # Badges are shown on pages elsewhere, by a key in their address that opens nothing else
+    "GET /badges/{stack}/verdict.svg": _ANYONE,
+    "GET /badges/{stack}/step-time.svg": _ANYONE,
+    "POST /badges/{stack}/renew": _of(_MANAGE, "stack"),
     # Experiments, plans and the rules behind them
     "GET /experiments": _READ,
     "GET /api/v1/experiments": _READ,
@@ -205,6 +209,36 @@ RULES: Mapping[str, Rule] = {
     "PUT /api/v1/projects/{slug}/defaults": _of(_MANAGE, "project"),
     "GET /api/v1/projects/{slug}/rules": _of(_READ, "project"),
     "PATCH /api/v1/projects/{slug}/rules": _of(_MANAGE, "project"),
+    # Notifications: addresses and the log are for those who work there
+    **dict.fromkeys(
+        (
+            "GET /settings/projects/{slug}/notifications",
+            "GET /settings/projects/{slug}/notifications/{receiver_id}",
+            "GET /api/v1/projects/{slug}/receivers",
+            "GET /api/v1/projects/{slug}/receivers/{receiver_id}",
+            "GET /api/v1/projects/{slug}/deliveries",
+        ),
+        _of(_CONTRIBUTE, "project"),
+    ),
+    **dict.fromkeys(
+        (
+            "POST /settings/projects/{slug}/notifications",
+            "POST /settings/projects/{slug}/notifications/{receiver_id}",
+            "POST /settings/projects/{slug}/notifications/{receiver_id}/pause",
+            "POST /settings/projects/{slug}/notifications/{receiver_id}/resume",
+            "POST /settings/projects/{slug}/notifications/{receiver_id}/test",
+            "POST /settings/projects/{slug}/notifications/{receiver_id}/secret",
+            "POST /settings/projects/{slug}/notifications/{receiver_id}/delete",
+            "POST /settings/projects/{slug}/notifications/deliveries/{delivery_id}/replay",
+            "POST /api/v1/projects/{slug}/receivers",
+            "PATCH /api/v1/projects/{slug}/receivers/{receiver_id}",
+            "DELETE /api/v1/projects/{slug}/receivers/{receiver_id}",
+            "POST /api/v1/projects/{slug}/receivers/{receiver_id}/test",
+            "POST /api/v1/projects/{slug}/receivers/{receiver_id}/secret",
+            "POST /api/v1/projects/{slug}/deliveries/{delivery_id}/replay",
+        ),
+        _of(_MANAGE, "project"),
+    ),
     "GET /settings/definitions": _READ,
     "POST /settings/definitions/retry": _ADMINISTER,
     "GET /api/v1/definitions": _READ,
