@@ -68,6 +68,7 @@ class AccessMiddleware:
                 await self._app(scope, receive, send)
             return
         request, caller = Request(scope), Caller(Access())
+        visible: ProjectIds | None
         try:
             if found is not None and found.route.rule.needs is Open.METRICS and self._scrapes(request):
                 await self._app(scope, receive, send)
