@@ -17,6 +17,9 @@ LAYERS = {"domain": 0, "storage": 1, "web": 2}
 FEATURE = 3
 THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "yaml", "cel", "argon2"}
 """Arithmetic, hashing and reading of texts; they touch no file, network, clock or environment here."""
+THIRD_PARTY_OF_CLIENT = {"httpx2", "zstandard"}
+"""The dependencies of pyproject.toml without its extra."""
+
 LINES_OF_A_MODULE = 350
 
 
@@ -72,6 +75,16 @@ def test_the_domain_is_pure(path: Path) -> None:
             assert imported.startswith("app.domain") or imported == "app.errors", f"{name_of(path)} imports {imported}"
         else:
             assert top in sys.stdlib_module_names or top in THIRD_PARTY_OF_DOMAIN, f"{name_of(path)} imports {imported}"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if "client" in p.parts], ids=name_of)
+def test_the_client_needs_nothing_of_the_service(path: Path) -> None:
+    for imported in imports_of(path):
+        top = imported.split(".")[0]
+        if top == "app":
+            assert imported.startswith("app.client") or imported == "app.errors", f"{name_of(path)} imports {imported}"
+        else:
+            assert top in sys.stdlib_module_names or top in THIRD_PARTY_OF_CLIENT, f"{name_of(path)} imports {imported}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

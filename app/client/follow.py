@@ -42,7 +42,7 @@ class Follower:
     interval: float
     job_key: str
     told: Callable[[str], None]
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], object] = time.sleep
     clock: Callable[[], float] = time.monotonic
     stopped: bool = False
     run: Delivered | None = None

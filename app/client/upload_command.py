@@ -27,7 +27,7 @@ from app.client.metadata import upload_metadata
 from app.client.plain import one_line
 from app.client.progress import Progress
 from app.client.service import Service
-from app.client.settings import ClientSettings
+from app.client.settings import SPOOL, ClientSettings
 from app.client.upload import Upload, read_upload
 from app.client.verdict import as_text, code_of, report_of
 
@@ -158,7 +158,7 @@ def _keep(call: _Call, upload: Upload, why: str) -> int:
         _say(f"{why} Nothing was kept.")
         return SERVICE
     folder = spool.put(spool.spool_folder(env, options.spool), upload, call.settings.url)
-    where = folder.parent if options.spool or env.get(spool.SPOOL) else None
+    where = folder.parent if options.spool or env.get(SPOOL) else None
     command = f"threewalls sync --spool {where}" if where else "threewalls sync"
     told = f"The upload waits in {folder}. Send it with: {command}"
     if options.json:

@@ -1,0 +1,181 @@
+"""The spool: whole or not there, sent once in effect, whatever is killed."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.client import spool
+from app.client.errors import UsageError
+from app.client.service import Service
+from app.client.settings import ClientSettings
+from app.client.sync import sync
+from app.client.upload import Upload, read_upload
+from tests.client.answering import Answer, answering
+
+URL = "http://service.example.org"
+NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=30).filter(
+    lambda name: name not in (".", "..") and len(name.encode()) < 200
+)
+META = st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=8) | st.lists(st.text()))
+
+
+def make_upload(folder: Path, text: bytes = b"iteration 1\n", **meta: object) -> Upload:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.log").write_bytes(text)
+    return read_upload(logs=[folder / "train.log"], meta=meta)
+
+
+def run_answer(run_id: int, *, created: bool = True) -> Answer:
+    return Answer(202, {"id": run_id, "url": f"{URL}/runs/{run_id}", "status": "received", "created": created})
+
+
+@settings(max_examples=40, deadline=None)
+@given(files=st.dictionaries(NAMES, st.binary(max_size=200), min_size=1, max_size=3), meta=META, job=st.text())
+def test_what_is_kept_comes_back_as_it_was(files: dict[str, bytes], meta: dict[str, object], job: str) -> None:
+    with tempfile.TemporaryDirectory() as place_of_both:
+        folder, kept = Path(place_of_both) / "logs", Path(place_of_both) / "spool"
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        upload = read_upload(logs=[folder / name for name in files], meta=meta, job_key=job)
+        place = spool.put(kept, upload, URL)
+        for file in folder.iterdir():
+            file.unlink()  # the workspace of a job goes away
+        (found,), strange = spool.waiting(kept)
+        assert (found.folder, found.url, found.upload.key, strange) == (place, URL, upload.key, [])
+        assert dict(found.upload.meta) == meta
+        assert [(one.field, one.name, one.sha256) for one in found.upload.files] == [
+            (one.field, one.name, one.sha256) for one in upload.files
+        ]
+        assert [one.path.read_bytes() for one in found.upload.files] == list(files.values())
+
+
+def test_the_same_upload_is_kept_once_and_another_one_beside_it(tmp_path: Path) -> None:
+    kept = tmp_path / "spool"
+    upload = make_upload(tmp_path / "a")
+    assert spool.put(kept, upload, URL) == spool.put(kept, upload, URL)
+    spool.put(kept, make_upload(tmp_path / "a", name="other"), URL)
+    assert len(spool.waiting(kept)[0]) == len(list(kept.iterdir())) == 2
+
+
+def test_nobody_else_reads_it(tmp_path: Path) -> None:
+    place = spool.put(tmp_path / "spool", make_upload(tmp_path / "a"), URL)
+    assert stat.S_IMODE(place.stat().st_mode) == stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in place.iterdir()} == {0o600}
+
+
+def test_a_spool_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(spool.SpoolError, match="not kept"):
+        spool.put(tmp_path / "file" / "spool", make_upload(tmp_path / "a"), URL)
+
+
+def test_kill_9_while_it_is_filled_leaves_nothing_half(tmp_path: Path) -> None:
+    kept = tmp_path / "spool"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "train.log").write_bytes(os.urandom(4 << 20))
+    program = (
+        "from pathlib import Path; from app.client import spool; from app.client.upload import read_upload\n"
+        "for n in range(10_000):\n"
+        f"    upload = read_upload(logs=[Path({str(tmp_path / 'a' / 'train.log')!r})], meta={{'n': n}})\n"
+        f"    spool.put(Path({str(kept)!r}), upload, {URL!r}); print(n, flush=True)\n"
+    )
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        uploads, strange = spool.waiting(kept)
+        assert strange == []
+        for one in uploads:
+            again = read_upload(logs=[one.upload.files[0].path], meta={})
+            assert again.files[0].sha256 == one.upload.files[0].sha256
+    spool.sweep(kept, now=time.time() + 2 * 24 * 3600)
+    assert {one.name[0] for one in kept.iterdir()}.isdisjoint({"."})
+
+
+def test_what_another_sync_has_is_left_to_it(tmp_path: Path) -> None:
+    kept = tmp_path / "spool"
+    spool.put(kept, make_upload(tmp_path / "a"), URL)
+    (one,), _ = spool.waiting(kept)
+    with spool.taken(one) as mine, answering(run_answer(1)) as house, Service(ClientSettings(house.url)) as service:
+        assert mine
+        done = sync(service, kept, everything=True, told=lambda _: None)
+        assert (done.busy, done.sent, house.asked) == (1, [], [])
+    spool.remove(one)
+    with spool.taken(one) as mine:
+        assert not mine
+
+
+def test_only_what_is_for_this_service_is_sent_to_it(tmp_path: Path) -> None:
+    kept = tmp_path / "spool"
+    spool.put(kept, make_upload(tmp_path / "a"), URL)
+    with answering(run_answer(7)) as house, Service(ClientSettings(house.url)) as service:
+        done = sync(service, kept, everything=False, told=lambda _: None)
+        assert (done.elsewhere, house.asked) == ({URL: 1}, [])
+        done = sync(service, kept, everything=True, told=lambda _: None)
+        assert [run.id for run in done.sent] == [7]
+    assert list(kept.iterdir()) == []
+
+
+def test_what_is_refused_stays_and_the_rest_is_sent(tmp_path: Path) -> None:
+    kept = tmp_path / "spool"
+    for number in range(2):
+        spool.put(kept, make_upload(tmp_path / "a", name=str(number)), URL)
+    refused = Answer(422, {"detail": "This is not a text log."})
+    with answering(refused, run_answer(7)) as house, Service(ClientSettings(house.url)) as service:
+        done = sync(service, kept, everything=True, told=lambda _: None)
+        keys = [headers["Idempotency-Key"] for _, _, headers, _ in house.asked]
+    assert len(set(keys)) == 2
+    assert "not a text log" in done.failed[0]
+    assert [one.upload.key for one in spool.waiting(kept)[0]] == keys[:1]
+
+
+def test_the_token_is_not_in_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "tw_" + "x" * 43
+    (tmp_path / "train.log").write_text("iteration 1\n")
+    env = {**os.environ, "THREEWALLS_TOKEN": token, "THREEWALLS_URL": "http://127.0.0.1:1"}
+    words = [sys.executable, "-m", "app.cli", "upload", str(tmp_path / "train.log"), "--retries", "0", "--json"]
+    words += ["--spool", str(tmp_path / "spool")]
+    done = subprocess.run(words, env=env, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert Path(json.loads(done.stdout)["spooled"]).parent == tmp_path / "spool"
+    everything = done.stdout + done.stderr
+    for file in (tmp_path / "spool").rglob("*"):
+        everything += file.read_bytes() if file.is_file() else b""
+    assert token.encode() not in everything
+
+
+def test_a_folder_that_is_no_upload_is_told_and_left(tmp_path: Path) -> None:
+    kept = tmp_path / "spool"
+    (kept / "mine").mkdir(parents=True)
+    broken = spool.put(kept, make_upload(tmp_path / "a"), URL)
+    (broken / spool.MANIFEST).write_text('{"version": 99}')
+    uploads, strange = spool.waiting(kept)
+    assert uploads == []
+    assert len(strange) == 2
+
+
+def test_where_it_is(tmp_path: Path) -> None:
+    assert spool.spool_folder({}, "here") == Path("here")
+    assert spool.spool_folder({"THREEWALLS_SPOOL": "/s", "XDG_CACHE_HOME": "/c"}) == Path("/s")
+    assert spool.spool_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/threewalls/spool")
+    assert spool.spool_folder({}).parts[-3:] == (".cache", "threewalls", "spool")
+
+
+def test_nothing_to_upload_is_a_wrong_command_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        read_upload(logs=[tmp_path], meta={})

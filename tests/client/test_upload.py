@@ -1,0 +1,174 @@
+"""Uploads from the command line into a real service."""
+
+import gzip
+from pathlib import Path
+
+import httpx2
+import pytest
+import zstandard
+
+from app.client import deliver as sending
+from app.client.deliver import deliver, held, open_run, send_rest
+from app.client.service import Service
+from app.client.settings import ClientSettings
+from app.client.upload import PIECE_BYTES, read_upload
+from tests.client.commands import Done, threewalls
+from tests.embedded.processes import Running
+from tests.training_logs import training_log
+
+CONTRACT = ("--set", "gpu=H100", "--set", "gpus=16", "--set", "container=train:2026.10")
+
+
+def upload(server: Running, folder: Path, *words: str, **env: str) -> Done:
+    return threewalls(server.address, folder, "upload", *words, **env)
+
+
+def runs_of(server: Running, project: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = httpx2.get(
+        f"{server.address}/api/v1/runs", params={"project": project}, timeout=60
+    ).json()["items"]
+    return found
+
+
+def write(folder: Path, name: str, text: bytes) -> str:
+    (folder / name).write_bytes(text)
+    return str(folder / name)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_a_log_becomes_a_run_and_repeated_it_is_the_same(server: Running, tmp_path: Path, suffix: str) -> None:
+    log = training_log()
+    packed = {"": log, ".gz": gzip.compress(log), ".zst": zstandard.compress(log)}[suffix]
+    words = (write(tmp_path, f"train.log{suffix}", packed), "--project", f"client-one{suffix[1:]}", *CONTRACT)
+    first = upload(server, tmp_path, *words, "--wait", "--json", "--name", "nightly 1", "--tag", "a", "--tag", "b")
+    assert first.code == first.document["exit_code"] == 4, first.err
+    run = httpx2.get(f"{server.address}/api/v1/runs/{first.document['id']}", timeout=60).json()
+    assert (run["name"], run["tags"], run["purpose"]) == ("nightly 1", ["a", "b"], "ci")
+    assert run["health"]["iterations"] == 50
+    again = upload(server, tmp_path, *words, "--name", "nightly 1", "--tag", "a", "--tag", "b")
+    assert (again.code, again.out) == (0, f"run {first.document['id']}: {first.document['url']} (was there already)\n")
+
+
+def test_a_long_log_goes_on_where_it_stopped(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "PIECE_BYTES", 1 << 20)
+    text = training_log(iterations=60, noise_bytes=PIECE_BYTES + (1 << 20))
+    write(tmp_path, "train.log", text)
+    write(tmp_path, "short.log", training_log(step_time_ms=411))
+    logs = [tmp_path / "train.log", tmp_path / "short.log"]
+    known = read_upload(logs=logs, meta={"project": "client-long"}, job_key="job 1")
+    assert [file.in_pieces for file in known.files] == [True, False]
+    with Service(ClientSettings(server.address)) as service:
+        run = open_run(service, known)
+        first = known.pieced[0]
+        half = len(text) // 2
+        cut = read_upload(logs=[tmp_path / "train.log"], meta={}).files[0]
+        send_rest(service, run.id, type(cut)("log", first.name, cut.path, half, ""), 0, lambda _: None)
+        assert held(service, run.id, first.name) == half
+        offsets: list[int] = []
+        again = deliver(service, known, lambda now, _: offsets.append(now))
+        assert (again.id, again.created, offsets[0], offsets[-1]) == (run.id, False, half, len(text))
+        once_more = deliver(service, known)
+        assert once_more.id == run.id
+    found = httpx2.get(f"{server.address}/api/v1/runs/{run.id}", timeout=60).json()
+    assert found["reception"] == "complete"
+    assert {file["name"]: file["size_bytes"] for file in found["files"]}["train.log"] == len(text)
+    assert len(runs_of(server, "client-long")) == 1
+
+
+def test_long_compressed_logs_are_sent_by_their_text(server: Running, tmp_path: Path) -> None:
+    text = training_log(iterations=60, noise_bytes=PIECE_BYTES + 4096)
+    one = write(tmp_path, "rank0.log.gz", gzip.compress(text, 1))
+    two = write(tmp_path, "rank1.log.zst", zstandard.compress(text[:-100]))
+    done = upload(server, tmp_path, one, two, "--project", "client-packed", "--json")
+    assert done.code == 0, done.err
+    files = httpx2.get(f"{server.address}/api/v1/runs/{done.document['id']}", timeout=60).json()["files"]
+    assert sorted((file["name"], file["size_bytes"]) for file in files) == [
+        ("rank0.log", len(text)), ("rank1.log", len(text) - 100),
+    ]  # fmt: skip
+
+
+def test_a_job_says_what_it_is_of(server: Running, tmp_path: Path) -> None:
+    log = write(tmp_path, "train.log", training_log(step_time_ms=401))
+    gitlab = {
+        "GITLAB_CI": "true", "CI_JOB_ID": "5", "CI_JOB_NAME": "perf", "CI_PIPELINE_IID": "3",
+        "CI_COMMIT_SHA": "bbbb2222", "CI_COMMIT_BRANCH": "main", "CI_JOB_URL": "https://ci.example.org/5",
+        "CI_COMMIT_TIMESTAMP": "2026-11-20T10:00:00+00:00",
+    }  # fmt: skip
+    done = upload(server, tmp_path, log, "--project", "client-job", "--json", **gitlab)
+    run = httpx2.get(f"{server.address}/api/v1/runs/{done.document['id']}", timeout=60).json()
+    assert (run["name"], run["branch"], run["commit"]) == ("perf #3", "main", "bbbb2222")
+    assert run["ordered_at"].startswith("2026-11-20T10:00:00")
+    alone = upload(server, tmp_path, log, "--project", "client-job", "--json", "--no-ci", **gitlab)
+    assert alone.document["created"]
+    retried = upload(server, tmp_path, log, "--project", "client-job", "--json", **gitlab)
+    assert retried.document["id"] == done.document["id"]
+
+
+def test_a_refusal_names_the_field_and_is_a_matter_of_usage(server: Running, tmp_path: Path) -> None:
+    log = write(tmp_path, "train.log", training_log())
+    done = upload(server, tmp_path, log, "--set", "gpus=many")
+    assert done.code == 2
+    assert "meta.gpus" in done.err
+    assert not (tmp_path / ".cache").exists()
+
+
+def test_a_missing_log_is_a_wrong_command_line(server: Running, tmp_path: Path) -> None:
+    assert upload(server, tmp_path, str(tmp_path / "nothing.log")).code == 2
+    (tmp_path / "empty").mkdir()
+    assert upload(server, tmp_path, str(tmp_path / "empty")).code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [((), 3), (("--spool-ok",), 0), (("--spool-ok", "--wait"), 3), (("--no-spool",), 3)]
+)
+def test_without_a_service_the_upload_waits(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
+    log = write(tmp_path, "train.log", training_log())
+    done = threewalls("http://127.0.0.1:1", tmp_path, "upload", log, "--retries", "0", *words)
+    assert done.code == code
+    waits = list((tmp_path / ".cache").rglob("upload.json"))
+    assert len(waits) == (0 if words == ("--no-spool",) else 1)
+    assert ("threewalls sync" in done.err) is bool(waits)
+
+
+def test_offline_it_goes_to_the_spool_at_once_and_sync_sends_it(server: Running, tmp_path: Path) -> None:
+    log = write(tmp_path, "train.log", training_log(step_time_ms=402))
+    kept = upload(
+        server, tmp_path, log, "--project", "client-offline", "--offline", THREEWALLS_SPOOL=str(tmp_path / "s")
+    )
+    assert (kept.code, runs_of(server, "client-offline")) == (0, [])
+    Path(log).unlink()
+    done = threewalls(server.address, tmp_path, "sync", "--json", THREEWALLS_SPOOL=str(tmp_path / "s"))
+    assert (done.code, len(done.document["sent"]), done.document["waiting"]) == (0, 1, 0)
+    assert len(runs_of(server, "client-offline")) == 1
+
+
+def test_runs_and_reports_are_read_back(server: Running, tmp_path: Path) -> None:
+    log = write(tmp_path, "train.log", training_log(step_time_ms=403))
+    run = upload(server, tmp_path, log, "--project", "client-read", "--wait", "--json").document
+    listed = threewalls(server.address, tmp_path, "runs", "--verdict", "no_baseline", THREEWALLS_PROJECT="client-read")
+    assert f"\n{run['id']} " in listed.out
+    assert threewalls(server.address, tmp_path, "runs", "nothing like it").out == "no run fits these filters\n"
+    assert threewalls(server.address, tmp_path, "runs", "--sort=nonsense").code == 2
+    text = threewalls(server.address, tmp_path, "report", run["url"])
+    assert (text.code, text.out.splitlines()[0][:11]) == (4, "no baseline")
+    assert threewalls(server.address, tmp_path, "report", str(run["id"]), "--json").document == run["report"]
+    markdown = threewalls(server.address, tmp_path, "report", str(run["id"]), "--markdown").out
+    assert markdown == httpx2.get(f"{run['url'].replace('/runs/', '/api/v1/runs/')}/report.md", timeout=60).text
+    assert threewalls(server.address, tmp_path, "report", "2000000000").code == 3
+
+
+def test_a_doctor_finds_nothing_wrong_here_and_much_elsewhere(server: Running, tmp_path: Path) -> None:
+    log = write(tmp_path, "train.log", training_log())
+    well = threewalls(server.address, tmp_path, "doctor", log, "--json")
+    assert well.code == 0
+    assert {one["state"] for one in well.document["findings"]} == {"ok"}
+    write(tmp_path, "empty.log", b"")
+    ill = threewalls(
+        "http://127.0.0.1:1", tmp_path, "doctor", str(tmp_path / "empty.log"), str(tmp_path / "none.log"), "--json",
+        HTTPS_PROXY="http://user:pw@proxy.example.org:3128",
+    )  # fmt: skip
+    assert ill.code == 3
+    found = {one["what"]: one["state"] for one in ill.document["findings"]}
+    assert found == {"service": "bad", "proxy": "mind", "job": "ok", "spool": "ok", "log": "bad"}
+    assert "pw" not in ill.out
+    assert all(one["do"] for one in ill.document["findings"] if one["state"] != "ok")
