@@ -22,6 +22,8 @@ from app.history.api import router as history_api
 from app.history.routes import router as history_pages
 from app.leaderboards.api import router as leaderboards_api
 from app.leaderboards.routes import router as leaderboard_pages
+from app.members.api import router as members_api
+from app.members.routes import router as members_pages
 from app.overview.routes import router as overview_pages
 from app.planner.api import router as plan_api
 from app.planner.routes import router as plan_pages
@@ -105,6 +107,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         amend_api,
         decision_api,
         projects_api,
+        members_api,
         history_api,
         leaderboards_api,
         regressions_api,
@@ -129,6 +132,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         journey_pages,
         playbook_pages,
         projects_pages,
+        members_pages,
         upgrade_pages,
         history_pages,
         regressions_pages,

@@ -29,6 +29,7 @@ class Belongings:
             "run_id": str(self.run), "regression_id": str(self.regression), "experiment_id": str(self.experiment),
             "number": str(self.reference), "reference_id": str(self.reference), "stack": self.stack, "slug": self.slug,
             "rule": "eo-enable", "position": "0", "hardware": "h100", "family": "qwen3-30b-a3b",
+            "user_id": "1", "token_id": "1",
         }  # fmt: skip
 
 

@@ -1,0 +1,97 @@
+"""Members of a project and who else may read it; projects made and listed."""
+
+from app.storage import audit
+from app.storage.database import read_session
+from tests.access.people import OURS, PUBLIC, THEIRS, Teams
+
+MEMBERS = f"/api/v1/projects/{OURS}/members"
+PAGE = f"/settings/projects/{OURS}/members"
+
+
+def roles(teams: Teams) -> dict[str, str]:
+    return {one["name"]: one["role"] for one in teams.client("maintainer").get(MEMBERS).json()["members"]}
+
+
+def test_a_role_counts_from_the_next_request_on_and_ends_as_fast(teams: Teams) -> None:
+    client, outsider = teams.client("maintainer"), teams.client("outsider")
+    assert outsider.get(f"/settings/projects/{OURS}").status_code == 404
+    assert client.post(MEMBERS, json={"name": "outsider", "role": "viewer"}).status_code == 200
+    assert roles(teams)["outsider"] == "viewer"
+    assert outsider.get(f"/settings/projects/{OURS}").status_code == 200
+    assert outsider.get(PAGE).status_code == 403
+    client.post(MEMBERS, json={"name": "outsider", "role": "maintainer"})
+    assert outsider.get(PAGE).status_code == 200
+    assert client.delete(f"{MEMBERS}/{teams.users['outsider']}").status_code == 204
+    assert outsider.get(PAGE).status_code == 404
+    assert client.delete(f"{MEMBERS}/{teams.users['outsider']}").status_code == 404
+    with read_session(teams.engine) as session:
+        events = audit.events(session, "member", teams.users["outsider"])
+    done = [(one.who, one.before["role"], one.after["role"]) for one in events if one.project_id == teams.ours]
+    assert done == [
+        ("maintainer", "maintainer", None), ("maintainer", "viewer", "maintainer"), ("maintainer", None, "viewer"),
+    ]  # fmt: skip
+
+
+def test_the_page_adds_changes_and_removes(teams: Teams) -> None:
+    client = teams.client("maintainer")
+    assert client.post(PAGE, data={"name": "outsider", "role": "viewer"}).status_code == 303
+    assert roles(teams)["outsider"] == "viewer"
+    assert client.post(f"{PAGE}/{teams.users['outsider']}", data={"role": "contributor"}).status_code == 303
+    assert roles(teams)["outsider"] == "contributor"
+    assert client.post(f"{PAGE}/{teams.users['outsider']}", data={"role": "chief"}).status_code == 422
+    client.post(f"{PAGE}/{teams.users['outsider']}", data={"role": "contributor", "remove": "yes"})
+    assert "outsider" not in roles(teams)
+    page = client.post(PAGE, data={"name": "<nobody>", "role": "viewer"})
+    assert (page.status_code, "is called &lt;nobody&gt;" in page.text) == (422, True)
+
+
+def test_whoever_gives_up_the_own_role_is_led_to_what_is_left(teams: Teams) -> None:
+    client = teams.client("maintainer")
+    answer = client.post(f"{PAGE}/{teams.users['maintainer']}", data={"role": "maintainer", "remove": "yes"})
+    assert answer.headers["Location"] == "/settings/projects"
+    assert OURS not in client.get("/settings/projects").text
+
+
+def test_public_is_asked_for_twice_recorded_and_taken_back(teams: Teams) -> None:
+    client, anonymous = teams.client("maintainer"), teams.client("anonymous")
+    run_list = f"/api/v1/projects/{OURS}/rules"
+    assert "reads all of it without a log-in" in client.get(PAGE).text
+    client.post(f"/settings/projects/{OURS}/public", data={})  # the box was not ticked
+    assert anonymous.get(run_list).status_code == 401
+    client.post(f"/settings/projects/{OURS}/public", data={"public": "yes"})
+    assert anonymous.get(run_list).status_code == 200
+    assert "This project is public" in client.get(PAGE).text
+    client.post(f"/settings/projects/{OURS}/public", data={})
+    assert anonymous.get(run_list).status_code == 401
+    assert client.patch(f"/api/v1/projects/{OURS}", json={"public": True}).json()["public"] is True
+    with read_session(teams.engine) as session:
+        done = [(one.action, one.after) for one in audit.events(session, "project", teams.ours)]
+    assert done == [("public", {"public": True}), ("public", {"public": False}), ("public", {"public": True})]
+
+
+def test_each_sees_the_own_projects_and_counts_only_where_one_manages(teams: Teams) -> None:
+    def listed(who: str) -> dict[str, tuple[str | None, int | None]]:
+        items = teams.client(who).get("/api/v1/projects").json()["items"]
+        return {one["project"]: (one["role"], one["tokens"]) for one in items}
+
+    assert listed("anonymous") == {PUBLIC: (None, None)}
+    assert listed("viewer") == {OURS: ("viewer", None), PUBLIC: (None, None)}
+    assert listed("maintainer") == {OURS: ("maintainer", 4), PUBLIC: (None, None)}
+    assert set(listed("administrator")) == {OURS, THEIRS, PUBLIC}
+    assert listed("token:read") == {OURS: (None, None), PUBLIC: (None, None)}
+    page = teams.client("viewer").get("/settings/projects").text
+    assert THEIRS not in page
+    assert "Make a project" not in page
+
+
+def test_an_administrator_makes_projects(teams: Teams) -> None:
+    client = teams.client("administrator")
+    made = client.post("/api/v1/projects", json={"project": "fresh"})
+    assert (made.status_code, made.json()["role"], made.json()["public"]) == (201, "administrator", False)
+    assert client.post("/api/v1/projects", json={"project": "fresh"}).status_code == 409
+    for slug in ("", "a/b", "..", "a b", "x" * 101, "-a"):
+        assert client.post("/api/v1/projects", json={"project": slug}).status_code == 422, slug
+    assert client.post("/settings/projects", data={"slug": "second"}).headers["Location"].endswith("second/members")
+    again = client.post("/settings/projects", data={"slug": "second"})
+    assert (again.status_code, "There is a project second already" in again.text) == (422, True)
+    assert teams.client("maintainer").post("/api/v1/projects", json={"project": "third"}).status_code == 403
