@@ -57,7 +57,8 @@ def github_place(env: Mapping[str, str], event: Mapping[str, Any], stated: State
     sha = stated.sha or str(head.get("sha") or _workflow_run(event).get("head_sha") or "")
     token = _token(env, (OWN_TOKEN, "GITHUB_TOKEN", "GH_TOKEN"))
     path = f"/repos/{repository}"
-    api = _github_api(stated.url or env.get("GITHUB_API_URL", "") or _GITHUB_API)
+    known = env.get("GITHUB_API_URL", "") or _GITHUB_API
+    api = _github_api(stated.url) if stated.url else _checked(known)
     return Place(api, path, path, change, _sha(sha or env.get("GITHUB_SHA", ""), "--sha"), token)
 
 
@@ -113,11 +114,14 @@ def _token(env: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _github_api(text: str) -> str:
-    """`https://ghe.example.org` means its API."""
+    """`https://ghe.example.org` means its API; so do the names of GitHub's own cloud."""
     url = _checked(text)
     parts = urlsplit(url)
-    if parts.hostname in _GITHUB_NAMES:
+    host = parts.hostname or ""
+    if host in _GITHUB_NAMES:
         return _GITHUB_API
+    if host.endswith(".ghe.com"):
+        return f"https://{host}" if host.startswith("api.") else f"https://api.{host}"
     return url if parts.path.strip("/") else f"{url}/api/v3"
 
 
@@ -134,7 +138,7 @@ def _checked(text: str) -> str:
     except ValueError:
         valid = False
     if not valid or parts.username is not None or parts.password is not None:
-        raise UsageError(f"--forge-url must be an address like https://git.example.org, without a password: {text!r}")
+        raise UsageError(f"{text!r} is no address of a forge: --forge-url https://git.example.org, without a password.")
     return url
 
 

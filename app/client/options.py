@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from app.client.post_options import add_post_options
 from app.client.settings import DEFAULT_URL, PROJECT, RETRIES, SPOOL, URL
 
 WAIT_SECONDS = 600
@@ -16,8 +17,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     sync.add_argument("--all", action="store_true", help="also those that were made for another service")
     sync.add_argument("--list", action="store_true", help="send nothing, say what waits")
     report = commands.add_parser("report", help="the verdict of a run, with its exit code")
-    report.add_argument("run", metavar="RUN", help="its number or its address")
+    report.add_argument("run", nargs="+", metavar="RUN", help="its number or its address; several of one job")
     report.add_argument("--markdown", action="store_true", help="the comment to post on a change")
+    add_post_options(report)
     _add_wait(report)
     _add_runs(commands)
     token = commands.add_parser("token", help="what the token in THREEWALLS_TOKEN is for, and until when")

@@ -1,11 +1,11 @@
-"""`threewalls report --github` and `--gitlab`: options, and what is posted where."""
+"""`threewalls report --github` and `--gitlab`: what is posted where, and what becomes of it."""
 
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.client import github, gitlab
 from app.client.forge import Message, RunSaid, message
@@ -28,27 +28,9 @@ class _Forge(Protocol):
     def post_check(self, api: ForgeApi, place: Place, message: Message) -> str: ...
 
 
-def add_post_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("on the change", "Post it, or bring up to date what an earlier run posted.")
-    forge = group.add_mutually_exclusive_group()
-    forge.add_argument("--github", dest="forge", action="store_const", const="github", help="a comment and a check")
-    forge.add_argument("--gitlab", dest="forge", action="store_const", const="gitlab", help="a note and a status")
-    group.add_argument("--repo", default="", metavar="OWNER/NAME", help="repository (default: that of the job)")
-    group.add_argument(
-        "--change", default=0, type=_number, metavar="N", help="pull or merge request (default: the job's)"
-    )
-    group.add_argument("--sha", default="", help="commit of the check (default: the head of the change)")
-    group.add_argument("--key", default="", metavar="NAME", help="name of this comment and check (default: the stack)")
-    group.add_argument("--forge-url", default="", metavar="URL", help="a forge of your own (default: that of the job)")
-    group.add_argument("--no-comment", action="store_true", help="only the check")
-    group.add_argument("--no-check", action="store_true", help="only the comment")
-    parser.set_defaults(forge=None)
-
-
-def read_run(service: Service, run_id: int, *, wait: float = 0) -> RunSaid:
-    """Raises Refused or Unreachable."""
+def read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunSaid:
+    """`report`: its report as values. Raises Refused or Unreachable."""
     path = f"/api/v1/runs/{run_id}"
-    report = service.get(f"{path}/report", {"wait": wait}, wait=wait).json()
     run = service.get(path).json()
     return RunSaid(
         run_id=run_id,
@@ -61,16 +43,19 @@ def read_run(service: Service, run_id: int, *, wait: float = 0) -> RunSaid:
     )
 
 
-def post(options: argparse.Namespace, runs: Sequence[RunSaid], env: Mapping[str, str]) -> Posted:
-    """Post the report of these runs, at least one. Raises UsageError when it is not known where."""
+def find_place(options: argparse.Namespace, env: Mapping[str, str]) -> Place:
+    """Where it is to be posted. Raises UsageError when that is not known."""
     stated = Stated(options.forge_url, options.repo, options.change, options.sha)
+    return github_place(env, read_event(env), stated) if options.forge == "github" else gitlab_place(env, stated)
+
+
+def post(options: argparse.Namespace, place: Place, runs: Sequence[RunSaid], env: Mapping[str, str]) -> Posted:
+    """The report of these runs, at least one."""
     said = message(runs, options.key)
     if options.forge == "github":
-        place = github_place(env, read_event(env), stated)
         _keep_summary(env, said)
         with github.github_api(place) as api:
             return _both(options, github, api, place, said)
-    place = gitlab_place(env, stated)
     with gitlab.gitlab_api(place) as api:
         return _both(options, gitlab, api, place, said)
 
@@ -96,9 +81,3 @@ def _keep_summary(env: Mapping[str, str], said: Message) -> None:
     if path := env.get("GITHUB_STEP_SUMMARY", ""):
         with suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
             file.write(said.text)
-
-
-def _number(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) < 2**31:
-        raise argparse.ArgumentTypeError("a change has a number")
-    return int(text)

@@ -3,26 +3,49 @@
 import argparse
 import json
 import re
+import sys
 from collections.abc import Mapping
 
 from app.client.errors import UsageError
+from app.client.exit_codes import SERVICE
+from app.client.plain import one_line
+from app.client.post_report import Posted, find_place, post, read_run
 from app.client.service import Service
 from app.client.verdict import as_text, code_of, report_of
 
 _ADDRESS = re.compile(r"https?://\S+?/runs/(\d+)(?:[/?#]\S*)?")
 
 
-def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]) -> int:  # noqa: ARG001  for forges
-    """Print it. Raises Refused and Unreachable."""
-    run_id = run_number(options.run)
-    found = report_of(service, run_id, options.wait or 0)
-    if options.markdown:
-        print(markdown_of(service, run_id), end="", flush=True)
-    elif options.json:
-        print(json.dumps(found), flush=True)
-    else:
-        print("\n".join([*as_text(found), str(found["run"]["address"])]), flush=True)
-    return code_of(found)
+_WORST_FIRST = (1, SERVICE, 5, 4, 0)
+
+
+def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]) -> int:
+    """Print each, and post them all as one where that is asked for; the worst decides. Raises Refused, Unreachable."""
+    place = find_place(options, env) if options.forge else None  # before a long wait
+    numbers = list(dict.fromkeys(run_number(text) for text in options.run))
+    found = {number: report_of(service, number, options.wait or 0) for number in numbers}
+    for number, one in found.items():
+        if options.markdown:
+            print(markdown_of(service, number), end="", flush=True)
+        elif options.json:
+            print(json.dumps(one), flush=True)
+        else:
+            print("\n".join([*as_text(one), str(one["run"]["address"])]), flush=True)
+    if place is not None:
+        # What the forge did not take changes no exit code: that one is the verdict's.
+        _say(post(options, place, [read_run(service, number, one) for number, one in found.items()], env), env)
+    codes = {code_of(one) for one in found.values()}
+    return next((code for code in _WORST_FIRST if code in codes), SERVICE)
+
+
+def _say(posted: Posted, env: Mapping[str, str]) -> None:
+    for line in posted.done:
+        print(f"threewalls: {one_line(line)}", file=sys.stderr, flush=True)
+    for problem in posted.problems:
+        said = one_line(problem)
+        print(f"threewalls: not posted: {said}", file=sys.stderr, flush=True)
+        if env.get("GITHUB_ACTIONS") == "true":  # shown beside the job
+            print(f"::warning title=Threewalls::{said.replace('%', '%25')}", flush=True)
 
 
 def markdown_of(service: Service, run_id: int) -> str:

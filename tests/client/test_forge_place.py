@@ -65,10 +65,17 @@ def test_what_is_stated_wins() -> None:
         ("https://github.com", "https://api.github.com"),
         ("https://api.github.com/", "https://api.github.com"),
         ("https://ghe.example.org/api/v3", "https://ghe.example.org/api/v3"),
+        ("https://octo.ghe.com", "https://api.octo.ghe.com"),
+        ("https://api.octo.ghe.com", "https://api.octo.ghe.com"),
     ],
 )
 def test_an_address_of_github_means_its_api(url: str, api: str) -> None:
     assert github_place(ACTIONS, PULL, Stated(url)).api == api
+
+
+def test_the_api_that_the_job_names_is_taken_as_it_stands() -> None:
+    env = ACTIONS | {"GITHUB_API_URL": "https://api.octo.ghe.com/"}
+    assert github_place(env, PULL).api == "https://api.octo.ghe.com"
 
 
 @pytest.mark.parametrize(

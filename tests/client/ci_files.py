@@ -1,0 +1,83 @@
+"""Plays the files that this repository offers to CI systems: their shell lines run as the systems run them."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ACTION = ROOT / ".github/actions/threewalls/action.yml"
+TEMPLATE = ROOT / "docs/ci/threewalls.gitlab-ci.yml"
+EXPRESSION = re.compile(r"\$\{\{ *([\w.-]+) *\}\}")
+SECONDS = 120
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Of a job whose image has `threewalls` already."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    return {"PATH": path, "HOME": str(folder), "LANG": "C.UTF-8", **more}
+
+
+@dataclass
+class Played:
+    """`code` is that of the first step that failed; `outputs` by name of the step."""
+
+    code: int = 0
+    said: str = ""
+    outputs: dict[str, dict[str, str]] = field(default_factory=dict)
+    summary: str = ""
+
+
+def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
+    """As a runner does: each step's script in a file, bash with `-e -o pipefail`, outputs through files."""
+    action: dict[str, Any] = yaml.safe_load(ACTION.read_text())
+    unknown = inputs.keys() - action["inputs"].keys()
+    assert not unknown, unknown
+    known = {f"inputs.{name}": str(one.get("default", "")) for name, one in action["inputs"].items()}
+    known |= {f"inputs.{name}": text for name, text in inputs.items()}
+    known |= {"github.action_path": str(ACTION.parent), "github.token": "no-token"}
+    played, summary = Played(), folder / "summary.md"
+    for number, step in enumerate(action["runs"]["steps"]):
+        assert step["shell"] == "bash"
+        assert "${{" not in step["run"], "what people wrote must not become a script"
+        script, output = folder / f"step-{number}.sh", folder / f"output-{number}"
+        script.write_text(step["run"])
+        output.touch()
+        stated = {name: _evaluated(str(text), known) for name, text in step["env"].items()}
+        files = {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "RUNNER_TEMP": str(folder)}
+        job = environment(folder, GITHUB_ACTIONS="true", **files, **env) | stated
+        done = _run(["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)], folder, job)
+        played.said += done.stdout + done.stderr
+        outputs = dict(line.split("=", 1) for line in output.read_text().splitlines())
+        if name := step.get("id"):
+            played.outputs[name] = outputs
+            known |= {f"steps.{name}.outputs.{key}": text for key, text in outputs.items()}
+        if done.returncode:
+            played.code = done.returncode
+            break
+    played.summary = summary.read_text() if summary.exists() else ""
+    return played
+
+
+def _evaluated(text: str, known: Mapping[str, str]) -> str:
+    return EXPRESSION.sub(lambda found: known[found[1]], text)
+
+
+def play_template(folder: Path, **env: str) -> Played:
+    """As a GitLab runner does: the lines of the script in one shell that stops at the first failure."""
+    job: dict[str, Any] = yaml.safe_load(TEMPLATE.read_text())[".threewalls"]
+    script = "set -eo pipefail\n" + "\n".join(job["script"]) + "\n"
+    done = _run(["bash", "-c", script], folder, environment(folder, **{**job["variables"], **env}))
+    return Played(done.returncode, done.stdout + done.stderr)
+
+
+def _run(command: list[str], folder: Path, env: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, cwd=folder, env=dict(env), capture_output=True, text=True, timeout=SECONDS, check=False
+    )

@@ -1,0 +1,157 @@
+"""The action for GitHub and the template for GitLab: valid, and played as jobs against real servers."""
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.client.ci_files import ACTION, TEMPLATE, play_action, play_template
+from tests.client.commands import threewalls
+from tests.embedded.processes import Running
+from tests.services import github_server, gitlab_server
+from tests.services.github_server import APP, FORK, PERSON, running_github
+from tests.services.gitlab_server import JOB, OWN, running_gitlab
+from tests.training_logs import training_log
+
+
+@pytest.mark.parametrize(
+    ("file", "options"),
+    [
+        (ACTION, ["--builtin-schema", "vendor.github-actions"]),
+        (TEMPLATE, ["--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else "",
+)
+def test_the_file_is_valid(file: Path, options: list[str]) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", *options, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def logs(folder: Path, *names: str) -> None:
+    """Logs of a run that nobody uploaded before."""
+    (folder / "logs").mkdir()
+    for number, name in enumerate(names):
+        mark = f"INFO: {uuid.uuid4()}\n".encode()
+        (folder / "logs" / name).write_bytes(mark + training_log(50, 400 + 20 * number))
+
+
+def github_job(folder: Path, base: str) -> dict[str, str]:
+    event = folder / "event.json"
+    event.write_text(json.dumps({"pull_request": {"number": 12, "head": {"sha": github_server.HEAD, "ref": "faster"}}}))
+    return {
+        "GITHUB_API_URL": base, "GITHUB_EVENT_PATH": str(event), "GITHUB_REPOSITORY": github_server.REPOSITORY,
+        "GITHUB_REF": "refs/pull/12/merge", "GITHUB_SHA": "0" * 40, "GITHUB_RUN_ID": uuid.uuid4().hex[:8],
+        "GITHUB_SERVER_URL": "https://github.com", "GITHUB_HEAD_REF": "faster", "GITHUB_EVENT_NAME": "pull_request",
+    }  # fmt: skip
+
+
+def inputs(server: Running, **more: str) -> dict[str, str]:
+    project = f"ci-{uuid.uuid4().hex[:8]}"
+    return {"url": server.address, "token": "", "logs": "logs/*.log", "project": project, "github-token": APP, **more}
+
+
+def test_a_first_run_on_github_is_a_comment_and_a_neutral_check_and_fails_nobody(
+    server: Running, tmp_path: Path
+) -> None:
+    logs(tmp_path, "rank 0.log")
+    evil = '$(touch pwned) `touch pwned` "; touch pwned #'
+    with running_github() as forge:
+        job = github_job(tmp_path, forge.base)
+        said = inputs(server, name=evil, set=f"container={evil}\ngpu=H100", wait="60")
+        played = play_action(tmp_path, said, **job)
+        again = play_action(tmp_path, said, **job)
+        assert forge.wrong == []
+    assert played.code == 0, played.said
+    assert played.outputs["report"]["exit-code"] == "4", played.said
+    run = played.outputs["upload"]["run"]
+    assert played.outputs["upload"]["url"] == f"{server.address}/runs/{run}"
+    assert not (tmp_path / "pwned").exists()
+    assert (forge.checks[0]["conclusion"], forge.checks[0]["head_sha"]) == ("neutral", github_server.HEAD)
+    assert forge.comments[0]["body"].splitlines()[1].startswith("**◌ no baseline")
+    assert played.summary.startswith("**◌ no baseline")
+    assert again.outputs["upload"]["run"] == run, "the same job again is the same run"
+    assert (len(forge.comments), len(forge.checks)) == (1, 1)
+
+
+def test_the_exit_codes_that_fail_the_job_are_the_users_choice(server: Running, tmp_path: Path) -> None:
+    logs(tmp_path, "a.log")
+    with running_github() as forge:
+        strict = inputs(server, **{"fail-on": "1 3 4 5", "comment": "false", "key": "nightly", "wait": "60"})
+        played = play_action(tmp_path, strict, **github_job(tmp_path, forge.base))
+    assert (played.code, forge.comments) == (4, [])
+    assert [one["name"] for one in forge.checks] == ["threewalls (nightly)"]
+
+
+@pytest.mark.parametrize("token", [FORK, "ghs_expired"])
+def test_a_job_that_may_not_write_still_has_its_result(server: Running, tmp_path: Path, token: str) -> None:
+    logs(tmp_path, "a.log")
+    with running_github() as forge:
+        job = github_job(tmp_path, forge.base)
+        played = play_action(tmp_path, inputs(server, **{"github-token": token, "wait": "60"}), **job)
+    assert (played.code, played.outputs["report"]["exit-code"]) == (0, "4")
+    assert played.said.count("::warning title=Threewalls::") == 2
+    assert token not in played.said
+    assert played.summary.startswith("**◌ no baseline")
+
+
+def test_a_missing_log_fails_the_job_before_anything_is_said(server: Running, tmp_path: Path) -> None:
+    with running_github() as forge:
+        played = play_action(tmp_path, inputs(server), **github_job(tmp_path, forge.base))
+    assert played.code == 2, played.said
+    assert forge.asked == []
+
+
+def gitlab_job(server: Running, base: str, token: str) -> dict[str, str]:
+    own = {"CI_JOB_TOKEN": JOB} if token == JOB else {"CI_JOB_TOKEN": JOB, "GITLAB_TOKEN": token}
+    return {
+        "THREEWALLS_URL": server.address, "THREEWALLS_PROJECT": f"ci-{uuid.uuid4().hex[:8]}",
+        "THREEWALLS_LOGS": "logs/*.log", "THREEWALLS_WAIT": "60", "GITLAB_CI": "true", "CI_API_V4_URL": base,
+        "CI_PROJECT_ID": str(gitlab_server.PROJECT), "CI_MERGE_REQUEST_IID": str(gitlab_server.CHANGE),
+        "CI_MERGE_REQUEST_PROJECT_ID": str(gitlab_server.PROJECT), "CI_COMMIT_SHA": gitlab_server.HEAD,
+        "CI_PIPELINE_ID": str(gitlab_server.PIPELINE), "CI_JOB_ID": uuid.uuid4().hex[:8], **own,
+    }  # fmt: skip
+
+
+def test_a_first_run_on_gitlab_is_a_note_and_a_status_that_is_not_green(server: Running, tmp_path: Path) -> None:
+    logs(tmp_path, "a.log")
+    with running_gitlab() as forge:
+        played = play_template(tmp_path, **gitlab_job(server, forge.base, OWN))
+        assert forge.wrong == []
+    assert played.code == 4, played.said
+    assert [one["state"] for one in forge.statuses.values()] == ["skipped"]
+    assert forge.notes[0]["body"].splitlines()[1].startswith("**◌ no baseline")
+
+
+def test_with_the_token_of_the_job_alone_gitlab_shows_the_result_in_the_job(server: Running, tmp_path: Path) -> None:
+    logs(tmp_path, "a.log")
+    with running_gitlab() as forge:
+        played = play_template(tmp_path, **gitlab_job(server, forge.base, JOB))
+    assert (played.code, forge.notes, forge.statuses) == (4, [], {})
+    assert "project access token with the scope api" in played.said
+
+
+def test_several_runs_of_a_job_are_one_comment_with_a_table(server: Running, tmp_path: Path) -> None:
+    logs(tmp_path, "a.log", "b.log")
+    project = {"THREEWALLS_PROJECT": f"ci-{uuid.uuid4().hex[:8]}"}
+    runs = []
+    for name, gpu in (("a.log", "H100"), ("b.log", "B200")):
+        words = ("upload", "--json", "--no-ci", f"--set=gpu={gpu}", str(tmp_path / "logs" / name))
+        runs.append(str(threewalls(server.address, tmp_path, *words, **project).document["id"]))
+    with running_github() as forge:
+        env = github_job(tmp_path, forge.base) | {"GITHUB_TOKEN": PERSON, "GITHUB_STEP_SUMMARY": ""}
+        done = threewalls(server.address, tmp_path, "report", *runs, "--wait=60", "--github", **env)
+        assert forge.wrong == []
+    assert done.code == 4, done.out + done.err
+    body = forge.comments[0]["body"].splitlines()
+    assert body[1] == "**No verdict to act on: 2 neutral**"
+    assert [line.split("(run ")[1].split(")")[0] for line in body if line.startswith("| [")] == runs
+    assert [one["state"] for one in forge.statuses] == ["pending"]
+
+
+def test_without_a_token_or_a_repository_nothing_is_waited_for(server: Running, tmp_path: Path) -> None:
+    done = threewalls(server.address, tmp_path, "report", "1", "--github", "--wait=60")
+    assert (done.code, "State the repository" in done.err) == (2, True)
