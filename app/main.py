@@ -23,6 +23,8 @@ from app.history.routes import router as history_pages
 from app.leaderboards.api import router as leaderboards_api
 from app.leaderboards.routes import router as leaderboard_pages
 from app.members.api import router as members_api
+from app.members.people_api import router as people_api
+from app.members.people_routes import router as people_pages
 from app.members.routes import router as members_pages
 from app.overview.routes import router as overview_pages
 from app.planner.api import router as plan_api
@@ -108,6 +110,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         decision_api,
         projects_api,
         members_api,
+        people_api,
         history_api,
         leaderboards_api,
         regressions_api,
@@ -133,6 +136,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         playbook_pages,
         projects_pages,
         members_pages,
+        people_pages,
         upgrade_pages,
         history_pages,
         regressions_pages,

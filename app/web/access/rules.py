@@ -225,6 +225,19 @@ RULES: Mapping[str, Rule] = {
         ),
         _of(_MANAGE, "project"),
     ),
+    # People and what they changed
+    **dict.fromkeys(
+        (
+            "GET /settings/users",
+            "POST /settings/users",
+            "POST /settings/users/{user_id}",
+            "GET /api/v1/users",
+            "POST /api/v1/users",
+            "PATCH /api/v1/users/{user_id}",
+            "POST /api/v1/users/{user_id}/password",
+        ),
+        _ADMINISTER,
+    ),
     # Settings
     "GET /settings/projects/{slug}": _of(_READ, "project"),
     "POST /settings/projects/{slug}": _of(_MANAGE, "project"),

@@ -1,0 +1,108 @@
+"""`/api/v1/users`: the people of the service, for administrators."""
+
+from datetime import datetime
+from typing import Annotated, Self
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse
+
+from app.domain.access.roles import Role
+from app.members import people
+from app.members.api import LARGEST_ID
+from app.members.signed import signed
+from app.storage.members import roles_by_user
+from app.storage.people import list_users
+from app.storage.users import User
+from app.web.dependencies import AppEngine, ReadSession
+from app.web.problems import documented
+
+router = APIRouter(prefix="/api/v1/users", tags=["access"])
+UserId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Of the account.")]
+
+
+class UserOut(BaseModel):
+    id: int
+    name: str
+    email: str
+    administrator: bool
+    disabled: bool
+    must_change_password: bool
+    comes_by: str = Field(description="The identity provider; empty for one with a password here.")
+    roles: dict[str, Role] = Field(description="By project. An administrator needs none.")
+    created_at: datetime
+    last_login_at: datetime | None = Field(description="null: never.")
+    disabled_at: datetime | None
+
+    @classmethod
+    def of(cls, user: User, roles: list[tuple[str, Role]]) -> Self:
+        return cls(
+            id=user.id, name=user.name, email=user.email, administrator=user.administrator,
+            disabled=user.disabled_at is not None, must_change_password=user.must_change_password,
+            comes_by=user.comes_by, roles=dict(roles), created_at=user.created_at, last_login_at=user.last_login_at,
+            disabled_at=user.disabled_at,
+        )  # fmt: skip
+
+
+class UserMade(UserOut):
+    password: str = Field(description="For the first log-in, where another one must be chosen. Shown nowhere else.")
+
+
+class UserList(BaseModel):
+    items: list[UserOut]
+
+
+class NewUser(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=100, description="By which the person logs in.")
+    email: str = Field("", max_length=300)
+    administrator: bool = Field(False, description="May do everything, in every project.")
+    author: str = Field("", max_length=100, description="Who makes it, where nobody is logged in.")
+
+
+class UserChange(BaseModel):
+    """What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    administrator: bool | None = None
+    disabled: bool | None = Field(None, description="May do nothing any more, and is logged out at once.")
+    author: str = Field("", max_length=100, description="Who changes it, where nobody is logged in.")
+
+
+@router.get("")
+def read_users(session: ReadSession) -> UserList:
+    """Everybody who has an account, also those who are disabled."""
+    roles = roles_by_user(session)
+    return UserList(items=[UserOut.of(user, roles.get(user.id, [])) for user in list_users(session)])
+
+
+@router.post("", status_code=201, responses=documented(409, 422), response_model=UserMade)
+def create_user(engine: AppEngine, body: NewUser) -> JSONResponse:
+    """Make an account. The answer is the only place where its first password is shown."""
+    user, password = people.add_person(
+        engine, name=body.name, email=body.email, administrator=body.administrator, by=signed(body.author)
+    )
+    return _made(UserOut.of(user, []), password, 201)
+
+
+@router.patch("/{user_id}", responses=documented(404, 409, 422))
+def change_user(engine: AppEngine, session: ReadSession, user_id: UserId, change: UserChange) -> UserOut:
+    """Disable an account or enable it, make it an administrator's or not. The last administrator stays one."""
+    user = people.change_person(
+        engine, user_id, administrator=change.administrator, disabled=change.disabled, by=signed(change.author)
+    )
+    return UserOut.of(user, roles_by_user(session).get(user.id, []))
+
+
+@router.post("/{user_id}/password", responses=documented(404, 422), response_model=UserMade)
+def reset_password(engine: AppEngine, session: ReadSession, user_id: UserId) -> JSONResponse:
+    """Give an account a new first password; it is logged out everywhere."""
+    user, password = people.reset_password(engine, user_id, by=signed())
+    return _made(UserOut.of(user, roles_by_user(session).get(user.id, [])), password, 200)
+
+
+def _made(user: UserOut, password: str, status: int) -> JSONResponse:
+    made = UserMade(**user.model_dump(), password=password)
+    return JSONResponse(made.model_dump(mode="json"), status, {"Cache-Control": "no-store"})
