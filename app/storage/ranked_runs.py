@@ -28,7 +28,8 @@ _RANKED = (
 _RUNS: Select[Any] = (
     select(*_RANKED)  # type: ignore[call-overload]
     .where(
-        col(RunRow.project_id) == bindparam("project_id"),
+        # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
+        col(RunRow.project_id) + 0 == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.status).in_(("ready", "failed")),
         col(RunRow.reception) != "receiving",
@@ -39,7 +40,7 @@ _MISSING: Select[Any] = (
     select(AvailabilityRow.run_id, AvailabilityRow.dispatcher)  # type: ignore[call-overload]
     .join(RunRow, col(RunRow.id) == AvailabilityRow.run_id)
     .where(
-        # As a sum, so that SQLite looks the few runs of the stack up, and not all of the project.
+        # As above.
         col(RunRow.project_id) + 0 == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(AvailabilityRow.available).is_(False),
