@@ -1,0 +1,98 @@
+"""A shell script that plays a CI job against a real service with log-ins: uploads, verdicts, an outage, `sync`."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+
+from app.client.upload import PIECE_BYTES
+from app.domain.access.roles import Scope
+from app.settings import Settings
+from app.storage import tokens, users
+from app.storage.database import make_engine, migrate, transaction
+from tests.builders import make_project
+from tests.embedded.processes import wait_for
+from tests.training_logs import training_log
+
+SCRIPT = Path(__file__).with_name("ci_job.sh")
+
+
+def prepare(data: Path) -> str:
+    """A database with an administrator, so that everybody logs in, and a token of the project `moe`."""
+    settings = Settings(data_dir=data)
+    data.mkdir()
+    migrate(settings)
+    engine = make_engine(settings)
+    with transaction(engine) as session:
+        users.create_user(session, "mara", by="test", password="correct horse battery", administrator=True)
+        project = make_project(session, "moe")
+        scopes = (Scope.UPLOAD, Scope.READ)
+        _, token = tokens.make_token(session, project_id=project.id or 0, name="ci", scopes=scopes, by="test")
+    engine.dispose()
+    return token
+
+
+def write_logs(folder: Path) -> None:
+    folder.mkdir()
+    for number in range(1, 13):
+        log = training_log(step_time_ms=400 + 0.3 * (number * 7 % 5))
+        (folder / f"main-{number}.log").write_bytes(log)
+    (folder / "slow.log").write_bytes(training_log(step_time_ms=440))
+    (folder / "long.log").write_bytes(training_log(step_time_ms=400.2, noise_bytes=PIECE_BYTES * 2))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def service_commands(folder: Path, port: int) -> tuple[str, str]:
+    """How the script kills the service, and how it starts it and waits until it answers."""
+    address = f"http://127.0.0.1:{port}"
+    started = f"{sys.executable} -m app.cli serve --data {folder}/data --port {port}"
+    back = (
+        f"setsid {started} > {folder}/service.txt 2>&1 & echo $! > {folder}/pid; "
+        f"until curl -sf {address}/healthz > /dev/null; do kill -0 $(cat {folder}/pid) || exit 1; sleep 0.1; done"
+    )
+    return f"sleep 0.6; kill -9 -- -$(cat {folder}/pid)", back
+
+
+def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Path) -> None:
+    token, port = prepare(tmp_path / "data"), free_port()
+    write_logs(tmp_path / "logs")
+    outage, back = service_commands(tmp_path, port)
+    (tmp_path / "home").mkdir()
+    address = f"http://127.0.0.1:{port}"
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path / "home"),
+        "THREEWALLS_URL": address, "THREEWALLS_TOKEN": token, "LOGS": str(tmp_path / "logs"),
+        "OUTAGE": outage, "BACK": back, "THREEWALLS_SWEEP_SECONDS": "1",
+    }  # fmt: skip
+    try:
+        subprocess.run(["bash", "-c", back], env=env, check=True, timeout=60)
+        done = subprocess.run(
+            [SCRIPT], env=env, cwd=tmp_path / "home", timeout=150, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        assert token not in done.stdout
+        headers = {"Authorization": f"Bearer {token}"}
+
+        def runs() -> list[dict[str, object]]:
+            params = {"page_size": 100}
+            found: list[dict[str, object]] = httpx2.get(
+                f"{address}/api/v1/runs", params=params, headers=headers, timeout=60
+            ).json()["items"]
+            return found
+
+        assert len(runs()) == 12 + 2 + 3 + 1, "each upload is one run, however often it was sent"
+        wait_for(lambda: {run["status"] for run in runs()} == {"ready"}, "all runs to be read")
+        assert {run["project"] for run in runs()} == {"moe"}
+        assert (tmp_path / "home/comment.md").read_text().startswith("**")
+    finally:
+        subprocess.run(["bash", "-c", f"kill -9 -- -$(cat {tmp_path}/pid)"], check=False, timeout=10)
