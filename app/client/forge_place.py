@@ -138,7 +138,7 @@ def _checked(text: str) -> str:
     except ValueError:
         valid = False
     if not valid or parts.username is not None or parts.password is not None:
-        raise UsageError(f"{text!r} is no address of a forge: --forge-url https://git.example.org, without a password.")
+        raise UsageError("The forge's address is none: write --forge-url https://git.example.org, without a password.")
     return url
 
 

@@ -8,6 +8,9 @@ from app.domain.badges.key import badge_key
 from app.history.stacks import Stack
 from app.storage.tables import ProjectRow
 
+_SHORT = 16
+"""Digits of a stack's key in the link, which no other stack begins with."""
+
 
 @dataclass(frozen=True, slots=True)
 class StackBadge:
@@ -29,7 +32,7 @@ class BadgeOffer:
 def badge_offer(session: Session, stack: Stack, base_url: str) -> BadgeOffer:
     project = session.get_one(ProjectRow, stack.project_id)
     query = "" if project.public else f"?key={badge_key(project.badge_secret, stack.stack_key)}"
-    history = f"{base_url}/history/{stack.stack_key}"
+    history = f"{base_url}/history/{stack.stack_key[:_SHORT]}"
     made = []
     for name, file in (("Verdict", "verdict"), ("Step time", "step-time")):
         path = f"/badges/{stack.stack_key}/{file}.svg{query}"

@@ -44,9 +44,8 @@ def svg(badge: Badge) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" aria-label={spoken}>'
         f"<title>{escape(f'{label}: {value}')}</title>"
-        f'<clipPath id="r"><rect width="{left + right}" height="20" rx="4"/></clipPath>'
-        f'<g clip-path="url(#r)"><rect width="{left}" height="20" fill="{_LABEL}"/>'
-        f'<rect x="{left}" width="{right}" height="20" fill="{colour}"/></g>'
+        f'<rect width="{left + right}" height="20" rx="4" fill="{colour}"/>'
+        f'<path d="M4 0h{left - 4}v20H4a4 4 0 0 1-4-4V4a4 4 0 0 1 4-4z" fill="{_LABEL}"/>'
         f'<rect x="0.5" y="0.5" width="{left + right - 1}" height="19" rx="3.5" fill="none" stroke="#fff" '
         'stroke-opacity="0.3"/>'
         f'<g fill="#fff" font-family="{_FONT}" font-size="11" text-rendering="geometricPrecision">'
