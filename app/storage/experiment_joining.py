@@ -122,7 +122,7 @@ def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Seque
     has_runs = (
         select(ExperimentRunRow.experiment_id)  # type: ignore[call-overload]
         .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
-        .where(col(RunRow.project_id) == project_id, col(RunRow.stack_key) == stack_key)
+        .where(col(RunRow.project_id) + 0 == project_id, col(RunRow.stack_key) == stack_key)  # by the stack's index
     )
     for experiment_id in session.execute(has_runs.distinct()).scalars():
         found.setdefault(experiment_id, set())
