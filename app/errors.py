@@ -6,12 +6,14 @@ ThreewallsError
 │   ├── EmptyUpload
 │   ├── NotALog              binary data, or an archive instead of a text
 │   ├── TooLarge             over a size limit, also after decompression
+│   │   └── OverQuota        of what the files of a project may take
 │   ├── BrokenCompression
 │   └── InvalidMetadata      carries one FieldError a field
 ├── InvalidChange            a change of something that is there already, refused; one FieldError a field
 ├── InvalidQuery             a filter or a page number that means nothing
 ├── NotFound
 ├── NotAllowed               who asks may not do it there
+├── TooManyRuns              more than a project may begin within 24 hours
 ├── Conflict                 the same Idempotency-Key with another content
 │   ├── OffsetConflict       a piece of a log that does not go on where what is held ends
 │   ├── EditConflict         somebody else changed it since it was read
@@ -61,6 +63,10 @@ class TooLarge(InvalidUpload):
     title = "The upload is too large"
 
 
+class OverQuota(TooLarge):
+    title = "The project's quota is used up"
+
+
 class BrokenCompression(InvalidUpload):
     title = "The compressed file cannot be read"
 
@@ -83,6 +89,16 @@ class NotFound(ThreewallsError):
 
 class NotAllowed(ThreewallsError):
     title = "Not allowed"
+
+
+class TooManyRuns(ThreewallsError):
+    """`retry_after`: seconds until the next one may begin."""
+
+    title = "The project's quota of runs is used up"
+
+    def __init__(self, detail: str, retry_after: int) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
 
 
 class Conflict(ThreewallsError):

@@ -30,6 +30,7 @@ from app.settings import Settings
 from app.storage import object_records
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles, StagedFile
+from app.storage.quotas import check_room
 from app.storage.run_work import ask_to_read, rested_at
 from app.storage.tables import RunFileRow, RunRow, SegmentRow, utc_now
 
@@ -137,12 +138,14 @@ def _append(
     """Also says whether a worker is to be rung for now."""
     with read_session(engine) as session:
         held = _held(session, run_id, piece.name)
+        project_id = session.get_one(RunRow, run_id).project_id
     _check_offset(held, piece)
     with _staged(log_files, settings, held, piece) as new:
         if new is None:
             with transaction(engine, durable=True) as session:
                 return _news(session, settings, run_id, piece, held, new_bytes=0)
         with transaction(engine) as session:
+            check_room(session, settings, project_id, new.added_bytes, new_run=False)
             # What it takes the place of stays for a while, for whoever reads it just now.
             noted = object_records.about_to_put(session, [new.key, *held.keys[new.keeps :]])
         with forgotten_on_failure(engine, log_files, [new.key], noted):
@@ -151,6 +154,7 @@ def _append(
                 session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time changes a run
                 if _held(session, run_id, piece.name) != held:
                     raise _OvertakenError
+                check_room(session, settings, project_id, new.added_bytes, new_run=False)
                 _write_segment(session, run_id, held, new)
                 return _news(session, settings, run_id, piece, held, new_bytes=new.added_bytes)
 

@@ -29,6 +29,7 @@ from app.settings import Settings
 from app.storage import object_records
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles, StagedFile
+from app.storage.quotas import check_room, check_room_in
 from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, utc_now
 
 log = structlog.get_logger(__name__)
@@ -92,7 +93,9 @@ def accept_upload(
     complete: bool | None = None,
     into: IntoProject = as_stated,
 ) -> Accepted:
-    """Check, store and acknowledge one upload. Raises InvalidUpload, Conflict or Unavailable, and then nothing is kept.
+    """Check, store and acknowledge one upload.
+
+    Raises InvalidUpload, TooManyRuns, Conflict or Unavailable, and then nothing is kept.
 
     The same content in the same project is the same run, and so is the same `idempotency_key`; that key with another
     content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come (`append.py`): such a
@@ -114,12 +117,14 @@ def accept_upload(
         keys = [file.key for file in staged]
         with transaction(engine) as session:
             known = _find(session, project, row.content_key, idempotency_key)
+            if known is None:
+                check_room_in(session, settings, project, _bytes_of(staged))
             noted = object_records.about_to_put(session, keys) if known is None else utc_now()
         if known is None:
             with forgotten_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)
-                known = _insert(engine, project, row, staged)
+                known = _insert(engine, settings, project, row, staged)
     if known.created:
         log.info("run_received", run_id=known.run_id, project=project, files=len(files), open=is_open)
         enqueue(PROCESS_RUN, known.run_id)
@@ -262,10 +267,17 @@ def _name_from_files(staged: Sequence[Staged]) -> str:
     return name or "run"
 
 
-def _insert(engine: Engine, project: str, row: RunRow, staged: Sequence[Staged]) -> Accepted:
+def _bytes_of(staged: Sequence[Staged]) -> int:
+    return sum(file.file.stored.size_bytes for file in staged)
+
+
+def _insert(engine: Engine, settings: Settings, project: str, row: RunRow, staged: Sequence[Staged]) -> Accepted:
     """Commit the run and its files, or find the one that another request committed in the same moment."""
     with transaction(engine, durable=True) as session:
         row.project_id = project_id(session, project)
+        if known := _find(session, project, row.content_key, row.idempotency_key):
+            return known  # another request was faster: what is there needs no room
+        check_room(session, settings, row.project_id, _bytes_of(staged), new_run=True)
         try:
             with session.begin_nested():
                 session.add(row)

@@ -24,6 +24,7 @@ STATUS: Mapping[type[ThreewallsError], int] = {
     errors.InvalidQuery: 422,
     errors.NotAllowed: 403,
     errors.NotFound: 404,
+    errors.TooManyRuns: 429,
     errors.Conflict: 409,
     errors.Unavailable: 503,
 }
@@ -77,6 +78,8 @@ async def _our_error(request: Request, error: Exception) -> Response:
     response = answer(request, status, error.title, error.detail, error.errors, offset=offset)
     if status == 503:
         response.headers["Retry-After"] = "30"
+    if isinstance(error, errors.TooManyRuns):
+        response.headers["Retry-After"] = str(error.retry_after)
     return response
 
 
