@@ -32,10 +32,10 @@ from app.planner.routes import router as plan_pages
 from app.playbook.api import router as rules_api
 from app.playbook.routes import router as playbook_pages
 from app.projects.api import router as projects_api
-from app.projects.routes import router as projects_pages
-from app.recommendations.advise import first_suggestion
 from app.projects.quota_api import router as quota_api
 from app.projects.quota_routes import router as quota_pages
+from app.projects.routes import router as projects_pages
+from app.recommendations.advise import first_suggestion
 from app.recommendations.api import router as suggestions_api
 from app.recommendations.routes import router as suggestion_pages
 from app.references.api import router as references_api
@@ -111,9 +111,10 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         amend_api,
         decision_api,
         projects_api,
+        quota_api,
         members_api,
         people_api,
-        quota_api,
+        notifications_api,
         history_api,
         leaderboards_api,
         regressions_api,
@@ -138,10 +139,10 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         journey_pages,
         playbook_pages,
         projects_pages,
+        quota_pages,
         members_pages,
         people_pages,
         upgrade_pages,
-        quota_pages,
         history_pages,
         regressions_pages,
         leaderboard_pages,
