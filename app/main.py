@@ -8,6 +8,8 @@ from fastapi import FastAPI
 
 from app.access.routes import router as access_pages
 from app.access.whoami_api import router as whoami_api
+from app.auditing.api import router as audit_api
+from app.auditing.routes import router as audit_pages
 from app.badges.routes import router as badges
 from app.compare.api import router as compare_api
 from app.compare.routes import router as compare_pages
@@ -26,6 +28,8 @@ from app.members.api import router as members_api
 from app.members.people_api import router as people_api
 from app.members.people_routes import router as people_pages
 from app.members.routes import router as members_pages
+from app.notifications.api import router as notifications_api
+from app.notifications.routes import router as notification_pages
 from app.overview.routes import router as overview_pages
 from app.planner.api import router as plan_api
 from app.planner.routes import router as plan_pages
@@ -114,6 +118,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         quota_api,
         members_api,
         people_api,
+        audit_api,
         notifications_api,
         history_api,
         leaderboards_api,
@@ -142,6 +147,8 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         quota_pages,
         members_pages,
         people_pages,
+        audit_pages,
+        notification_pages,
         upgrade_pages,
         history_pages,
         regressions_pages,

@@ -11,6 +11,7 @@ from kombu.entity import Queue
 from app.settings import Settings, get_settings
 
 __all__ = [
+    "DELIVER",
     "JUDGE_STACK",
     "PROCESS_RUN",
     "RECOMPUTE",
@@ -26,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 PROCESS_RUN = "threewalls.process_run"
 JUDGE_STACK = "threewalls.judge_stack"
+DELIVER = "threewalls.deliver"
 SWEEP = "threewalls.sweep"
 RECOMPUTE = "threewalls.recompute"
 QUEUE = "threewalls"

@@ -86,6 +86,19 @@ class Settings(BaseSettings):
     t_idle: float = Field(0.10, gt=0, lt=1, description="GPU idle time from which it is a wall, over the step.")
     t_headroom: float = Field(0.10, gt=0, lt=1, description="Free share of the GPU's memory below which it is tight.")
     t_noise: float = Field(0.01, gt=0, lt=1, description="Difference of step time that counts as noise.")
+    allow_private_targets: str = Field(
+        "",
+        description="Private networks that notifications may reach, by commas, at any port. Empty: none.",
+    )
+    smtp_host: str = Field("", description="Mail server for notifications by e-mail. Empty: none are sent.")
+    smtp_port: int = Field(587, gt=0, lt=65536, description="Port of the mail server.")
+    smtp_security: Literal["starttls", "tls", "none"] = Field(
+        "starttls",
+        description="How the connection to the mail server is encrypted: starttls, tls from its first byte, or none.",
+    )
+    smtp_user: str = Field("", description="Log-in name at the mail server. Empty: no log-in.")
+    smtp_password: str = Field("", description="Password at the mail server.")
+    smtp_from: str = Field("threewalls@localhost", description="Sender of the mails: a mailbox.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["json", "console"] = Field("console", description="Shape of the service's own log lines.")
 
@@ -108,6 +121,16 @@ class Settings(BaseSettings):
                 ip_network(network)
             except ValueError as error:
                 raise ValueError(f"THREEWALLS_TRUSTED_PROXIES: {error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _targets_are_networks(self) -> Self:
+        try:
+            for network in self.allow_private_targets.split(","):
+                if network.strip():
+                    ip_network(network.strip())
+        except ValueError as error:
+            raise ValueError(f"THREEWALLS_ALLOW_PRIVATE_TARGETS: {error}") from None
         return self
 
     @property

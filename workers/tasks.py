@@ -7,14 +7,15 @@ from celery import Celery
 from sqlalchemy import Engine
 
 from app import queue
+from app.notifications import deliver
 from app.playbook import firings
-from app.queue import JUDGE_STACK, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
+from app.queue import DELIVER, JUDGE_STACK, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.regressions import judge
 from app.regressions.costs import refresh_costs
 from app.runs import append, claims, recompute
 from app.runs.summarise import summarise_run
 from app.settings import get_settings
-from app.storage import object_records, ranking, stack_work
+from app.storage import delivery_work, object_records, ranking, stack_work
 from app.storage.database import make_engine, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import utc_now
@@ -25,6 +26,7 @@ _FORGET_SECONDS = 3600
 def register(app: Celery) -> None:
     app.task(process_run, name=PROCESS_RUN)
     app.task(judge_stack, name=JUDGE_STACK)
+    app.task(deliver_one, name=DELIVER)
     app.task(sweep, name=SWEEP)
     app.task(recompute_next, name=RECOMPUTE)
 
@@ -34,11 +36,18 @@ def process_run(run_id: int) -> None:
     summarise_run(_engine(), _log_files(), get_settings(), run_id)
     judge.judge_run(_engine(), get_settings(), run_id)
     firings.ask_rules(_engine(), get_settings(), run_id)
+    delivery_work.call_due(_engine())
 
 
 def judge_stack(work_id: int) -> None:
     """Judge what waits of one stack."""
     judge.judge_stack(_engine(), get_settings(), work_id)
+    delivery_work.call_due(_engine())
+
+
+def deliver_one(delivery_id: int) -> None:
+    """Send one message."""
+    deliver.deliver(_engine(), get_settings(), delivery_id)
 
 
 def sweep() -> None:
@@ -51,6 +60,7 @@ def sweep() -> None:
         enqueue(PROCESS_RUN, run_id)
     for work_id in stacks:
         enqueue(JUDGE_STACK, work_id)
+    delivery_work.call_due(_engine())
     if _ask_for_old():
         enqueue(RECOMPUTE)
     firings.ask_next_runs(_engine(), get_settings())

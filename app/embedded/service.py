@@ -18,7 +18,7 @@ from app.errors import Unavailable
 from app.main import create_app
 from app.runs import claims
 from app.settings import Settings, listed
-from app.storage import stack_work
+from app.storage import delivery_work, stack_work
 from app.storage.database import make_engine, migrate, read_session, transaction
 from app.storage.users import has_administrator
 from app.web.access.open_mode import is_loopback
@@ -135,6 +135,7 @@ def _worker(settings: Settings) -> Worker:
         with transaction(engine) as session:
             claims.void_leases(session)
             stack_work.void_leases(session)
+            delivery_work.void_leases(session)
 
     return Worker(
         before_start=void_leases, ring=lambda: queue.enqueue(queue.SWEEP), ring_seconds=settings.sweep_seconds

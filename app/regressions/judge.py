@@ -25,6 +25,7 @@ from app.storage import json_column, ranking, stack_work
 from app.storage.database import read_session, transaction
 from app.storage.experiment_joining import follow_experiments
 from app.storage.judging_tables import StackWorkRow
+from app.storage.news import tell_verdicts
 from app.storage.ranking import Ranked
 from app.storage.run_work import Work
 from app.storage.stack_work import ELSEWHERE, EVERYTHING, StackClaim, ask_to_judge
@@ -152,6 +153,7 @@ def _write(session: Session, held: StackClaim, found: Pass) -> tuple[Work | None
     for run_id, document, because in changed:
         put_verdict(session, run_id, document, because, is_first=because == FIRST)
     follow_regressions(session, found.stack, found.judged)
+    tell_verdicts(session, held.project_id, held.stack_key, [(run, document) for run, document, _ in changed])
     ranking.keep(session, found.ranked)
     read_again = [run_id for candidate, _ in found.judged for run_id in candidate.ids]
     follow_experiments(session, held.project_id, held.stack_key, read_again)

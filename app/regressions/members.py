@@ -13,9 +13,18 @@ from app.domain.triage import ACTIVE
 from app.regressions.stack import Candidate
 from app.storage import audit
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow
+from app.storage.news import tell_regression
 from app.storage.slowdown_cost import member_cost
 from app.storage.stack_runs import StackRun
 from app.storage.tables import ProjectRow, utc_now
+
+_NEWS = {
+    "opened": "regression.opened",
+    "joined": "regression.opened",
+    "reopened": "regression.reopened",
+    "proposal_made": "regression.recovered",
+}
+"""What is told of a change, by its action in the record."""
 
 
 @dataclass(slots=True)
@@ -38,6 +47,7 @@ class Members:
     def __init__(self, session: Session, project_id: int, stack_key: str) -> None:
         self._session, self._project_id, self._stack_key = session, project_id, stack_key
         self.of_stack = self._read()
+        self._news: dict[tuple[int, str, str], RegressionRow] = {}
 
     def lock(self) -> None:
         """Until the transaction ends, no other stack of the project opens a regression, and nobody changes these."""
@@ -140,7 +150,7 @@ class Members:
             self._record(regression, "proposal_withdrawn", {"proposal": "fixed"}, {"proposal": ""}, note)
 
     def write(self) -> None:
-        """Costs and the worst change of all regressions of the stack."""
+        """Costs and the worst change of all regressions of the stack, and the news of them with these figures."""
         for member in self.of_stack:
             cost = member_cost(self._session, member.regression, member.row, utc_now())
             member.row.gpu_hours_per_day = cost.gpu_hours_per_day
@@ -150,6 +160,12 @@ class Members:
             regression.gpu_hours_per_day = total_cost([row.gpu_hours_per_day for row in rows])
             regression.worst_delta_pct = max((row.delta_pct for row in rows if row.delta_pct is not None), default=None)
         self._session.flush()
+        for (_, event, note), regression in self._news.items():
+            if regression.state != "invalid":
+                # It is opened once; whatever else happens to it may happen again, for another run.
+                once = event == "regression.opened"
+                tell_regression(self._session, regression, event, "" if once else note, note)
+        self._news.clear()
 
     def _read(self) -> list[Member]:
         rows = self._session.execute(
@@ -218,6 +234,9 @@ class Members:
     ) -> None:
         if changed:
             regression.changed_at = utc_now()
+        if action in _NEWS:
+            told = "" if action == "opened" else note  # its cause stands in the message already
+            self._news[regression.id or 0, _NEWS[action], told] = regression
         audit.record(
             self._session, who=audit.SERVICE, subject="regression", subject_id=regression.id or 0, action=action,
             project_id=self._project_id, before=before, after=after, note=note,

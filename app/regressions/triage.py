@@ -20,7 +20,9 @@ from app.errors import EditConflict, FieldError, InvalidChange, NotFound
 from app.queue import JUDGE_STACK, enqueue
 from app.storage import audit, decisions
 from app.storage.database import transaction
+from app.storage.delivery_work import call_due
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow
+from app.storage.news import tell_regression
 from app.storage.run_records import aware
 from app.storage.stack_work import ask_to_judge
 from app.storage.tables import RunRow, utc_now
@@ -86,6 +88,8 @@ def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> 
     log.info("regressions_changed", ids=[one.id for one in seen], changed=changed)
     for one in sorted(work):
         enqueue(JUDGE_STACK, one)
+    if changed:
+        call_due(engine)
     return changed
 
 
@@ -209,7 +213,16 @@ def _apply(session: Session, row: RegressionRow, change: Change) -> bool:
         note=change.note,
     )
     session.flush()
+    _tell(session, row, change, before.get("state"), after.get("state"))
     return True
+
+
+def _tell(session: Session, row: RegressionRow, change: Change, before: str | None, after: str | None) -> None:
+    """That it is fixed, or open again. Each time is news of its own."""
+    event = "regression.fixed" if after == "fixed" else "regression.reopened"
+    if after == "fixed" or (after == "open" and before not in ACTIVE):
+        said = f"{change.author}: {change.note}" if change.note else f"{change.author} says so."
+        tell_regression(session, row, event, aware(row.changed_at).isoformat(), said)
 
 
 def _wanted(row: RegressionRow, change: Change) -> dict[str, str]:

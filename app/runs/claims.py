@@ -20,6 +20,7 @@ from app.domain.definitions import DEFINITION_VERSION
 from app.settings import Settings
 from app.storage.database import transaction
 from app.storage.definition_progress import has_old_figures
+from app.storage.news import tell_failed
 from app.storage.run_work import REST, is_claimable, is_due
 from app.storage.tables import RunRow, utc_now
 
@@ -76,6 +77,7 @@ def claim(session: Session, run_id: int, settings: Settings) -> Claim | None:
     )
     if parked:
         log.error("run_parked", run_id=run_id, attempts=settings.max_attempts)
+        tell_failed(session, run_id)
     return None
 
 

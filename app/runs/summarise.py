@@ -21,6 +21,7 @@ from app.settings import Settings
 from app.storage import findings, readings, series
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
+from app.storage.news import tell_failed
 from app.storage.tables import AvailabilityRow, RunRow, SeriesRow, utc_now
 
 log = structlog.get_logger(__name__)
@@ -75,6 +76,8 @@ def _write(session: Session, held: Claim, computed: Computed) -> tuple[str | Non
     session.add_all(_availability_rows(held.run_id, computed))
     if computed.found is not None:
         readings.save(session, held.run_id, computed.inputs.read, computed.found)
+    if status == "failed":
+        tell_failed(session, held.run_id)
     log.info(
         "run_processed",
         run_id=held.run_id,
@@ -193,4 +196,7 @@ def _postpone(engine: Engine, held: Claim, *, seconds: float, counts: bool) -> s
 
 def _fail(engine: Engine, held: Claim, reason: str) -> str | None:
     with transaction(engine) as session:
-        return "failed" if claims.finish(session, held, **claims.given_up(reason)) else None
+        if not claims.finish(session, held, **claims.given_up(reason)):
+            return None
+        tell_failed(session, held.run_id)
+        return "failed"

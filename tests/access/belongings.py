@@ -7,6 +7,7 @@ from sqlmodel import Session
 from app.domain.reference_points import published
 from app.storage.decisions import pin, quarantine
 from app.storage.experiment_tables import ExperimentRow
+from app.storage.notice_tables import DeliveryRow, ReceiverRow
 from app.storage.reference_tables import ReferencePointRow
 from app.storage.tables import RunRow
 from app.storage.typed_json import to_json
@@ -22,11 +23,14 @@ class Belongings:
     reference: int
     stack: str
     slug: str
+    receiver: int = 0
+    delivery: int = 0
 
     def params(self) -> dict[str, str]:
         """For the parameters of any address."""
         return {
             "run_id": str(self.run), "regression_id": str(self.regression), "experiment_id": str(self.experiment),
+            "receiver_id": str(self.receiver), "delivery_id": str(self.delivery),
             "number": str(self.reference), "reference_id": str(self.reference), "stack": self.stack, "slug": self.slug,
             "rule": "eo-enable", "position": "0", "hardware": "h100", "family": "qwen3-30b-a3b",
             "user_id": "1", "token_id": "1",
@@ -57,4 +61,19 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
         quarantine(session, made.runs[1], f"{slug}-lead", f"{slug} bad node")
         add_availability(session, made.runs[2], "deepep")
         session.get_one(RunRow, made.runs[2]).tags = [f"{slug}-tag"]
-    return Belongings(made.since, regression, experiment.id or 0, reference.id or 0, made.stack_key, slug)
+    receiver = ReceiverRow(
+        project_id=project, kind="webhook", name=f"{slug}-pager", target=f"https://{slug}.example/hook",
+        secret=f"whsec_{slug}", created_by=f"{slug}-lead",
+    )  # fmt: skip
+    session.add(receiver)
+    session.flush()
+    delivery = DeliveryRow(
+        receiver_id=receiver.id or 0, event="test", cause="test", state="failed", work="",
+        payload={"title": f"{slug} was told", "path": f"/settings/projects/{slug}"},
+    )  # fmt: skip
+    session.add(delivery)
+    session.flush()
+    return Belongings(
+        made.since, regression, experiment.id or 0, reference.id or 0, made.stack_key, slug, receiver.id or 0,
+        delivery.id or 0,
+    )  # fmt: skip

@@ -1,0 +1,148 @@
+"""What is read of receivers and deliveries; no secret is in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import func, select
+from sqlmodel import Session, col
+
+from app.domain.notices.events import Wants
+from app.domain.notices.targets import shown
+from app.notifications.receivers import project_of, receiver_of
+from app.storage.notice_tables import DeliveryRow, ReceiverRow
+from app.storage.run_records import aware
+
+PAGE_SIZE = 50
+STATES = ("waiting", "delivered", "failed")
+State = Literal["waiting", "delivered", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """`target` as it may be shown. `waiting` and `failed` count its deliveries of these states."""
+
+    id: int
+    kind: str
+    name: str
+    target: str
+    wants: Wants
+    enabled: bool
+    created_by: str
+    created_at: datetime
+    waiting: int = 0
+    failed: int = 0
+    delivered_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """`again_at`: when it is tried next; None when it is done, or due. `is_done`: nobody works on it any more."""
+
+    id: int
+    receiver_id: int
+    receiver: str
+    event: str
+    title: str
+    path: str
+    state: str
+    attempts: int
+    answer_status: int | None
+    error: str
+    replay_of: int | None
+    created_at: datetime
+    tried_at: datetime | None
+    delivered_at: datetime | None
+    again_at: datetime | None
+    is_done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPage:
+    items: Sequence[Delivery]
+    total: int
+    page: int
+    page_size: int
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // self.page_size))
+
+    @property
+    def first(self) -> int:
+        return (self.page - 1) * self.page_size + 1 if self.items else 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.items) - 1 if self.items else 0
+
+
+def receivers_of(session: Session, slug: str) -> list[Receiver]:
+    """In the order in which they were added. Raises NotFound."""
+    project = project_of(session, slug)
+    rows = session.execute(
+        select(ReceiverRow).where(col(ReceiverRow.project_id) == project.id).order_by(col(ReceiverRow.id))
+    ).scalars().all()  # fmt: skip
+    counts = _counts(session, [row.id or 0 for row in rows])
+    return [_receiver(row, counts) for row in rows]
+
+
+def one_receiver(session: Session, slug: str, receiver_id: int) -> Receiver:
+    """Raises NotFound."""
+    row = receiver_of(session, slug, receiver_id)
+    return _receiver(row, _counts(session, [receiver_id]))
+
+
+def deliveries_of(
+    session: Session, slug: str, *, receiver_id: int | None = None, state: str = "", page: int = 1,
+    page_size: int = PAGE_SIZE,
+) -> DeliveryPage:  # fmt: skip
+    """The log, newest first. Raises NotFound."""
+    project = project_of(session, slug)
+    conditions = [col(ReceiverRow.project_id) == project.id]
+    if receiver_id is not None:
+        conditions.append(col(DeliveryRow.receiver_id) == receiver_id)
+    if state:
+        conditions.append(col(DeliveryRow.state) == state)
+    joined = col(ReceiverRow.id) == col(DeliveryRow.receiver_id)
+    total = session.execute(select(func.count(col(DeliveryRow.id))).join(ReceiverRow, joined).where(*conditions))
+    rows = session.execute(
+        select(DeliveryRow, ReceiverRow.name)  # type: ignore[call-overload]
+        .join(ReceiverRow, joined)
+        .where(*conditions)
+        .order_by(col(DeliveryRow.id).desc())
+        .limit(page_size)
+        .offset((page - 1) * page_size)
+    )
+    return DeliveryPage([_delivery(row, name) for row, name in rows], total.scalar_one(), page, page_size)
+
+
+def _counts(session: Session, ids: Sequence[int]) -> dict[tuple[int, str], tuple[int, datetime | None]]:
+    rows = session.execute(
+        select(DeliveryRow.receiver_id, DeliveryRow.state, func.count(), func.max(DeliveryRow.delivered_at))  # type: ignore[call-overload]
+        .where(col(DeliveryRow.receiver_id).in_(ids))
+        .group_by(DeliveryRow.receiver_id, DeliveryRow.state)
+    )
+    return {(receiver, state): (count, newest) for receiver, state, count, newest in rows}
+
+
+def _receiver(row: ReceiverRow, counts: dict[tuple[int, str], tuple[int, datetime | None]]) -> Receiver:
+    def of(state: str) -> Any:
+        return counts.get((row.id or 0, state), (0, None))
+
+    newest = of("delivered")[1]
+    return Receiver(
+        row.id or 0, row.kind, row.name, shown(row.kind, row.target), Wants.read(row.rules), row.enabled,
+        row.created_by, aware(row.created_at), of("waiting")[0], of("failed")[0], newest and aware(newest),
+    )  # fmt: skip
+
+
+def _delivery(row: DeliveryRow, receiver: str) -> Delivery:
+    again = row.lease_until if row.work == "waiting" and row.attempts else None
+    return Delivery(
+        row.id or 0, row.receiver_id, receiver, row.event, str(row.payload.get("title", "")),
+        str(row.payload.get("path", "")), row.state, row.attempts, row.answer_status, row.error, row.replay_of,
+        aware(row.created_at), row.tried_at and aware(row.tried_at), row.delivered_at and aware(row.delivered_at),
+        again and aware(again), not row.work,
+    )  # fmt: skip

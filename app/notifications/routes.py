@@ -1,0 +1,238 @@
+"""`/settings/projects/{slug}/notifications`: who is told of a project's news, and what became of each message."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from sqlalchemy import Engine
+from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from app.domain.notices.events import EVENTS
+from app.domain.notices.retries import MOST_ATTEMPTS
+from app.errors import InvalidChange
+from app.notifications.form import ReceiverForm, filled_receiver_form, read_receiver_form
+from app.notifications.queries import STATES, State, deliveries_of, one_receiver, receivers_of
+from app.notifications.receivers import (
+    add_receiver,
+    change_receiver,
+    delete_receiver,
+    new_secret_of,
+    project_of,
+    set_enabled,
+)
+from app.notifications.sending import replay, send_trial
+from app.storage.database import read_session
+from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.forms import sent_form
+from app.web.templating import public_address, render
+
+router = APIRouter(include_in_schema=False, prefix="/settings/projects/{slug}/notifications")
+
+Slug = Annotated[str, Path(min_length=1, max_length=100)]
+Number = Annotated[int, Path(ge=1, lt=2**31)]
+Done = Literal["", "saved", "paused", "resumed", "deleted", "tested", "replayed"]
+PAGE_SIZE = 25
+_MAX_FIELDS = 40
+_NOBODY = "somebody"
+"""Who pressed a button where nobody is logged in and the browser remembers no name."""
+
+
+@router.get("")
+def show_notifications(
+    *,
+    request: Request,
+    session: ReadSession,
+    slug: Slug,
+    done: Done = "",
+    state: State | Literal[""] = "",
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+) -> HTMLResponse:
+    return _list(request, session, slug, done=done, state=state, page=page)
+
+
+@router.post("")
+async def add(request: Request, engine: AppEngine, settings: AppSettings, slug: Slug) -> Response:
+    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
+        form = read_receiver_form(sent)
+
+    def act() -> Response:
+        try:
+            number, secret = add_receiver(engine, settings, slug, form.wish(public_address(request)))
+        except InvalidChange as error:
+            with read_session(engine) as session:
+                return _list(request, session, slug, form=form.refused(error), status=422)
+        with read_session(engine) as session:
+            return _one(request, session, slug, number, secret=secret, added=True)
+
+    return await run_in_threadpool(act)
+
+
+@router.get("/{receiver_id}")
+def show_receiver(
+    *,
+    request: Request,
+    session: ReadSession,
+    slug: Slug,
+    receiver_id: Number,
+    done: Done = "",
+    state: State | Literal[""] = "",
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+) -> HTMLResponse:
+    return _one(request, session, slug, receiver_id, done=done, state=state, page=page)
+
+
+@router.post("/{receiver_id}")
+async def change(
+    request: Request, engine: AppEngine, settings: AppSettings, slug: Slug, receiver_id: Number
+) -> Response:
+    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
+        form = read_receiver_form(sent)
+
+    def act() -> Response:
+        try:
+            change_receiver(engine, settings, slug, receiver_id, form.wish(public_address(request)))
+        except InvalidChange as error:
+            with read_session(engine) as session:
+                return _one(request, session, slug, receiver_id, form=form.refused(error), status=422)
+        return _back(slug, receiver_id, "saved")
+
+    return await run_in_threadpool(act)
+
+
+@router.post("/{receiver_id}/pause")
+async def pause(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
+    def change(author: str) -> None:
+        set_enabled(engine, slug, receiver_id, author, enabled=False)
+
+    return await _do(request, engine, slug, receiver_id, done="paused", change=change)
+
+
+@router.post("/{receiver_id}/resume")
+async def resume(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
+    def change(author: str) -> None:
+        set_enabled(engine, slug, receiver_id, author, enabled=True)
+
+    return await _do(request, engine, slug, receiver_id, done="resumed", change=change)
+
+
+@router.post("/{receiver_id}/test")
+async def test(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
+    return await _do(
+        request,
+        engine,
+        slug,
+        receiver_id,
+        done="tested",
+        change=lambda author: send_trial(engine, slug, receiver_id, author),
+    )
+
+
+@router.post("/{receiver_id}/delete")
+async def delete(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
+    return await _do(
+        request,
+        engine,
+        slug,
+        receiver_id,
+        done="deleted",
+        change=lambda author: delete_receiver(engine, slug, receiver_id, author),
+    )
+
+
+@router.post("/{receiver_id}/secret")
+async def renew(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
+    author = await _author(request)
+
+    def act() -> Response:
+        try:
+            secret = new_secret_of(engine, slug, receiver_id, author)
+        except InvalidChange as error:
+            return _refused(request, engine, slug, receiver_id, error)
+        with read_session(engine) as session:
+            return _one(request, session, slug, receiver_id, secret=secret)
+
+    return await run_in_threadpool(act)
+
+
+@router.post("/deliveries/{delivery_id}/replay")
+async def send_again(request: Request, engine: AppEngine, slug: Slug, delivery_id: Number) -> Response:
+    author = await _author(request)
+
+    def act() -> Response:
+        try:
+            replay(engine, slug, delivery_id, author)
+        except InvalidChange as error:
+            with read_session(engine) as session:
+                return _list(request, session, slug, problem=error.detail, status=422)
+        return RedirectResponse(f"{_address(slug)}?done=replayed#log", 303)
+
+    return await run_in_threadpool(act)
+
+
+async def _do(
+    request: Request, engine: Engine, slug: str, receiver_id: int, *, done: Done, change: Callable[[str], object]
+) -> Response:
+    author = await _author(request)
+
+    def act() -> Response:
+        try:
+            change(author)
+        except InvalidChange as error:
+            return _refused(request, engine, slug, receiver_id, error)
+        if done == "deleted":
+            return RedirectResponse(f"{_address(slug)}?done=deleted", 303)
+        return _back(slug, receiver_id, done)
+
+    return await run_in_threadpool(act)
+
+
+async def _author(request: Request) -> str:
+    async with sent_form(request, max_files=0, max_fields=4) as sent:
+        stated = sent.get("author")
+    return stated if isinstance(stated, str) and stated.strip() else _NOBODY
+
+
+def _refused(request: Request, engine: Engine, slug: str, receiver_id: int, error: InvalidChange) -> HTMLResponse:
+    with read_session(engine) as session:
+        return _one(request, session, slug, receiver_id, problem=error.detail, status=422)
+
+
+def _address(slug: str) -> str:
+    return f"/settings/projects/{slug}/notifications"
+
+
+def _back(slug: str, receiver_id: int, done: Done) -> Response:
+    return RedirectResponse(f"{_address(slug)}/{receiver_id}?done={done}", 303)
+
+
+def _list(
+    request: Request, session: Session, slug: str, *, form: ReceiverForm | None = None, state: str = "", page: int = 1,
+    status: int = 200, **more: Any,
+) -> HTMLResponse:  # fmt: skip
+    project = project_of(session, slug)
+    context: dict[str, Any] = {"done": "", "problem": ""} | more
+    return render(
+        request, "notifications/list.html", status=status, slug=slug, project_id=project.id,
+        receivers=receivers_of(session, slug), form=form or ReceiverForm(), events=EVENTS, state=state, states=STATES,
+        log=deliveries_of(session, slug, state=state, page=page, page_size=PAGE_SIZE), most_attempts=MOST_ATTEMPTS,
+        here=_address(slug), **context,
+    )  # fmt: skip
+
+
+def _one(
+    request: Request, session: Session, slug: str, receiver_id: int, *, form: ReceiverForm | None = None,
+    state: str = "", page: int = 1, status: int = 200, **more: Any,
+) -> HTMLResponse:  # fmt: skip
+    project, one = project_of(session, slug), one_receiver(session, slug, receiver_id)
+    context: dict[str, Any] = {"done": "", "problem": "", "secret": "", "added": False} | more
+    log = deliveries_of(session, slug, receiver_id=receiver_id, state=state, page=page, page_size=PAGE_SIZE)
+    answer = render(
+        request, "notifications/receiver.html", status=status, slug=slug, project_id=project.id, one=one,
+        form=form or filled_receiver_form(one), events=EVENTS, state=state, states=STATES, log=log,
+        most_attempts=MOST_ATTEMPTS, here=f"{_address(slug)}/{receiver_id}", **context,
+    )  # fmt: skip
+    if context["secret"]:
+        answer.headers["Cache-Control"] = "no-store"
+    return answer

@@ -1,0 +1,158 @@
+"""The messages that wait to be sent, and who sends them. The row is the record, Celery only the doorbell.
+
+`work` is waiting (for `lease_until`, or at once), rung (a worker was called for it), held (one sends it, until
+`lease_until`) or empty (done). `attempts` numbers the claims: what a worker found out is written only while the row
+still carries its number. So whoever is killed, the message is sent; at worst twice, and then with the same id.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, CursorResult, Engine, and_, or_, select, update
+from sqlmodel import Session, col
+
+from app.queue import DELIVER, enqueue
+from app.storage.database import read_session, transaction
+from app.storage.notice_tables import DeliveryRow, ReceiverRow
+from app.storage.tables import utc_now
+
+LEASE_SECONDS = 60
+"""Well over the time limit of one attempt: nobody has to renew it."""
+_AT_ONCE = 100
+PAUSED = "The receiver is paused."
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDelivery:
+    """`replay_of`: the id of the one that it repeats."""
+
+    id: int
+    attempt: int
+    payload: dict[str, Any]
+    replay_of: int | None
+    receiver_id: int
+    kind: str
+    target: str
+    secret: str
+    rules: dict[str, Any]
+
+
+def ring(session: Session) -> Sequence[int]:
+    """The deliveries that are due, to be rung for after the commit: waiting, forgotten, or given up by their worker."""
+    now = utc_now()
+    chosen = (
+        select(DeliveryRow.id, DeliveryRow.work)  # type: ignore[call-overload]
+        .where(col(DeliveryRow.work) != "", _is_over(now))
+        .order_by(DeliveryRow.id)
+        .limit(_AT_ONCE)
+        .with_for_update(skip_locked=True)
+    )
+    rows = session.execute(chosen).all()
+    called = [row.id for row in rows if row.work != "held"]
+    again = now + timedelta(seconds=LEASE_SECONDS)
+    _update(session, col(DeliveryRow.id).in_(called), work="rung", lease_until=again)
+    return [row.id for row in rows]
+
+
+def call_due(engine: Engine) -> None:
+    """Ring for what is due, after the commit of what made it. Nothing is written where nothing is."""
+    anything = select(DeliveryRow.id).where(col(DeliveryRow.work) != "", _is_over(utc_now())).limit(1)  # type: ignore[call-overload]
+    with read_session(engine) as session:
+        if session.execute(anything).first() is None:
+            return
+    with transaction(engine) as session:
+        due = ring(session)
+    for delivery in due:
+        enqueue(DELIVER, delivery)
+
+
+def claim(session: Session, delivery_id: int) -> HeldDelivery | None:
+    """Take one that was rung for, or whose worker was given up. None when it is another's, done or not due yet."""
+    now = utc_now()
+    given_up = and_(col(DeliveryRow.work) == "held", col(DeliveryRow.lease_until) < now)
+    taken = _update(
+        session,
+        and_(col(DeliveryRow.id) == delivery_id, or_(col(DeliveryRow.work) == "rung", given_up)),
+        work="held",
+        attempts=DeliveryRow.attempts + 1,
+        lease_until=now + timedelta(seconds=LEASE_SECONDS),
+        tried_at=now,
+    )
+    if not taken:
+        return None
+    row, receiver = session.execute(
+        select(DeliveryRow, ReceiverRow)
+        .join(ReceiverRow, col(ReceiverRow.id) == col(DeliveryRow.receiver_id))
+        .where(col(DeliveryRow.id) == delivery_id)
+        .execution_options(populate_existing=True)
+    ).one()
+    return HeldDelivery(
+        delivery_id, row.attempts, row.payload, row.replay_of, receiver.id or 0, receiver.kind, receiver.target,
+        receiver.secret, receiver.rules,
+    )  # fmt: skip
+
+
+def delivered(session: Session, held: HeldDelivery, *, status: int | None, note: str = "") -> bool:
+    """False, and nothing written, when the claim was lost."""
+    now = utc_now()
+    found = _update(
+        session, _is_held(held), work="", state="delivered", lease_until=None, answer_status=status, error=note,
+        delivered_at=now,
+    )  # fmt: skip
+    return found > 0
+
+
+def postponed(session: Session, held: HeldDelivery, *, again_at: datetime, status: int | None, error: str) -> bool:
+    """Tried again later, and so are the others of the receiver: one is enough to find out whether it is back."""
+    if not _update(session, _is_held(held), work="waiting", lease_until=again_at, answer_status=status, error=error):
+        return False
+    others = and_(
+        col(DeliveryRow.receiver_id) == held.receiver_id,
+        col(DeliveryRow.id) != held.id,
+        or_(
+            col(DeliveryRow.work) == "rung",
+            and_(
+                col(DeliveryRow.work) == "waiting",
+                or_(col(DeliveryRow.lease_until).is_(None), col(DeliveryRow.lease_until) < again_at),
+            ),
+        ),
+    )
+    _update(session, others, work="waiting", lease_until=again_at)
+    return True
+
+
+def given_up(session: Session, held: HeldDelivery, *, status: int | None, error: str) -> bool:
+    """A dead letter: it stays in the log, to be sent again by a person."""
+    found = _update(
+        session, _is_held(held), work="", state="failed", lease_until=None, answer_status=status, error=error
+    )
+    return found > 0
+
+
+def stop(session: Session, receiver_id: int, reason: str = PAUSED) -> int:
+    """What waits for a receiver that is paused is not sent; it stays in the log. How many."""
+    mine = and_(col(DeliveryRow.receiver_id) == receiver_id, col(DeliveryRow.work) != "")
+    return _update(session, mine, work="", state="failed", lease_until=None, error=reason)
+
+
+def void_leases(session: Session) -> None:
+    """Make all that was under way due now. For the start of the embedded mode, where no other worker can be alive."""
+    under_way = col(DeliveryRow.work).in_(("rung", "held"))
+    _update(session, under_way, work="waiting", lease_until=None)
+
+
+def _is_over(now: datetime) -> ColumnElement[bool]:
+    return or_(col(DeliveryRow.lease_until).is_(None), col(DeliveryRow.lease_until) < now)
+
+
+def _is_held(held: HeldDelivery) -> ColumnElement[bool]:
+    return and_(
+        col(DeliveryRow.id) == held.id, col(DeliveryRow.work) == "held", col(DeliveryRow.attempts) == held.attempt
+    )
+
+
+def _update(session: Session, condition: ColumnElement[bool], **values: Any) -> int:
+    statement = update(DeliveryRow).where(condition).values(**values).execution_options(synchronize_session=False)
+    return cast("CursorResult[Any]", session.execute(statement)).rowcount

@@ -1,0 +1,137 @@
+"""News become deliveries in the transaction of what happened: one row for each receiver that wants to hear of it.
+
+At most one of each cause and receiver, so whatever is judged again is not told again.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session, col
+
+from app.domain.notices.events import Notice, Wants, event_of_verdict, is_fresh
+from app.domain.notices.texts import failed_notice, regression_notice, verdict_notice
+from app.domain.stack_title import stack_title
+from app.domain.verdict_document import VerdictDocument
+from app.storage.findings import stated
+from app.storage.judging_tables import RegressionMemberRow, RegressionRow
+from app.storage.notice_tables import DeliveryRow, ReceiverRow
+from app.storage.run_records import aware
+from app.storage.tables import ProjectRow, RunRow, utc_now
+
+MOST_CAUSE = 200
+
+
+class Teller:
+    """Tells the receivers of one project."""
+
+    def __init__(self, session: Session, project_id: int) -> None:
+        self._session = session
+        chosen = select(ReceiverRow).where(col(ReceiverRow.project_id) == project_id, col(ReceiverRow.enabled))
+        self._receivers = session.execute(chosen.order_by(col(ReceiverRow.id))).scalars().all()
+        self._project_id = project_id
+
+    def wanted(self, event: str, stacks: Collection[str]) -> list[ReceiverRow]:
+        return [one for one in self._receivers if Wants.read(one.rules).takes(event, stacks)]
+
+    def verdict(self, run_id: int, stack_key: str, document: VerdictDocument) -> None:
+        """Of a run that was judged just now; older runs that are judged again are no news."""
+        # Nothing is read where nobody listens: judging thousands of runs again costs nothing here.
+        if not self._receivers:
+            return
+        run = self._session.get_one(RunRow, run_id)
+        event = event_of_verdict(
+            document.decision, raises_regression=document.raises_regression, purpose=run.purpose,
+            quarantined=bool(document.quarantined),
+        )  # fmt: skip
+        receivers = self.wanted(event, [stack_key]) if event else []
+        if not receivers or not is_fresh(aware(run.created_at), utc_now()):
+            return
+        # Reruns of a commit are judged together: one message for all of them.
+        first = run_id if event == "run.failed" else document.candidates[0]
+        notice = verdict_notice(
+            event, document, project=self._slug(), run_id=run_id, name=run.name, stack=(stack_key, _title(run)),
+            branch=run.branch, commit=run.commit, at=utc_now(),
+        )  # fmt: skip
+        self._put(receivers, notice, f"run:{first}:{event}")
+
+    def regression(self, row: RegressionRow, event: str, cause: str, note: str = "") -> None:
+        """`cause`: what makes it another message than the last one of its kind; empty when it can happen once."""
+        if not self._receivers:
+            return
+        runs = select(RegressionMemberRow.stack_key, RunRow).join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)  # type: ignore[call-overload]
+        members = self._session.execute(
+            runs.where(col(RegressionMemberRow.regression_id) == row.id).order_by(col(RegressionMemberRow.run_id))
+        ).all()
+        stacks = {key: _title(run) for key, run in members}
+        if receivers := self.wanted(event, stacks):
+            notice = regression_notice(
+                event, project=self._slug(), number=row.id or 0, metric=row.metric, cause=row.cause,
+                delta_pct=row.worst_delta_pct, hours_per_day=row.gpu_hours_per_day, stacks=list(stacks.items()),
+                note=note, at=utc_now(),
+            )  # fmt: skip
+            self._put(receivers, notice, f"regression:{row.id}:{event}{':' if cause else ''}{cause}")
+
+    def failed(self, run_id: int) -> None:
+        """Of a run of which nothing could be read."""
+        run = self._session.get_one(RunRow, run_id, populate_existing=True)
+        receivers = self.wanted("run.failed", [run.stack_key] if run.stack_key else [])
+        if run.status != "failed" or not receivers or not is_fresh(aware(run.created_at), utc_now()):
+            return
+        notice = failed_notice(
+            project=self._slug(), run_id=run_id, name=run.name, error=run.error or "", at=utc_now()
+        )  # fmt: skip
+        self._put(receivers, notice, f"run:{run_id}:run.failed")
+
+    def _slug(self) -> str:
+        return self._session.get_one(ProjectRow, self._project_id).slug
+
+    def _put(self, receivers: Sequence[ReceiverRow], notice: Notice, cause: str) -> None:
+        ids = [one.id or 0 for one in receivers]
+        told = set(
+            self._session.execute(
+                select(DeliveryRow.receiver_id).where(  # type: ignore[call-overload]
+                    col(DeliveryRow.receiver_id).in_(ids), col(DeliveryRow.cause) == cause[:MOST_CAUSE]
+                )
+            ).scalars()
+        )
+        for receiver in ids:
+            if receiver not in told:
+                put_delivery(self._session, receiver, notice, cause)
+
+
+def put_delivery(
+    session: Session, receiver_id: int, notice: Notice, cause: str, replay_of: int | None = None
+) -> int | None:
+    """The id of a message that waits to be sent; None when the receiver has one of this cause."""
+    row = DeliveryRow(
+        receiver_id=receiver_id, event=notice.event, cause=cause[:MOST_CAUSE], payload=notice.as_json(),
+        replay_of=replay_of,
+    )  # fmt: skip
+    try:
+        with session.begin_nested():
+            session.add(row)
+    except IntegrityError:  # somebody else told it in the same moment
+        return None
+    return row.id
+
+
+def tell_verdicts(
+    session: Session, project_id: int, stack_key: str, judged: Iterable[tuple[int, VerdictDocument]]
+) -> None:
+    teller = Teller(session, project_id)
+    for run_id, document in judged:
+        teller.verdict(run_id, stack_key, document)
+
+
+def tell_regression(session: Session, row: RegressionRow, event: str, cause: str = "", note: str = "") -> None:
+    Teller(session, row.project_id).regression(row, event, cause, note)
+
+
+def tell_failed(session: Session, run_id: int) -> None:
+    run = session.execute(select(RunRow.project_id).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
+    Teller(session, run).failed(run_id)
+
+
+def _title(run: RunRow) -> str:
+    return stack_title({name: stated(entry) for name, entry in run.contract.items()})

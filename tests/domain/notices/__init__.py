@@ -1,0 +1,1 @@
+"""What is worth a message, its text, its signature and where it may go."""

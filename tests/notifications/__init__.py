@@ -1,0 +1,1 @@
+"""Receivers of news, through the public door and to real receivers."""

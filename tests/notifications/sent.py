@@ -1,0 +1,80 @@
+"""What tests of notifications do again and again: add a receiver, work off what is due, look at the log."""
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlmodel import Session, col, select, update
+from starlette.testclient import TestClient
+
+from app.domain.notices.texts import trial_notice
+from app.notifications.deliver import deliver
+from app.settings import Settings
+from app.storage import delivery_work
+from app.storage.database import read_session, transaction
+from app.storage.news import put_delivery
+from app.storage.notice_tables import DeliveryRow, ReceiverRow
+from app.storage.tables import utc_now
+from tests.builders import make_project
+
+PROJECT = "moe-lab"
+API = f"/api/v1/projects/{PROJECT}"
+
+
+def project(engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_project(session, PROJECT)
+
+
+def add(client: TestClient, target: str, kind: str = "webhook", **more: Any) -> dict[str, Any]:
+    body = {"name": "ci", "kind": kind, "target": target, "author": "Ada", **more}
+    answer = client.post(f"{API}/receivers", json=body)
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def listen(engine: Engine, target: str, *events: str, stacks: tuple[str, ...] = (), kind: str = "webhook") -> int:
+    """A receiver without the door."""
+    with transaction(engine) as session:
+        row = ReceiverRow(
+            project_id=make_project(session, PROJECT).id or 0, kind=kind, name="ci", target=target,
+            secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", rules={"events": list(events), "stacks": list(stacks)},
+            created_by="Ada",
+        )  # fmt: skip
+        session.add(row)
+        session.flush()
+        return row.id or 0
+
+
+def work_off(engine: Engine, settings: Settings) -> list[bool | None]:
+    """What a worker does that hears every bell."""
+    with transaction(engine) as session:
+        delivery_work.ring(session)
+    with read_session(engine) as session:
+        rung = session.exec(
+            select(DeliveryRow.id).where(DeliveryRow.work == "rung").order_by(col(DeliveryRow.id))
+        ).all()
+    return [deliver(engine, settings, one or 0) for one in rung]
+
+
+def later(engine: Engine) -> None:
+    """The pause before the next attempt is over, and so is every lease."""
+    with transaction(engine) as session:
+        past = utc_now() - timedelta(seconds=1)
+        session.execute(update(DeliveryRow).where(col(DeliveryRow.work) != "").values(lease_until=past))
+
+
+def deliveries(engine: Engine) -> list[DeliveryRow]:
+    with read_session(engine) as session:
+        return list(session.exec(select(DeliveryRow).order_by(col(DeliveryRow.id))).all())
+
+
+def states(engine: Engine) -> list[tuple[str, str, int]]:
+    """Event, state and attempts of each delivery, oldest first."""
+    return [(one.event, one.state, one.attempts) for one in deliveries(engine)]
+
+
+def put_trial(session: Session, receiver_id: int, cause: str = "test:1") -> int:
+    notice = trial_notice(project=PROJECT, receiver="ci", path="/", by="Ada", at=utc_now())
+    return put_delivery(session, receiver_id, notice, cause) or 0

@@ -1,0 +1,163 @@
+"""Receivers by the API: what is kept, what is told again, what is never told again, and who did it."""
+
+import json
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.domain.notices.events import EVENTS, USUAL
+from app.settings import ROOT, Settings
+from app.storage.audit import events
+from app.storage.database import read_session, transaction
+from app.storage.judging_tables import StackWorkRow
+from app.storage.notice_tables import ReceiverRow
+from tests.builders import make_project
+from tests.notifications.receiving import Receiver
+from tests.notifications.sent import API, PROJECT, add, deliveries, later, project, states, work_off
+from tests.runs.uploading import assert_problem
+
+SECRET_PATH = "T0/B0/very-secret"
+SLACK = f"https://hooks.slack.com/services/{SECRET_PATH}"
+
+
+@pytest.fixture(autouse=True)
+def _project(engine: Engine) -> None:
+    project(engine)
+
+
+def record(engine: Engine, receiver_id: int) -> list[Any]:
+    with read_session(engine) as session:
+        return list(reversed(events(session, "receiver", receiver_id)))
+
+
+def test_a_secret_is_told_once_and_an_address_never_again(client: TestClient, engine: Engine) -> None:
+    made = add(client, f"https://ci.example/hook?key={SECRET_PATH}")
+    secret = made["secret"]
+    assert secret.startswith("whsec_")
+    assert made["target"] == "https://ci.example/…"
+    assert made["events"] == list(USUAL)
+    slack = add(client, SLACK, "slack")
+    assert (slack["secret"], slack["target"]) == ("", "https://hooks.slack.com/…")
+    pages = ("", f"/{made['id']}", f"/{slack['id']}")
+    answers = [client.get(f"{API}/receivers").text, client.get(f"{API}/receivers/{made['id']}").text]
+    answers += [client.get(f"/settings/projects/{PROJECT}/notifications{page}").text for page in pages]
+    answers += [json.dumps([[one.before, one.after, one.note] for one in record(engine, made["id"])])]
+    for text in answers:
+        assert secret not in text
+        assert SECRET_PATH not in text
+
+
+def test_each_change_is_recorded_with_who_did_it(client: TestClient, engine: Engine) -> None:
+    number = add(client, "https://ci.example/a", stacks=[])["id"]
+    at = f"{API}/receivers/{number}"
+    changed = client.patch(at, json={"author": "Bo", "name": "pager", "events": ["run.failed", "regression.opened"]})
+    assert changed.json()["events"] == ["regression.opened", "run.failed"]
+    assert client.patch(at, json={"author": "Bo", "target": "https://ci.example/b"}).status_code == 200
+    assert client.patch(at, json={"author": "Bo", "enabled": False}).json()["enabled"] is False
+    assert client.patch(at, json={"author": "Bo", "enabled": True}).json()["enabled"] is True
+    renewed = client.post(f"{at}/secret", json={"author": "Cy"})
+    assert renewed.json()["secret"].startswith("whsec_")
+    assert renewed.headers["Cache-Control"] == "no-store"
+    assert client.post(f"{at}/test", json={"author": "Cy"}).status_code == 202
+    assert client.delete(at, params={"author": "Di"}).status_code == 204
+    assert client.get(at).status_code == 404
+    assert deliveries(engine) == []
+    found = [(one.who, one.action) for one in record(engine, number)]
+    assert found == [
+        ("Ada", "added"), ("Bo", "changed"), ("Bo", "changed"), ("Bo", "paused"), ("Bo", "resumed"),
+        ("Cy", "secret_renewed"), ("Cy", "tested"), ("Di", "deleted"),
+    ]  # fmt: skip
+    assert record(engine, number)[1].before["name"] == "ci"
+
+
+def test_a_test_message_arrives_and_can_be_sent_again(
+    client: TestClient, engine: Engine, settings: Settings, receiver: Receiver
+) -> None:
+    number = add(client, receiver.address)["id"]
+    made = client.post(f"{API}/receivers/{number}/test", json={"author": "Ada"}).json()["delivery"]
+    waits = client.post(f"{API}/deliveries/{made}/replay", json={"author": "Ada"})
+    assert_problem(waits, 422, "still being sent")
+    assert work_off(engine, settings) == [True]
+    again = client.post(f"{API}/deliveries/{made}/replay", json={"author": "Ada"}).json()["delivery"]
+    assert work_off(engine, settings) == [True]
+    first, second = (json.loads(one.body) for one in receiver.got)
+    assert (second["replay_of"], second["delivery"]) == (first["delivery"], f"delivery-{again}")
+    assert second["title"] == first["title"]
+    assert first["url"].startswith("http://testserver/settings/projects/moe-lab/notifications")
+    listed = client.get(f"{API}/deliveries").json()
+    assert [(one["id"], one["replay_of"], one["state"]) for one in listed["items"]] == [
+        (again, made, "delivered"), (made, None, "delivered"),
+    ]  # fmt: skip
+    assert client.get(f"{API}/deliveries", params={"state": "failed"}).json()["total"] == 0
+    assert client.get(f"{API}/deliveries", params={"receiver": number, "page_size": 1}).json()["total"] == 2
+    assert client.get(f"{API}/receivers/{number}").json()["delivered_at"] is not None
+
+
+def test_what_waits_for_a_receiver_that_is_paused_is_not_sent(
+    client: TestClient, engine: Engine, settings: Settings, receiver: Receiver
+) -> None:
+    number = add(client, receiver.address)["id"]
+    client.post(f"{API}/receivers/{number}/test", json={"author": "Ada"})
+    client.patch(f"{API}/receivers/{number}", json={"author": "Ada", "enabled": False})
+    later(engine)
+    assert work_off(engine, settings) == []
+    assert states(engine) == [("test", "failed", 0)]
+    assert deliveries(engine)[0].error == "The receiver is paused."
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": " \t"}, "name"),
+        ({"kind": "pigeon"}, "kind"),
+        ({"target": "http://169.254.169.254/"}, "target"),
+        ({"target": "https://u:p@ci.example/"}, "target"),
+        ({"target": "https://2130706433/"}, "target"),
+        ({"kind": "email", "target": "a@example.com"}, "target"),
+        ({"events": ["everything"]}, "events"),
+        ({"events": []}, "events"),
+        ({"stacks": ["zz"]}, "stacks"),
+        ({"stacks": ["abcdef12"]}, "stacks"),
+        ({"author": ""}, "author"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_field(client: TestClient, change: dict[str, Any], field: str) -> None:
+    body = {"name": "ci", "kind": "webhook", "target": "https://ci.example/", "author": "Ada"} | change
+    assert_problem(client.post(f"{API}/receivers", json=body), 422, field=field)
+    assert client.get(f"{API}/receivers").json()["items"] == []
+
+
+def test_stacks_are_named_by_their_beginnings(client: TestClient, engine: Engine) -> None:
+    key = "ab" * 32
+    with transaction(engine) as session:
+        session.add(StackWorkRow(project_id=make_project(session, PROJECT).id or 0, stack_key=key))
+        session.add(StackWorkRow(project_id=make_project(session, "other").id or 0, stack_key="cd" * 32))
+    assert add(client, SLACK, "slack", stacks=[f"https://walls.example/history/{key[:16]}"])["stacks"] == [key]
+    body = {"name": "ci", "kind": "slack", "target": SLACK, "stacks": ["cdcdcdcd"], "author": "Ada"}
+    assert_problem(client.post(f"{API}/receivers", json=body), 422, field="stacks")
+
+
+def test_another_project_s_receiver_is_not_there(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        row = ReceiverRow(
+            project_id=make_project(session, "other").id or 0, kind="slack", name="x", target=SLACK, created_by="Ada"
+        )
+        session.add(row)
+        session.flush()
+        number = row.id
+    for answer in (
+        client.get(f"{API}/receivers/{number}"),
+        client.patch(f"{API}/receivers/{number}", json={"author": "Ada", "name": "y"}),
+        client.delete(f"{API}/receivers/{number}", params={"author": "Ada"}),
+        client.post(f"{API}/receivers/{number}/test", json={"author": "Ada"}),
+        client.get(f"/settings/projects/{PROJECT}/notifications/{number}"),
+    ):
+        assert answer.status_code == 404
+
+
+def test_every_event_has_its_meaning_in_the_document() -> None:
+    text = (ROOT / "docs/notifications.md").read_text()
+    for event, meaning in EVENTS.items():
+        assert f"| `{event}` | {meaning}. |" in text

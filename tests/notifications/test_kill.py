@@ -1,0 +1,44 @@
+"""kill -9 of the worker while it sends: the message comes again, with the same id, and is written down once."""
+
+import os
+import signal
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.embedded.processes import running, wait_for
+from tests.notifications.receiving import Receiver
+from tests.runs.uploading import LOG
+from tests.services.scaled import QUICK
+
+
+def test_a_message_survives_the_death_of_its_worker(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
+    receiver.released.clear()
+    with running("serve", tmp_path / "data") as house:
+        api = f"{house.address}/api/v1"
+        files = {"log": LOG, "meta": (None, '{"project": "moe-lab"}')}
+        assert httpx2.post(f"{api}/runs", files=files, timeout=60).status_code == 202
+        api = f"{api}/projects/moe-lab"
+        body = {"name": "ci", "kind": "webhook", "target": receiver.address, "author": "Ada"}
+        number = httpx2.post(f"{api}/receivers", json=body, timeout=60).json()["id"]
+        assert httpx2.post(f"{api}/receivers/{number}/test", json={"author": "Ada"}, timeout=60).status_code == 202
+        assert receiver.came.wait(60)
+        worker = house.worker_pid()
+        assert worker is not None
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: len(receiver.got) > 1, "the message to come again")
+        receiver.released.set()
+
+        def one() -> dict[str, object]:
+            found: dict[str, object] = httpx2.get(f"{api}/deliveries", timeout=60).json()["items"][0]
+            return found
+
+        wait_for(lambda: one()["state"] == "delivered", "the delivery to be written down")
+        assert len(set(receiver.ids)) == 1
+        assert httpx2.get(f"{api}/deliveries", timeout=60).json()["total"] == 1
+        assert house.stop() == 0
