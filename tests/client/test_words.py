@@ -1,0 +1,119 @@
+"""What is read from the command line, and what is printed."""
+
+import io
+
+import pytest
+
+from app.analysis import exit_codes as of_analysis
+from app.cli import make_parser
+from app.client import exit_codes
+from app.client.errors import UsageError
+from app.client.options import with_wait
+from app.client.plain import one_line, plain
+from app.client.progress import Progress
+from app.client.report import run_number
+from app.client.token import as_text as token_text
+from app.client.upload import made_key
+from app.client.verdict import as_text, code_of
+from app.domain.report.exit_codes import FAILED, FINE
+
+TWO_MB = 2_000_000
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("words", "wait", "logs"),
+    [
+        (["train.log", "--wait"], 600, ["train.log"]),
+        (["--wait", "train.log"], 600, ["train.log"]),
+        (["--wait", "60", "train.log"], 60, ["train.log"]),
+        (["--wait=5", "train.log"], 5, ["train.log"]),
+        (["train.log"], None, ["train.log"]),
+        (["--", "--wait"], None, ["--wait"]),
+    ],
+)
+def test_wait_takes_no_log_for_seconds(words: list[str], wait: float | None, logs: list[str]) -> None:
+    options = make_parser().parse_args(with_wait(["upload", *words]))
+    assert (options.wait, [str(log) for log in options.logs]) == (wait, logs)
+
+
+@pytest.mark.parametrize("text", ["17", "http://a.example.org/runs/17", "https://a/b/runs/17?x=1#log"])
+def test_a_run_is_a_number_or_an_address(text: str) -> None:
+    assert run_number(text) == 17
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "runs/17", "http://a/regressions/17", "²", str(2**31)])
+def test_what_is_no_run_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        run_number(text)
+
+
+def test_exit_codes_are_the_same_everywhere() -> None:
+    assert (exit_codes.FINE, exit_codes.USAGE, exit_codes.SERVICE) == (FINE, of_analysis.USAGE, FAILED)
+    assert exit_codes.SERVICE == of_analysis.UNREADABLE
+
+
+def test_a_verdict_that_is_not_there_is_not_green() -> None:
+    assert code_of({"status": "pending", "exit_code": None}) == code_of({}) == exit_codes.SERVICE
+    assert code_of({"exit_code": 5}) == 5
+
+
+def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
+    row = {"figure": "step time", "baseline": "400 ms", "candidate": "440 ms", "change": "10 % slower", "decision": "x"}
+    report = {
+        "headline": "regression\x1b[2J: step time", "baseline": "baseline: 12 runs", "moved": [row],
+        "verdict": {"suspects": [{"reason": "code\n\x07"}]}, "problems": [],
+        "regressions": [{"id": 3, "state": "open", "address": "http://a/regressions/3"}],
+        "next_step": {"title": "t\x1b]0;x", "url": "http://a"},
+    }  # fmt: skip
+    lines = as_text(report)
+    assert all(line.isprintable() for line in lines)
+    assert "step time  400 ms  440 ms  10 % slower    x" in lines
+    assert "suspect: code" in lines
+
+
+def test_control_characters_become_spaces() -> None:
+    assert plain("a\x1b[31mb\x9b\n") == "a [31mb \n"
+    assert one_line(" a\n\tb\r ") == "a b"
+
+
+def test_a_bar_on_a_terminal_and_few_lines_in_a_log() -> None:
+    times = iter([0.0, 1.0, 1.01, 40.0])
+    terminal = Terminal()
+    bar = Progress(terminal, lambda: next(times))
+    bar(500_000, TWO_MB)
+    bar(600_000, TWO_MB)
+    bar.line("Trying again.")
+    assert " 25% of 2.0 MB, 0.5 MB/s" in terminal.getvalue()
+    assert terminal.getvalue().count("\r") == 2
+    assert terminal.getvalue().endswith("\r\x1b[Kthreewalls: Trying again.\n")
+    times = iter([0.0, 1.0, 31.0])
+    log = io.StringIO()
+    quiet = Progress(log, lambda: next(times))
+    quiet(1, TWO_MB)
+    quiet(TWO_MB, TWO_MB)
+    assert log.getvalue() == "threewalls: 100% of 2.0 MB, 0.1 MB/s\n"
+
+
+def test_a_key_is_that_of_content_and_job() -> None:
+    key = made_key({"a": 1}, "job 1", ("log", "x", "ff"))
+    assert key == made_key({"a": 1}, "job 1", ("log", "x", "ff"))
+    assert len({key, made_key({"a": 2}, "job 1"), made_key({"a": 1}, "job 2", ("log", "x", "ff"))}) == 3
+    assert len(key) <= 255
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"kind": "everyone", "name": ""}, "no token is needed"),
+        ({"kind": "nobody", "name": ""}, "THREEWALLS_TOKEN"),
+        ({"kind": "person", "name": "mara"}, "person mara"),
+        ({"kind": "token", "name": "ci", "project": "moe", "scopes": ["read"], "expires_at": None}, "never"),
+    ],
+)
+def test_what_a_token_is_for(found: dict[str, object], told: str) -> None:
+    assert told in "\n".join(token_text(found))
