@@ -149,7 +149,7 @@ def _guarded(made: Duel, worse: WorseLoss) -> Duel:
     made = replace(made, worse_loss=worse.dispatcher, loss_delta_pct=worse.delta_pct)
     if made.winner != worse.dispatcher:
         return made
-    because = f"the loss of {worse.dispatcher} is {percent(worse.delta_pct)} worse: faster so is no improvement"
+    because = f"the loss of {worse.dispatcher} is {percent(worse.delta_pct)} worse, so its speed is no improvement"
     return replace(made, outcome="undecided", tie_because=because)
 
 

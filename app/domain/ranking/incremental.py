@@ -51,10 +51,10 @@ class HeadChange:
 
     @property
     def sentence(self) -> str:
-        """`alltoall -> deepep`, `deepep -> alltoall and deepep (tie)`."""
+        """`from alltoall to deepep`, `from deepep to alltoall and deepep (tie)`; of the first one `deepep`."""
         if self.before is None:
             return told(self.after)
-        return f"{told(self.before)} -> {told(self.after)}"
+        return f"from {told(self.before)} to {told(self.after)}"
 
 
 def head_changes(standings: StackStandings, last_heads: Sequence[Head]) -> tuple[HeadChange, ...]:

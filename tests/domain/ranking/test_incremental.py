@@ -26,11 +26,11 @@ def test_a_new_leader_is_told_once() -> None:
 
     runs.append(make_run("3", "hybridep", 321, hour=2))
     third = _changes(runs, heads)
-    assert [one.sentence for one in third] == ["deepep -> deepep and hybridep (tie)"]
+    assert [one.sentence for one in third] == ["from deepep to deepep and hybridep (tie)"]
 
     runs[1] = make_run("2", "deepep", 320, hour=1, quarantined="bad node")
     fourth = _changes(runs, [one.after for one in third])
-    assert [one.sentence for one in fourth] == ["deepep and hybridep (tie) -> hybridep"]
+    assert [one.sentence for one in fourth] == ["from deepep and hybridep (tie) to hybridep"]
 
 
 def _changes(runs: Sequence[RankedRun], last_heads: Sequence[Head] = ()) -> tuple[HeadChange, ...]:
@@ -40,7 +40,7 @@ def _changes(runs: Sequence[RankedRun], last_heads: Sequence[Head] = ()) -> tupl
 def test_a_ranking_that_is_gone_is_told() -> None:
     known = [Head("dropless", "training_equivalent", "leader", ("deepep",))]
     for left in (make_run("1", "alltoall"), make_run("1", "alltoall", quarantined="bad node")):
-        assert [one.sentence for one in _changes([left], known)] == ["deepep -> no ranking"]
+        assert [one.sentence for one in _changes([left], known)] == ["from deepep to no ranking"]
     after = [one.after for one in _changes([make_run("1", "alltoall", quarantined="bad node")], known)]
     assert _changes([make_run("1", "alltoall", quarantined="bad node")], after) == ()
 
