@@ -11,10 +11,26 @@ from app.domain.rules.rule import RuleBook
 from app.domain.rules.run_facts import RunReading
 from app.errors import NotReady
 from app.recommendations.measured_here import MeasuredHere, measured_here
-from app.storage.advised_runs import read_run
+from app.storage.advised_pairs import read_pair
+from app.storage.advised_runs import AdvisedRun, read_run
 from app.storage.rules_in_force import RulesInForce
 from app.storage.run_records import RunDetail
 from app.storage.stated_facts import StatedFact, in_force
+
+MOST_COMPARED = 20
+"""Runs of one side that the comparison shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairAdvice:
+    """What the rules about two runs say of a run and those that it was judged against."""
+
+    beside: tuple[int, ...]
+    told: Evaluation
+
+    def compare(self, run: int) -> str:
+        """Where they stand beside each other."""
+        return f"/compare?a={','.join(map(str, self.beside[-MOST_COMPARED:]))}&b={run}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +47,7 @@ class Advice:
     own: tuple[MeasuredHere, ...]
     rules: RulesInForce
     statements: tuple[StatedFact, ...] = ()
+    pair: PairAdvice | None = None
 
     @property
     def book(self) -> RuleBook:
@@ -41,6 +58,11 @@ class Advice:
     def ranked(self) -> tuple[Suggestion, ...]:
         """Blockers first, then what to do in its order."""
         return (*self.told.blockers, *self.told.suggestions)
+
+    def told_by(self, rule: str) -> Evaluation:
+        """In which a rule is to be read: of the run, or of the pair where it fires there only."""
+        pair = self.pair
+        return pair.told if pair is not None and pair.told.find(rule) and not self.told.find(rule) else self.told
 
     def stated_by(self, fact: str) -> StatedFact | None:
         """Who stated a fact of this run, where that is what counts."""
@@ -61,8 +83,27 @@ def advise(session: Session, run_id: int, rules: RulesInForce) -> Advice:
     if own:
         told = evaluate(facts, rules.book, own=[one.result for one in own], settings=rules.thresholds)
     return Advice(
-        advised.run, advised.reading, advised.launch, facts, told, journey(told), own, rules, advised.statements
+        advised.run,
+        advised.reading,
+        advised.launch,
+        facts,
+        told,
+        journey(told),
+        own,
+        rules,
+        advised.statements,
+        _pair(session, advised, rules),
     )
+
+
+def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce) -> PairAdvice | None:
+    """Only rules that speak of two runs are asked: the others are about the run itself."""
+    pair = read_pair(session, advised.run)
+    if pair is None:
+        return None
+    of_two = {name: rule for name, rule in rules.book.rules.items() if "compared" in rule.when.names}
+    book = RuleBook(of_two, rules.book.sources)
+    return PairAdvice(pair.beside, evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds))
 
 
 def first_suggestion(session: Session, run_id: int, rules: RulesInForce) -> tuple[str, str] | None:

@@ -19,6 +19,7 @@ from app.recommendations.api_models import (
     FrameworkOut,
     MeasuredOut,
     MissingOut,
+    PairOut,
     RequirementOut,
     SourceOut,
     StatedOut,
@@ -80,6 +81,13 @@ def told(request: Request, advice: Advice) -> SuggestionsOut:
         suggestions=shown(advice.ranked),
         withheld=shown(advice.told.withheld),
         warnings=shown(advice.told.warnings),
+        pair=None
+        if advice.pair is None
+        else PairOut(
+            runs=list(advice.pair.beside),
+            url=public_address(request) + advice.pair.compare(run_id),
+            found=shown(advice.pair.told.fired),
+        ),
         missing=[
             MissingOut(
                 fact=one.fact.name,
@@ -132,7 +140,7 @@ def _requirement(one: Checked) -> RequirementOut:
 
 
 def _changes(advice: Advice, one: Suggestion) -> ChangesOut:
-    diff = change_of(one, advice.told.facts, advice.launch, advice.reading.arguments)
+    diff = change_of(one, advice.told_by(one.rule.id).facts, advice.launch, advice.reading.arguments)
     return ChangesOut(
         text=one.rule.change.text,
         fields=[FieldChangeOut.model_validate(change) for change in diff.fields],

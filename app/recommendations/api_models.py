@@ -121,6 +121,14 @@ class SuggestionOut(BaseModel):
     doubt: str = Field(description="Of a blocker in a run that ran in spite of it.")
 
 
+class PairOut(BaseModel):
+    """What the rules about two runs say of this run beside those that it was judged against."""
+
+    runs: list[int]
+    url: str = Field(description="Where they stand beside each other.")
+    found: list[SuggestionOut]
+
+
 class MissingOut(BaseModel):
     fact: str
     meaning: str
@@ -148,6 +156,7 @@ class SuggestionsOut(BaseModel):
     suggestions: list[SuggestionOut] = Field(description="Ranked: blockers, then gates, sizing and candidates.")
     withheld: list[SuggestionOut]
     warnings: list[SuggestionOut]
+    pair: PairOut | None = Field(description="null where the run was judged against nothing.")
     missing: list[MissingOut] = Field(description="Facts that nobody stated, the most useful first.")
     stated: list[StatedOut] = Field(description="Facts that people stated since the upload.")
     thresholds: dict[str, float] = Field(description="Defaults of this service that no source gives.")

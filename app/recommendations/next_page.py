@@ -1,27 +1,43 @@
 """The page of next steps: where the run stands, what the evidence points at, and what to do in which order."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from app.domain.numbers import counted
 from app.domain.rules.engine import Checked, Suggestion
 from app.domain.rules.facts import SETTINGS
 from app.domain.rules.rule import Phase
-from app.recommendations.advise import Advice
+from app.recommendations.advise import Advice, PairAdvice
 from app.recommendations.missing_view import MissingView
-from app.recommendations.origins import FactRow, fact_row
+from app.recommendations.origins import FactRow, fact_row, linked_why
 from app.recommendations.state_form import StateForm
-from app.recommendations.words import measured_text, sentence
+from app.recommendations.words import measured_text, numbered, sentence
+
+_EVIDENCE: Mapping[Phase, str] = {
+    "contract": "/runs/{}#contract",
+    "fit": "/runs/{}#run-top",
+    "scale": "/runs/{}/next#suggestions",
+    "profile": "/runs/{}/next#wall",
+    "retune": "/runs/{}/next#suggestions",
+    "validate": "/runs/{}#run-top",
+}
+"""Where what is said of a phase can be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One phase; `first`: what to do in it first, as rule and title."""
+    """One phase; `href`: where the numbers of its reason can be read, "" without one.
+
+    `first`: what to do in it first, as rule and title.
+    """
 
     phase: Phase
     question: str
     state: str
     because: str
+    href: str
     first: tuple[tuple[str, str], ...]
     current: bool
 
@@ -35,7 +51,7 @@ class SuggestionRow:
     phase: str
     wall: str
     title: str
-    why: str
+    why: Markup
     needs: str
     effect: str
     measured: str
@@ -72,6 +88,7 @@ class NextPage:
                 question=step.question,
                 state=step.state,
                 because=step.because,
+                href=_EVIDENCE[step.phase].format(self.run.id) if numbered(step.because) else "",
                 first=tuple((rule, titles[rule]) for rule in step.rules[:1]),
                 current=step.phase == current,
             )
@@ -93,6 +110,16 @@ class NextPage:
     @property
     def warnings(self) -> list[SuggestionRow]:
         return self._rows(self._advice.told.warnings)
+
+    @property
+    def pair(self) -> PairAdvice | None:
+        """The runs that it was judged against, where a rule about two runs fires."""
+        pair = self._advice.pair
+        return pair if pair is not None and pair.told.fired else None
+
+    @property
+    def beside(self) -> list[SuggestionRow]:
+        return [] if self.pair is None else self._rows(self.pair.told.fired)
 
     @property
     def missing(self) -> MissingView:
@@ -123,7 +150,7 @@ class NextPage:
                 phase=one.rule.phase,
                 wall=one.rule.wall,
                 title=one.rule.title,
-                why=one.why,
+                why=linked_why(self._advice, one),
                 needs=_needs(one.needs),
                 effect="" if one.rule.effect.text == "unquantified" else one.rule.effect.text,
                 measured="; ".join(measured_text(found) for found in self._advice.measured(one.rule.id)),

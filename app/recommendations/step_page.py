@@ -1,6 +1,9 @@
 """The page of one step: a rule as it stands in one run, with everything needed to follow it up."""
 
 from dataclasses import dataclass
+from functools import partial
+
+from markupsafe import Markup
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
@@ -8,15 +11,15 @@ from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, with
 from app.domain.rules.contradictions import Contradiction, contradictions_of
 from app.domain.rules.engine import Checked, Suggestion, base_facts
 from app.domain.rules.facts import FACTS
-from app.domain.rules.filling import filled
 from app.domain.rules.overruling import overruling
 from app.domain.rules.precedence import LEVEL_NAMES, Statement
 from app.domain.rules.rule import Evidence, Rule, Source
 from app.errors import NotFound
-from app.recommendations.advise import Advice
+from app.recommendations.advise import Advice, PairAdvice
 from app.recommendations.measured_here import MeasuredHere
 from app.recommendations.missing_view import supply_address
-from app.recommendations.origins import FactRow, fact_row
+from app.recommendations.origins import FactRow, fact_row, href_of
+from app.recommendations.words import linked, numbered
 
 _DIFF_LINES = 200
 _AGAINST = {
@@ -75,12 +78,13 @@ class StepPage:
         self._advice = advice
         self.run = advice.run
         self.rule: Rule = advice.book.rules[rule]
-        self.found: Suggestion | None = advice.told.find(rule)
+        self._told = advice.told_by(rule)
+        self.found: Suggestion | None = self._told.find(rule)
         self.change: ChangeDiff | None = None if self.found is None else self._change(self.found)
 
     def _change(self, found: Suggestion) -> ChangeDiff:
         advice = self._advice
-        return change_of(found, advice.told.facts, advice.launch, advice.reading.arguments)
+        return change_of(found, self._told.facts, advice.launch, advice.reading.arguments)
 
     @property
     def state(self) -> str:
@@ -90,14 +94,28 @@ class StepPage:
         return "asks" if any(one.rule.id == self.rule.id for one in self._advice.told.asks) else "silent"
 
     @property
-    def why(self) -> str:
-        """With the facts of this run where the rule fires."""
-        return self.found.why if self.found is not None else filled(self.rule.why, self._advice.told.facts)
+    def why(self) -> Markup:
+        """With the facts of this run, each number with where it comes from."""
+        return linked(self.rule.why, self._told.facts, partial(href_of, self._advice, self._told))
+
+    def numbered(self, text: str) -> bool:
+        return numbered(text)
+
+    @property
+    def kind(self) -> str:
+        return self.rule.kind if self.found is None else self.found.kind
+
+    @property
+    def pair(self) -> PairAdvice | None:
+        """The runs beside it, where the rule is about two runs and fires for them."""
+        pair = self._advice.pair
+        return pair if pair is not None and self._told is pair.told else None
 
     @property
     def facts(self) -> list[FactRow]:
         """Those that the condition names and that are known, also of a rule that does not fire."""
-        return [fact_row(self._advice, name) for name in self.rule.when.names if name in self._advice.told.facts]
+        told = self._told
+        return [fact_row(self._advice, name, told) for name in self.rule.when.names if name in told.facts]
 
     @property
     def lacking(self) -> list[Lacking]:

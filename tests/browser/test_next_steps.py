@@ -41,8 +41,25 @@ def test_a_person_clicks_through_to_a_step_and_its_flags(open_page: OpenPage, id
 
 def test_what_is_missing_is_filled_in_on_the_page_of_the_run(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}/next", script=False)
+    page.locator("#more-missing summary").click()
     page.locator("#missing").get_by_role("link", name="Fill it in").first.click()
     expect(page.locator("#supply")).to_be_visible()
+
+
+def test_a_fact_is_stated_where_it_is_missing_and_stands_with_who_said_it(
+    open_page: OpenPage, ids: dict[str, int]
+) -> None:
+    page = open_page(f"/runs/{ids['blocked']}/next", script=False)
+    field = page.get_by_label("exposed_comm_frac", exact=True)
+    field.fill("lots")
+    page.get_by_label("Your name").fill("Ada")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#missing")).to_contain_text("must be a number")
+    page.get_by_label("exposed_comm_frac", exact=True).fill("30 %")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#stated")).to_contain_text("Ada")
+    expect(page.locator("#wall h2")).to_have_text("The evidence points at: communication")
+    expect(page.locator("#wall")).to_contain_text("stated by Ada on")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -58,3 +75,30 @@ def test_axe_finds_nothing(open_page: OpenPage, ids: dict[str, int], address: st
 def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, ids: dict[str, int], address: str) -> None:
     page = open_page(address.format(**ids), width=390)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+UNSOURCED = """() => {
+  const found = []
+  const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT)
+  while (walker.nextNode()) {
+    const node = walker.currentNode, parent = node.parentElement
+    if (!/(?<![\\w.#-])\\d/.test(node.textContent)) continue
+    if (parent.closest('a, code, pre, h1, h2, h3, summary, label, #plan, #source')) continue
+    const near = parent.closest('li, tr, dd, header, .notice') || parent.closest('p, div')
+    if (!near.querySelector('a[href]')) found.push(node.textContent.trim())
+  }
+  return found
+}"""
+"""Numbers of a page beside which nothing leads to where they come from; names, commands and conditions are
+none, and the plan works its own out."""
+
+
+def test_every_number_of_a_step_leads_to_its_source(open_page: OpenPage, ids: dict[str, int]) -> None:
+    steps = ("eo-enable", "fit-expandable", "val-50-steps", "contract-complete", "scale-pp-multinode")
+    for address in (f"/runs/{ids['run']}/next/{rule}" for rule in steps):
+        page = open_page(address)
+        page.evaluate("for (const folded of document.querySelectorAll('main details')) folded.open = true")
+        unsourced = page.evaluate(UNSOURCED)
+        assert not unsourced, f"{address}: {unsourced}"
+        for link in page.locator("main p.answer a.fact, main #suggestions a.fact").all()[:8]:
+            assert (link.get_attribute("href") or "").startswith(("/runs/", "/playbook", "/compare", "/api/"))

@@ -1,5 +1,6 @@
 """Suggestions at the public door: the API, the pages, what was measured here, and what is missing."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from starlette.testclient import TestClient
 from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import built_in_rules
 from app.storage.database import transaction
-from tests.builders import make_run
+from tests.builders import FIRST_PLACE, make_run
 from tests.recommendations.advised import PROFILED, make_advised
 from tests.runs.uploading import assert_problem
 
@@ -104,7 +105,7 @@ def test_a_quarantined_ab_is_evidence_of_nothing(client: TestClient, engine: Eng
 
 def test_blockers_stand_first_and_hold_candidates_back(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
-        stopped = {"health": {"iterations": 2, "loss_finite": False}}
+        stopped: dict[str, Any] = {"health": {"iterations": 2, "loss_finite": False}}
         run = make_advised(session, fields={"ep": 3}, metadata_stated=PROFILED, **stopped)
     told = suggestions(client, run)
     assert told["suggestions"][0]["kind"] == "blocker"
@@ -194,3 +195,22 @@ def test_the_report_of_a_run_that_waits_names_no_step(client: TestClient, engine
         waiting = make_run(session, project="other", status="processing")
     assert client.get(f"/api/v1/runs/{waiting}/report").json()["next_step"] is None
     assert "Next step" not in client.get(f"/api/v1/runs/{waiting}/report.md").text
+
+
+def test_rules_about_two_runs_speak_of_the_run_and_what_it_was_judged_against(
+    client: TestClient, engine: Engine
+) -> None:
+    with transaction(engine) as session:
+        first = make_advised(session)
+        run = make_advised(session, ms=36_000.0, started=FIRST_PLACE + timedelta(days=1))
+    told = suggestions(client, run)
+    assert told["pair"]["runs"] == [first]
+    (slower,) = (one for one in told["pair"]["found"] if one["rule"] == "val-regression")
+    assert slower["why"].startswith("Throughput changed by -13.0%")
+    assert "val-regression" not in {one["rule"] for one in told["suggestions"]}
+    page = client.get(f"/runs/{run}/next").text
+    assert f'href="/compare?a={first}&amp;b={run}"' in page
+    step = client.get(f"/runs/{run}/next/val-regression").text
+    assert "Beside" in step
+    assert "the run beside those that it was judged against" in step
+    assert suggestions(client, first)["pair"] is None

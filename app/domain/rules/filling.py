@@ -1,20 +1,27 @@
 """Fills the facts of a run into the texts of a rule: `{gpus} GPUs`, `{exposed_comm_frac:.0%} of the step`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from app.domain.contract.values import shown
 
 _PLACE = re.compile(r"\{(?P<name>[A-Za-z_][\w.]*)(?::(?P<form>[^{}]*))?\}")
+_MARKS = re.compile("[\ue000-\ue002]")
 
 
-def filled(text: str, values: Mapping[str, object]) -> str:
-    """The text with its facts; a fact that nobody stated reads `unknown`."""
+def marked(name: str, value: str) -> str:
+    """A fact of a text between marks that no text holds, so that a page can find it again."""
+    return f"\ue000{name}\ue001{_MARKS.sub('', value)}\ue002"
+
+
+def filled(text: str, values: Mapping[str, object], mark: Callable[[str, str], str] | None = None) -> str:
+    """The text with its facts; a fact that nobody stated reads `unknown`. `mark`: what to write for name and value."""
 
     def place(match: re.Match[str]) -> str:
         if match["name"] not in values:
             return "unknown"
-        return fact_text(values[match["name"]], match["form"] or "")
+        value = fact_text(values[match["name"]], match["form"] or "")
+        return value if mark is None else mark(match["name"], value)
 
     return _PLACE.sub(place, text)
 

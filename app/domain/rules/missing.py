@@ -1,6 +1,7 @@
 """Which facts nobody stated, what each would decide, and which of them are worth asking for now.
 
-A fact that only lets a rule speak that would be kept back anyway, or that the run answered by running, can wait.
+A fact that only lets a rule speak that would be kept back anyway, that changes nothing to do (a warning), or that the
+run answered by running, can wait.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +63,7 @@ def _by_use(one: MissingFact) -> tuple[int, int, int, str]:
 def _worth_asking(asking: Asking, values: Mapping[str, object], wall: WallReading) -> Sequence[str]:
     """The fact that decides the rule, where its answer would be shown and followed."""
     rule = asking.rule
-    if rule.kind == "blocker" and ran(values):
+    if rule.kind == "warning" or (rule.kind == "blocker" and ran(values)):
         return ()
     if wall.certainty == "measured" and rule.kind == "candidate" and rule.wall not in (wall.wall, "none"):
         return ()

@@ -26,13 +26,21 @@ def order_of(rule: Rule, known: Known, wall: WallReading, standing: Standing) ->
     return (
         0 if rule.kind == "blocker" else 1,
         1 if measured and rule.wall not in (wall.wall, "none") and not rule.hints.bring_up else 0,
-        _BRING_UP if rule.hints.bring_up else _PHASES[rule.phase],
+        _BRING_UP if rule.hints.bring_up else _phase(rule, known),
         _KINDS[rule.kind],
         standing.own_order,
         _order(rule.hints.order, known),
         standing.level,
         rule.id,
     )
+
+
+def _phase(rule: Rule, known: Known) -> int:
+    """Another layout for a job that fits and runs waits for the profile that says whether it is worth it."""
+    waits = known.values.get("fits") is True and not known.values.get("profiled")
+    if waits and rule.phase == "scale" and rule.kind == "candidate":
+        return _PHASES["profile"] + 1
+    return _PHASES[rule.phase]
 
 
 def _order(order: int | Expression, known: Known) -> int:

@@ -26,6 +26,7 @@ _IMPORTS = {"deepep_missing": "deep_ep", "hybridep_missing": "hybrid_ep", "nccle
 _FLEX = ("deepep", "hybridep")
 FITS_FROM = 6
 """Steady iterations after which a run is taken to fit: the number that a screen needs."""
+Window = tuple[int, int] | None
 _COMMUNICATION_TIMERS = (
     *("all-grads-sync", "params-all-gather", "layernorm-grads-all-reduce", "embedding-grads-all-reduce"),
     *("forward-recv", "forward-send", "backward-recv", "backward-send", "forward-send-forward-recv"),
@@ -96,9 +97,30 @@ def facts_of(run: RunReading) -> dict[str, object]:
     }
 
 
-def facts_of_pair(differing: Sequence[str]) -> dict[str, object]:
-    """Facts of two runs that stand beside each other: the contract fields in which they differ."""
-    return {"compared": True, "differs": list(differing)}
+def facts_of_pair(
+    differing: Sequence[str],
+    *,
+    step_time_pct: float | None = None,
+    windows: tuple[Window, Window] = (None, None),
+) -> dict[str, object]:
+    """Facts of two runs that stand beside each other: the contract fields in which they differ, what was measured.
+
+    `step_time_pct`: the change of this run's step time against the other's; `windows`: first and last steady iteration
+    of each.
+    """
+    found: dict[str, object] = {"compared": True, "differs": list(differing)}
+    if step_time_pct is not None and step_time_pct > -100:
+        found["throughput_gain"] = 1 / (1 + step_time_pct / 100) - 1
+    own, other = windows
+    if own is not None and other is not None:
+        found["windows_differ"] = _differ(own, other)
+    return found
+
+
+def _differ(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """They share less than half of the shorter one: a few iterations of warm-up more or less are no other window."""
+    shared = min(a[1], b[1]) - max(a[0], b[0]) + 1
+    return 2 * shared < min(a[1] - a[0], b[1] - b[0]) + 1
 
 
 def _from_contract(run: RunReading) -> dict[str, object]:

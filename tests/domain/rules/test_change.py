@@ -132,7 +132,7 @@ def test_the_arguments_of_the_log_stand_in_for_a_command() -> None:
     facts = {"recompute_modules": ["moe_act"], "recompute_granularity": "selective", "cp": 2}
     told = evaluate({**facts, "gpu_idle_frac": 0.5}, book(rule("a-rule", "true", f"change: {{text: do it, {change}}}")))
     arguments: dict[str, Value] = {
-        "recompute_modules": ["moe_act", "core_attn"],
+        "recompute_modules": ("moe_act", "core_attn"),
         "context_parallel_size": 2,
         "calculate_per_token_loss": True,
         "ckpt_format": None,

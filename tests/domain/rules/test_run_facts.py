@@ -8,7 +8,7 @@ from app.domain.metadata import read_metadata
 from app.domain.rules.derive import derive
 from app.domain.rules.engine import evaluate
 from app.domain.rules.load import built_in_rules
-from app.domain.rules.run_facts import RunReading, facts_of, reading_of
+from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, reading_of
 from app.domain.run import LogEvent, MemoryReport, Value
 from app.domain.summary import summarise
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata
@@ -64,3 +64,15 @@ def test_a_failed_import_and_lack_of_memory_are_facts() -> None:
 
     assert (first["import_error"], first["steps_done"]) == ("deep_ep", 0)
     assert (second["oom"], second["oom_phase"], second["oom_ranks"], second["fits"]) == (True, "warmup", [3], False)
+
+
+def test_a_pair_is_known_by_what_differs_its_gain_and_its_windows() -> None:
+    found = facts_of_pair(["dispatcher"], step_time_pct=25.0, windows=((11, 50), (12, 50)))
+    assert found == {
+        "compared": True,
+        "differs": ["dispatcher"],
+        "throughput_gain": pytest.approx(-0.2),
+        "windows_differ": False,
+    }
+    assert facts_of_pair([], windows=((1, 10), (8, 40)))["windows_differ"] is True
+    assert facts_of_pair([], windows=(None, (8, 40))) == {"compared": True, "differs": []}
