@@ -16,6 +16,7 @@ from app.domain.run import Value
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidMetadata, NotFound
 from app.queue import SWEEP, enqueue
+from app.storage import audit
 from app.storage.database import transaction
 from app.storage.findings import frozen
 from app.storage.run_records import aware
@@ -80,6 +81,12 @@ def set_defaults(
                     project_id=project.id or 0, name=name, value=wanted[name], author=one_line(author)
                 )
                 session.add(row)
+        if changed:
+            audit.record(
+                session, who=one_line(author), subject="project", subject_id=project.id or 0, action="defaults",
+                project_id=project.id, before={name: _value(before.get(name)) for name in sorted(changed)},
+                after={name: wanted.get(name) for name in sorted(changed)},
+            )  # fmt: skip
         session.flush()
         concerned = _runs_concerned(session, project, changed)
         for start in range(0, len(concerned), _IDS_AT_ONCE):

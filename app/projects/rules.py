@@ -21,6 +21,7 @@ from app.storage.tables import ProjectRow
 log = structlog.get_logger(__name__)
 
 _LINKS = {"commit_url": COMMIT, "compare_url": RANGE}
+_CHANGES = ("baseline_branch", "links")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Rules:
 def get_rules(session: Session, slug: str) -> Rules:
     """Raises NotFound."""
     project = get_project(session, slug)
-    events = audit.events(session, "project", project.id or 0)
+    events = tuple(one for one in audit.events(session, "project", project.id or 0) if one.action in _CHANGES)
     return Rules(slug, project.baseline_branch, project.commit_url, project.compare_url, events)
 
 

@@ -26,11 +26,12 @@ from app.runs.json_text import read_json, sorted_json
 from app.runs.sizes import size
 from app.runs.upload import Kind, checked, document_kind
 from app.settings import Settings
-from app.storage import object_records
+from app.storage import audit, object_records
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.quotas import check_room, check_room_in
 from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, utc_now
+from app.web.access.acting import author
 
 log = structlog.get_logger(__name__)
 
@@ -301,6 +302,12 @@ def project_id(session: Session, slug: str) -> int:
         with session.begin_nested():
             project = ProjectRow(slug=slug)
             session.add(project)
+            session.flush()
+            audit.record(
+                session, who=author() or audit.SERVICE, subject="project", subject_id=_known(project.id),
+                action="created", project_id=project.id, after={"slug": slug, "public": False},
+                note="It began with its first upload.",
+            )  # fmt: skip
     except IntegrityError:  # another upload made it in the same moment
         return int(session.execute(chosen).scalar_one())
     return _known(project.id)

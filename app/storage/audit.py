@@ -70,10 +70,11 @@ def events(session: Session, subject: Subject, subject_id: int | str) -> tuple[A
         .where(col(AuditEventRow.subject) == subject, col(AuditEventRow.subject_id) == str(subject_id))
         .order_by(col(AuditEventRow.id).desc())
     ).scalars()
-    return tuple(
-        AuditEvent(
-            row.id or 0, row.project_id, aware(row.at), row.who, row.subject, row.subject_id, row.action, row.before,
-            row.after, row.note,
-        )
-        for row in rows
+    return tuple(to_event(row) for row in rows)
+
+
+def to_event(row: AuditEventRow) -> AuditEvent:
+    return AuditEvent(
+        row.id or 0, row.project_id, aware(row.at), row.who, row.subject, row.subject_id, row.action, row.before,
+        row.after, row.note,
     )  # fmt: skip

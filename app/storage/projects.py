@@ -105,7 +105,8 @@ def set_public(session: Session, row: ProjectRow, public: bool, *, by: str) -> N
 
 def slugs_by_id(session: Session) -> Mapping[int, str]:
     """Of all projects that the caller may see."""
-    return dict(session.execute(select(ProjectRow.id, ProjectRow.slug)).tuples().all())  # type: ignore[call-overload]
+    found = session.execute(select(ProjectRow.id, ProjectRow.slug))  # type: ignore[call-overload]
+    return {project_id: slug for project_id, slug in found}  # noqa: C416  rows are no pairs to the type checker
 
 
 def _by_project(session: Session, chosen: "Select[tuple[int, ...]]") -> dict[int, tuple[int, ...]]:

@@ -238,6 +238,9 @@ RULES: Mapping[str, Rule] = {
         ),
         _ADMINISTER,
     ),
+    "GET /settings/audit": _MANAGE,
+    "GET /settings/audit.csv": _MANAGE,
+    "GET /api/v1/audit": _MANAGE,
     # Settings
     "GET /settings/projects/{slug}": _of(_READ, "project"),
     "POST /settings/projects/{slug}": _of(_MANAGE, "project"),

@@ -1,0 +1,3 @@
+from tests.access.conftest import teams
+
+__all__ = ["teams"]
