@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Plays a CI job, and what befalls it. Needs THREEWALLS_URL, THREEWALLS_TOKEN, `threewalls` in PATH, and:
 #   LOGS      a folder with main-1.log ... main-12.log, slow.log and long.log
+#   FORGE     address of a server that speaks GitHub's API
 #   OUTAGE    a command that ends the service with kill -9;  BACK  one that starts it again
 set -euo pipefail
 export THREEWALLS_SPOOL=$PWD/spool
@@ -28,9 +29,16 @@ for number in {2..12}; do
   job "$number" main threewalls upload "$LOGS/main-$number.log" "${contract[@]}"
 done
 expect 0 "a change that costs nothing" \
-  job 13 faster threewalls upload "$LOGS/main-3.log" "${contract[@]}" --set commit=feed0001 --wait
+  job 13 faster threewalls upload "$LOGS/main-3.log" "${contract[@]}" --set commit=feed0001 --wait --json > fine.json
 expect 1 "a change that is slower" job 14 slower threewalls upload "$LOGS/slow.log" "${contract[@]}" --wait --json > slow.json
-run=$(grep -oE '"id": [0-9]+' slow.json | head -n 1 | grep -oE '[0-9]+')
+number_of() { grep -oE '"id": [0-9]+' "$1" | head -n 1 | grep -oE '[0-9]+'; }
+on_the_change() { # on_the_change RUN: as a job of GitHub Actions; two pushes to one pull request
+  GITHUB_TOKEN=ghs_of-the-job threewalls report "$1" --github --forge-url "$FORGE" --repo moe/training --change 12 \
+    --sha "$(printf '5f3a%.0s' {1..10})"
+}
+fine=$(number_of fine.json) run=$(number_of slow.json)
+expect 0 "the first push on its pull request" on_the_change "$fine"
+expect 1 "the second one" on_the_change "$run"
 expect 1 "its report" threewalls report "$run" --markdown > comment.md
 grep -q 'regression' comment.md
 expect 2 "a wrong field" threewalls upload "$LOGS/slow.log" --set gpus=many

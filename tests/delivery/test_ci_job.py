@@ -4,9 +4,11 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from app.client.upload import PIECE_BYTES
 from app.domain.access.roles import Scope
@@ -15,6 +17,7 @@ from app.storage import tokens, users
 from app.storage.database import make_engine, migrate, transaction
 from tests.builders import make_project
 from tests.embedded.processes import wait_for
+from tests.services.github_server import GitHub, running_github
 from tests.training_logs import training_log
 
 SCRIPT = Path(__file__).with_name("ci_job.sh")
@@ -62,7 +65,13 @@ def service_commands(folder: Path, port: int) -> tuple[str, str]:
     return f"sleep 0.6; kill -9 -- -$(cat {folder}/pid)", back
 
 
-def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Path) -> None:
+@pytest.fixture
+def forge() -> Iterator[GitHub]:
+    with running_github("/api/v3") as forge:
+        yield forge
+
+
+def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Path, forge: GitHub) -> None:
     token, port = prepare(tmp_path / "data"), free_port()
     write_logs(tmp_path / "logs")
     outage, back = service_commands(tmp_path, port)
@@ -71,7 +80,7 @@ def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Pa
     env = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path / "home"),
         "THREEWALLS_URL": address, "THREEWALLS_TOKEN": token, "LOGS": str(tmp_path / "logs"),
-        "OUTAGE": outage, "BACK": back, "THREEWALLS_SWEEP_SECONDS": "1",
+        "FORGE": forge.base, "OUTAGE": outage, "BACK": back, "THREEWALLS_SWEEP_SECONDS": "1",
     }  # fmt: skip
     try:
         subprocess.run(["bash", "-c", back], env=env, check=True, timeout=60)
@@ -94,5 +103,10 @@ def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Pa
         wait_for(lambda: {run["status"] for run in runs()} == {"ready"}, "all runs to be read")
         assert {run["project"] for run in runs()} == {"moe"}
         assert (tmp_path / "home/comment.md").read_text().startswith("**")
+        assert (len(forge.comments), "regression" in forge.comments[0]["body"], forge.wrong) == (1, True, [])
+        assert [one["conclusion"] for one in forge.checks] == ["failure"]
+        assert [one.body["conclusion"] for one in forge.asked if "check-runs" in one.path and one.body] == [
+            "success", "failure",
+        ]  # fmt: skip
     finally:
         subprocess.run(["bash", "-c", f"kill -9 -- -$(cat {tmp_path}/pid)"], check=False, timeout=10)
