@@ -6,6 +6,7 @@ sent again, because its key makes it the same run. The token is not in it.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -118,9 +119,11 @@ def taken(one: Waiting) -> Iterator[bool]:
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 yield False
                 return
+            except OSError:  # file systems of clusters may have no locks: two that send the same make one run of it
+                pass
         # Whoever had it before may have finished it between the opening and the lock.
         try:
             still = os.path.samestat(os.fstat(file.fileno()), (one.folder / MANIFEST).stat())
@@ -187,6 +190,9 @@ def _write_through(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that write folders through by themselves
+            raise
     finally:
         os.close(handle)
 
