@@ -77,7 +77,9 @@ def change_experiment(
 
 
 @router.get(
-    "/journeys/{run_id}", response_model=JourneyOut, responses=documented(404, 422, ok=as_content("text/plain"))
+    "/journeys/{run_id}",
+    response_model=JourneyOut,
+    responses=documented(404, 422, ok=as_content("text/vnd.mermaid", also="text/vnd.graphviz")),
 )
 def read_journey(
     session: ReadSession,

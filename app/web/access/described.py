@@ -18,6 +18,9 @@ _SCHEMES = {
     },
 }  # fmt: skip
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_NO_BODY = "The body is not of the form that its Content-Type names."
+_TOO_OFTEN = "Asked too often; `Retry-After` says when to ask again."
+_WAIT = {"Retry-After": {"description": "In seconds.", "schema": {"type": "integer"}}}
 _NOT_LOGGED_IN = "Nobody is logged in, or the token is unknown, revoked or expired."
 
 
@@ -39,9 +42,15 @@ def _add(document: dict[str, Any], rules: dict[tuple[str, str], Rule]) -> None:
     for path, calls in document["paths"].items():
         for method, call in calls.items():
             rule = rules.get((method, path))
+            if "requestBody" in call:
+                call["responses"].setdefault("400", {"description": _NO_BODY, **_PROBLEM})
+            if rule is not None and rule.needs is not Open.ALWAYS:
+                call["responses"].setdefault("429", {"description": _TOO_OFTEN, "headers": _WAIT, **_PROBLEM})
             if rule is not None and rule.needs is Open.LOGGED_IN:
                 call["security"] = [{"session": []}]
                 call["responses"].setdefault("401", {"description": _NOT_LOGGED_IN, **_PROBLEM})
+            elif rule is not None and rule.needs is Open.METRICS:
+                _add_to(call, Action.ADMINISTER, about_one=False)
             elif rule is not None and isinstance(rule.needs, Action):
                 _add_to(call, rule.needs, about_one=bool(rule.owner))
 

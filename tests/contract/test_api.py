@@ -1,0 +1,105 @@
+"""The API does what its document says, whatever it is sent: no defect, no undeclared status, form, header or field.
+
+Schemathesis makes the calls from the document, some of them against it. What their addresses name is made up, or there:
+ours, or the other team's.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.access.people import OURS, THEIRS, Teams
+from tests.contract.conftest import Held
+
+pytestmark = pytest.mark.xdist_group("contract")
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+EXAMPLES = {"anonymous": 2, "token:all": 12, "administrator": 12}
+"""Of a call, one in five against its document."""
+
+DONE = {
+    "anonymous": {"GET /api/v1/runs", "GET /healthz"},
+    "token:all": {"GET /api/v1/runs/{run_id}", "POST /api/v1/runs/{run_id}/quarantine", "GET /api/v1/references"},
+    "administrator": {"POST /api/v1/projects", "PUT /api/v1/projects/{slug}/quota", "GET /api/v1/history/{stack}"},
+}
+"""Some of what must come true among the calls, so that not all of them are refused at the door."""
+
+QUIET = {"deadline": None, "database": None, "derandomize": True, "phases": [Phase.generate]}
+
+
+class Caller:
+    """Asks all calls as one of EVERYBODY, and counts what is wrong with the answers."""
+
+    def __init__(self, teams: Teams, who: str, params: Mapping[str, Mapping[str, str]]) -> None:
+        self.wrong: Counter[str] = Counter()
+        self.done: set[str] = set()
+        """Calls that did what was asked, once at least."""
+        self._app, self._who, self._params = teams.app, who, params
+        self._headers = as_headers(teams, who)
+
+    def ask_all(self) -> None:
+        for found in schemathesis.openapi.from_asgi("/openapi.json", self._app).get_all_operations():
+            self._ask_often(found.ok())
+
+    def _ask_often(self, call: Any) -> None:
+        cases = call.as_strategy(generation_mode=GenerationMode.POSITIVE)
+        if self._who != "anonymous" and (call.path_parameters or call.query or call.body):
+            cases = st.one_of(*[cases] * 4, call.as_strategy(generation_mode=GenerationMode.NEGATIVE))
+
+        @settings(max_examples=EXAMPLES[self._who], suppress_health_check=list(HealthCheck), **QUIET)
+        @given(case=cases, whose=st.sampled_from(["", OURS, OURS, THEIRS]))
+        def once(case: Case, whose: str) -> None:
+            there = self._params.get(whose, {})
+            case.path_parameters = {name: there.get(name, made) for name, made in (case.path_parameters or {}).items()}
+            self._ask(case, call.label)
+
+        once()
+
+    def _ask(self, case: Case, label: str) -> None:
+        answer = case.call(headers=self._headers)
+        if answer.status_code < 300:
+            self.done.add(label)
+        # No name of the other team's begins otherwise, and nobody sent one.
+        if self._who != "administrator" and f"{THEIRS}-" in answer.text:
+            self.wrong[f"{label} tells {answer.text[:500]}"] += 1
+        try:
+            case.validate_response(answer, checks=CHECKS)
+        except FailureGroup as failures:
+            self.wrong.update(f"{label}: {one}" for one in failures.exceptions)
+
+
+def as_headers(teams: Teams, who: str) -> dict[str, str]:
+    client = teams.client(who)
+    sent = {name: value for name, value in client.headers.items() if name in ("authorization", "sec-fetch-site")}
+    if cookies := "; ".join(f"{name}={value}" for name, value in client.cookies.items()):
+        sent["Cookie"] = cookies
+    return sent
+
+
+@pytest.mark.parametrize("who", EXAMPLES)
+def test_every_call_answers_as_its_document_says(held: Held, who: str) -> None:
+    teams, owned = held
+    caller = Caller(teams, who, {slug: belongings.params() for slug, belongings in owned.items()})
+    caller.ask_all()
+    assert caller.done >= DONE[who]
+    assert not caller.wrong, "\n\n".join(f"{count} times {text}" for text, count in caller.wrong.items())
