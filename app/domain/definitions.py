@@ -33,7 +33,7 @@ nothing. `suspects`: 2 since what is shown to be the same has none."""
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 
-RANKING_RULES: dict[str, int] = {"eligibility": 2, "results": 2, "ties": 2, "sentences": 2}
+RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 3, "ties": 3, "sentences": 3}
 """Rule -> version of what is ranked (`docs/leaderboards.md`): a change has every stack ranked again, and no figure."""
 
 RANKING_VERSION = sum(RANKING_RULES.values()) + VERDICT_VERSION

@@ -4,6 +4,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.domain.numbers import grouped, percent
+from app.domain.ranking.standings import Interval
 from app.scaling.view import PointRow, Section, SeriesView
 from app.scaling.words import interval
 from app.web import chart_theme as theme
@@ -39,13 +40,14 @@ _BESIDE = 0.016
 
 def scaling_chart(section: Section) -> dict[str, Any]:
     """A Vega-Lite specification that charts.js embeds."""
-    shown = section.series[:MOST_DRAWN]
-    sizes = sorted({row.point.size for view in shown for row in view.points})
+    shown = [view for view in section.series if view.series.compared][:MOST_DRAWN]
+    sizes = sorted({row.point.size for view in shown for row in view.points if row.efficiency})
     spec = dict(_specification(section.words.axis, tuple(sizes)))
     points = [
-        _point(view, row, section.words.unit) | {"x": row.point.size * beside}
+        _point(view, row, row.efficiency, section.words.unit) | {"x": row.point.size * beside}
         for view, beside in zip(shown, _beside(len(shown), sizes[-1] / sizes[0]), strict=True)
         for row in view.points
+        if row.efficiency
     ]
     spec["datasets"] = {
         "points": points,
@@ -62,8 +64,7 @@ def _beside(series: int, span: float) -> list[float]:
     return [span ** (_BESIDE * (number - (series - 1) / 2)) for number in range(series)]
 
 
-def _point(view: SeriesView, row: PointRow, unit: str) -> dict[str, Any]:
-    value = row.efficiency
+def _point(view: SeriesView, row: PointRow, value: Interval, unit: str) -> dict[str, Any]:
     low, high = (value.value if end is None else end for end in (value.low, value.high))
     return {
         "series": view.name,
@@ -75,6 +76,7 @@ def _point(view: SeriesView, row: PointRow, unit: str) -> dict[str, Any]:
         "told": f"{percent(value.value)}{interval(value)}",
         "at": f"{grouped(row.point.size)} {unit}",
         "runs": len(row.runs),
+        "when": row.when,
         "directional": "yes" if row.point.directional else "no",
         "href": f"/history/{row.stack_key}",
     }
@@ -102,6 +104,7 @@ def _specification(axis: str, sizes: tuple[int, ...]) -> dict[str, Any]:
         alt.Tooltip("at:N", title="size"),
         alt.Tooltip("told:N", title="efficiency"),
         alt.Tooltip("runs:Q", title="runs"),
+        alt.Tooltip("when:N", title="measured"),
         alt.Tooltip("directional:N"),
     ]
     ideal = alt.Chart(alt.NamedData("ideal")).mark_rule(color=theme.MUTED, strokeDash=[4, 3]).encode(y=y)

@@ -14,7 +14,10 @@ _KEYS = ("project", "hardware", "hardware_slug", "family", "family_slug")
 
 
 def scaling_values(page: ScalingPage) -> dict[str, Any]:
-    """Everything that the page shows. Efficiencies in percent of the smallest size, with their 99 % interval."""
+    """Everything that the page shows. Efficiencies in percent of the smallest size, with their 99 % interval.
+
+    They are null for a size that was not measured on the code that is `compared`: `changed_at` says when that changed.
+    """
     chosen = page.chosen
     return {
         "schema": SCHEMA,
@@ -72,6 +75,11 @@ def _point(row: PointRow) -> dict[str, Any]:
         "efficiency_pct": _interval(point.efficiency_pct),
         "tokens_pct": _interval(point.tokens_pct),
         "directional": point.directional,
+        "compared": point.compared,
+        "first_at": point.first_at.isoformat(),
+        "last_at": point.last_at.isoformat(),
+        "days_apart": round(point.days_apart, 2),
+        "changed_at": [at.isoformat() for at in point.changed_at],
         "stack_key": row.stack_key,
         "config_key": point.config_key,
         "runs": [int(run) for run in point.runs],

@@ -1,5 +1,6 @@
 """Which workloads ran at several sizes, and what their series are: read from the standings that are kept."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlmodel import Session, col
 
-from app.domain.ranking import ScalingPool, ScalingSeries, may_scale, most_sizes, scaling_series
+from app.domain.ranking import ScalingRuns, ScalingSeries, may_scale, most_sizes, scaling_series
 from app.domain.run import Value
 from app.scaling.query import ScalingQuery
 from app.storage.findings import frozen
@@ -86,15 +87,19 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
     What the configurations are worth was worked out when their stacks were ranked.
     """
     stack_keys = chosen.containers.get(container_of(chosen, query), ())
-    kept = select(StandingRow.stack_key, col(StandingRow.document)["sizes"].label("sizes")).where(  # type: ignore[call-overload]
+    kept = select(StandingRow.stack_key, col(StandingRow.document)["scaling"].as_string().label("scaling")).where(  # type: ignore[call-overload]
         col(StandingRow.project_id) == chosen.project_id, col(StandingRow.stack_key).in_(stack_keys)
     )
-    pools = [(row.stack_key, from_json(ScalingPool, one)) for row in session.execute(kept) for one in row.sizes or ()]
-    wanted = tuple(one for one in scaling_series(one for _, one in pools) if _asked_for(one, query))
+    found = [
+        (row.stack_key, from_json(ScalingRuns, one))
+        for row in session.execute(kept)
+        for one in json.loads(row.scaling or "[]")
+    ]
+    wanted = tuple(one for one in scaling_series(one for _, one in found) if _asked_for(one, query))
     return Measured(
         wanted,
-        known={one.config_key: one.known for _, one in pools},
-        stack_keys={one.config_key: key for key, one in pools},
+        known={one.config_key: one.known for _, one in found},
+        stack_keys={one.config_key: key for key, one in found},
     )
 
 

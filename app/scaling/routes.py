@@ -34,9 +34,9 @@ def show_scaling(request: Request, page: Page) -> HTMLResponse:
 @router.get("/scaling/chart")
 def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
     """The chart of one kind comes after the figures: drawing must not keep them waiting."""
-    section = next((one for one in page.sections if one.kind == draw), None)
+    section = next((one for one in page.sections if one.kind == draw and one.drawn), None)
     if section is None:
-        kinds = ", ".join(one.kind for one in page.sections) or "none"
+        kinds = ", ".join(one.kind for one in page.sections if one.drawn) or "none"
         raise InvalidQuery("There is no such chart.", (FieldError("draw", f"must be one of {kinds}"),))
     return _render(request, page, drawn=section)
 

@@ -12,7 +12,7 @@ from app.domain.ranking.scaling import Kind
 from app.domain.ranking.standings import Interval
 from app.domain.run import Value
 from app.scaling.measure import Measured
-from app.scaling.words import KINDS, KindWords, counts_tokens, efficiency, told
+from app.scaling.words import KINDS, KindWords, changed, counts_tokens, efficiency, span, told
 from app.web.numbers import contract_value
 
 _GROWS = frozenset({"gpus", "gbs", "seq_len", "cp", "cp_comm", "hcp_sizes"})
@@ -21,12 +21,24 @@ _MOST_APART = 6
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """One size. `efficiency` is by FLOPs where the series has them; `runs` newest last."""
+    """One size. `efficiency` is by FLOPs where the series has them, None on other code than that which is compared.
+
+    `is_first`: of its series; `is_least`: what the others are held against.
+    """
 
     point: ScalingPoint
     stack_key: str
-    efficiency: Interval
+    efficiency: Interval | None
     is_first: bool
+    is_least: bool
+
+    @property
+    def when(self) -> str:
+        return span(self.point.first_at, self.point.last_at)
+
+    @property
+    def changed(self) -> str:
+        return changed([self.point])
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -56,6 +68,11 @@ class Section:
     kind: Kind
     words: KindWords
     series: tuple[SeriesView, ...]
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is an efficiency to draw."""
+        return any(view.series.compared for view in self.series)
 
 
 def sections(measured: Measured) -> tuple[Section, ...]:
@@ -87,7 +104,13 @@ def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesV
             told(one, name),
             fields,
             tuple(
-                PointRow(point, measured.stack_keys[point.config_key], efficiency(point), index == 0)
+                PointRow(
+                    point,
+                    measured.stack_keys[point.config_key],
+                    efficiency(point),
+                    index == 0,
+                    point in one.compared[:1],
+                )
                 for index, point in enumerate(one.points)
             ),
             counts_tokens(one),
@@ -97,7 +120,9 @@ def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesV
 
 
 def _widest_first(one: ScalingSeries) -> tuple[float, int, str, str]:
-    return (-one.points[-1].size / one.points[0].size, -len(one.points), one.dispatcher, one.points[0].config_key)
+    """Of the sizes that are held against each other."""
+    sizes = [point.size for point in one.compared] or [1]
+    return (-sizes[-1] / sizes[0], -len(one.compared), one.dispatcher, one.points[0].config_key)
 
 
 def _names(series: Sequence[ScalingSeries], apart: Sequence[Sequence[tuple[str, str]]]) -> list[str]:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import and_, select
+from sqlalchemy import Row, and_, select
 from sqlmodel import Session, col
 
 from app.domain.ranking import Head, HeadChange
@@ -64,13 +65,16 @@ def leader_changes(
         col(StandingRow.stack_key) == LeaderChangeRow.stack_key,
     )
     chosen = (
-        select(LeaderChangeRow, StandingRow, ProjectRow.slug, RunRow.name, RunRow.ordered_at)  # type: ignore[call-overload]
+        select(  # type: ignore[call-overload]
+            LeaderChangeRow, StandingRow.title, StandingRow.hardware_slug, StandingRow.family_slug,
+            StandingRow.newest_at, ProjectRow.slug, RunRow.name, RunRow.ordered_at,
+        )
         .join(StandingRow, same)
         .join(ProjectRow, col(ProjectRow.id) == LeaderChangeRow.project_id)
         .outerjoin(RunRow, col(RunRow.id) == LeaderChangeRow.run_id)
         .order_by(col(LeaderChangeRow.at).desc(), col(LeaderChangeRow.id).desc())
         .limit(newest)
-    )
+    )  # fmt: skip
     for value, column in (
         (hardware_slug, col(StandingRow.hardware_slug)),
         (family_slug, col(StandingRow.family_slug)),
@@ -83,15 +87,8 @@ def leader_changes(
     if stack_keys:
         chosen = chosen.where(col(LeaderChangeRow.stack_key).in_(stack_keys))
     rows = session.execute(chosen).all()
-    names = names_of_titles(session, (stack.title for _, stack, _, _, _ in rows))
-    return tuple(
-        LeaderChange(
-            row.id, slug, row.stack_key, names[row.stack_key], stack.title, stack.hardware_slug, stack.family_slug,
-            row.floor, aware(row.at), row.run_id, name or "", aware(ordered_at) if ordered_at else None,
-            aware(stack.newest_at), _change(row),
-        )
-        for row, stack, slug, name, ordered_at in rows
-    )  # fmt: skip
+    names = names_of_titles(session, (row.title for row in rows))
+    return tuple(_change(row, names[row.LeaderChangeRow.stack_key]) for row in rows)
 
 
 def last_heads(session: Session, project_id: int, stack_key: str) -> tuple[Head, ...]:
@@ -124,5 +121,22 @@ def add_leader_changes(
     )
 
 
-def _change(row: LeaderChangeRow) -> HeadChange:
-    return HeadChange(None if row.before is None else from_json(Head, row.before), from_json(Head, row.after))
+def _change(row: Row[Any], name: str) -> LeaderChange:
+    kept: LeaderChangeRow = row.LeaderChangeRow
+    before = None if kept.before is None else from_json(Head, kept.before)
+    return LeaderChange(
+        id=kept.id or 0,
+        project=row.slug,
+        stack_key=kept.stack_key,
+        name=name,
+        title=row.title,
+        hardware_slug=row.hardware_slug,
+        family_slug=row.family_slug,
+        floor=kept.floor,
+        at=aware(kept.at),
+        run_id=kept.run_id,
+        run_name=row.name or "",
+        placed_at=aware(row.ordered_at) if row.ordered_at else None,
+        measured_until=aware(row.newest_at),
+        change=HeadChange(before, from_json(Head, kept.after)),
+    )

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Select, Table, and_, delete, insert, or_, 
 from sqlmodel import Session, col
 
 from app.domain.definitions import RANKING_VERSION
-from app.domain.ranking import Board, HeadChange, ScalingPool, StackStandings, board_results, rank_stack, scaling_pools
+from app.domain.ranking import Board, HeadChange, ScalingRuns, StackStandings, board_results, rank_stack, scaling_runs
 from app.domain.ranking.incremental import NEWS_FLOOR, Head, explained, head_changes
 from app.storage import json_column
 from app.storage.judging_tables import StackWorkRow
@@ -41,7 +41,7 @@ _BOARDS: Table = StandingBoardRow.__table__  # type: ignore[attr-defined]
 class Ranked:
     """A stack as it is to be kept; None when it has no runs left. `heads`: what changed at the head of its boards.
 
-    `sizes`: what its configurations are worth at their size, for the scaling view.
+    `sizes`: the runs of its configurations, for the scaling view.
     """
 
     project_id: int
@@ -51,7 +51,7 @@ class Ranked:
     runs: int = 0
     priors: FamilyPriors = NO_PRIORS
     heads: tuple[HeadChange, ...] = ()
-    sizes: tuple[ScalingPool, ...] = ()
+    sizes: tuple[ScalingRuns, ...] = ()
 
     @cached_property
     def columns(self) -> dict[str, Any]:
@@ -70,7 +70,8 @@ class Ranked:
             "runs": self.runs,
             "ranking_version": RANKING_VERSION,
             "prior_version": self.priors.version,
-            "document": to_json(replace(self.standings, boards=())) | {"sizes": to_json(self.sizes)},
+            "document": to_json(replace(self.standings, boards=()))
+            | {"scaling": json_column.dumps(to_json(self.sizes))},
         }
 
     @cached_property
@@ -91,7 +92,7 @@ def rank(session: Session, project_id: int, stack_key: str, *, learn: bool = Tru
     priors = learned_priors(session, project_id, gpu, classes) if learn else kept_priors(session, project_id, gpu)
     standings = rank_stack(stack.runs, priors.of_class, stack.contracts, losses=partial(losses_of_runs, session))
     heads = _head_changes(session, project_id, standings, stack) if learn else ()
-    sizes = scaling_pools(stack.runs, stack.contracts, priors.of_class)
+    sizes = scaling_runs(stack.runs, stack.contracts, priors.of_class)
     return Ranked(project_id, stack_key, standings, stack.about, len(stack.runs), priors, heads, sizes)
 
 

@@ -15,10 +15,10 @@ from app.storage.tables import time_column, utc_now
 class StandingRow(SQLModel, table=True):
     """The standings of one stack, made again as a whole whenever a run of it changed (`app/leaderboards/rank.py`).
 
-    `document` is the `StackStandings` without its boards, which have rows of their own; its `sizes` are what the
-    configurations are worth at their size (`ScalingPool`), which the scaling view alone reads. `title` to `about` tell
-    the stack in a list: they are of its newest run, `newest_run_id`, which stands in the history at `newest_at`.
-    `about`: contract fields of the stack by name, where known. `gpu` and `prior_version`: the prior that it was ranked
+    `document` is the `StackStandings` without its boards, which have rows of their own; its `scaling` are the runs of
+    its configurations (`ScalingRuns`), as text, because the scaling view alone reads them. `title` to `about` tell the
+    stack in a list: they are of its newest run, `newest_run_id`, which stands in the history at `newest_at`. `about`:
+    contract fields of the stack by name, where known. `gpu` and `prior_version`: the prior that it was ranked
     with, by its key; "" and 0 where the GPU is unknown.
     """
 

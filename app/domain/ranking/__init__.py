@@ -3,7 +3,7 @@
 rank_stack(runs, prior, contracts) -> StackStandings    what is stored of a stack
 head_changes(standings, last_heads) -> changes           what changed at its head
 across(standings, floor) -> tuple[ClassSummary, ...]     counts and ranges over stacks
-scaling_series(pools) -> tuple[ScalingSeries]            one workload at several sizes
+scaling_series(runs) -> tuple[ScalingSeries]             one workload at several sizes
 """
 
 from app.domain.ranking.across import (
@@ -23,7 +23,7 @@ from app.domain.ranking.incremental import Head, HeadChange, head_changes, heads
 from app.domain.ranking.rank import rank_runs, rank_stack
 from app.domain.ranking.ranked_run import DISPATCHERS, LEVELS, RankedRun, RoutingClass, routing_class
 from app.domain.ranking.scaling import ScalingPoint, ScalingSeries, may_scale, most_sizes, scaling_series
-from app.domain.ranking.scaling_pool import ScalingPool, scaling_pools
+from app.domain.ranking.scaling_pool import ScalingRuns, scaling_runs
 from app.domain.ranking.standings import Board, Entry, Gain, StackStandings
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
     "RankedRun",
     "RoutingClass",
     "ScalingPoint",
-    "ScalingPool",
+    "ScalingRuns",
     "ScalingSeries",
     "StackResult",
     "StackStandings",
@@ -60,7 +60,7 @@ __all__ = [
     "rank_stack",
     "results_of",
     "routing_class",
-    "scaling_pools",
+    "scaling_runs",
     "scaling_series",
     "summaries",
 ]

@@ -15,7 +15,7 @@ from app.domain.health import BYTES_PER_GIB
 from app.domain.ranking.ranked_run import LEVELS, RankedRun, reaches
 from app.domain.run import FloatArray
 
-_INTERVAL_P = 0.975
+INTERVAL_P = 0.975
 FEWEST_VALIDATED = 2
 """Runs that a validated result takes: of one launch nobody knows whether another one is like it."""
 
@@ -67,7 +67,7 @@ class Pool:
         """Of the 95 % interval of the configuration's step time over launches, in ln."""
         runs = len(self.runs)
         error = math.sqrt(max(self.variance, self.noise) / runs)
-        return t_quantile(_INTERVAL_P, degrees_of_freedom(self.prior, runs)) * error
+        return t_quantile(INTERVAL_P, degrees_of_freedom(self.prior, runs)) * error
 
     @cached_property
     def peak_memory_gib(self) -> float | None:

@@ -7,12 +7,12 @@ sequence_tokens   sequences grow, the tokens of a step stay
 
 Everything else in the two keys must be equal: project, model and its shape, class, container, routing, precision,
 cluster, pipeline, dispatcher and all knobs. Along a sequence series context parallelism may grow, too, with the way it
-communicates.
+communicates. And their runs must be of the same code (`scaling_code.py`).
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from fractions import Fraction
 from functools import cache
 from typing import Literal, TypeVar
@@ -20,8 +20,8 @@ from typing import Literal, TypeVar
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.fields.environment import PREFIX
 from app.domain.contract.values import comparable
-from app.domain.ranking.duels import duel
-from app.domain.ranking.scaling_pool import ScalingPool
+from app.domain.ranking.scaling_code import Measured, Sized, measured
+from app.domain.ranking.scaling_pool import ScalingRuns
 from app.domain.ranking.standings import Interval
 from app.domain.run import Value
 
@@ -49,17 +49,26 @@ class ScalingPoint:
     """One size. `size`: GPUs, or tokens of a sequence. Efficiencies are against the smallest size, in percent.
 
     `efficiency_pct`: throughput per GPU, with its 99 % interval; of sequences it counts FLOPs, because longer ones cost
-    more a token, and is None where a log shows none. `tokens_pct`: tokens/s/GPU. `ideal` is 100 for both.
+    more a token, and is None where a log shows none. `tokens_pct`: tokens/s/GPU. `ideal` is 100 for both. Both are None
+    where no other size was measured on the same code (`compared` is False): then `changed_at` are the changes of the
+    speed that lie between its runs and those that are compared, each by the place of the first run after it.
+    `first_at` and `last_at`: places of its runs in the history. `days_apart`: how far these are from those of the
+    smallest size, 0 where the two overlap.
     """
 
     size: int
     cp: int | None
     config_key: str
     runs: tuple[str, ...]
+    first_at: datetime
+    last_at: datetime
     step_time_ms: Interval
     efficiency_pct: Interval | None
-    tokens_pct: Interval
+    tokens_pct: Interval | None
     directional: bool
+    compared: bool = True
+    days_apart: float = 0.0
+    changed_at: tuple[datetime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +90,10 @@ class ScalingSeries:
     def provisional(self) -> bool:
         return bool(self.unknown)
 
-
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """A pool of one size: `tokens` of a step, over `gpus`."""
-
-    size: int
-    tokens: int
-    gpus: int
-    cp: int | None
-    pool: ScalingPool
-
     @property
-    def order(self) -> tuple[bool, float, str]:
-        """Of several configurations of one size, a full one, and then the fastest, stands for it."""
-        return self.pool.directional, self.pool.log_step_time, self.pool.config_key
+    def compared(self) -> tuple[ScalingPoint, ...]:
+        """Those that were measured on the same code: none, or at least two. The first one is what they are held to."""
+        return tuple(point for point in self.points if point.compared)
 
 
 def may_scale(stacks: Mapping[Key, Mapping[str, Value]]) -> frozenset[Key]:
@@ -127,10 +125,10 @@ def _by_size(stacks: Mapping[Key, Mapping[str, Value]]) -> Iterable[Mapping[int,
     return sizes.values()
 
 
-def scaling_series(pools: Iterable[ScalingPool]) -> tuple[ScalingSeries, ...]:
+def scaling_series(runs: Iterable[ScalingRuns]) -> tuple[ScalingSeries, ...]:
     """All series that the configurations of one project make. One may be part of several, of different kinds."""
-    series: dict[tuple[Kind, tuple[object, ...]], list[_Size]] = {}
-    for one in pools:
+    series: dict[tuple[Kind, tuple[object, ...]], list[Sized]] = {}
+    for one in runs:
         values = {name: _known(one.known, name) for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
         for kind in KINDS:
             made = _size(one, kind)
@@ -141,24 +139,24 @@ def scaling_series(pools: Iterable[ScalingPool]) -> tuple[ScalingSeries, ...]:
     return tuple(sorted(found, key=lambda one: (KINDS.index(one.kind), one.dispatcher, one.points[0].config_key)))
 
 
-def _size(one: ScalingPool, kind: Kind) -> _Size | None:
+def _size(one: ScalingRuns, kind: Kind) -> Sized | None:
     """None where a number that the series rests on is unknown."""
     gpus, gbs, seq_len, cp = (_count(one.known.get(name)) for name in ("gpus", "gbs", "seq_len", "cp"))
     if gpus is None or gbs is None or seq_len is None:
         return None
-    return _Size(gpus if _ALONG[kind] == "gpus" else seq_len, gbs * seq_len, gpus, cp, one)
+    return Sized(gpus if _ALONG[kind] == "gpus" else seq_len, gbs * seq_len, gpus, cp, one)
 
 
 def _count(value: Value) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _key(one: _Size, kind: Kind, values: Mapping[str, object]) -> tuple[object, ...]:
+def _key(one: Sized, kind: Kind, values: Mapping[str, object]) -> tuple[object, ...]:
     """What must be equal in all points; `values`: of all members of both keys."""
-    known = one.pool.known
+    known = one.runs.known
     gpus, gbs, seq_len = (_count(known.get(name)) or 0 for name in ("gpus", "gbs", "seq_len"))
     members = tuple(values[name] for name in _members(kind))
-    return (one.pool.semantic_class, one.pool.shape, _invariant(kind, gpus, gbs, seq_len), *members)
+    return (one.runs.semantic_class, one.runs.shape, _invariant(kind, gpus, gbs, seq_len), *members)
 
 
 def _invariant(kind: Kind, gpus: int, gbs: int, seq_len: int) -> object:
@@ -177,53 +175,37 @@ def _known(known: Mapping[str, Value], name: str) -> object:
     return comparable(name, known[name]) if name in known else ("unknown",)
 
 
-def _series(kind: Kind, members: Sequence[_Size]) -> ScalingSeries:
-    best: dict[int, _Size] = {}
-    for one in sorted(members, key=lambda size: size.order):
-        best.setdefault(one.size, one)
-    sizes = [best[size] for size in sorted(best)]
-    largest = sizes[-1].pool
+def _series(kind: Kind, members: Sequence[Sized]) -> ScalingSeries:
     unknown = [
         name
         for name in _members(kind)
-        if not name.startswith(PREFIX) and any(name not in one.pool.known for one in members)
+        if not name.startswith(PREFIX) and any(name not in one.runs.known for one in members)
     ]
+    newest = members[-1].runs
     return ScalingSeries(
         kind=kind,
         along=_ALONG[kind],
-        dispatcher=largest.dispatcher,
-        routing_mode=largest.routing_mode,
-        semantic_class=largest.semantic_class,
-        points=tuple(_point(kind, one, sizes[0]) for one in sizes),
+        dispatcher=newest.dispatcher,
+        routing_mode=newest.routing_mode,
+        semantic_class=newest.semantic_class,
+        points=tuple(_point(kind, one) for one in measured(members)),
         unknown=tuple(unknown),
     )
 
 
-def _point(kind: Kind, one: _Size, smallest: _Size) -> ScalingPoint:
-    tokens = _ratio(one, smallest, math.log(one.tokens / one.gpus) - math.log(smallest.tokens / smallest.gpus))
-    middle, half = one.pool.log_step_time, one.pool.half_width
+def _point(kind: Kind, one: Measured) -> ScalingPoint:
     return ScalingPoint(
-        size=one.size,
-        cp=one.cp,
-        config_key=one.pool.config_key,
+        size=one.size.size,
+        cp=one.size.cp,
+        config_key=one.pool.of.config_key,
         runs=one.pool.runs,
-        step_time_ms=Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half)),
-        efficiency_pct=tokens if kind in ("weak", "strong") else _flops_ratio(one, smallest),
-        tokens_pct=tokens,
-        directional=one.pool.directional or smallest.pool.directional,
+        first_at=one.pool.first_at,
+        last_at=one.pool.last_at,
+        step_time_ms=one.step_time_ms,
+        efficiency_pct=one.tokens_pct if kind in ("weak", "strong") else one.flops_pct,
+        tokens_pct=one.tokens_pct,
+        directional=one.directional,
+        compared=one.compared,
+        days_apart=one.days_apart,
+        changed_at=one.changed_at,
     )
-
-
-def _flops_ratio(one: _Size, smallest: _Size) -> Interval | None:
-    work, least = one.pool.log_flops, smallest.pool.log_flops
-    return None if work is None or least is None else _ratio(one, smallest, work - least)
-
-
-def _ratio(one: _Size, smallest: _Size, log_work_ratio: float) -> Interval:
-    """Percent of the smallest size's throughput; the smallest itself is 100 by definition, without an interval."""
-    if one is smallest:
-        return Interval(100.0, 100.0, 100.0)
-    met = duel(one.pool, smallest.pool)
-    factor = math.exp(log_work_ratio)
-    value, low, high = (factor * (100 + (pct or 0.0)) for pct in (met.gain_pct, met.low_pct, met.high_pct))
-    return Interval(value, low, high)

@@ -4,7 +4,7 @@ A change that any configuration of the stack shows is taken for a change of the 
 somewhere between the last run of the old level and the first of the new one; runs of others in between are of neither.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -40,10 +40,8 @@ class Stretches:
     """Numbers the stretches of a stack from `runs`, oldest first, of one class, that may be ranked."""
 
     def __init__(self, runs: Sequence[RankedRun], prior: Prior) -> None:
-        self.changes = _merged(_changes(runs, prior))
-        self._numbers = {
-            run.name: sum(change.passed(run.place_in_time) for change in self.changes) for run in _recent(runs)
-        }
+        self.changes = merged(_changes(runs, prior))
+        self._numbers = {run.name: number_of(run.place_in_time, self.changes) for run in _recent(runs)}
         self.newest = max(self._numbers.values(), default=0)
 
     def number(self, run: RankedRun) -> int | None:
@@ -52,13 +50,23 @@ class Stretches:
 
     def changes_between(self, one: int, other: int) -> int:
         """How many changes lie between runs of two stretches, or may."""
-        first, last = sorted((one, other))
-        return (last + 1) // 2 - first // 2
+        return len(between(self.changes, one, other))
 
     def changed_after(self, number: int) -> Change | None:
         """The first change after a stretch."""
         place = (number + 1) // 2
         return self.changes[place] if place < len(self.changes) else None
+
+
+def number_of(place: Place, changes: Iterable[Change]) -> int:
+    """Even, ascending with time; odd within a change."""
+    return sum(change.passed(place) for change in changes)
+
+
+def between(changes: Sequence[Change], one: int, other: int) -> Sequence[Change]:
+    """Those that lie between runs of two stretches, or may."""
+    first, last = sorted((one, other))
+    return changes[first // 2 : (last + 1) // 2]
 
 
 def _recent(runs: Sequence[RankedRun]) -> list[RankedRun]:
@@ -83,12 +91,12 @@ def _changes(runs: Sequence[RankedRun], prior: Prior) -> list[Change]:
     return found
 
 
-def _merged(changes: Sequence[Change]) -> tuple[Change, ...]:
+def merged(changes: Iterable[Change]) -> tuple[Change, ...]:
     """In the order of time. Those that may be one, since they overlap, are one: where all of them allow it."""
-    merged: list[Change] = []
+    found: list[Change] = []
     for change in sorted(changes, key=lambda one: (one.first, one.last)):
-        if merged and change.last < merged[-1].first:
-            merged[-1] = replace(merged[-1], last=max(merged[-1].last, change.last))
+        if found and change.last < found[-1].first:
+            found[-1] = replace(found[-1], last=max(found[-1].last, change.last))
         else:
-            merged.append(change)
-    return tuple(merged)
+            found.append(change)
+    return tuple(found)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.domain.ranking.scaling import ScalingSeries, most_sizes, scaling_series
-from app.domain.ranking.scaling_pool import ScalingPool, scaling_pools
+from app.domain.ranking.scaling_pool import ScalingRuns, scaling_runs
 from app.domain.run import Stated, Value
 from tests.domain.ranking.runs import make_run
 
@@ -21,16 +21,16 @@ BASE: dict[str, Any] = {
 }
 
 
-def make_pools(name: str, step_time_ms: float, **fields: Any) -> tuple[ScalingPool, ...]:
+def make_pools(name: str, step_time_ms: float, **fields: Any) -> tuple[ScalingRuns, ...]:
     contract = {field: Stated(value, "metadata") for field, value in (BASE | fields).items()}
     run_fields = {key: fields.pop(key) for key in ("tflops", "outcome", "semantic_class") if key in fields}
     contract = {field: one for field, one in contract.items() if field not in run_fields}
     tflops = run_fields.pop("tflops", None)
     run = make_run(name, "hybridep", step_time_ms, config=name, stack=name, tflops_per_gpu=tflops, **run_fields)
-    return scaling_pools([run], {name: contract})
+    return scaling_runs([run], {name: contract})
 
 
-def make_point(name: str, step_time_ms: float, **fields: Any) -> ScalingPool:
+def make_point(name: str, step_time_ms: float, **fields: Any) -> ScalingRuns:
     (made,) = make_pools(name, step_time_ms, **fields)
     return made
 
@@ -130,12 +130,68 @@ def test_what_failed_has_no_size() -> None:
     assert make_pools("b", 4000, outcome="failed") == ()
 
 
-def test_the_current_level_of_a_configuration_stands_for_it() -> None:
-    contract = {field: Stated(value, "metadata") for field, value in BASE.items()}
-    times = [8000 + k % 3 for k in range(8)] + [5000 + k % 3 for k in range(8)]
-    runs = [make_run(str(k), "hybridep", ms, config="a", stack="a") for k, ms in enumerate(times)]
-    (made,) = scaling_pools(runs, {"a": contract})
-    assert made.runs == tuple(str(k) for k in range(8, 16))
+def days_of(gpus: int, times: dict[int, float], **fields: Any) -> tuple[ScalingRuns, ...]:
+    """A configuration of so many GPUs, with a run on each of the days; the batch grows with the GPUs."""
+    contract = {name: Stated(value, "metadata") for name, value in (BASE | {"gpus": gpus, "gbs": 64 * gpus}).items()}
+    runs = [
+        make_run(
+            f"{gpus}{day:03}", "hybridep", ms + day % 3, config=str(gpus), stack=str(gpus), hour=24 * day, **fields
+        )
+        for day, ms in times.items()
+    ]
+    return scaling_runs(runs, {str(gpus): contract})
+
+
+REGRESSED = {day: 20_000.0 if day < 7 else 24_000.0 for day in range(1, 13)}
+
+
+def test_a_change_of_the_code_is_no_scaling() -> None:
+    """16 GPUs became slower on day 7; 32 were measured before: 98 % on the same days, and never 118 %."""
+    few, many = days_of(16, REGRESSED), days_of(32, {1: 20_400.0, 2: 20_400.0, 3: 20_400.0})
+    (series,) = scaling_series([*few, *many])
+    first, second = series.points
+    assert first.runs == tuple(f"16{day:03}" for day in range(1, 7))
+    assert second.efficiency_pct is not None
+    assert second.efficiency_pct.value == pytest.approx(98, abs=0.1)
+    assert (first.compared, second.compared, second.changed_at, second.days_apart) == (True, True, (), 0)
+
+
+def test_sizes_that_never_ran_the_same_code_have_no_efficiency() -> None:
+    after = dict.fromkeys(range(7, 13), 24000.0)
+    few = days_of(16, {day: REGRESSED[day] for day in (1, 2, 3, 10, 11, 12)})
+    between = days_of(32, {5: 20_400.0, 6: 20_400.0})  # somewhere there the speed changed: on which side, nobody knows
+    (series,) = scaling_series([*few, *between])
+    assert series.compared == ()
+    assert [point.efficiency_pct for point in series.points] == [None, None]
+    assert [point.tokens_pct for point in series.points] == [None, None]
+    changed = {at.day for point in series.points for at in point.changed_at}
+    assert len(changed) == 1
+    assert len(scaling_series([*few, *days_of(32, after)])[0].compared) == 2
+
+
+def test_within_a_change_one_commit_is_the_same_code() -> None:
+    few = days_of(16, {day: REGRESSED[day] for day in (1, 2, 3, 10, 11, 12)})
+    alike = [*days_of(32, {5: 20_400.0}), *days_of(64, {5: 20_800.0})]
+    (series,) = scaling_series([*few, *alike])
+    assert [point.size for point in series.compared] == [32, 64]
+    assert [point.compared for point in series.points] == [False, True, True]
+    assert series.points[0].changed_at
+
+
+def test_a_change_that_another_size_shows_is_one_for_all() -> None:
+    """32 GPUs became slower on day 7, so 16 GPUs of later days are of other code than 64 GPUs of earlier ones."""
+    steady = days_of(16, dict.fromkeys(range(8, 13), 20000.0))
+    middle = days_of(32, {day: ms * 1.02 for day, ms in REGRESSED.items()})
+    large = days_of(64, {1: 20_800.0, 2: 20_800.0, 3: 20_800.0})
+    (series,) = scaling_series([*steady, *middle, *large])
+    assert [point.size for point in series.compared] == [16, 32]
+    assert [len(point.changed_at) for point in series.points] == [0, 0, 1]
+
+
+def test_runs_far_apart_say_so() -> None:
+    few, many = days_of(16, dict.fromkeys(range(1, 7), 20000.0)), days_of(32, {26: 20_400.0, 27: 20_400.0})
+    (series,) = scaling_series([*few, *many])
+    assert series.points[1].days_apart == pytest.approx(20)
 
 
 def test_the_most_sizes_that_one_kind_of_series_may_have() -> None:
