@@ -30,6 +30,7 @@ from app.notifications.receivers import (
 )
 from app.notifications.sending import replay, send_trial
 from app.storage.database import read_session
+from app.web.access.acting import author
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.problems import documented
 from app.web.templating import public_address
@@ -103,10 +104,12 @@ def remove_receiver(
     engine: AppEngine,
     slug: Slug,
     receiver_id: Number,
-    author: Annotated[str, Query(max_length=100, description="Who does it; needed where nobody is logged in.")] = "",
+    stated: Annotated[
+        str, Query(alias="author", max_length=100, description="Who does it; needed where nobody is logged in.")
+    ] = "",
 ) -> None:
     """Delete it with its log."""
-    delete_receiver(engine, slug, receiver_id, By(author=author).author)
+    delete_receiver(engine, slug, receiver_id, author(stated))
 
 
 @router.post("/receivers/{receiver_id}/test", status_code=202, responses=documented(404, 422))

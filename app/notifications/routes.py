@@ -211,28 +211,45 @@ def _list(
     request: Request, session: Session, slug: str, *, form: ReceiverForm | None = None, state: str = "", page: int = 1,
     status: int = 200, **more: Any,
 ) -> HTMLResponse:  # fmt: skip
-    project = project_of(session, slug)
     context: dict[str, Any] = {"done": "", "problem": ""} | more
     return render(
-        request, "notifications/list.html", status=status, slug=slug, project_id=project.id,
-        receivers=receivers_of(session, slug), form=form or ReceiverForm(), events=EVENTS, state=state, states=STATES,
-        log=deliveries_of(session, slug, state=state, page=page, page_size=PAGE_SIZE), most_attempts=MOST_ATTEMPTS,
-        here=_address(slug), **context,
-    )  # fmt: skip
+        request,
+        "notifications/list.html",
+        status=status,
+        receivers=receivers_of(session, slug),
+        form=form or ReceiverForm(),
+        log=deliveries_of(session, slug, state=state, page=page, page_size=PAGE_SIZE),
+        here=_address(slug),
+        state=state,
+        **_common(session, slug),
+        **context,
+    )
 
 
 def _one(
     request: Request, session: Session, slug: str, receiver_id: int, *, form: ReceiverForm | None = None,
     state: str = "", page: int = 1, status: int = 200, **more: Any,
 ) -> HTMLResponse:  # fmt: skip
-    project, one = project_of(session, slug), one_receiver(session, slug, receiver_id)
+    one = one_receiver(session, slug, receiver_id)
     context: dict[str, Any] = {"done": "", "problem": "", "secret": "", "added": False} | more
-    log = deliveries_of(session, slug, receiver_id=receiver_id, state=state, page=page, page_size=PAGE_SIZE)
     answer = render(
-        request, "notifications/receiver.html", status=status, slug=slug, project_id=project.id, one=one,
-        form=form or filled_receiver_form(one), events=EVENTS, state=state, states=STATES, log=log,
-        most_attempts=MOST_ATTEMPTS, here=f"{_address(slug)}/{receiver_id}", **context,
-    )  # fmt: skip
+        request,
+        "notifications/receiver.html",
+        status=status,
+        one=one,
+        form=form or filled_receiver_form(one),
+        log=deliveries_of(session, slug, receiver_id=receiver_id, state=state, page=page, page_size=PAGE_SIZE),
+        here=f"{_address(slug)}/{receiver_id}",
+        state=state,
+        **_common(session, slug),
+        **context,
+    )
     if context["secret"]:
         answer.headers["Cache-Control"] = "no-store"
     return answer
+
+
+def _common(session: Session, slug: str) -> dict[str, Any]:
+    """What both pages need beside their own."""
+    project = {"id": project_of(session, slug).id, "slug": slug}
+    return {"slug": slug, "of_project": project, "events": EVENTS, "states": STATES, "most_attempts": MOST_ATTEMPTS}

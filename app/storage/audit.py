@@ -11,7 +11,9 @@ from sqlmodel import Session, col
 from app.storage.judging_tables import AuditEventRow
 from app.storage.run_records import aware
 
-Subject = Literal["regression", "run", "stack", "project", "reference", "experiment", "account", "member", "token"]
+Subject = Literal[
+    "regression", "run", "stack", "project", "reference", "experiment", "account", "member", "token", "receiver"
+]
 
 SERVICE = "Threewalls"
 """Who it was when no person did it."""

@@ -129,6 +129,12 @@ def test_what_cannot_be_is_refused_by_its_field(client: TestClient, change: dict
     assert client.get(f"{API}/receivers").json()["items"] == []
 
 
+def test_whoever_deletes_says_who_it_is(client: TestClient) -> None:
+    number = add(client, SLACK, "slack")["id"]
+    assert_problem(client.delete(f"{API}/receivers/{number}"), 422, field="author")
+    assert client.get(f"{API}/receivers/{number}").status_code == 200
+
+
 def test_stacks_are_named_by_their_beginnings(client: TestClient, engine: Engine) -> None:
     key = "ab" * 32
     with transaction(engine) as session:
