@@ -39,7 +39,7 @@ def verdict_badge(session: Session, stack_key: str) -> Badge | None:
 
 def step_time_badge(session: Session, stack_key: str) -> Badge | None:
     """None when there is no such stack for the caller."""
-    counts = and_(col(RunRow.step_time_ms).is_not(None), col(RunRow.is_steady), ~col(RunRow.short))
+    counts = and_(col(RunRow.step_time_ms).is_not(None), col(RunRow.is_steady).is_(True), col(RunRow.short).is_(False))
     row = _newest(session, stack_key, counts)
     if row is None:
         return Badge("step time", "unknown") if _exists(session, stack_key) else None

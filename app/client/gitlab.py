@@ -68,7 +68,7 @@ def _put_status(api: ForgeApi, place: Place, message: Message, status: str) -> s
         api.send("POST", f"{place.status_path}/statuses/{place.sha}", body, repeatable=True)
     except ForgeError as error:
         # A status that is what we say already, also by an answer that was lost, cannot be set again.
-        if not (error.status == _BAD and "Cannot transition status" in error.detail):
+        if not (error.status == _BAD and "Cannot transition" in error.detail and f"from :{status}" in error.detail):
             raise
         return f"status {message.name}: {status} already"
     return f"status {message.name}: {status}"

@@ -87,6 +87,13 @@ def test_the_same_status_again_and_another_one(forge: GitLab) -> None:
     assert status(forge, fine(43, said().stack_key)) == f"status {NAME}: success"
 
 
+def test_a_status_that_gitlab_does_not_let_change_is_an_error_and_not_taken_for_ours(forge: GitLab) -> None:
+    refused = Answer(400, {"message": "Cannot transition status via :succeed from :failed"})
+    forge.faults.append(Fault("POST", "/statuses/", refused))
+    with pytest.raises(ForgeError, match="Cannot transition"):
+        status(forge, fine())
+
+
 def test_a_status_that_another_job_is_setting_is_tried_again(forge: GitLab) -> None:
     forge.faults.append(Fault("POST", "/statuses/", Answer(409, {"message": "update in progress"}), times=2))
     assert status(forge, said()) == f"status {NAME}: failed"
