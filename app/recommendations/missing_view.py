@@ -20,7 +20,7 @@ GROUPS = (
     ("contract", "From the launch: fields of the contract"),
     ("asked", "From the launch: further options"),
     ("stated", "From whoever ran it"),
-    ("log", "From a log that reaches iterations"),
+    ("log", "From the log, or a trace beside it"),
 )
 
 

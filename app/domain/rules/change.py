@@ -24,6 +24,7 @@ Against = Literal["command", "arguments", "contract", "nothing"]
 """What a diff is against: the run's own command, the trainer's dump of arguments, its contract; or nothing is known."""
 _PLACE = re.compile(r"<\w+>")
 """In a flag of a rule: what a person fills in."""
+_EMPTY = ("null", "[]")
 _TWO_KNOBS = "moe_a2a_overlap"
 """A flag of Bridge's harness that sets expert overlap and delayed weight gradients at once."""
 
@@ -203,9 +204,14 @@ def _against(
         lines=(*removed, *(DiffLine("+", text) for text in new.values())),
         paste=" ".join(text for text in new.values() if not _PLACE.search(text)),
         remove=tuple(text for name, text in before.items() if name in edit.unwanted),
-        against="arguments" if dump else "contract" if contract else "nothing",
+        against="arguments" if dump or _is_dump(arguments, bridge) else "contract" if contract else "nothing",
         fill=tuple(text for text in new.values() if _PLACE.search(text)),
     )
+
+
+def _is_dump(arguments: Mapping[str, Value], bridge: bool) -> bool:
+    """Of this trainer: Megatron-Bridge's names have dots. A flag that such a dump does not name is not set."""
+    return bool(arguments) and any("." in name for name in arguments) == bridge
 
 
 def _in_command(edit: _Edit, own: Sequence[Item]) -> FrameworkChange:
@@ -267,7 +273,9 @@ def _standing_in(spellings: Mapping[str, Written], facts: Mapping[str, object], 
         now = facts[name]
         before = written(name, tuple(now) if isinstance(now, list) else now, facts)  # type: ignore[arg-type]
         if bridge:
-            found |= {path: shlex.quote(f"{path}={value}") for path, value in before.bridge.items()}
+            found |= {
+                path: shlex.quote(f"{path}={value}") for path, value in before.bridge.items() if value not in _EMPTY
+            }
         else:
             found |= {name_of(flag): shlex.join([flag, *values]) for flag, values in before.megatron_lm.flags.items()}
     return found

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from app.domain.numbers import counted
 from app.domain.rules.engine import Evaluation, Suggestion
 from app.domain.rules.rule import PHASES, Phase
 from app.domain.rules.wall import WallReading
@@ -99,8 +100,11 @@ def _scale(told: Evaluation, before: Sequence[Step]) -> Judgement:
     if fit.state != "done":
         return "blocked", "First it has to fit into memory."
     candidates = [one for one in told.suggestions if one.rule.phase == "scale" and one.rule.kind == "candidate"]
+    if candidates and told.facts.get("profiled") is not True:
+        return "done", "The layout divides evenly and runs. Whether another one is worth it, a profile tells."
     if candidates:
-        return "open", f"{len(candidates)} changes of the layout are worth a look: {candidates[0].rule.title}."
+        one = counted(len(candidates), "change")
+        return "open", f"{one} of the layout may be worth a look: {candidates[0].rule.title}."
     return "done", "The layout divides evenly, runs, and no rule asks for another one."
 
 
@@ -119,7 +123,7 @@ def _retune(told: Evaluation, before: Sequence[Step]) -> Judgement:
         return "blocked", "Before a profile names the wall there is nothing to retune, except defaults of the bring-up."
     candidates = [one for one in told.suggestions if one.rule.phase == "retune" and one.rule.kind == "candidate"]
     if candidates:
-        return "open", f"{len(candidates)} candidates; first: {candidates[0].rule.title}."
+        return "open", f"{counted(len(candidates), 'candidate')}; first: {candidates[0].rule.title}."
     return "done", "No candidate is left for the wall that was measured."
 
 
