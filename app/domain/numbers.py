@@ -4,8 +4,10 @@ Step time in ms below 10 s, else s; four significant digits; percent with one de
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 from app.domain.run import Metric, Value
 
@@ -13,6 +15,7 @@ THIN = "\u202f"
 """A narrow space that does not break: a figure never stands on another line than its unit."""
 DASH = "–"
 """Not applicable. What is not known is `unknown`; nothing is ever shown as 0 or left blank."""
+TimeUnit = Literal["ms", "s"]
 _SECONDS_FROM_MS = 10_000
 _SIGNIFICANT = 4
 _ABSURD = 1e15
@@ -56,10 +59,10 @@ UNITS = {
 """Units printed behind the figure; those of throughput stand in its label (`tokens/s/GPU`)."""
 
 
-def figure(metric: Metric, name: str) -> Figure:
-    """The headline figure `name` (a key of UNITS) as text."""
+def figure(metric: Metric, name: str, time_unit: TimeUnit | None = None) -> Figure:
+    """The headline figure `name` (a key of UNITS) as text; a step time in `time_unit` where that is given."""
     unit, scale = UNITS[name], 1.0
-    if name == "step_time_ms" and abs(metric.value) >= _SECONDS_FROM_MS:
+    if name == "step_time_ms" and (time_unit or time_unit_of([metric.value])) == "s":
         unit, scale = "s", 1e-3
     value = metric.value * scale
     decimals = _decimals(name, value)
@@ -75,9 +78,14 @@ def figure(metric: Metric, name: str) -> Figure:
     )
 
 
-def step_time(milliseconds: float) -> str:
-    """`412.3 ms`, `31.31 s`."""
-    return figure(Metric(milliseconds, milliseconds, milliseconds, 0), "step_time_ms").text
+def step_time(milliseconds: float, time_unit: TimeUnit | None = None) -> str:
+    """`412.3 ms`, `31.31 s`; in `time_unit` where that is given."""
+    return figure(Metric(milliseconds, milliseconds, milliseconds, 0), "step_time_ms", time_unit).text
+
+
+def time_unit_of(milliseconds: Iterable[float]) -> TimeUnit:
+    """The unit of step times that are read down one column: that of the longest."""
+    return "s" if max(map(abs, milliseconds), default=0.0) >= _SECONDS_FROM_MS else "ms"
 
 
 def percent(value: float) -> str:

@@ -79,7 +79,7 @@ class StandingsOut(BaseModel):
 
 
 class LeaderChangeOut(BaseModel):
-    """`before` null: the first known. `at`: when it was noticed; `run_id`: the newest run of the stack then."""
+    """`before` null: the first known. `at`: when it was noticed; `run_id`: the run that made it."""
 
     project: str
     stack_key: str

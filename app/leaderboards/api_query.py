@@ -71,5 +71,5 @@ class ChangesQuery(BaseModel):
     hardware: Hardware = ""
     family: ModelFamily = ""
     project: Project = ""
-    stack: Stack = Field("", description="A stack key.")
+    stack: Stack = Field("", description="A stack key, or its first digits.")
     newest: int = Field(50, ge=1, le=1000)

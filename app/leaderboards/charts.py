@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from app.domain.numbers import DASH
 from app.leaderboards.gains import GainRow
 from app.leaderboards.leaders import Reign
 from app.web import chart_theme as theme
@@ -38,7 +39,7 @@ def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
             "high": row.high_pct,
             "directional": row.directional,
             "text": row.text,
-            "tie": row.tie or "none",
+            "tie": row.tie or DASH,
             "memory": row.memory or "unknown",
             "zero": 0,
             "href": row.href,
@@ -53,10 +54,11 @@ def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
 def leader_chart(reigns: Sequence[Reign], stacks: int) -> dict[str, Any]:
     """A bar for each time between two changes at the head of a stack, in the colour of who led."""
     spec = dict(_leader_specification(chart_height(stacks)))
+    heads = {one.row: one.text for one in reigns if one.lasts}
     drawn = [
         {
             "row": one.row,
-            "name": one.name if one.is_first else "",
+            "name": f"{heads[one.row]}: {one.name}" if one.is_first else "",
             "from": one.begins.isoformat(),
             "to": one.ends.isoformat(),
             "leader": one.leader,
@@ -68,7 +70,15 @@ def leader_chart(reigns: Sequence[Reign], stacks: int) -> dict[str, Any]:
         for one in reigns
     ]
     ends = [
-        {"row": one.row, "to": one.ends.isoformat(), "text": f"Nothing was measured after {_minute(one.ends)}"}
+        {
+            "row": one.row,
+            "to": one.ends.isoformat(),
+            "leader": one.leader,
+            "text": one.text,
+            "since": _minute(one.begins),
+            "until": f"{_minute(one.ends)}, the last measurement",
+            "href": one.href,
+        }
         for one in reigns
         if one.lasts
     ]
@@ -82,7 +92,7 @@ def _minute(time: datetime) -> str:
 
 
 def _colour(alt: Any, channel: Any, field: str) -> Any:
-    scale = alt.Scale(domain=[*_DISPATCHERS, ""], range=[*_COLOURS, theme.BORDER])
+    scale = alt.Scale(domain=[*_DISPATCHERS, ""], range=[*_COLOURS, theme.BORDER_STRONG])
     return channel(f"{field}:N", scale=scale, legend=None)
 
 
@@ -131,9 +141,11 @@ def _leader_specification(height: int) -> dict[str, Any]:
     bars = data.mark_bar(height=12, yOffset=8, stroke=theme.BACKGROUND, strokeWidth=1, cursor="pointer").encode(
         x, alt.X2("to:T"), y, _colour(alt, alt.Color, "leader"), tooltip=tip
     )
-    end_tip = [alt.Tooltip("text:N", title="until")]
-    ended = alt.Chart(alt.NamedData("ends")).mark_tick(color=theme.TEXT, thickness=3, size=22, yOffset=8)
-    ends = ended.encode(alt.X("to:T", title=_TIME), y, tooltip=end_tip)
+    # In the leader's colour, with a size of its own: a lead may begin with the last measurement, and has no width then.
+    ended = alt.Chart(alt.NamedData("ends")).mark_point(
+        filled=True, opacity=1, size=170, stroke=theme.TEXT, strokeWidth=2, yOffset=8, cursor="pointer"
+    )
+    ends = ended.encode(alt.X("to:T", title=_TIME), y, _colour(alt, alt.Color, "leader"), tooltip=tip)
     return _finished(alt, alt.layer(bars, ends, _names(alt, data, y)), height)
 
 

@@ -1,6 +1,5 @@
 """What a leaderboard can be asked for. The query string is its whole state, so it is checked as input."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
@@ -11,6 +10,7 @@ from app.domain.contract.fields.performance import PRECISIONS
 from app.domain.ranking import LEVELS
 from app.errors import FieldError, InvalidQuery
 from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
+from app.storage.leaderboard_names import is_key, no_key
 from app.storage.standings import DEFAULT_FLOOR, FilterOptions, StandingsFilters
 
 RANKINGS = {
@@ -30,7 +30,6 @@ _CHOICES = {
     "semantic_class": tuple(SEMANTIC_CLASSES),
     "ep_size": tuple(EP_SIZES),
 }
-_KEY = re.compile(r"[0-9a-f]{1,64}")
 _MAX_TEXT = 200
 _MOST_NAMED = 20
 _REFUSED = "The address of this leaderboard asks for what there is not."
@@ -118,8 +117,8 @@ def _check(name: str, value: str) -> FieldError | None:
     # PostgreSQL refuses NUL in a text; no name holds any control character.
     if any(ord(c) < 32 for c in value):
         return FieldError(name, "holds a control character")
-    if name == "stack" and value and not _KEY.fullmatch(value):
-        return FieldError(name, f"must be the first digits of a stack key, 0 to 9 and a to f, not {value[:40]!r}")
+    if name == "stack" and value and not is_key(value):
+        return FieldError(name, no_key(value))
     return None
 
 

@@ -50,10 +50,12 @@ def gain_text(gain: Gain) -> str:
 
 
 def memory_text(gain: Gain) -> str:
-    """`12.0 % more memory`; empty where it is unknown, or the same to the digit."""
+    """`12.0 % more memory`, `the same memory`; empty where it is unknown."""
     more = gain.memory_more_pct
-    if more is None or abs(more) < 0.05:
+    if more is None:
         return ""
+    if abs(more) < 0.05:
+        return "the same memory"
     return f"{percent(abs(more))} {'more' if more > 0 else 'less'} memory"
 
 

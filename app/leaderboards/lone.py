@@ -9,6 +9,7 @@ from app.domain.ranking.ranked_run import NEED_A_PACKAGE
 from app.domain.ranking.sentences import listed
 from app.domain.run import Metric
 from app.domain.stack_names import without_common
+from app.leaderboards.configurations import configurations_sentence
 from app.leaderboards.view import figures_of
 from app.storage.standings import KeptStandings
 
@@ -17,7 +18,8 @@ from app.storage.standings import KeptStandings
 class LoneLine:
     """One class of runs of a stack; `board` None where none of its results reaches the evidence that is asked for.
 
-    `name`: of the stack, without what all of them share. `beside`: what else is known of its dispatchers.
+    `name`: of the stack, without what all of them share. `configurations`: what those of its dispatcher say of its
+    knobs, empty where there is one. `beside`: what else is known of its dispatchers.
     """
 
     kept: KeptStandings
@@ -25,6 +27,7 @@ class LoneLine:
     board: Board | None
     entry: Entry | None
     figures: Mapping[str, Metric | None]
+    configurations: str
     beside: tuple[str, ...]
 
 
@@ -33,19 +36,21 @@ def has_rivals(kept: KeptStandings) -> bool:
     return any(board.is_ranking or board.outside for board in kept.standings.boards)
 
 
-def lone_lines(stacks: Sequence[KeptStandings]) -> tuple[LoneLine, ...]:
+def lone_lines(stacks: Sequence[KeptStandings], knobs: Mapping[str, str]) -> tuple[LoneLine, ...]:
+    """`knobs`: by config key, what sets it apart from others of its dispatcher."""
     names = without_common([one.name for one in stacks])
-    return tuple(line for one, name in zip(stacks, names, strict=True) for line in _lines(one, name))
+    return tuple(line for one, name in zip(stacks, names, strict=True) for line in _lines(one, name, knobs))
 
 
-def _lines(kept: KeptStandings, name: str) -> Iterable[LoneLine]:
+def _lines(kept: KeptStandings, name: str, knobs: Mapping[str, str]) -> Iterable[LoneLine]:
     boards = kept.standings.boards
     if not boards:
-        yield LoneLine(kept, name, None, None, {}, tuple(_of_stack(kept)))
+        yield LoneLine(kept, name, None, None, {}, "", tuple(_of_stack(kept)))
     for board in boards:
         entry = board.entries[0] if board.entries else None
         figures = figures_of(entry) if entry else {}
-        yield LoneLine(kept, name, board, entry, figures, (*_of_board(kept, board, entry), *_of_stack(kept)))
+        told = configurations_sentence(entry, knobs) if entry else ""
+        yield LoneLine(kept, name, board, entry, figures, told, (*_of_board(kept, board, entry), *_of_stack(kept)))
 
 
 def _of_board(kept: KeptStandings, board: Board, entry: Entry | None) -> Iterable[str]:

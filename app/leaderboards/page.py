@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from sqlmodel import Session
 
+from app.domain.numbers import TimeUnit, time_unit_of
 from app.domain.stack_names import SEPARATOR, common_parts
 from app.errors import NotFound
 from app.leaderboards.charts import AXIS, chart_height, gain_chart, leader_chart
@@ -24,7 +25,7 @@ from app.storage.leaderboard_names import stacks_named
 from app.storage.standings import KeptStandings, StandingsPage, standings_of
 from app.web.availability_table import AvailabilityTable, availability_table
 
-STACKS_OF_A_PAGE = 20
+STACKS_OF_A_PAGE = 10
 """Rankings are tall, and come first; what is no ranking has a line."""
 MOST_CHANGES = 50
 
@@ -85,7 +86,13 @@ class LeaderboardPage:
         """Stacks in which nothing is compared: a line for each class of their runs."""
         if self.found.total == 1:
             return ()
-        return lone_lines(self._lone)
+        return lone_lines(self._lone, knobs_apart(self._session, self._lone))
+
+    @property
+    def alone_unit(self) -> TimeUnit:
+        """Of their step times, which stand in one column."""
+        found = (one.figures.get("step_time_ms") for one in self.alone)
+        return time_unit_of(one.value for one in found if one is not None)
 
     @property
     def lone_stacks(self) -> int:

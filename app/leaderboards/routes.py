@@ -9,6 +9,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.ranking.families import slug
 from app.domain.ranking.incremental import told
 from app.leaderboards import gains, words
+from app.leaderboards.configurations import against_best
 from app.leaderboards.export import gains_csv, leaders_csv, standings_csv
 from app.leaderboards.filters import RANKINGS, BoardFilters, page_number
 from app.leaderboards.index import leaderboard_index
@@ -94,6 +95,7 @@ def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse
         gain_range=gain_range,
         gain_of=gains.gain_text,
         memory_of=gains.memory_text,
+        against_best=against_best,
         told_class=told_class,
         told_head=told,
         most_compared=MOST_COMPARED,

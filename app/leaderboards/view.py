@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.domain.numbers import THIN, grouped, significant, step_time
+from app.domain.numbers import THIN, TimeUnit, grouped, significant, step_time, time_unit_of
 from app.domain.ranking import Board, Entry
 from app.domain.ranking.places import Place
 from app.domain.ranking.standings import REFERENCE, Glimpse, Interval, MissingDispatcher, Outside
 from app.domain.run import Metric
 from app.domain.stack_names import field_words
+from app.leaderboards.configurations import configurations_sentence
 from app.leaderboards.dot_plot import Axis, Dot, axis_of
 from app.leaderboards.filters import BY_STEP_TIME
 from app.leaderboards.words import LEFT_OUT, duel_sentence, stretch_sentence, ties_of
@@ -60,8 +61,10 @@ class GlimpseRow:
 class BoardView:
     """`axis` says from where to where the dots go, empty without any. `notes`: what must be known to read the order.
 
+    `configurations`: what those of the only dispatcher say of its knobs, empty in a ranking and where there is one.
     `runs_over`: those of the dispatcher that gains are over. `costs`: by dispatcher, whether it pays for its gain with
     memory, or for less memory with throughput. `knobs`: by config key, what sets configurations of a dispatcher apart.
+    `time_unit`: of all step times of the board, which are read down one column.
     """
 
     board: Board
@@ -71,10 +74,12 @@ class BoardView:
     missing: tuple[MissingDispatcher, ...]
     axis: str
     notes: tuple[str, ...]
+    configurations: str
     tests: tuple[str, ...]
     runs_over: tuple[str, ...]
     costs: Mapping[str, bool]
     knobs: Mapping[str, str]
+    time_unit: TimeUnit
 
     @property
     def has_configurations(self) -> bool:
@@ -117,9 +122,10 @@ def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs:
     names = {one.dispatcher for one in entries} | {one.dispatcher for one in board.outside}
     reference = board.entry(REFERENCE)
     drawn = axis if rank == BY_STEP_TIME else None
+    unit = time_unit_of([*(one.step_time_ms.value for one in entries), *(one.value for one in seen)])
     return BoardView(
         board=board,
-        rows=tuple(_row(board, entry, rank, axis, knobs) for entry in entries),
+        rows=tuple(_row(board, entry, rank, axis, knobs=knobs, unit=unit) for entry in entries),
         outside=tuple(OutsideRow(one, drawn.dot(one.step_time_ms) if drawn else None) for one in board.outside),
         glimpses=tuple(
             GlimpseRow(one, drawn.dot(Interval(one.step_time_ms)) if drawn else None)
@@ -127,12 +133,14 @@ def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs:
             if one.dispatcher not in names
         ),
         missing=tuple(one for one in missing if one.dispatcher not in names),
-        axis=_axis_text(axis, rank) if axis else "",
+        axis=_axis_text(axis, rank, unit) if axis else "",
         notes=tuple(_notes(board, rank)),
+        configurations="" if len(entries) != 1 else configurations_sentence(entries[0], knobs, unit),
         tests=tuple(duel_sentence(one) for one in board.duels),
         runs_over=reference.runs[-MOST_COMPARED:] if reference else (),
         costs={entry.dispatcher: _costs(entry) for entry in entries},
         knobs=knobs,
+        time_unit=unit,
     )
 
 
@@ -149,7 +157,9 @@ def _ordered(board: Board, rank: str) -> Sequence[Entry]:
     return sorted(board.entries, key=lambda entry: order.index(entry.dispatcher))
 
 
-def _row(board: Board, entry: Entry, rank: str, axis: Axis | None, knobs: Mapping[str, str]) -> EntryRow:
+def _row(
+    board: Board, entry: Entry, rank: str, axis: Axis | None, *, knobs: Mapping[str, str], unit: TimeUnit
+) -> EntryRow:
     by_memory = next((place for place in board.by_memory if place.name == entry.dispatcher), None)
     place = by_memory if rank == BY_MEMORY and by_memory else entry.place
     figure = figure_of(entry, rank)
@@ -159,7 +169,7 @@ def _row(board: Board, entry: Entry, rank: str, axis: Axis | None, knobs: Mappin
         is_leader=board.is_ranking and place is not None and not place.beaten_by,
         ties=_ties(board, entry, rank, place),
         dot=axis.dot(figure) if axis and figure else None,
-        said=_said(figure, rank) if figure else "unknown",
+        said=_said(figure, rank, unit) if figure else "unknown",
         figures=figures_of(entry),
         knobs=knobs.get(entry.config_key, ""),
     )
@@ -202,20 +212,21 @@ def _notes(board: Board, rank: str) -> Iterable[str]:
     yield from board.remarks
 
 
-def _said(figure: Interval, rank: str) -> str:
+def _said(figure: Interval, rank: str, unit: TimeUnit) -> str:
     """A figure in words, for who does not see the dot."""
-    if figure.low is None or figure.high is None:
-        return _value(figure.value, rank)
-    return f"{_value(figure.value, rank)}, 95 % interval {_value(figure.low, rank)} to {_value(figure.high, rank)}"
+    value, low, high = (
+        None if end is None else _value(end, rank, unit) for end in (figure.value, figure.low, figure.high)
+    )
+    return f"{value}" if low is None or high is None else f"{value}, 95 % interval {low} to {high}"
 
 
-def _axis_text(axis: Axis, rank: str) -> str:
-    return f"{_value(axis.low, rank)} to {_value(axis.high, rank)}"
+def _axis_text(axis: Axis, rank: str, unit: TimeUnit) -> str:
+    return f"{_value(axis.low, rank, unit)} to {_value(axis.high, rank, unit)}"
 
 
-def _value(value: float, rank: str) -> str:
+def _value(value: float, rank: str, unit: TimeUnit) -> str:
     if rank == BY_STEP_TIME:
-        return step_time(value)
+        return step_time(value, unit)
     if rank == BY_MEMORY:
         return f"{grouped(value, 1)}{THIN}GiB"
     return significant(value)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from app.domain.numbers import THIN, counted, grouped, percent
 from app.domain.ranking.duels import Duel
 from app.domain.ranking.eligibility import Why
+from app.domain.ranking.sentences import within
 from app.domain.ranking.standings import Board, Stretch
 
 EVIDENCE = {
@@ -106,7 +107,7 @@ def stretch_sentence(stretch: Stretch) -> str:
 def tie_sentence(duel: Duel, interval: str = "") -> str:
     """Why the first of the duel ties with the second, said of the first."""
     if duel.outcome == "equal":
-        return f"is as fast as {duel.second}, to within 2{THIN}%{interval}"
+        return f"is as fast as {duel.second}, {within(duel)}"
     if duel.worse_loss:
         return f"is not placed before or after {duel.second}{interval}: {duel.tie_because}"
     decide = f"; {counted(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""

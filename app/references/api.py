@@ -14,10 +14,9 @@ from app.references.api_models import (
     ReferenceDetailOut,
     ReferenceId,
     ReferenceListOut,
-    ReferenceNumber,
     ReferenceQuery,
 )
-from app.references.change import By, add_reference, change_reference, withdraw_reference
+from app.references.change import By, add_reference, change_reference, number_of, withdraw_reference
 from app.references.filters import ReferenceFilters
 from app.references.list import find_references, page_of
 from app.references.nearest import hold
@@ -49,7 +48,7 @@ def read_nearest(
     request: Request,
     session: ReadSession,
     run: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Number of the run.")] = None,
-    stack: Annotated[str, Query(max_length=64, description="Key of the stack, in place of a run.")] = "",
+    stack: Annotated[str, Query(max_length=64, description="A stack key or its first digits, no run.")] = "",
 ) -> NearestOut:
     """The claim check: the nearest published figure of the same model and GPU, what differs, and the likely causes."""
     held = hold(session, run=run, stack=stack)
@@ -73,26 +72,33 @@ def add_reference_point(request: Request, engine: AppEngine, change: ReferenceCh
 
 @router.patch("/references/{number}", responses=documented(404, 409, 422))
 def change_reference_point(
-    request: Request, engine: AppEngine, number: ReferenceNumber, change: ReferenceChange
+    request: Request, engine: AppEngine, number: ReferenceId, change: ReferenceChange
 ) -> ReferenceDetailOut:
     """Correct a figure that a team added. Recorded with who, when and what was before."""
     if change.project == "":
         acting.require_everything(request, Action.CONTRIBUTE)
-    change_reference(engine, number, change.said(), change.by(), change.project)
-    return _read(engine, number, public_address(request))
+    changed = _number(engine, number)
+    change_reference(engine, changed, change.said(), change.by(), change.project)
+    return _read(engine, changed, public_address(request))
 
 
 @router.delete("/references/{number}", responses=documented(404, 422))
 def withdraw_reference_point(
     request: Request,
     engine: AppEngine,
-    number: ReferenceNumber,
+    number: ReferenceId,
     author: Annotated[str, Query(max_length=MAX_AUTHOR, description="Who does it, where nobody is logged in.")] = "",
     reason: Annotated[str, Query(max_length=MAX_NOTE, description="Why.")] = "",
 ) -> ReferenceDetailOut:
     """Withdraw a figure that a team added: it is held against nothing any more. Its address and its record stay."""
-    withdraw_reference(engine, number, By(acting.author(author), reason))
-    return _read(engine, number, public_address(request))
+    withdrawn = _number(engine, number)
+    withdraw_reference(engine, withdrawn, By(acting.author(author), reason))
+    return _read(engine, withdrawn, public_address(request))
+
+
+def _number(engine: Engine, reference_id: str) -> int:
+    with read_session(engine) as session:
+        return number_of(session, reference_id)
 
 
 def _read(engine: Engine, number: int, base: str) -> ReferenceDetailOut:

@@ -4,21 +4,21 @@ from datetime import datetime
 from typing import Annotated, Any, Self
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from app.domain.contract.fields import FIELDS
 from app.domain.reference_points import Cause, ReferenceDifference, ReferencePoint
 from app.domain.run import Value
+from app.errors import FieldError, InvalidChange
 from app.references.change import FACTS, By, Said
 from app.references.list import ReferencePage
 from app.references.nearest import Held
 from app.storage.audit import AuditEvent
 from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
 from app.storage.references import Reference
-from app.web.access.acting import Author, author_field
+from app.web.access import acting
 
 ReferenceId = Annotated[str, Path(max_length=200, description="Of one that a team added its number, else its name.")]
-ReferenceNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of one that a team added.")]
-_OWN = ("author", "reason", "seen", "project", "contract")
 
 
 class ReferenceQuery(BaseModel):
@@ -115,7 +115,7 @@ class ReferenceChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    author: Author = author_field("Who says it.", MAX_AUTHOR)
+    author: str = Field("", max_length=MAX_AUTHOR, description="Who says it, where nobody is logged in.")
     reason: str = Field("", max_length=MAX_NOTE, description="Why it is changed; kept in its record.")
     seen: datetime | None = Field(None, description="Its `changed_at` when it was read; else 409 is never answered.")
     project: str | None = Field(None, max_length=100, description="The project it is offered to; empty for all.")
@@ -133,11 +133,23 @@ class ReferenceChange(BaseModel):
     tflops_per_gpu: float | None = None
     step_time_ms: float | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _point_to_the_contract(cls, sent: Any) -> Any:
+        """Raises InvalidChange: that they are unknown here would not say where they belong."""
+        inside = (
+            [name for name in sent if name in FIELDS and name not in cls.model_fields] if isinstance(sent, dict) else []
+        )
+        if inside:
+            errors = tuple(FieldError(name, "is a contract field: it belongs into `contract`") for name in inside)
+            raise InvalidChange("Put what is known of the job into `contract`. Nothing was changed.", errors)
+        return sent
+
     def said(self) -> Said:
         return Said(self.contract, {name: getattr(self, name) for name in FACTS if name in self.model_fields_set})
 
     def by(self) -> By:
-        return By(self.author, self.reason, self.seen)
+        return By(acting.author(self.author), self.reason, self.seen)
 
 
 class DifferenceOut(BaseModel):

@@ -3,7 +3,7 @@
 A withdrawn figure keeps its address and its record, and is held against nothing any more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,7 +20,7 @@ from app.storage import audit
 from app.storage.database import transaction
 from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
 from app.storage.reference_tables import ReferencePointRow
-from app.storage.references import references
+from app.storage.references import find_reference, references
 from app.storage.run_records import aware
 from app.storage.tables import ProjectRow, utc_now
 from app.storage.typed_json import from_json, to_json
@@ -61,8 +61,8 @@ class By:
 
 def add_reference(engine: Engine, said: Said, by: By, project: str = "") -> int:
     """The number of the new figure, which is offered to `project`, or to all. Raises InvalidChange."""
-    by = _checked(by)
-    point = _point({}, said)
+    by, errors = _checked(by)
+    point = _point({}, said, errors)
     with transaction(engine, durable=True) as session:
         project_id = _project(session, project)
         _refuse_too_many(session)
@@ -78,14 +78,14 @@ def add_reference(engine: Engine, said: Said, by: By, project: str = "") -> int:
 
 def change_reference(engine: Engine, number: int, said: Said, by: By, project: str | None = None) -> None:
     """Correct a figure; `project` None: offered as before. Raises NotFound, InvalidChange, EditConflict."""
-    by = _checked(by)
+    by, errors = _checked(by)
     with transaction(engine, durable=True) as session:
         row = _locked(session, number)
         if row.withdrawn_at is not None:
             raise InvalidChange(f"Reference point {number} was withdrawn. {_REFUSED}")
         _refuse_if_changed(session, row, by)
         old = from_json(ReferencePoint, row.point)
-        point = _point(said_by(old), said)
+        point = _point(said_by(old), said, errors)
         before, after = _difference(said_by(old), said_by(point))
         was = _slug(session, row.project_id)
         if project is not None and project != was:
@@ -102,7 +102,9 @@ def change_reference(engine: Engine, number: int, said: Said, by: By, project: s
 
 def withdraw_reference(engine: Engine, number: int, by: By) -> None:
     """Let a figure count no more, if it does. Raises NotFound, InvalidChange, EditConflict."""
-    by = _checked(by)
+    by, errors = _checked(by)
+    if errors:
+        raise _refused(*errors)
     with transaction(engine, durable=True) as session:
         row = _locked(session, number)
         if row.withdrawn_at is not None:
@@ -120,8 +122,8 @@ def said_by(point: ReferencePoint) -> dict[str, Any]:
     return {**point.contract, **{name: value for name, value in facts.items() if value not in (None, "", False)}}
 
 
-def _point(before: Mapping[str, object], said: Said) -> ReferencePoint:
-    """Raises InvalidChange with every field that is wrong."""
+def _point(before: Mapping[str, object], said: Said, errors: Sequence[FieldError] = ()) -> ReferencePoint:
+    """Raises InvalidChange with `errors`, which were found already, and every field that is wrong."""
     wrong = {CONTRACT + name: "is no contract field" for name in said.contract if name not in FIELDS}
     wrong |= {name: "is not known" for name in said.facts if name not in FACTS}
     stated = {name: value for name, value in said.contract.items() if name in FIELDS}
@@ -131,8 +133,8 @@ def _point(before: Mapping[str, object], said: Said) -> ReferencePoint:
         point = read_reference({name: _cleaned(value) for name, value in merged.items()} | {"kind": "own"})
     except InvalidReference as error:
         wrong |= {(CONTRACT + name if name in FIELDS else name): why for name, why in error.fields.items()}
-    if wrong:
-        raise _refused(*(FieldError(name, why) for name, why in wrong.items()))
+    if wrong or errors:
+        raise _refused(*errors, *(FieldError(name, why) for name, why in wrong.items()))
     return point
 
 
@@ -140,16 +142,15 @@ def _cleaned(value: object) -> object:
     return one_line(value) if isinstance(value, str) else value
 
 
-def _checked(by: By) -> By:
+def _checked(by: By) -> tuple[By, Sequence[FieldError]]:
+    """It on one line, with what is wrong with it."""
     author, reason = one_line(by.author), one_line(by.reason)
     errors = []
     if not 0 < len(author) <= MAX_AUTHOR:
         errors.append(FieldError("author", f"must say who does it, in 1 to {MAX_AUTHOR} characters"))
     if len(reason) > MAX_NOTE:
         errors.append(FieldError("reason", f"must have at most {MAX_NOTE:,} characters"))
-    if errors:
-        raise _refused(*errors)
-    return By(author, reason, by.seen)
+    return By(author, reason, by.seen), errors
 
 
 def _locked(session: Session, number: int) -> ReferencePointRow:
@@ -160,6 +161,19 @@ def _locked(session: Session, number: int) -> ReferencePointRow:
             f"There is no reference point {number} that a team added. Those that come with the service stay."
         )
     return row
+
+
+def number_of(session: Session, reference_id: str) -> int:
+    """Of a figure that may be changed, by what an address names. Raises NotFound, InvalidChange."""
+    found = find_reference(session, reference_id)
+    if found is None:
+        raise NotFound(f"There is no reference point {reference_id[:80]} that a team added.")
+    if found.entered is None:
+        raise InvalidChange(
+            "This figure comes with the service: it cannot be changed or withdrawn. Add your own beside it, which "
+            "stands before it where nothing is known to differ."
+        )
+    return int(reference_id)
 
 
 def _refuse_if_changed(session: Session, row: ReferencePointRow, by: By) -> None:

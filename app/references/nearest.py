@@ -3,7 +3,7 @@
 It is another lab's measurement. It stands beside our figures, and is never ranked with them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from app.domain.reference_points import Nearest, OurFigures, nearest_reference
 from app.domain.run import Stated
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.findings import stated
+from app.storage.leaderboard_names import one_stack_named
 from app.storage.references import Reference, references
 from app.storage.standings import KeptStandings, stack_standings
 from app.storage.tables import ProjectRow, RunRow
@@ -70,8 +71,12 @@ def hold(session: Session, *, run: int | None = None, stack: str = "") -> Held:
     if (run is None) == (not stack):
         error = FieldError("run", "or `stack` must say what is held against published figures, and not both")
         raise InvalidQuery("Name a run or a stack.", (error,))
-    ours = _run(session, run) if run is not None else _stack(session, stack)
-    known = references(session, ours.project)
+    ours = _run(session, run) if run is not None else our_stack(session, one_stack_named(session, stack))
+    return held_against(ours, references(session, ours.project))
+
+
+def held_against(ours: Ours, known: Sequence[Reference]) -> Held:
+    """`known`: the figures that are offered to the project of ours."""
     found = nearest_reference(ours.contract, ours.figures, [one.point for one in known])
     if found is None:
         return Held(ours, None, None)
@@ -86,7 +91,7 @@ def _run(session: Session, run_id: int) -> Ours:
     return _ours(row, figures, of_stack=False)
 
 
-def _stack(session: Session, stack_key: str) -> Ours:
+def our_stack(session: Session, stack_key: str) -> Ours:
     """Its fastest result; of a stack where nothing can be ranked, the contract alone."""
     kept: KeptStandings | None = None
     for floor in FLOORS:

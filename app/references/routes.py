@@ -1,6 +1,6 @@
 """Pages of published figures: the list, one of them with its forms, and the nearest one to a run or a stack."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -9,10 +9,12 @@ from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from app.domain.access.principal import granted
 from app.domain.access.roles import Action
 from app.domain.contract.fields import FIELDS
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
 from app.references import view
+from app.references.beside import stacks_beside
 from app.references.change import add_reference, change_reference, withdraw_reference
 from app.references.export import csv_rows
 from app.references.filters import KINDS, ReferenceFilters, page_number
@@ -21,9 +23,11 @@ from app.references.list import find_references, page_of, reference_options, tol
 from app.references.nearest import hold
 from app.references.sentences import summary, whose
 from app.storage import audit
+from app.storage.access_projects import project_slugs
 from app.storage.database import read_session
-from app.storage.references import find_reference
+from app.storage.references import Reference, find_reference
 from app.web.access.acting import require_everything
+from app.web.access.state import access_of
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import sent_form
 from app.web.templating import render
@@ -158,7 +162,7 @@ async def _decide(
 
 
 def _render_new(request: Request, session: Session, form: ReferenceForm, status: int = 200) -> HTMLResponse:
-    return render(request, "references/new.html", status=status, form=form, **_form_parts(session, form))
+    return render(request, "references/new.html", status=status, form=form, **_form_parts(request, session, form))
 
 
 def _render_one(
@@ -187,17 +191,35 @@ def _render_one(
         kinds=KINDS,
         rows=view.field_rows(one.point),
         events=audit.events(session, "reference", one.id) if one.entered else (),
+        beside=stacks_beside(session, one),
+        may_change=_may_change(request, session, one),
         saved=saved,
         sent=what,
         form=form,
         withdrawal=typed if what == "withdraw" else filled_form(one),
-        **_form_parts(session, form),
+        **_form_parts(request, session, form),
     )
 
 
-def _form_parts(session: Session, form: ReferenceForm) -> dict[str, Any]:
+def _may_change(request: Request, session: Session, one: Reference) -> bool:
+    """As the forms' routes check it: what is offered to all, only whoever may do everything changes."""
+    if one.entered is None or not one.counts:
+        return False
+    where = _where(request)
+    return where is None or one.entered.project in project_slugs(session, where)
+
+
+def _where(request: Request) -> Collection[int] | None:
+    """Ids of the projects that the reader may enter figures for; None: any, and for all of them."""
+    access = access_of(request)
+    return granted(access.principal, Action.CONTRIBUTE, access.public)
+
+
+def _form_parts(request: Request, session: Session, form: ReferenceForm) -> dict[str, Any]:
     """What the inputs offer."""
+    where = _where(request)
+    projects = reference_options(session).projects if where is None else project_slugs(session, where)
     groups: dict[str, list[str]] = {}
     for field in FIELDS.values():
         groups.setdefault(field.group, []).append(field.name)
-    return {"inputs": form.inputs(), "groups": groups, "projects": reference_options(session).projects}
+    return {"inputs": form.inputs(), "groups": groups, "projects": projects, "may_offer_to_all": where is None}

@@ -1,17 +1,19 @@
 """Which hardware, family, project and stack are meant, by any name that people or answers give them."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.ranking.families import slug
-from app.errors import NotFound
+from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.standings import HardwareFamily
 from app.storage.standings_tables import StandingRow
 from app.storage.tables import ProjectRow
 
 _MOST_NAMED = 12
+_KEY = re.compile(r"[0-9a-f]{1,64}")
 
 
 def leaderboards_named(index: Sequence[HardwareFamily], hardware: str, family: str) -> tuple[HardwareFamily, ...]:
@@ -45,6 +47,26 @@ def stacks_named(session: Session, first_digits: str) -> tuple[str, ...]:
     if not found:
         raise NotFound(f"No stack with the key {first_digits[:64]!r} has been ranked.")
     return found
+
+
+def one_stack_named(session: Session, first_digits: str) -> str:
+    """The key that is meant where one stack is asked for. Raises InvalidQuery where no key, or several, begin so."""
+    if not is_key(first_digits):
+        raise InvalidQuery("This is no key of a stack.", (FieldError("stack", no_key(first_digits)),))
+    found = stacks_named(session, first_digits)
+    if len(found) > 1:
+        wrong = f"is how the keys of {len(found):,} stacks begin; give more digits"
+        raise InvalidQuery("Name one stack.", (FieldError("stack", wrong),))
+    return found[0]
+
+
+def is_key(text: str) -> bool:
+    """Whether a key can begin so: wherever a stack is asked for, the first digits of its key will do."""
+    return _KEY.fullmatch(text) is not None
+
+
+def no_key(text: str) -> str:
+    return f"must be the first digits of a stack key, 0 to 9 and a to f, not {text[:40]!r}"
 
 
 def _none(what: str, there_are: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ that a colour is chosen in one place only and charts follow the theme switch.
 from typing import Any
 
 TEXT, MUTED, BORDER, ACCENT = "--text", "--muted", "--border", "--accent"
-BACKGROUND = "--bg"
+BACKGROUND, BORDER_STRONG = "--bg", "--border-strong"
 WARM_UP, SPIKE, BASELINE = "--muted", "--regression", "--text"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif"
 BAND_OPACITY = 0.15

@@ -18,6 +18,7 @@ from app.domain.numbers import (
     short_commit,
     significant,
     step_time,
+    time_unit_of,
 )
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "short_commit",
     "significant",
     "step_time",
+    "time_unit_of",
 ]
 
 

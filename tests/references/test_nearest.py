@@ -107,4 +107,5 @@ def test_a_wrong_question_is_refused(client: TestClient, session: Session) -> No
     assert_problem(client.get("/api/v1/references/nearest"), 422, field="run")
     assert_problem(client.get("/api/v1/references/nearest?run=1&stack=x"), 422, field="run")
     assert_problem(client.get("/api/v1/references/nearest?run=12345"), 404, "no run 12345")
-    assert_problem(client.get("/api/v1/references/nearest?stack=nothing"), 404, "no such stack")
+    assert_problem(client.get("/api/v1/references/nearest?stack=nothing"), 422, field="stack")
+    assert_problem(client.get("/api/v1/references/nearest?stack=abcdef012345"), 404, "No stack with the key")

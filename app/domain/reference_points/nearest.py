@@ -36,8 +36,6 @@ WEIGHTS: Mapping[str, float] = {
     "container": 1,
 }
 """What is compared, and how much a difference counts for nearness: more for what moves a figure more. Our judgement."""
-_NOT_STATED = 0.3
-"""A field that one side leaves open counts less than a known difference, and more than none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,6 @@ class Nearest:
     """
 
     point: ReferencePoint
-    distance: float
     differences: tuple[ReferenceDifference, ...]
     more_pct: Mapping[str, float]
     causes: tuple[Cause, ...]
@@ -94,7 +91,7 @@ def nearest_reference(
 ) -> Nearest | None:
     """The closest of the points of the same model and GPU; None when there is none, however near another model is.
 
-    The nearest in the weighted number of fields that differ; of equals the newest.
+    Known differences decide first, however much another figure leaves open (`nearness`); of equals the newest.
     """
     ours = {name: stated.value for name, stated in contract.items()}
     model, gpu = ours.get("model"), ours.get("gpu")
@@ -105,11 +102,10 @@ def nearest_reference(
     if not same:
         return None
     newest_first = sorted(same, key=lambda one: (one.date, one.key), reverse=True)
-    point = min(newest_first, key=lambda one: distance(compare(ours, one)))
+    point = min(newest_first, key=lambda one: nearness(one, compare(ours, one)))
     differences = compare(ours, point)
-    how_far = distance(differences)
     causes = likely_causes(point, differences, figures.gflops_per_token)
-    return Nearest(point, how_far, differences, _more(ours, figures, point), causes)
+    return Nearest(point, differences, _more(ours, figures, point), causes)
 
 
 def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[ReferenceDifference, ...]:
@@ -127,8 +123,31 @@ def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[Reference
     return tuple(found)
 
 
-def distance(differences: Sequence[ReferenceDifference]) -> float:
-    return sum(WEIGHTS[one.field] * (1 if one.is_known else _NOT_STATED) for one in differences)
+def nearness(point: ReferencePoint, differences: Sequence[ReferenceDifference]) -> tuple[float, bool, float]:
+    """The least is the nearest: what is known to differ, then what is left open.
+
+    A team's own figure in which nothing is known to differ stands before those of others: it was entered for this job.
+    """
+    known = sum(WEIGHTS[one.field] for one in differences if one.is_known)
+    left_open = sum(WEIGHTS[one.field] for one in differences if not one.is_known)
+    return known, known > 0 or point.kind != "own", left_open
+
+
+def why_farther(ours: Mapping[str, Value], point: ReferencePoint, nearer: ReferencePoint) -> str:
+    """Why `nearer` is held against ours and `point` is not, said of `point`."""
+    mine, theirs = compare(ours, point), compare(ours, nearer)
+    (known, not_own, left_open), (less, other_not_own, less_open) = nearness(point, mine), nearness(nearer, theirs)
+    if known > less:
+        return f"it differs in {_fields(mine, known=True)}, the nearest in {_fields(theirs, known=True)}"
+    if not_own and not other_not_own:
+        return "a team entered the nearest, and nothing is known to differ in it"
+    if left_open > less_open:
+        return f"it does not state {_fields(mine, known=False)}, the nearest leaves open {_fields(theirs, known=False)}"
+    return "the nearest is as near, and newer"
+
+
+def _fields(differences: Sequence[ReferenceDifference], *, known: bool) -> str:
+    return ", ".join(f"`{one.field}`" for one in differences if one.is_known == known) or "nothing"
 
 
 def _same(name: str, mine: Value, theirs: Value) -> bool:
