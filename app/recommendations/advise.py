@@ -92,16 +92,19 @@ def advise(session: Session, run_id: int, rules: RulesInForce) -> Advice:
         own,
         rules,
         advised.statements,
-        _pair(session, advised, rules),
+        _pair(session, advised, rules, told),
     )
 
 
-def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce) -> PairAdvice | None:
-    """Only rules that speak of two runs are asked: the others are about the run itself."""
+def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, told: Evaluation) -> PairAdvice | None:
+    """Only rules that speak of two runs are asked, and that do not fire for the run itself."""
     pair = read_pair(session, advised.run)
     if pair is None:
         return None
-    of_two = {name: rule for name, rule in rules.book.rules.items() if "compared" in rule.when.names}
+    fired = {one.rule.id for one in told.fired}
+    of_two = {
+        name: rule for name, rule in rules.book.rules.items() if "compared" in rule.when.names and name not in fired
+    }
     book = RuleBook(of_two, rules.book.sources)
     return PairAdvice(pair.beside, evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds))
 
