@@ -6,6 +6,8 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from app.access.oidc.provider import Provider
+from app.access.oidc.routes import router as oidc_pages
 from app.access.routes import router as access_pages
 from app.access.whoami_api import router as whoami_api
 from app.auditing.api import router as audit_api
@@ -106,11 +108,13 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.state.metrics = Metrics()
     counting = Counting(settings)
     app.state.guesses = Guesses(settings, counting)
+    app.state.oidc = Provider(settings) if settings.oidc_issuer else None
     app.state.next_step = lambda session, run_id: first_suggestion(session, run_id, rules_in_force(settings))
     app.state.plan_offer = lambda session, run_id, rule: offer_of_rule(session, settings, run_id, rule)
     for router in (
         health,
         access_pages,
+        oidc_pages,
         whoami_api,
         runs_api,
         append_api,

@@ -4,12 +4,15 @@ from functools import lru_cache
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
 """The checkout: `templates`, `static` and `migrations` live beside `app`."""
+
+_THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 
 
 class Settings(BaseSettings):
@@ -38,6 +41,14 @@ class Settings(BaseSettings):
     session_hours: float = Field(
         336, gt=0, description="A log-in ends when unused for this long, and after 90 days at the latest, in hours."
     )
+    oidc_issuer: str = Field(
+        "", description="Identity provider (OpenID Connect) to log in by: its issuer, as it calls itself. Empty: none."
+    )
+    oidc_client_id: str = Field("", description="What the provider calls this service.")
+    oidc_client_secret: str = Field("", description="Its secret at the provider. Empty: PKCE alone.")
+    oidc_client_secret_file: str = Field("", description="File that holds this secret instead.")
+    oidc_scopes: str = Field("openid profile email", description="Scopes that are asked for, by blanks.")
+    oidc_name: str = Field("single sign-on", description="What the button on the log-in page calls it.")
     allowed_hosts: str = Field(
         "",
         description="Names at which it answers, by commas; `*.example.com`: all below. Names of this machine always. "
@@ -109,6 +120,21 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _provider_is_whole(self) -> Self:
+        if not self.oidc_issuer:
+            return self
+        parts = urlsplit(self.oidc_issuer)
+        if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _THIS_MACHINE):
+            raise ValueError("THREEWALLS_OIDC_ISSUER must be an https address")
+        if not self.oidc_client_id:
+            raise ValueError("THREEWALLS_OIDC_ISSUER needs THREEWALLS_OIDC_CLIENT_ID")
+        if "openid" not in self.oidc_scopes.split():
+            raise ValueError("THREEWALLS_OIDC_SCOPES must hold openid")
+        if self.oidc_client_secret_file and not Path(self.oidc_client_secret_file).is_file():
+            raise ValueError(f"THREEWALLS_OIDC_CLIENT_SECRET_FILE: there is no file {self.oidc_client_secret_file}")
+        return self
+
+    @model_validator(mode="after")
     def _rules_dir_exists(self) -> Self:
         if self.rules_dir and not Path(self.rules_dir).is_dir():
             raise ValueError(f"THREEWALLS_RULES_DIR must be a folder, and {self.rules_dir} is none")
@@ -132,6 +158,12 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise ValueError(f"THREEWALLS_ALLOW_PRIVATE_TARGETS: {error}") from None
         return self
+
+    @property
+    def oidc_secret(self) -> str:
+        if self.oidc_client_secret_file:
+            return Path(self.oidc_client_secret_file).read_text().strip()
+        return self.oidc_client_secret
 
     @property
     def embedded(self) -> bool:

@@ -32,8 +32,8 @@ router = APIRouter(include_in_schema=False)
 def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  the word that addresses have
     access = access_of(request)
     if access.is_open or access.person:
-        return RedirectResponse(local_path(next), 303)
-    return _login_page(request, next)
+        return RedirectResponse("/" if access.is_open else local_path(next), 303)
+    return login_page(request, next)
 
 
 @router.post("/login")
@@ -43,10 +43,10 @@ async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> 
     guesses: Guesses = request.app.state.guesses
     came = came_from(request)
     if seconds := await run_in_threadpool(guesses.begin, name, came.address):
-        return await run_in_threadpool(_login_page, request, wanted, name, wait=seconds)
+        return await run_in_threadpool(login_page, request, wanted, name, wait=seconds)
     secret = await run_in_threadpool(login.log_in, engine, name, password, idle(settings), came)
     if secret is None:
-        return await run_in_threadpool(_login_page, request, wanted, name, refused=True)
+        return await run_in_threadpool(login_page, request, wanted, name, refused=True)
     await run_in_threadpool(guesses.right, name, came.address)
     return logged_in(request, secret, wanted)
 
@@ -109,16 +109,27 @@ def came_from(request: Request) -> login.From:
     return login.From(address_of(request), request.headers.get("user-agent", ""))
 
 
-def _login_page(request: Request, wanted: str, name: str = "", *, refused: bool = False, wait: int = 0) -> HTMLResponse:
-    """`wait`: seconds until another attempt is looked at."""
+def login_page(
+    request: Request,
+    wanted: str,
+    name: str = "",
+    *,
+    refused: bool = False,
+    wait: int = 0,
+    problem: str = "",
+    status: int = 200,
+) -> HTMLResponse:
+    """`wait`: seconds until another attempt is looked at. `problem`: why another way to log in failed."""
     response = render(
         request,
         "access/login.html",
-        status=429 if wait else 422 if refused else 200,
+        status=429 if wait else 422 if refused else status,
         wanted=local_path(wanted),
         name=name,
         refused=refused,
         wait=in_words(wait),
+        problem=problem,
+        provider=request.app.state.settings.oidc_name if request.app.state.oidc else "",
     )
     if wait:
         response.headers["Retry-After"] = str(wait)

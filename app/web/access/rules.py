@@ -58,6 +58,8 @@ RULES: Mapping[str, Rule] = {
     "GET /login": _ANYONE,
     "POST /login": _ANYONE,
     "POST /logout": _ANYONE,
+    "GET /login/oidc": _ANYONE,
+    "GET /login/oidc/callback": _ANYONE,
     "GET /account/password": _LOGGED_IN,
     "POST /account/password": _LOGGED_IN,
     "GET /api/v1/whoami": _ANYONE,
