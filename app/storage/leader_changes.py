@@ -23,8 +23,7 @@ NEWEST = 50
 class LeaderChange:
     """A change at the head of one board. `at`: when it was noticed. `name`: the title, told apart from its neighbours.
 
-    `run_id`: the run that made it, else the newest of the stack then, which stands in the history at `placed_at`; None
-    when it is gone.
+    `run_id`: the run that made it, which stands in the history at `placed_at`; None when no run did, or it is gone.
     `measured_until`: the place of the newest run that the stack has now.
     """
 
@@ -102,10 +101,11 @@ def last_heads(session: Session, project_id: int, stack_key: str) -> tuple[Head,
     return tuple({(head.routing_mode, head.semantic_class): head for head in heads}.values())
 
 
-def add_leader_changes(
-    session: Session, project_id: int, stack_key: str, newest: int | None, changes: Iterable[HeadChange]
-) -> None:
-    """`newest`: the newest run of the stack, for a change that no run of the board made."""
+def add_leader_changes(session: Session, project_id: int, stack_key: str, changes: Iterable[HeadChange]) -> None:
+    made = list(changes)
+    named = [int(change.after.run) for change in made if change.after.run]
+    found = session.execute(select(RunRow.id).where(col(RunRow.id).in_(named))).scalars() if named else ()  # type: ignore[call-overload]
+    known = {str(run_id): run_id for run_id in found}  # one that no longer counts may be gone
     session.add_all(
         LeaderChangeRow(
             project_id=project_id,
@@ -115,9 +115,9 @@ def add_leader_changes(
             semantic_class=change.after.semantic_class,
             before=to_json(change.before),
             after=to_json(change.after),
-            run_id=int(change.after.run) if change.after.run else newest,
+            run_id=known.get(change.after.run),
         )
-        for change in changes
+        for change in made
     )
 
 

@@ -50,9 +50,11 @@ def leader_news(
 
 
 def _folded(changes: Iterable[LeaderChange]) -> Iterable[LeaderNews]:
-    """From changes, newest first."""
+    """From changes, newest first. Where the same runs are only read otherwise, nothing happened."""
     boards: dict[tuple[str, str, str], list[LeaderChange]] = {}
     for one in changes:
         head = one.change.after
+        if not head.by_runs:
+            continue
         boards.setdefault((one.stack_key, head.routing_mode, head.semantic_class), []).append(one)
     return (LeaderNews(own[0], own[-1], len(own)) for own in boards.values())

@@ -4,7 +4,7 @@ Standings follow from the runs of the stack and the priors of its family. So who
 behind, in whatever order runs came in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -15,7 +15,7 @@ from sqlmodel import Session, col
 
 from app.domain.definitions import RANKING_VERSION
 from app.domain.ranking import Board, HeadChange, ScalingRuns, StackStandings, board_results, rank_stack, scaling_runs
-from app.domain.ranking.incremental import NEWS_FLOOR, Head, explained, head_changes
+from app.domain.ranking.incremental import NEWS_FLOOR, Head, Kept, explained, head_changes, newest_run
 from app.storage import json_column
 from app.storage.judging_tables import StackWorkRow
 from app.storage.leader_changes import add_leader_changes, last_heads
@@ -103,13 +103,23 @@ def _head_changes(
     changes = head_changes(standings, last_heads(session, project_id, standings.stack_key))
     if not changes:
         return ()
-    kept = select(_BOARDS.c.document).where(
-        _BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == standings.stack_key, _BOARDS.c.floor == NEWS_FLOOR
-    )
-    before = {_class(one): one for one in (from_json(Board, row) for row in session.execute(kept).scalars())}
+    before = _kept_before(session, project_id, standings.stack_key)
     after = {_class(one): one for one in standings.boards_at(NEWS_FLOOR)}
     places = {run.name: run.ordered_at for run in stack.runs}
-    return tuple(explained(one, before.get(_class(one.after)), after.get(_class(one.after)), places) for one in changes)
+    return tuple(explained(one, before(_class(one.after)), after.get(_class(one.after)), places) for one in changes)
+
+
+def _kept_before(session: Session, project_id: int, stack_key: str) -> Callable[[tuple[str, str]], Kept]:
+    """What is kept of a stack now, by class."""
+    of_boards = (_BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == stack_key, _BOARDS.c.floor == NEWS_FLOOR)
+    kept = session.execute(select(_BOARDS.c.document).where(*of_boards)).scalars()
+    boards = {_class(one): one for one in (from_json(Board, row) for row in kept)}
+    of_stack = (_STACKS.c.project_id == project_id, _STACKS.c.stack_key == stack_key)
+    row = session.execute(select(_STACKS.c.ranking_version, _STACKS.c.document).where(*of_stack)).one_or_none()
+    refused = [one["run"] for one in row.document["refused"]] if row else []
+    newest = newest_run(boards.values(), refused)
+    other_rules = row is not None and row.ranking_version != RANKING_VERSION
+    return lambda wanted: Kept(boards.get(wanted), newest, other_rules)
 
 
 def _class(one: Board | Head) -> tuple[str, str]:
@@ -120,8 +130,7 @@ def keep(session: Session, ranked: Ranked) -> bool:
     """Write it where it is not what is kept already. Whether it was not."""
     version = keep_priors(session, ranked.project_id, ranked.priors)
     ranked = replace(ranked, priors=replace(ranked.priors, version=version))
-    newest = ranked.about.newest_run_id if ranked.about else None
-    add_leader_changes(session, ranked.project_id, ranked.stack_key, newest, ranked.heads)
+    add_leader_changes(session, ranked.project_id, ranked.stack_key, ranked.heads)
     is_new = bool(difference(session, ranked))
     if is_new:
         _write(session, ranked)

@@ -73,7 +73,7 @@ class StandingBoardRow(SQLModel, table=True):
 class LeaderChangeRow(SQLModel, table=True):
     """The head of a board as it became (`Head`); `before` null for the first that was known. Rows are only added.
 
-    `run_id`: the newest run of the stack at that time.
+    `run_id`: the run that made it; None when none did, or it is gone.
     """
 
     __tablename__ = "leader_change"

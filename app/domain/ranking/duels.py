@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from app.domain.detection import Prior
 from app.domain.detection.guards import compare_memory
 from app.domain.detection.step_time import (
+    EQUIVALENCE_P,
     IMPROVEMENT_P,
     MOST_RERUNS,
     REGRESSION_P,
@@ -33,7 +34,8 @@ class Duel:
     The interval is the 99 % one of the test; of memory there is none. `gain_pct` of memory is what the first needs
     less. `more_runs`: further runs of each that would decide, when nothing else changes; None: decided, or not by 20.
     `decides_low_pct` and `decides_high_pct`: the interval by which the faster one is called so: that has to be sure to
-    99.8 %. `tie_because`: the rule, in words, that makes a tie of an interval that leaves zero out; else empty.
+    99.8 %; of an `equal` pair that of the two one-sided tests (95 % each), which lies within 2 %. `tie_because`: the
+    rule, in words, that makes a tie of an interval that leaves zero out; else empty.
     `worse_loss`: the one whose loss is clearly worse, by `loss_delta_pct` of the other's.
     """
 
@@ -119,6 +121,10 @@ class _Test:
             return _Test(self.backward, self.forward).deciding_half_width(m, k)
         return max(self.forward.half_width(IMPROVEMENT_P, k, m), self.backward.half_width(REGRESSION_P, m, k))
 
+    def equivalence_half_width(self, k: int, m: int) -> float:
+        """With the shift it must stay within the limit of equivalence, in both directions."""
+        return max(self.forward.half_width(EQUIVALENCE_P, k, m), self.backward.half_width(EQUIVALENCE_P, m, k))
+
 
 def duel(
     first: Pooled, second: Pooled, names: tuple[str, str] | None = None, worse_loss: WorseLoss | None = None
@@ -141,8 +147,13 @@ def duel(
         decides_high_pct=_gain(shift - decides),
     )
     if worse_loss is not None:
-        return _guarded(made, worse_loss)
-    return replace(made, tie_because=_because(made, shift)) if made.tie and abs(shift) > half else made
+        made = _guarded(made, worse_loss)
+    elif made.tie and abs(shift) > half:
+        made = replace(made, tie_because=_because(made, shift))
+    if made.outcome != "equal":
+        return made
+    within = test.equivalence_half_width(k, m)
+    return replace(made, decides_low_pct=_gain(shift + within), decides_high_pct=_gain(shift - within))
 
 
 def _guarded(made: Duel, worse: WorseLoss) -> Duel:

@@ -6,7 +6,7 @@ replaced when it moved. What a function of the runs cannot tell, who led before,
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -19,6 +19,8 @@ NEWS_FLOOR = "screen"
 """The floor at which leaders are told and their history is kept: that of the page when nobody asks for another one."""
 MOST_NAMED = 3
 """Runs that a change of the leader names."""
+_OTHER_PRIOR = "How much launches of the family vary is known better; no run of the board came or went."
+_OTHER_RULES = "The rules of the ranking changed; no run of the board came or went."
 _PRIOR_MOVED = 1.1
 """In the standard deviation. A smaller change moves an interval by less than anyone reads, and would rank all stacks of
 the family again with each upload."""
@@ -29,7 +31,8 @@ class Head:
     """Who heads a board: a row of the leader's history. `dispatchers` several when they tie, () for no ranking.
 
     What follows is no part of who heads it. `at`: place in the history of the newest run that it rests on. `because`:
-    which runs made it so, in a sentence; `run`: the newest of them. `why`: what the board says, with the figures.
+    which runs made it so, in a sentence; `run`: the newest of them, empty when none did (`by_runs` is False): the same
+    runs are read otherwise. `why`: what the board says, with the figures.
     """
 
     routing_mode: str
@@ -40,6 +43,7 @@ class Head:
     run: str = field(default="", compare=False)
     because: str = field(default="", compare=False)
     why: str = field(default="", compare=False)
+    by_runs: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,41 +76,59 @@ def head_changes(standings: StackStandings, last_heads: Sequence[Head]) -> tuple
     return tuple(one for one in changes if _is_news(one))
 
 
-def explained(
-    change: HeadChange, before: Board | None, after: Board | None, places: Mapping[str, datetime]
-) -> HeadChange:
-    """The change with its reason: which runs of the board came or went. `before` and `after`: the boards that it is of.
-
-    `places`: of the stack's runs in its history.
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was kept of a stack before: the board that a change is of, the newest run that was known then, by its name,
+    and whether the rules of the ranking were others.
     """
-    was, now = _runs_of(before), _runs_of(after)
-    came = sorted(now - was, key=lambda run: (places[run], len(run), run))
-    left = sorted(was - now, key=lambda run: (len(run), run))
+
+    board: Board | None = None
+    newest: str = ""
+    other_rules: bool = False
+
+
+def explained(change: HeadChange, kept: Kept, now: Board | None, places: Mapping[str, datetime]) -> HeadChange:
+    """The change with its reason: which runs of the board came, count again or no longer count.
+
+    `places`: of the stack's runs in its history. Names of runs are in the order in which they arrived.
+    """
+    was, is_now = _runs_of(kept.board), _runs_of(now)
+    came, left = sorted(is_now - was, key=_arrival), sorted(was - is_now, key=_arrival)
     if change.before is None:
         # With the first ranking it is the run by which the last of the dispatchers came in.
-        came = sorted((entry.runs[0] for entry in after.entries) if after else (), key=lambda run: places[run])[-1:]
+        came = sorted((min(entry.runs, key=_arrival) for entry in now.entries), key=_arrival)[-1:] if now else []
         left = []
-    run = came[-1] if came else ""
-    at = places[run] if run else change.after.at or _newest(places)
-    return replace(change, after=replace(change.after, at=at, run=run, because=_because(came, left)))
+    again = [run for run in came if _arrival(run) <= _arrival(kept.newest)] if change.before is not None else []
+    new = [run for run in came if run not in again]
+    run = next((runs[-1] for runs in (new, again, left) if runs), "")
+    at = max((places[one] for one in came), default=None) or change.after.at or max(places.values(), default=None)
+    why = _because(new, again, left) or (_OTHER_RULES if kept.other_rules else _OTHER_PRIOR)
+    return replace(change, after=replace(change.after, at=at, run=run, because=why, by_runs=bool(run)))
+
+
+def newest_run(boards: Iterable[Board], others: Iterable[str]) -> str:
+    """The one that arrived last of those that boards and `others` name; empty without any."""
+    return max({run for board in boards for run in _runs_of(board)}.union(others), key=_arrival, default="")
+
+
+def _arrival(run: str) -> tuple[int, str]:
+    return len(run), run
 
 
 def _runs_of(board: Board | None) -> set[str]:
     return set() if board is None else {run for entry in board.entries for run in entry.runs}
 
 
-def _newest(places: Mapping[str, datetime]) -> datetime | None:
-    return max(places.values(), default=None)
-
-
-def _because(came: Sequence[str], left: Sequence[str]) -> str:
+def _because(new: Sequence[str], again: Sequence[str], left: Sequence[str]) -> str:
     told = []
-    if came:
-        told.append(f"{_named(came)} came in")
+    if new:
+        told.append(f"{_named(new)} came in")
+    if again:
+        told.append(f"{_named(again)} {'counts' if len(again) == 1 else 'count'} again")
     if left:
-        told.append(f"{_named(left)} {'no longer counts' if len(left) == 1 else 'no longer count'}")
-    text = ", and ".join(told) or "how much launches of the family vary is known better, or a rule changed"
-    return f"{text[:1].upper()}{text[1:]}."
+        told.append(f"{_named(left)} no longer {'counts' if len(left) == 1 else 'count'}")
+    text = ", and ".join(told)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _named(runs: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from app.domain.numbers import counted, percent
+from app.domain.numbers import counted, grouped, percent
 from app.domain.ranking.duels import Duel
 from app.domain.ranking.ranked_run import NEED_A_PACKAGE
 from app.domain.ranking.standings import Entry, Glimpse, Outside, Reading, missing_names
@@ -83,7 +83,8 @@ def _order(entries: Sequence[Entry], duels: Sequence[Duel]) -> str:
     if guarded and len(names) == 2:
         return _guarded(guarded[0])
     equal = all(one.outcome == "equal" for one in among)
-    tied = f"{listed(names)} {'are equally fast, to within 2 %' if equal else 'cannot be told apart yet'}."
+    close = f"are equally fast, {within(among[0]) if len(among) == 1 else 'to within 2 %'}"
+    tied = f"{listed(names)} {close if equal else 'cannot be told apart yet'}."
     if len(names) > 2 and not _all_tie(first):
         tied = f"none of {listed(names)} is beaten, though not all of them tie with each other."
     return f"{tied} {listed(rest)} {'is' if len(rest) == 1 else 'are'} slower." if rest else tied
@@ -109,17 +110,27 @@ def gain_sentence(name: str, duel: Duel, memory_more_pct: float | None, memory_c
     if duel.tie and duel.worse_loss and duel.tie_because:
         return f"{_guarded(duel)} Throughput of {name}: {percent(duel.gain_pct)} more ({_range(duel)}){memory}.{short}"
     if duel.tie:
-        how = "is as fast as" if duel.outcome == "equal" else "cannot be told apart from"
-        more = f"; {counted(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
-        but = memory.replace(", but", ", and", 1)
-        because = f": {duel.tie_because}" if duel.tie_because else ""
-        return f"{name} {how} {duel.second} in speed{because} ({_range(duel)} throughput{more}){but}.{short}"
+        return f"{name} {_tied(duel)}{memory.replace(', but', ', and', 1)}.{short}"
     faster = duel.outcome == "first"
     low, high = duel.low_pct or 0.0, duel.high_pct or 0.0
     ends = (low, high) if faster else (-high, -low)
     side = "more" if faster else "less"
     interval = f"({percent(ends[0])} to {percent(ends[1])})"
     return f"{name} has {percent(abs(duel.gain_pct))} {side} throughput than {duel.second} {interval}{memory}.{short}"
+
+
+def _tied(duel: Duel) -> str:
+    because = f": {duel.tie_because}" if duel.tie_because else ""
+    if duel.outcome == "equal":
+        return f"is as fast as {duel.second}, {within(duel)}{because}"
+    more = f"; {counted(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
+    return f"cannot be told apart from {duel.second} in speed{because} ({_range(duel)} throughput{more})"
+
+
+def within(duel: Duel) -> str:
+    """Of an `equal` pair, with the interval that says so: `to within 2 % (-1.2 to 0.9 % by two one-sided tests)`."""
+    ends = f"{grouped(duel.decides_low_pct or 0.0, 1)} to {percent(duel.decides_high_pct or 0.0)}"
+    return f"to within 2 % ({ends} by two one-sided tests)"
 
 
 def _memory(duel: Duel, more_pct: float) -> str:
