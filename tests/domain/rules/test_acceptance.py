@@ -74,7 +74,8 @@ def facts_of_case(case: Mapping[str, Any]) -> dict[str, object]:
     if "compare_with" in case:
         own = {name: value for name, value in case["run"].items() if name not in ("dispatcher_type", "flex_backend")}
         facts |= facts_of_pair(differing_fields(fields, contract_of({**own, **case["compare_with"]})[0]))
-    return facts | {RENAMED.get(name, name): value for name, value in measured.items()}
+    renamed: dict[str, object] = {RENAMED.get(name, name): value for name, value in measured.items()}
+    return facts | renamed
 
 
 def differing_fields(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> list[str]:
