@@ -12,8 +12,6 @@ from app.access.routes import router as access_pages
 from app.access.whoami_api import router as whoami_api
 from app.auditing.api import router as audit_api
 from app.auditing.routes import router as audit_pages
-from app.auditing.api import router as audit_api
-from app.auditing.routes import router as audit_pages
 from app.badges.routes import router as badges
 from app.compare.api import router as compare_api
 from app.compare.routes import router as compare_pages
@@ -125,7 +123,6 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         members_api,
         people_api,
         audit_api,
-        audit_api,
         notifications_api,
         history_api,
         leaderboards_api,
@@ -154,7 +151,6 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         quota_pages,
         members_pages,
         people_pages,
-        audit_pages,
         audit_pages,
         notification_pages,
         upgrade_pages,
