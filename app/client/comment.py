@@ -36,13 +36,17 @@ class Board(Protocol):
 
 def put_comment(board: Board, message: Message) -> str:
     """Says what was done: `created`, `updated`, or `left` where a newer run is told of already. Raises ForgeError."""
+    done = ""
     for attempt in range(1, TRIES + 1):
         try:
-            return _put(board, message)
+            done = _put(board, message)
         except UnsureError:
             if attempt == TRIES:
                 raise
-    raise AssertionError("every turn of the loop returns or raises")
+            continue
+        if _stands(board, message):
+            break
+    return done
 
 
 def _put(board: Board, message: Message) -> str:
@@ -52,19 +56,31 @@ def _put(board: Board, message: Message) -> str:
         created = board.create(message.comment)
         found = _marked(board, message) or [created]
     first, *others = found
+    newest = max(found, key=lambda one: newest_run(one.body, message.marker))
+    is_older = newest_run(newest.body, message.marker) > message.run_id
+    body = newest.body if is_older else message.comment
+    if first.body != body:
+        _update(board, first.id, body)
     for other in others:
         _delete(board, other.id)
-    if created is not None and first.id == created.id:
-        return "created"
-    if newest_run(first.body, message.marker) > message.run_id:
+    if is_older:
         return "left"
+    return "created" if created is not None and first.id == created.id else "updated"
+
+
+def _stands(board: Board, message: Message) -> bool:
+    """False when a job with an older run, that looked before we wrote, wrote after us."""
+    found = _marked(board, message)
+    return not found or newest_run(found[0].body, message.marker) >= message.run_id
+
+
+def _update(board: Board, comment_id: int, body: str) -> None:
     try:
-        board.update(first.id, message.comment)
+        board.update(comment_id, body)
     except ForgeError as error:
         if error.status == NOT_FOUND:  # another job found two, and this was the younger one for it
             raise UnsureError(error.detail, error.status) from error
         raise
-    return "updated"
 
 
 def _marked(board: Board, message: Message) -> Sequence[Comment]:

@@ -64,10 +64,11 @@ class Forge:
                 if fault.done:
                     self.answer(request)
                 answer = fault.answer
-            self.lists += request.method == "GET" and "page" in request.query
-            first = self.listed_together is not None and 0 < self.lists <= self.listed_together.parties
+            is_list = request.method == "GET" and "page" in request.query
+            self.lists += is_list
+            first = is_list and self.listed_together is not None and self.lists <= self.listed_together.parties
         if self.listed_together is not None and first:
-            self.listed_together.wait(10)  # nobody goes on before everybody has looked
+            self.listed_together.wait(30)  # nobody goes on before everybody has looked
         return answer
 
     def calls(self, method: str, path: str = "") -> list[Request]:
