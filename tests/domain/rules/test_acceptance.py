@@ -74,7 +74,7 @@ def facts_of_case(case: Mapping[str, Any]) -> dict[str, object]:
     if "compare_with" in case:
         own = {name: value for name, value in case["run"].items() if name not in ("dispatcher_type", "flex_backend")}
         facts |= facts_of_pair(differing_fields(fields, contract_of({**own, **case["compare_with"]})[0]))
-    renamed: dict[str, object] = {RENAMED.get(name, name): value for name, value in measured.items()}
+    renamed: dict[str, object] = {RENAMED.get(str(name), str(name)): value for name, value in measured.items()}
     return facts | renamed
 
 
