@@ -7,8 +7,11 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from app.domain.detection import Prior
+from app.domain.notices.events import EVENTS
 from app.storage.database import transaction
+from app.storage.notice_tables import DeliveryRow, ReceiverRow
 from tests.browser.conftest import House, OpenPage
+from tests.builders import make_project
 from tests.explained import explained
 from tests.judged import judge, make_baseline, make_stack_run
 
@@ -30,6 +33,8 @@ ADDRESSES = (
     "/runs/{quarantined}",
     "/availability",
     "/settings/projects/every",
+    "/settings/projects/every/notifications",
+    "/settings/projects/every/notifications/{receiver}",
     "/glossary",
     "/settings/definitions",
     "/docs",
@@ -43,6 +48,15 @@ def ids(house: House) -> dict[str, int]:
     long = "a-name-that-is-much-longer-than-any-screen-of-a-phone-could-ever-show-in-one-line-without-help" * 2
     with transaction(house.engine) as session:
         stack = make_baseline(session, 4, project="every", log_files=house.log_files)
+        receiver = ReceiverRow(
+            project_id=make_project(session, "every").id or 0, kind="webhook", name=long[:100], created_by="Ada",
+            target="https://ci.example/hook", rules={"events": list(EVENTS)},
+        )  # fmt: skip
+        session.add(receiver)
+        session.flush()
+        gone = DeliveryRow(receiver_id=receiver.id or 0, event="test", cause="test", state="failed", work="")
+        gone.payload, gone.error, gone.attempts = {"title": long, "path": "/"}, "It answered 503.", 8
+        session.add(gone)
         judged = {
             "slow": make_stack_run(session, 20, project="every", slower=0.1),
             "undecided": make_stack_run(session, 21, project="every", slower=0.015),
@@ -53,6 +67,7 @@ def ids(house: House) -> dict[str, int]:
             for because in ("It was uploaded.", "Run 1 was pinned."):
                 judge(session, run, stack, because=because, prior=Prior(0.01**2, 12, 5))
     return judged | {
+        "receiver": receiver.id or 0,
         "ready": house.make_run(project="every", name=long, generated=True, branch=long),
         "failed": house.make_run(project="every", name="failed", status="failed"),
         "explained": house.make_run(project="every", name="explained", **explained()),
