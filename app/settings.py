@@ -18,11 +18,11 @@ _THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 class Settings(BaseSettings):
     """Defaults are the embedded mode: SQLite, a local folder, a worker inside `threewalls serve`."""
 
-    model_config = SettingsConfigDict(env_prefix="THREEWALLS_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="THREEWALLS_", extra="ignore", frozen=True, hide_input_in_errors=True)
 
     data_dir: Path = Field(ROOT / "data", description="Folder of everything the embedded mode keeps.")
     database_url: str = Field(
-        "", description="SQLAlchemy URL, sqlite or postgresql+psycopg. Empty: SQLite in the data folder."
+        "", repr=False, description="SQLAlchemy URL, sqlite or postgresql+psycopg. Empty: SQLite in the data folder."
     )
     artifact_url: str = Field(
         "",
@@ -31,9 +31,11 @@ class Settings(BaseSettings):
     s3_endpoint: str = Field("", description="Endpoint of an S3-compatible store; empty means AWS's own.")
     s3_region: str = Field("us-east-1", description="Region of the S3 store.")
     s3_access_key_id: str = Field("", description="Access key of the S3 store.")
-    s3_secret_access_key: str = Field("", description="Secret key of the S3 store.")
+    s3_secret_access_key: str = Field("", repr=False, description="Secret key of the S3 store.")
     broker_url: str = Field(
-        "", description="Celery broker, redis://host:port/db. Empty: message files in the data folder (embedded)."
+        "",
+        repr=False,
+        description="Celery broker, redis://host:port/db. Empty: message files in the data folder (embedded).",
     )
     public_url: str = Field(
         "", description="Address that people open, used in links of API answers. Empty: taken from each request."
@@ -45,7 +47,7 @@ class Settings(BaseSettings):
         "", description="Identity provider (OpenID Connect) to log in by: its issuer, as it calls itself. Empty: none."
     )
     oidc_client_id: str = Field("", description="What the provider calls this service.")
-    oidc_client_secret: str = Field("", description="Its secret at the provider. Empty: PKCE alone.")
+    oidc_client_secret: str = Field("", repr=False, description="Its secret at the provider. Empty: PKCE alone.")
     oidc_client_secret_file: str = Field("", description="File that holds this secret instead.")
     oidc_scopes: str = Field("openid profile email", description="Scopes that are asked for, by blanks.")
     oidc_name: str = Field("single sign-on", description="What the button on the log-in page calls it.")
@@ -72,7 +74,9 @@ class Settings(BaseSettings):
         0, ge=0, description="Runs that a project may begin within 24 hours; 0: no limit of its own."
     )
     metrics_token: str = Field(
-        "", description="What a scraper sends /metrics as its bearer token. Empty: only administrators read it."
+        "",
+        repr=False,
+        description="What a scraper sends /metrics as its bearer token. Empty: only administrators read it.",
     )
     max_upload_bytes: int = Field(2 * 1024**3, gt=0, description="Largest request body, as sent, in bytes.")
     max_log_bytes: int = Field(4 * 1024**3, gt=0, description="Largest decompressed log file, in bytes.")
@@ -108,7 +112,7 @@ class Settings(BaseSettings):
         description="How the connection to the mail server is encrypted: starttls, tls from its first byte, or none.",
     )
     smtp_user: str = Field("", description="Log-in name at the mail server. Empty: no log-in.")
-    smtp_password: str = Field("", description="Password at the mail server.")
+    smtp_password: str = Field("", repr=False, description="Password at the mail server.")
     smtp_from: str = Field("threewalls@localhost", description="Sender of the mails: a mailbox.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     log_format: Literal["json", "console"] = Field("console", description="Shape of the service's own log lines.")

@@ -29,13 +29,19 @@ def make_engine(settings: Settings) -> Engine:
     if url.get_backend_name() == "sqlite":
         if url.database:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(url, json_serializer=json_column.dumps, connect_args={"check_same_thread": False})
+        engine = create_engine(
+            url,
+            json_serializer=json_column.dumps,
+            hide_parameters=True,  # an error that is logged must not tell what was kept
+            connect_args={"check_same_thread": False},
+        )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     return create_engine(
         url,
         json_serializer=json_column.dumps,
+        hide_parameters=True,
         pool_pre_ping=True,
         pool_size=10,
         max_overflow=40,  # as many as the threads that serve requests

@@ -1,0 +1,140 @@
+"""Secrets are shown to whom they belong, once: they stand in no log, no data and no error."""
+
+import io
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import text
+from starlette.testclient import TestClient
+
+from app.domain.access.secrets import new_session_id, new_token
+from app.main import create_app
+from app.settings import Settings
+from app.storage import users
+from app.storage.database import transaction
+from app.web.access.cookie import NAME
+from app.web.logging import configure_logging
+from tests.access.people import SAME_ORIGIN
+
+PASSWORD = "a password of nobody else"
+OTHER = "another password of nobody"
+STATED = {
+    "s3_secret_access_key": "s3-secret-key",
+    "metrics_token": "metrics-secret",
+    "broker_url": "",
+    "log_level": "debug",
+}
+PAGE = {"Accept": "text/html"}
+
+
+@dataclass(frozen=True)
+class Talkative:
+    """Logs all that it can. A defect waits at /healthz/broken."""
+
+    app: FastAPI
+    said: io.StringIO
+
+
+@pytest.fixture(params=["json", "console"])
+def talkative(
+    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Talkative]:
+    said = io.StringIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", said)
+        app = create_app(settings.model_copy(update=STATED | {"log_format": request.param}))
+    logging.getLogger().setLevel(logging.DEBUG)
+
+    def broken(password: str = PASSWORD, token: str = "tw_in_a_variable") -> None:  # noqa: S107
+        raise RuntimeError("a defect with secrets in its variables")
+
+    app.add_api_route("/healthz/broken", broken)
+    yield Talkative(app, said)
+    app.state.engine.dispose()
+    configure_logging(settings)
+
+
+def use_secrets(app: FastAPI) -> list[str]:
+    """A log-in, a wrong one, a change of password, tokens right and wrong, a defect. All secrets of it."""
+    with transaction(app.state.engine) as session:
+        users.create_user(session, "ada", by="test", password=PASSWORD, administrator=True)
+    browser = TestClient(app, headers=SAME_ORIGIN, raise_server_exceptions=False, follow_redirects=False)
+    wrong = f"{PASSWORD} wrong"
+    assert browser.post("/login", data={"name": "ada", "password": wrong}).status_code == 422
+    assert browser.post("/login", data={"name": PASSWORD, "password": "ada"}).status_code == 422
+    assert browser.post("/login", data={"name": "ada", "password": PASSWORD}).status_code == 303
+    first = browser.cookies[NAME]
+    assert browser.post("/settings/projects", data={"slug": "ours"}).status_code == 303
+    made = browser.post("/api/v1/projects/ours/tokens", json={"name": "ci", "scopes": ["read", "upload"]})
+    token = made.json()["token"]
+    form = {"old": PASSWORD, "new": OTHER, "again": OTHER}
+    assert browser.post("/account/password", data=form).status_code == 303
+    unknown, cookie = new_token(), new_session_id()
+    for sent in (token, unknown, "tw_x"):
+        job = TestClient(app, headers={"Authorization": f"Bearer {sent}"}, raise_server_exceptions=False)
+        job.get("/api/v1/runs")
+        job.post("/api/v1/runs", files={"log": b"x"})
+    assert browser.get("/healthz/broken").status_code == 500
+    TestClient(app, cookies={NAME: cookie}).get("/runs", headers=PAGE)
+    TestClient(app, headers={"Authorization": f"Bearer {STATED['metrics_token']}"}).get("/metrics")
+    secrets = [PASSWORD, OTHER, token, unknown, first, browser.cookies[NAME], cookie, "tw_in_a_variable"]
+    return [*secrets, STATED["s3_secret_access_key"], STATED["metrics_token"]]
+
+
+def test_no_secret_is_logged(talkative: Talkative) -> None:
+    secrets = use_secrets(talkative.app)
+    output = talkative.said.getvalue()
+    assert "a defect with secrets in its variables" in output
+    assert "login_refused" in output
+    assert not [secret for secret in secrets if secret in output]
+
+
+def test_no_secret_lies_in_the_data(settings: Settings) -> None:
+    app = create_app(settings.model_copy(update=STATED))
+    app.add_api_route("/healthz/broken", lambda: 1 / 0)
+    secrets = use_secrets(app)
+    app.state.engine.dispose()
+    kept = [path.read_bytes() for path in Path(settings.data_dir).rglob("*") if path.is_file()]
+    assert sum(map(len, kept)) > 100_000
+    assert not [secret for secret in secrets for data in kept if secret.encode() in data]
+
+
+def test_an_error_of_the_database_tells_no_values(app: FastAPI) -> None:
+    with pytest.raises(Exception, match="no such table") as told, transaction(app.state.engine) as session:
+        session.execute(text("SELECT * FROM nowhere WHERE a = :a"), {"a": PASSWORD})
+    assert PASSWORD not in str(told.value)
+
+
+SECRET = re.compile(r"secret(?!_file)|password|token|(database|broker)_url")
+
+
+def test_settings_are_not_printed_with_their_secrets(settings: Settings) -> None:
+    names = [name for name, field in Settings.model_fields.items() if SECRET.search(name) and field.annotation is str]
+    assert len(names) >= 4
+    stated = settings.model_copy(update=dict.fromkeys(names, "a-secret"))
+    assert "a-secret" not in repr(stated) + str(stated)
+
+
+def test_a_setting_that_is_refused_tells_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREEWALLS_S3_SECRET_ACCESS_KEY", "a-secret")
+    monkeypatch.setenv("THREEWALLS_TASK_SOFT_LIMIT_SECONDS", "9999")
+    with pytest.raises(ValueError, match="TASK_SOFT_LIMIT") as told:
+        Settings()
+    assert "a-secret" not in str(told.value)
+
+
+def test_the_path_of_a_request_is_one_line_of_the_log(talkative: Talkative) -> None:
+    TestClient(talkative.app).get("/nowhere%0a2026-01-01 [info] forged%1b[2J")
+    lines = [line for line in talkative.said.getvalue().splitlines() if "forged" in line and "path" in line]
+    assert len(lines) == 1
+    assert "\x1b[2J" not in lines[0]
+    assert not lines[0].startswith("2026-01-01")
+    if lines[0].startswith("{"):
+        assert json.loads(lines[0])["path"].endswith("forged\x1b[2J")
