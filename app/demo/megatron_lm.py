@@ -14,7 +14,7 @@ STAMP = "%Y-%m-%d %H:%M:%S.%f"
 
 def render(job: Job) -> str:
     """The complete log, as torchrun shows it."""
-    lines = [*_start_up(job.workload.gpus), *_arguments(job.workload), *_building(job)]
+    lines = [*_start_up(job.workload), *_arguments(job.workload), *_building(job)]
     if job.recording.n:
         lines += [
             f"[before the start of training step] datetime: {clock(job, -1).strftime(STAMP)} ",
@@ -28,13 +28,14 @@ def render(job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _start_up(gpus: int) -> list[str]:
+def _start_up(workload: Workload) -> list[str]:
     return [
         "*****************************************",
         "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being "
         "overloaded, please further tune the variable for optimal performance in your application as needed. ",
         "*****************************************",
-        f"using world size: {gpus}, data-parallel size: {gpus}, context-parallel size: 1, "
+        f"using world size: {workload.gpus}, data-parallel size: {workload.data_parallel}, "
+        f"context-parallel size: {workload.context_parallel}, "
         "hierarchical context-parallel sizes: None, tensor-model-parallel size: 1, pipeline-model-parallel size: 1",
         "using torch.bfloat16 for parameters ...",
     ]
@@ -43,7 +44,7 @@ def _start_up(gpus: int) -> list[str]:
 def _building(job: Job) -> list[str]:
     lines = [
         "INFO:megatron.core.num_microbatches_calculator:setting number of microbatches to constant "
-        f"{job.workload.global_batch_size // job.workload.gpus // job.workload.micro_batch_size}",
+        f"{job.workload.global_batch_size // job.workload.data_parallel // job.workload.micro_batch_size}",
         "> initializing torch distributed ...",
         "> initialized tensor model parallel with size 1",
         "> initialized pipeline model parallel with size 1",
@@ -97,7 +98,8 @@ def _arguments(workload: Workload) -> list[str]:
 def _knobs(workload: Workload) -> Mapping[str, object]:
     flex = workload.dispatcher != "alltoall"
     return {
-        "data_parallel_size": workload.gpus,
+        "context_parallel_size": workload.context_parallel,
+        "data_parallel_size": workload.data_parallel,
         "global_batch_size": workload.global_batch_size,
         "micro_batch_size": workload.micro_batch_size,
         "seq_length": workload.sequence_length,
@@ -149,7 +151,6 @@ _LAUNCH: Mapping[str, object] = {
     "check_for_nan_in_loss_and_grad": False,
     "ckpt_format": "torch_dist",
     "clip_grad": 1.0,
-    "context_parallel_size": 1,
     "cpu_offloading": False,
     "cuda_graph_warmup_steps": 3,
     "distributed_backend": "nccl",

@@ -3,7 +3,7 @@
 The centres are published figures of 16 H100 training Qwen3-30B-A3B: Megatron-Bridge's guide on MoE communication
 overlap (smokes of 2026-05-18), its guide on dispatcher selection (2026-05-17), and its model verification card
 (2026-07-25). The month of nightly jobs that follows begins at that card's level; its changes, containers, commits and
-all noise are made up, and so is the scaling study at its end.
+all noise are made up, and so is the scaling study, which is uploaded last.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ CARD_MEAN_MS = {"off": 24_713.8, "on": 21_072.5}
 
 
 def story() -> Iterator[Job]:
-    """Every job of the demo, oldest first. The same at each call."""
+    """Every job of the demo, in the order of their upload. The same at each call."""
     yield from _dispatcher_case()
     yield from _overlap_case()
     yield from _card_case()

@@ -45,10 +45,15 @@ class Workload:
     sequence_length: int = 4096
     gpus: int = GPUS
     share: int = 1
+    context_parallel: int = 1
 
     @property
     def global_batch_size(self) -> int:
         return self.share * TOKENS_PER_STEP // self.sequence_length
+
+    @property
+    def data_parallel(self) -> int:
+        return self.gpus // self.context_parallel
 
 
 _SHAPE = ModelShape(

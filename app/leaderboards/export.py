@@ -60,6 +60,8 @@ def _standing_rows(kept: KeptStandings, board: Board) -> Iterable[tuple[object, 
     absent = [(one.dispatcher, one.runs, "not available in the container") for one in kept.standings.missing]
     absent += [(one.dispatcher, (one.run,), one.why) for one in board.glimpses]
     absent += [(one.dispatcher, one.runs, one.sentence) for one in board.outside]
+    known = {name for name, _, _ in absent}
+    absent += [(one.dispatcher, (one.run,), one.sentence) for one in board.unranked if one.dispatcher not in known]
     for name, runs, why in absent:
         if name not in ranked:
             unmeasured = (None,) * (len(_STANDING) - len(head) - 5)

@@ -120,7 +120,9 @@ def assert_scaling_is_as_it_was_made(address: str) -> None:
     """Weak and strong scaling of the nightly job, and longer sequences beside them."""
     found = get(address, "scaling?project=demo")
     series = {one["kind"]: one for one in found["series"] if one["differs_in"].get("permute_fusion", "on") == "on"}
-    assert {kind: len(one["points"]) for kind, one in series.items()} == {"weak": 4, "strong": 3, "sequence_tokens": 8}
+    assert {kind: len(one["points"]) for kind, one in series.items()} == {"weak": 4, "strong": 3, "sequence_tokens": 9}
     for size in SIZES:
         (point,) = (one for one in series[size.kind]["points"] if one["size"] == size.gpus)
         assert point["efficiency_pct"]["value"] == pytest.approx(100 * size.efficiency, rel=0.02)
+        assert (point["compared"], point["changed_at"], point["days_apart"]) == (True, [], 0)  # of one commit
+    assert series["sequence_tokens"]["points"][-1]["cp"] == 2

@@ -12,6 +12,7 @@ from itertools import combinations
 from app.domain.detection.metric_changes import SAME_WORK
 from app.domain.ranking.candidates import Results
 from app.domain.ranking.duels import Duel, duel, duel_by_memory
+from app.domain.ranking.eligibility import Refusal
 from app.domain.ranking.entries import Field, entry_of
 from app.domain.ranking.loss_guard import LossGuard
 from app.domain.ranking.outside import newest_elsewhere, outside, unbeaten_by
@@ -50,9 +51,15 @@ class Measured:
 
 
 def board(
-    measured: Measured, glimpses: Sequence[Glimpse], missing: Sequence[MissingDispatcher], floor: str
+    measured: Measured,
+    glimpses: Sequence[Glimpse],
+    missing: Sequence[MissingDispatcher],
+    floor: str,
+    refused: Sequence[Refusal] = (),
 ) -> Board | None:
-    """None when there is nothing to show. `glimpses`: runs of the same class that may be ranked nowhere."""
+    """None when there is nothing to show. `refused`: runs of the same class that may be ranked nowhere, oldest first;
+    `glimpses`: those of them with a figure.
+    """
     wanted = "screen" if floor == "matched_ab" else floor
     strong = [run for run in measured.runs if reaches(run.evidence_level, wanted)]
     results = Results(strong, measured.stretches, measured.pools, measured.contracts, floor=floor)
@@ -64,6 +71,7 @@ def board(
         return None
     newer = {name: None if here is None else newest_elsewhere(name, results, here) for name in found}
     pools = tuple(id(one) for own in (*found.values(), newer.values()) for one in own)
+    unranked = _unranked(refused, {*found, *(one.dispatcher for one in (*others, *seen))})
     basis = (len(strong), here, pools, others, seen)
     if basis in measured.made:
         return replace(measured.made[basis], floor=floor)
@@ -79,7 +87,7 @@ def board(
         routing_mode=measured.routing_mode,
         semantic_class=measured.semantic_class,
         reading=reading,
-        sentence=reading_sentence(reading, entries, duels, seen, missing=gone, others=others),
+        sentence=reading_sentence(reading, entries, duels, seen, missing=gone, others=others, unranked=unranked),
         leaders=tuple(place.name for place in ranking if not place.beaten_by),
         entries=entries,
         duels=duels,
@@ -89,6 +97,7 @@ def board(
         below_floor=len(measured.runs) - len(strong),
         stretch=None if here is None else _stretch(best, here, measured.stretches),
         outside=others,
+        unranked=unranked,
     )
     return measured.made[basis]
 
@@ -97,6 +106,12 @@ def empty_board(routing_mode: str, semantic_class: str, floor: str, why: str) ->
     """Of a stack whose runs show nothing, not even in a glimpse: it is one all the same. `why` of its newest run."""
     sentence = f"No run of this stack may be ranked. Of its newest one: {why}."
     return Board(floor, routing_mode, semantic_class, "nothing_ranked", sentence, (), (), (), (), (), False, 0)
+
+
+def _unranked(refused: Sequence[Refusal], told: set[str]) -> tuple[Refusal, ...]:
+    """In the order of their names. A run says what it was, unless it only fell back from it."""
+    newest = {one.dispatcher: one for one in refused if one.dispatcher and one.dispatcher not in told}
+    return tuple(newest[name] for name in sorted(newest))
 
 
 def _duels(best: Sequence[Pool], losses: LossGuard) -> tuple[Duel, ...]:

@@ -28,6 +28,9 @@ Why = Literal[
 MEASURED: frozenset[Why] = frozenset({"too_short", "not_steady"})
 """Such a run has a figure that says something happened, though nothing may be ranked by it."""
 
+DID_NOT_RUN: frozenset[Why] = frozenset({"import_failed", "not_active", "ended_badly", "dispatcher_unknown"})
+"""Nothing shows that such a run came to iterations of its dispatcher."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

@@ -125,7 +125,7 @@ def _boards(
         seen = [refused[run.name] for run in ordered if class_of(run) == wanted and run.name in refused]
         known = prior if isinstance(prior, Prior) else prior.get(wanted[1], DEFAULT_PRIOR)
         measured = Measured(*wanted, mine, Stretches(mine, known), Pools(known), contracts, LossGuard(losses))
-        found = (board(measured, _glimpses(seen), missing, floor) for floor in LEVELS)
+        found = (board(measured, _glimpses(seen), missing, floor, seen) for floor in LEVELS)
         made += [one for one in found if one is not None]
     shown = {one.floor for one in made}
     newest = refused.get(ordered[-1].name)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from app.domain.numbers import counted, grouped, percent
 from app.domain.ranking.duels import Duel
+from app.domain.ranking.eligibility import DID_NOT_RUN, Refusal
 from app.domain.ranking.ranked_run import NEED_A_PACKAGE
 from app.domain.ranking.standings import Entry, Glimpse, Outside, Reading, missing_names
 from app.domain.ranking.standings import MissingDispatcher as Missing
@@ -24,11 +25,12 @@ def reading_sentence(
     *,
     missing: Sequence[Missing] = (),
     others: Sequence[Outside] = (),
+    unranked: Sequence[Refusal] = (),
 ) -> str:
     """What may be read from a board, and what may not."""
     match reading:
         case "only_measurement":
-            told = _only(entries, glimpses, missing_names(missing))
+            told = _only(entries, glimpses, missing_names(missing), unranked)
         case "nothing_ranked":
             seen = listed(tuple(one.dispatcher for one in glimpses))
             told = f"{seen} ran, but no run of theirs may be ranked here."
@@ -50,11 +52,14 @@ def reading_sentence(
     return told
 
 
-def _only(entries: Sequence[Entry], glimpses: Sequence[Glimpse], missing: Sequence[str]) -> str:
+def _only(
+    entries: Sequence[Entry], glimpses: Sequence[Glimpse], missing: Sequence[str], unranked: Sequence[Refusal]
+) -> str:
     """One dispatcher with a result. Others may have been seen in runs that count for nothing."""
     name = entries[0].dispatcher if entries else glimpses[0].dispatcher
     role = "fallback" if missing and name not in NEED_A_PACKAGE else "dispatcher"
-    others = tuple(dict.fromkeys(one.dispatcher for one in glimpses if one.dispatcher != name))
+    ran = [*glimpses, *(one for one in unranked if one.why not in DID_NOT_RUN)]
+    others = tuple(dict.fromkeys(one.dispatcher for one in ran if one.dispatcher != name))
     told = f"{name} is the only measured {role} of this stack. This is not a ranking."
     if others:
         told = f"{name} is the only dispatcher of this stack with a result. This is not a ranking."

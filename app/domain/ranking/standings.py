@@ -167,7 +167,8 @@ class Board:
     `entries`: fastest first. `by_memory`: places by peak memory, least first; empty where it is unknown somewhere.
     `flops_differ`: the entries count other work in a step, so TFLOP/s/GPU must not order them. `below_floor`: how many
     runs the floor left out. `stretch`: what all its figures are of, None without any. `outside`: dispatchers that were
-    measured on other stretches only.
+    measured on other stretches only. `unranked`: of each dispatcher that was asked for or ran and is none of these, the
+    newest run with the reason why it is ranked nowhere.
     """
 
     floor: str
@@ -185,6 +186,7 @@ class Board:
     remarks: tuple[str, ...] = ()
     stretch: Stretch | None = None
     outside: tuple[Outside, ...] = ()
+    unranked: tuple[Refusal, ...] = ()
 
     @property
     def is_ranking(self) -> bool:

@@ -49,8 +49,29 @@ def test_ties_are_ties(deepep: list[float], outcome: str, text: str) -> None:
     assert board.reading == "tie"
     assert set(board.leaders) == {"alltoall", "deepep"}
     assert places_of(board) == {"alltoall": "1–2", "deepep": "1–2"}
-    assert board.duels[0].outcome == outcome
+    (duel,) = board.duels
+    assert duel.outcome == outcome
     assert text in board.sentence
+    if outcome == "equal":  # the interval that is told is the one that says so
+        assert duel.decides_low_pct is not None
+        assert duel.decides_high_pct is not None
+        assert -2.03 < duel.decides_low_pct < duel.decides_high_pct < 2.03
+        assert "by two one-sided tests" in board.sentence
+
+
+def test_each_dispatcher_that_was_seen_has_a_row() -> None:
+    runs = [
+        *make_runs("alltoall", [400, 401, 402]),
+        make_run("5", "deepep", 300, not_finite=3, hour=5),
+        make_run("6", "hybridep", 300, quarantined="bad node", hour=6),
+    ]
+    board = board_of(runs)
+    assert [(one.dispatcher, one.run, one.why) for one in board.unranked] == [
+        ("deepep", "5", "not_finite"),
+        ("hybridep", "6", "quarantined"),
+    ]
+    assert "alltoall is the only dispatcher of this stack with a result" in board.sentence
+    assert "deepep and hybridep ran, but in no run that may be ranked here" in board.sentence
 
 
 def test_a_tie_does_not_pass_on() -> None:
