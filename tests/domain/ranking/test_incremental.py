@@ -6,7 +6,16 @@ import pytest
 
 from app.domain.definitions import DEFINITION_VERSION
 from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.ranking.incremental import Head, HeadChange, head_changes, heads_of, prior_to_keep
+from app.domain.ranking.incremental import (
+    Head,
+    HeadChange,
+    Kept,
+    explained,
+    head_changes,
+    heads_of,
+    newest_run,
+    prior_to_keep,
+)
 from app.domain.ranking.rank import rank_stack
 from app.domain.ranking.ranked_run import RankedRun
 from tests.domain.ranking.runs import make_run, make_runs
@@ -81,3 +90,46 @@ def test_heads_are_those_of_the_usual_floor() -> None:
 def test_the_prior_is_kept_until_it_moved(fresh: Prior, kept: bool) -> None:
     assert prior_to_keep(QUIET, fresh) is (QUIET if kept else fresh)
     assert prior_to_keep(None, fresh) is fresh
+
+
+def told(
+    before: Sequence[RankedRun], after: Sequence[RankedRun], newest: str = "", *, other_rules: bool = False
+) -> Head:
+    """What a change from the board of some runs to that of others is explained with; its head is another one."""
+    boards = [rank_stack(runs, QUIET).boards_at("screen")[0] if runs else None for runs in (before, after)]
+    was, now = boards
+    assert now is not None
+    head = heads_of(rank_stack(after, QUIET))[0]
+    other = Head(head.routing_mode, head.semantic_class, "tie", ("nobody",))
+    places = {run.name: run.ordered_at for run in (*before, *after)}
+    kept = Kept(was, newest or newest_run([was] if was else [], ()), other_rules)
+    return explained(HeadChange(other if was else None, head), kept, now, places).after
+
+
+SLOW = [make_run(name, "alltoall", 400, hour=9) for name in ("134", "137")]
+FAST = [make_run(name, "deepep", 300, hour=hour) for name, hour in (("135", 9.0), ("136", 2.0))]
+
+
+def test_the_first_ranking_is_made_by_the_run_that_completes_the_pair() -> None:
+    """Runs of one commit stand at one place of the history: the one that arrived last made it."""
+    head = told([], [*SLOW, *FAST])
+    assert (head.run, head.because) == ("135", "Run 135 came in.")
+
+
+def test_a_run_that_was_known_counts_again_and_does_not_come_in() -> None:
+    head = told(SLOW, [*SLOW, *FAST], newest="137")
+    assert (head.run, head.because) == ("136", "Runs 135 and 136 count again.")
+    head = told(SLOW, [*SLOW, *FAST], newest="135")
+    assert (head.run, head.because) == ("136", "Run 136 came in, and run 135 counts again.")
+
+
+def test_a_run_that_left_is_the_one_that_made_the_change() -> None:
+    head = told([*SLOW, *FAST], [*SLOW, FAST[0]])
+    assert (head.run, head.because, head.by_runs) == ("136", "Run 136 no longer counts.", True)
+
+
+def test_a_change_without_a_run_says_what_did_it() -> None:
+    runs = [*SLOW, *FAST]
+    assert told(runs, runs).because.startswith("How much launches of the family vary is known better;")
+    assert told(runs, runs, other_rules=True).because.startswith("The rules of the ranking changed;")
+    assert (told(runs, runs).run, told(runs, runs).by_runs) == ("", False)
