@@ -6,6 +6,8 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
+from app.access.account_routes import api as account_api
+from app.access.account_routes import pages as account_pages
 from app.access.oidc.provider import Provider
 from app.access.oidc.routes import router as oidc_pages
 from app.access.routes import router as access_pages
@@ -113,6 +115,8 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         health,
         access_pages,
         oidc_pages,
+        account_pages,
+        account_api,
         whoami_api,
         runs_api,
         append_api,

@@ -22,6 +22,7 @@ from app.web.limits.requests import in_words, too_often
 from app.web.templating import render
 
 MAX_FIELDS = 4
+PASSWORD_PAGE = "/account/password"  # noqa: S105  an address
 _MOST_CHARACTERS = 1_000
 _NO_STORE = {"Cache-Control": "no-store"}
 
@@ -62,12 +63,12 @@ def log_out(request: Request, engine: AppEngine) -> Response:
     return response
 
 
-@router.get("/account/password")
+@router.get(PASSWORD_PAGE)
 def show_password(request: Request) -> HTMLResponse:
     return _password_page(request, PasswordForm())
 
 
-@router.post("/account/password")
+@router.post(PASSWORD_PAGE)
 async def change_password(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
         form = PasswordForm.read(sent)

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.contract.fields import FIELDS
 from app.errors import InvalidChange, InvalidUpload
-from app.projects.defaults import get_defaults, set_defaults
+from app.projects.defaults import get_defaults, get_project, set_defaults
 from app.projects.rules import get_rules, set_rules
 from app.projects.rules_form import RulesForm, filled_rules_form, read_rules_form
 from app.projects.settings_form import SettingsForm, filled_form, read_settings_form
@@ -118,6 +118,7 @@ def _render_settings(
         request,
         "projects/settings.html",
         status=status,
+        of_project={"id": get_project(session, slug).id, "slug": slug},
         defaults=defaults,
         rules=rules,
         form=form,

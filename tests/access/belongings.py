@@ -33,7 +33,7 @@ class Belongings:
             "receiver_id": str(self.receiver), "delivery_id": str(self.delivery),
             "number": str(self.reference), "reference_id": str(self.reference), "stack": self.stack, "slug": self.slug,
             "rule": "eo-enable", "position": "0", "hardware": "h100", "family": "qwen3-30b-a3b",
-            "user_id": "1", "token_id": "1",
+            "user_id": "1", "token_id": "1", "key": "0" * 16,
         }  # fmt: skip
 
 

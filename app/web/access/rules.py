@@ -63,6 +63,16 @@ RULES: Mapping[str, Rule] = {
     "GET /account/password": _LOGGED_IN,
     "POST /account/password": _LOGGED_IN,
     "GET /api/v1/whoami": _ANYONE,
+    **dict.fromkeys(
+        (
+            "GET /settings/account",
+            "POST /settings/account/sessions/others/end",
+            "POST /settings/account/sessions/{key}/end",
+            "GET /api/v1/account/sessions",
+            "DELETE /api/v1/account/sessions/{key}",
+        ),
+        _LOGGED_IN,
+    ),
     # Runs
     "GET /": _READ,
     "GET /runs": _READ,
