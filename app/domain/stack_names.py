@@ -49,11 +49,16 @@ def _names(stacks: Sequence[TitledStack]) -> dict[str, str]:
 
 def _told(stacks: Sequence[TitledStack]) -> list[str]:
     """Fields in which they differ: the size of the work, and of the others what tells more of them apart."""
-    told = [name for name in _ALWAYS if len({_value(one, name) for one in stacks}) > 1]
-    others = [name for name in ("project", *STACK_FIELDS) if name not in _ALWAYS]
-    for name in others:
-        if _groups(stacks, [*told, name]) > _groups(stacks, told):
+    told = [name for name in _ALWAYS if _groups(stacks, [name]) > 1]
+    groups = _groups(stacks, told)
+    for name in ("project", *STACK_FIELDS):
+        # Most fields are the same in all of them, which is quickly seen.
+        if groups == len(stacks) or name in _ALWAYS or _groups(stacks, [name]) == 1:
+            continue
+        finer = _groups(stacks, [*told, name])
+        if finer > groups:
             told.append(name)
+            groups = finer
     return told
 
 
