@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from app.demo import megatron_bridge, megatron_lm
 from app.demo.job import Job
-from app.demo.made_up import commit_of, committed_at, random_for
+from app.demo.made_up import commit_of, random_for
 from app.demo.nightlies import CI_MAX_ALLOCATED, CI_WORKLOAD, GIB, nightlies
 from app.demo.recording import (
     Recording,
@@ -108,5 +108,5 @@ def _smoke(name: str, workload: Workload, recording: Recording, when: datetime, 
         when,
         commit_of(when),
         tags=tags,
-        committed=committed_at(when),
+        committed=when.replace(hour=6),
     )
