@@ -26,25 +26,37 @@ def against_best(duel: Duel) -> str:
     return f"{told} ({less}{THIN}%)" if less else told
 
 
-def configurations_sentence(entry: Entry, knobs: Mapping[str, str], unit: TimeUnit | None = None) -> str:
-    """`Of 3 configurations the fastest has ep_overlap on: 31.17 s. ep_overlap off: 24.3 % less throughput (...).`
+def configurations_sentence(
+    entry: Entry, knobs: Mapping[str, str], unit: TimeUnit | None = None, most: int = _MOST_TOLD
+) -> str:
+    """`Fastest of 3 configurations: ep_overlap on, 31.17 s. With ep_overlap off it has 24.3 % less throughput (...).`
 
     `knobs`: by config key, what sets it apart. Empty where there is one configuration.
     """
     if len(entry.configurations) < 2:
         return ""
     best, *others = entry.configurations
-    named = knobs.get(best.config_key)
     time = step_time(best.step_time_ms.value, unit)
-    first = f"Of {len(others) + 1} configurations the fastest is {named or best.config_key[:8]}: {time}."
-    told = [f"{knobs.get(one.config_key) or one.config_key[:8]}: {_told(one)}." for one in others[:_MOST_TOLD]]
-    more = len(others) - _MOST_TOLD
-    rest = [f"The table has {more:,} more."] if more > 0 else []
+    named = knobs.get(best.config_key, "")
+    first = f"Fastest of {len(others) + 1} configurations: {named or best.config_key[:8]}, {time}."
+    told = [f"With {_apart(one, named, knobs)} it {_told(one)}." for one in others[:most]]
+    more = len(others) - most
+    rest = [f"{more:,} more {'is' if more == 1 else 'are'} slower or no better."] if more > 0 else []
     return " ".join((first, *told, *rest))
 
 
+def _apart(one: Configuration, best: str, knobs: Mapping[str, str]) -> str:
+    """Its knobs that are not those of the best one."""
+    shared = best.split(", ")
+    parts = [part for part in knobs.get(one.config_key, "").split(", ") if part and part not in shared]
+    return ", ".join(parts) or one.config_key[:8]
+
+
 def _told(one: Configuration) -> str:
-    found = against_best(one.duel) if one.duel else "the fastest"
+    if one.duel is None:
+        return "is the fastest"
+    found = against_best(one.duel)
+    found = found if one.duel.tie else f"has {found}"
     return f"{found}, directional" if one.directional else found
 
 

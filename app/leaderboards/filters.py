@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.fields.performance import PRECISIONS
 from app.domain.ranking import LEVELS
-from app.errors import FieldError, InvalidQuery
+from app.errors import FieldError, InvalidQuery, NotFound
 from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
 from app.storage.leaderboard_names import is_key, no_key
 from app.storage.standings import DEFAULT_FLOOR, FilterOptions, StandingsFilters
@@ -58,14 +58,14 @@ class BoardFilters:
         return cls(**{name: value for name, value in given.items() if value})
 
     def check(self, options: FilterOptions) -> None:
-        """Raises InvalidQuery on what no stack here can have: an empty answer would look like one without results."""
+        """Raises NotFound, InvalidQuery on what no stack here has: an empty answer would look like no results."""
         precisions = tuple(dict.fromkeys((*PRECISIONS, *options.precisions)))
-        known = (("project", self.project, options.projects), ("precision", self.precision, precisions))
-        errors = tuple(
-            FieldError(name, _not_one_of(names, value)) for name, value, names in known if value not in ("", *names)
-        )
-        if errors:
-            raise InvalidQuery(_REFUSED, errors)
+        if self.project and self.project not in options.projects:
+            raise NotFound(
+                f"No stack of the project {self.project[:60]!r} is ranked here. {_there_are(options.projects)}"
+            )
+        if self.precision and self.precision not in precisions:
+            raise InvalidQuery(_REFUSED, (FieldError("precision", _not_one_of(precisions, self.precision)),))
 
     @property
     def active(self) -> dict[str, str]:
@@ -123,5 +123,12 @@ def _check(name: str, value: str) -> FieldError | None:
 
 
 def _not_one_of(names: Sequence[str], value: str) -> str:
-    listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
-    return f"must be one of {listed}, not {value[:40]!r}"
+    return f"must be one of {_listed(names)}, not {value[:40]!r}"
+
+
+def _there_are(names: Sequence[str]) -> str:
+    return f"There are: {_listed(names)}." if names else "There is none."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")

@@ -6,6 +6,7 @@ from sqlmodel import Session
 
 from app.domain.numbers import counted
 from app.storage.leader_news import LeaderNews, leader_news
+from app.storage.leaderboard_names import check_project
 from app.storage.standings import HardwareFamily, hardware_and_families
 
 NEWEST = 10
@@ -28,5 +29,6 @@ class LeaderboardIndex:
 
 
 def leaderboard_index(session: Session, project: str = "") -> LeaderboardIndex:
+    check_project(session, project)
     news = leader_news(session, project=project, most=NEWEST)
     return LeaderboardIndex(project, hardware_and_families(session, project), news)

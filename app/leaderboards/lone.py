@@ -13,6 +13,9 @@ from app.leaderboards.configurations import configurations_sentence
 from app.leaderboards.view import figures_of
 from app.storage.standings import KeptStandings
 
+_MOST_TOLD = 2
+"""Configurations beside the fastest one."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoneLine:
@@ -49,7 +52,7 @@ def _lines(kept: KeptStandings, name: str, knobs: Mapping[str, str]) -> Iterable
     for board in boards:
         entry = board.entries[0] if board.entries else None
         figures = figures_of(entry) if entry else {}
-        told = configurations_sentence(entry, knobs) if entry else ""
+        told = configurations_sentence(entry, knobs, most=_MOST_TOLD) if entry else ""
         yield LoneLine(kept, name, board, entry, figures, told, (*_of_board(kept, board, entry), *_of_stack(kept)))
 
 
@@ -58,6 +61,10 @@ def _of_board(kept: KeptStandings, board: Board, entry: Entry | None) -> Iterabl
         yield "the only measured fallback"
     for one in board.glimpses:
         yield f"{one.dispatcher} ran, not ranked: {one.why}"
+    missing = {one.dispatcher for one in kept.standings.missing}
+    for refusal in board.unranked:
+        if refusal.dispatcher not in missing:
+            yield f"{refusal.dispatcher} not ranked: {refusal.sentence}"
 
 
 def _of_stack(kept: KeptStandings) -> Iterable[str]:

@@ -1,5 +1,6 @@
 """All that the leaderboard of one hardware and family shows. Parts are computed when a template asks for them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,12 +17,14 @@ from app.leaderboards.gains import GainRow, gain_rows
 from app.leaderboards.knobs import knobs_apart
 from app.leaderboards.leaders import Reign, reigns_of
 from app.leaderboards.lone import LoneLine, has_rivals, lone_lines
+from app.leaderboards.quarantined import quarantines_of
 from app.leaderboards.summary_view import ClassView, class_view, page_answer
 from app.leaderboards.view import StackCard, stack_card
 from app.leaderboards.words import meanings_of
 from app.storage.availability import find_availability
 from app.storage.leader_changes import LeaderChange, leader_changes
 from app.storage.leaderboard_names import stacks_named
+from app.storage.run_records import Quarantine
 from app.storage.standings import KeptStandings, StandingsPage, standings_of
 from app.web.availability_table import AvailabilityTable, availability_table
 
@@ -80,6 +83,10 @@ class LeaderboardPage:
         wanted = [one for one in self.found.items if self.found.total == 1 or has_rivals(one)]
         knobs = knobs_apart(self._session, wanted)
         return tuple(stack_card(one, self.filters.rank, knobs) for one in wanted)
+
+    @cached_property
+    def quarantines(self) -> Mapping[str, Quarantine]:
+        return quarantines_of(self._session, [one.kept for one in self.cards])
 
     @cached_property
     def alone(self) -> tuple[LoneLine, ...]:

@@ -9,9 +9,7 @@ from starlette.responses import JSONResponse
 from app.domain.report.values import storable
 from app.scaling.export import scaling_values
 from app.scaling.page import scaling_page
-from app.scaling.query import ScalingQuery
-from app.storage.leaderboard_names import check_project, leaderboards_named
-from app.storage.standings import hardware_and_families
+from app.scaling.query import ScalingQuery, check_names
 from app.web.dependencies import ReadSession
 from app.web.problems import documented
 from app.web.query_checks import only_these
@@ -43,6 +41,5 @@ def read_scaling(
     """Efficiency against the smallest size. Where these names fit several workloads, `offers` says which there are."""
     params = {"project": project, "hardware": hardware, "family": family, "container": container}
     query = ScalingQuery.from_params(params | {"kind": kind, "dispatcher": dispatcher})
-    check_project(session, query.project)
-    leaderboards_named(hardware_and_families(session, query.project), query.hardware, query.family)
+    check_names(session, query)
     return JSONResponse(storable(scaling_values(scaling_page(session, query))))

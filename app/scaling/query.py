@@ -5,9 +5,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Self
 from urllib.parse import urlencode
 
+from sqlmodel import Session
+
 from app.domain.ranking import DISPATCHERS
 from app.domain.ranking.scaling import KINDS
 from app.errors import FieldError, InvalidQuery
+from app.storage.leaderboard_names import check_project, leaderboards_named
+from app.storage.standings import hardware_and_families
 
 _CHOICES = {"kind": KINDS, "dispatcher": (*DISPATCHERS, "unknown")}
 _MAX_TEXT = 500
@@ -40,6 +44,12 @@ class ScalingQuery:
     def query(self, **changes: str) -> str:
         changed = replace(self, **changes)
         return urlencode({f.name: value for f in fields(self) if (value := getattr(changed, f.name))})
+
+
+def check_names(session: Session, query: ScalingQuery) -> None:
+    """Raises NotFound, naming what there is: an empty answer would look like a workload without results."""
+    check_project(session, query.project)
+    leaderboards_named(hardware_and_families(session, query.project), query.hardware, query.family)
 
 
 def _check(name: str, value: str) -> FieldError | None:

@@ -9,7 +9,7 @@ from app.errors import FieldError, InvalidQuery
 from app.scaling.charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart
 from app.scaling.export import csv_text
 from app.scaling.page import ScalingPage, scaling_page
-from app.scaling.query import ScalingQuery
+from app.scaling.query import ScalingQuery, check_names
 from app.scaling.view import Section
 from app.scaling.words import KINDS
 from app.web.assets import vega_bundle
@@ -20,7 +20,9 @@ router = APIRouter(include_in_schema=False)
 
 
 def get_page(request: Request, session: ReadSession) -> ScalingPage:
-    return scaling_page(session, ScalingQuery.from_params(request.query_params))
+    query = ScalingQuery.from_params(request.query_params)
+    check_names(session, query)
+    return scaling_page(session, query)
 
 
 Page = Annotated[ScalingPage, Depends(get_page)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.fields.environment import PREFIX
 from app.domain.contract.values import comparable
+from app.domain.numbers import TimeUnit
 from app.domain.ranking import ScalingPoint, ScalingSeries
 from app.domain.ranking.scaling import KINDS as ORDER
 from app.domain.ranking.scaling import Kind
@@ -13,7 +14,7 @@ from app.domain.ranking.standings import Interval
 from app.domain.run import Value
 from app.scaling.measure import Measured
 from app.scaling.words import KINDS, KindWords, changed, counts_tokens, efficiency, span, told
-from app.web.numbers import contract_value
+from app.web.numbers import contract_value, time_unit_of
 
 _GROWS = frozenset({"gpus", "gbs", "seq_len", "cp", "cp_comm", "hcp_sizes"})
 _MOST_APART = 6
@@ -68,6 +69,11 @@ class Section:
     kind: Kind
     words: KindWords
     series: tuple[SeriesView, ...]
+
+    @property
+    def time_unit(self) -> TimeUnit:
+        """Of its step times, which stand in one column."""
+        return time_unit_of(row.point.step_time_ms.value for view in self.series for row in view.points)
 
     @property
     def drawn(self) -> bool:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
+from app.leaderboards.charts import leader_chart
 from app.leaderboards.leaders import reigns_of
 from app.storage.database import read_session, transaction
 from app.storage.leader_changes import leader_changes
@@ -43,7 +45,7 @@ def test_the_list_counts_stacks_and_rankings(client: TestClient) -> None:
     assert "2 leaderboards over 5 stacks. 3 stacks have a ranking of two dispatchers or more." in page
     assert f'href="{PAGE}"' in page
     assert "first ranking, deepep and hybridep (tie)" in page
-    assert "No stack of nobody is ranked yet." in client.get("/leaderboards?project=nobody").text
+    assert client.get("/leaderboards?project=nobody").status_code == 404
 
 
 @pytest.mark.usefixtures("stacks")
@@ -72,8 +74,9 @@ def test_faster_with_more_memory_is_said_with_the_gain(client: TestClient, stack
 
 def test_by_memory_the_order_turns_and_says_so(client: TestClient, stacks: dict[str, str]) -> None:
     by_speed, by_memory = (of_stack(client, stacks["leader"], **more) for more in ({}, {"rank": "memory_headroom"}))
-    assert places(by_speed) == ["hybridep", "alltoall"]
-    assert places(by_memory) == ["alltoall", "hybridep"]
+    assert places(by_speed) == ["hybridep", "alltoall", "deepep"]
+    assert places(by_memory) == ["alltoall", "hybridep", "deepep"]
+    assert "not ranked: deepep was asked for, but nothing in its log shows that it ran" in by_speed
     assert "Places are by peak memory, least first." in by_memory
 
 
@@ -129,7 +132,6 @@ def test_filters_narrow_the_stacks(
         ("semantic_class=x", "must be one of training_equivalent, benchmark_only, unknown"),
         ("ep_size=huge", "must be one of small, medium, large, unknown"),
         ("precision=int1", "must be one of bf16, "),
-        ("project=none", "must be one of moe-lab, not"),
         ("stack=zzzz", "must be the first digits of a stack key"),
         ("page=0", "must be a whole number from 1"),
         ("precision=%00", "holds a control character"),
@@ -146,8 +148,10 @@ def test_a_filter_that_nothing_can_match_is_refused_with_what_is_allowed(
 
 
 @pytest.mark.usefixtures("stacks")
-def test_a_stack_that_was_never_ranked_is_not_found(client: TestClient) -> None:
+def test_a_stack_or_project_that_was_never_ranked_is_not_found(client: TestClient) -> None:
     assert client.get(f"{PAGE}?stack=0123456789ab").status_code == 404
+    unknown = client.get(f"{PAGE}?project=none")
+    assert (unknown.status_code, "There are: moe-lab." in unknown.json()["detail"]) == (404, True)
 
 
 @pytest.mark.usefixtures("stacks")
@@ -190,8 +194,12 @@ def test_configurations_of_a_dispatcher_are_told_by_their_knobs(client: TestClie
         for overlap, time in ((True, 300.0), (False, 340.0)):
             make_stack(session, [time, time + 1], fields={"ep_overlap": overlap})
     page = client.get(PAGE).text
-    assert "best of 2: ep_overlap on" in page
-    assert "ep_overlap off" in page
+    assert "Fastest of 2 configurations: ep_overlap on, 300.3" in page
+    assert "With ep_overlap off it has 11.7\u202f% less throughput (" in page
+    key = client.get("/api/v1/leaderboards").json()["items"][0]["stack_key"]
+    alone = of_stack(client, key)
+    assert "best of 2: ep_overlap on" in alone
+    assert alone.index("Fastest of 2 configurations") < alone.index("Its configurations, and what did not count")
 
 
 @pytest.mark.usefixtures("stacks")
@@ -235,6 +243,30 @@ def test_the_exports_hold_what_the_page_shows(client: TestClient, stacks: dict[s
         (stacks["tie"], "deepep and hybridep (tie)"),
         (stacks["leader"], "hybridep"),
     }
+
+
+def test_step_times_of_one_table_have_one_unit(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for name, ms in (("alltoall", 10_300.0), ("hybridep", 9_200.0)):
+            fields = {"dispatcher": name}
+            make_stack(session, [ms, ms + 5, ms - 5], fields=fields, activity=stated_activity(name))
+    table = client.get(PAGE).text.split('class="table-scroll cards standings"')[1].partition("</table>")[0]
+    assert "9.193\u202fs" in table
+    assert "10.29\u202fs" in table
+    assert "\u202fms" not in table
+
+
+def test_a_lead_that_begins_with_the_last_measurement_is_drawn(engine: Engine, stacks: dict[str, str]) -> None:
+    with read_session(engine) as session:
+        reign = reigns_of(leader_changes(session, stack_keys=[stacks["leader"]]))[-1]
+    chart = leader_chart([replace(reign, begins=reign.ends)], 1)["datasets"]
+    assert [(end["leader"], end["to"]) for end in chart["ends"]] == [(reign.leader, reign.ends.isoformat())]
+    assert chart["reigns"][0]["name"].startswith(f"{reign.text}: ") or not reign.is_first
+
+
+def test_who_quarantined_a_run_and_when_is_said(client: TestClient, stacks: dict[str, str]) -> None:
+    left_out = of_stack(client, stacks["tie"]).partition('class="left-out"')[2]
+    assert "by mara: a bad node" in left_out
 
 
 def test_text_of_others_is_escaped(client: TestClient, engine: Engine) -> None:
