@@ -71,7 +71,8 @@ def board(
         return None
     newer = {name: None if here is None else newest_elsewhere(name, results, here) for name in found}
     pools = tuple(id(one) for own in (*found.values(), newer.values()) for one in own)
-    unranked = _unranked(refused, {*found, *(one.dispatcher for one in (*others, *seen))})
+    apart = [one.dispatcher for one in others] + [one.dispatcher for one in seen]
+    unranked = _unranked(refused, {*found, *apart})
     basis = (len(strong), here, pools, others, seen)
     if basis in measured.made:
         return replace(measured.made[basis], floor=floor)

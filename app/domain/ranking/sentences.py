@@ -58,8 +58,9 @@ def _only(
     """One dispatcher with a result. Others may have been seen in runs that count for nothing."""
     name = entries[0].dispatcher if entries else glimpses[0].dispatcher
     role = "fallback" if missing and name not in NEED_A_PACKAGE else "dispatcher"
-    ran = [*glimpses, *(one for one in unranked if one.why not in DID_NOT_RUN)]
-    others = tuple(dict.fromkeys(one.dispatcher for one in ran if one.dispatcher != name))
+    ran = [one.dispatcher for one in glimpses]
+    ran += [one.dispatcher for one in unranked if one.why not in DID_NOT_RUN]
+    others = tuple(dict.fromkeys(one for one in ran if one != name))
     told = f"{name} is the only measured {role} of this stack. This is not a ranking."
     if others:
         told = f"{name} is the only dispatcher of this stack with a result. This is not a ranking."
