@@ -9,6 +9,7 @@ from app.auditing.filters import LARGEST_ID, AuditQuery
 from app.auditing.told import csv_rows, told
 from app.domain.access.roles import Action
 from app.storage.audit_log import SUBJECTS, all_events, find_events
+from app.storage.people import list_users
 from app.storage.projects import list_projects, slugs_by_id
 from app.web.access.state import access_of
 from app.web.dependencies import AppEngine, ReadSession
@@ -27,12 +28,12 @@ def show_audit(
     before: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
 ) -> HTMLResponse:
     page = find_events(session, query.read(), before=before, limit=_ON_A_PAGE)
-    slugs = slugs_by_id(session)
+    slugs, names = slugs_by_id(session), {str(user.id): user.name for user in list_users(session)}
     access = access_of(request)
     return render(
         request,
         "auditing/audit.html",
-        events=[told(one, slugs) for one in page.events],
+        events=[told(one, slugs, names) for one in page.events],
         next_before=page.next_before,
         before=before,
         query=query,

@@ -41,7 +41,8 @@ class Told:
     changes: tuple[Change, ...]
 
 
-def told(event: AuditEvent, slugs: Mapping[int, str]) -> Told:
+def told(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> Told:
+    """`names`: of accounts, by their number as a text."""
     project = slugs.get(event.project_id or 0, "")
     page = _PAGES.get(event.subject, "")
     if "{project}" in page and not project:
@@ -50,6 +51,7 @@ def told(event: AuditEvent, slugs: Mapping[int, str]) -> Told:
     both = {**event.before, **event.after}
     name = both.get("name")
     label = name if isinstance(name, str) and name else event.subject_id[:12]
+    label = names.get(event.subject_id, label) if event.subject == "account" else label
     label = project if event.subject == "project" and project else label
     changes = tuple(
         Change(key, _shown(event.before.get(key)), _shown(event.after.get(key)))
@@ -81,5 +83,7 @@ def _shown(value: Any) -> str:
         return "nothing"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        value = ", ".join(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,113 @@
+"""A service with log-ins, from its first administrator to a revoked token, all in the browser, without a script."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from app.settings import Settings
+from app.storage import users
+from app.storage.database import make_engine, migrate, transaction
+from tests.browser.conftest import House
+from tests.embedded.processes import running
+
+ROOT = "a password of the first"
+CHOSEN = "words that Viv has chosen"
+
+Visit = Callable[[], Page]
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[str]:
+    """The address of a service that has an administrator."""
+    data = tmp_path / "data"
+    settings = Settings(data_dir=data)
+    migrate(settings)
+    engine = make_engine(settings)
+    with transaction(engine) as session:
+        users.create_user(session, "root", by="test", password=ROOT, administrator=True)
+    engine.dispose()
+    with running("serve", data) as served:
+        yield served.address
+
+
+@pytest.fixture
+def visit(chromium: Browser, guarded: str) -> Iterator[Visit]:
+    """Another person's browser."""
+    contexts: list[BrowserContext] = []
+
+    def visit() -> Page:
+        contexts.append(chromium.new_context(base_url=guarded, java_script_enabled=False))
+        return contexts[-1].new_page()
+
+    yield visit
+    for context in contexts:
+        context.close()
+
+
+def log_in(page: Page, name: str, password: str, wanted: str) -> None:
+    page.goto(wanted)
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("main").get_by_role("button", name="Log in").click()
+
+
+def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: str, visit: Visit) -> None:
+    root = visit()
+    log_in(root, "root", ROOT, "/settings/projects")
+    root.get_by_label("Name").fill("moe")
+    root.get_by_role("button", name="Make it").click()
+    expect(root.get_by_role("heading", name="Members of moe")).to_be_visible()
+
+    settings = root.get_by_role("navigation", name="Settings")
+    settings.get_by_role("link", name="People").click()
+    root.get_by_label("Name").fill("viv")
+    root.get_by_role("button", name="Add").click()
+    first = root.get_by_role("region", name="The first password").inner_text()
+    root.goto("/settings/projects/moe/members")
+    root.get_by_label("Name").fill("viv")
+    root.locator("#f-role").select_option("viewer")
+    root.get_by_role("button", name="Add").click()
+    expect(root.get_by_label("Role of viv")).to_have_value("viewer")
+
+    settings.get_by_role("link", name="Tokens").click()
+    root.get_by_label("Name").fill("nightly CI")
+    root.get_by_role("button", name="Make it").click()
+    token = root.get_by_role("region", name="The token").inner_text()
+    job = {"Authorization": f"Bearer {token}"}
+    log = b"[2026-11-21 05:00:00] iteration 1/ 10 | elapsed time per iteration (ms): 412.0 |\n"
+    sent = httpx2.post(f"{guarded}/api/v1/runs", headers=job, files={"log": ("train.log", log)})
+    assert sent.status_code == 202, sent.text
+    run = f"/runs/{sent.json()['id']}"
+
+    viv = visit()
+    log_in(viv, "viv", first, run)
+    viv.get_by_label("The one you have").fill(first)
+    viv.get_by_label("The new one", exact=True).fill(CHOSEN)
+    viv.get_by_label("The new one again").fill(CHOSEN)
+    viv.get_by_role("button", name="Change it").click()
+    assert viv.goto(run).status == 200  # type: ignore[union-attr]
+    expect(viv.get_by_role("link", name="Upload")).to_have_count(0)
+    refused = viv.request.post(f"{guarded}{run}/quarantine", form={"reason": "bad node"}, headers={"Origin": guarded})
+    assert (refused.status, "needs the role contributor" in refused.text()) == (403, True)
+    assert viv.goto("/settings/projects/moe/tokens").status == 403  # type: ignore[union-attr]
+    viv.goto("/settings/projects/moe")
+    expect(viv.get_by_role("navigation", name="Settings").get_by_role("link", name="Tokens")).to_have_count(0)
+
+    root.goto("/settings/projects/moe/tokens")
+    root.get_by_role("button", name="Revoke nightly CI").click()
+    expect(root.get_by_text("revoked by root")).to_be_visible()
+    assert httpx2.post(f"{guarded}/api/v1/runs", headers=job, files={"log": ("b.log", log)}).status_code == 401
+    root.goto("/settings/audit?project=moe")
+    told = root.get_by_role("region", name="Audit").inner_text()
+    assert [told.count(word) for word in ("revoked", "role", "created")] == [1, 2, 2]
+
+
+def test_without_log_ins_the_pages_say_so(house: House, chromium: Browser) -> None:
+    with chromium.new_context(base_url=house.address) as context:
+        page = context.new_page()
+        page.goto("/settings/users")
+        expect(page.get_by_text("Nobody logs in yet")).to_be_visible()
+        expect(page.get_by_role("link", name="Account")).to_have_count(0)
