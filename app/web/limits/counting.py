@@ -5,6 +5,7 @@ Redis may be away: then each process counts for itself until it is back, which i
 
 import math
 import time
+from typing import Any
 
 import structlog
 from limits import RateLimitItem
@@ -65,5 +66,5 @@ def _over(limiter: FixedWindowRateLimiter, limit: RateLimitItem, whom: tuple[str
 def _shared(broker_url: str) -> FixedWindowRateLimiter | None:
     if not broker_url.startswith(_REDIS):
         return None
-    patience = {"socket_timeout": _PATIENCE_SECONDS, "socket_connect_timeout": _PATIENCE_SECONDS}
+    patience: dict[str, Any] = {"socket_timeout": _PATIENCE_SECONDS, "socket_connect_timeout": _PATIENCE_SECONDS}
     return FixedWindowRateLimiter(RedisStorage(broker_url, wrap_exceptions=True, key_prefix="threewalls", **patience))
