@@ -141,7 +141,7 @@ class ReferenceChange(BaseModel):
             [name for name in sent if name in FIELDS and name not in cls.model_fields] if isinstance(sent, dict) else []
         )
         if inside:
-            errors = tuple(FieldError(name, "is a contract field: it belongs into `contract`") for name in inside)
+            errors = tuple(FieldError(name, "is a contract field: it belongs in `contract`") for name in inside)
             raise InvalidChange("Put what is known of the job into `contract`. Nothing was changed.", errors)
         return sent
 

@@ -109,3 +109,29 @@ def test_a_wrong_question_is_refused(client: TestClient, session: Session) -> No
     assert_problem(client.get("/api/v1/references/nearest?run=12345"), 404, "no run 12345")
     assert_problem(client.get("/api/v1/references/nearest?stack=nothing"), 422, field="stack")
     assert_problem(client.get("/api/v1/references/nearest?stack=abcdef012345"), 404, "No stack with the key")
+
+
+def test_a_figure_of_the_very_job_wins_whatever_it_leaves_open_and_says_to_what_it_is_nearest(
+    client: TestClient, session: Session
+) -> None:
+    """Of NVIDIA's card container and micro-batch differ; the team states both, and no layout."""
+    stack(session, 21_846.0, dispatcher="hybridep", mbs=2, container="ours:1")
+    told = {"seq_len": 4096, "gbs": 1024, "mbs": 2, "container": "ours:1", "routing_mode": "forced-balance"}
+    number = add(client, contract=OWN["contract"] | told | {"dispatcher": "hybridep"})["id"]
+    key = client.get("/api/v1/leaderboards").json()["items"][0]["stack_key"]
+    assert nearest(client, stack=key[:12])["reference"]["id"] == number
+    page = client.get(f"/references/{number}?saved=add").text
+    assert "Added. It is the nearest published figure to the only stack of this model on this GPU." in page
+    other = add(client, contract=OWN["contract"] | told | {"dispatcher": "hybridep", "container": "other:2"})["id"]
+    page = client.get(f"/references/{other}").text
+    assert "it differs in <code>container</code>, the nearest in nothing" in page
+
+
+def test_what_is_wrong_with_a_figure_is_told_at_once_and_where_it_belongs(client: TestClient) -> None:
+    wrong = client.post("/api/v1/references", json={}).json()["errors"]
+    assert {"author", "source", "contract.model"} <= {one["field"] for one in wrong}
+    misplaced = client.post("/api/v1/references", json={"author": "Ada", "gpu": "H100"})
+    assert "belongs in `contract`" in misplaced.json()["errors"][0]["message"]
+    built_in = client.get("/api/v1/references?kind=guide").json()["items"][0]["id"]
+    gone = client.delete(f"/api/v1/references/{built_in}", params={"author": "Ada"})
+    assert_problem(gone, 422, "comes with the service")
