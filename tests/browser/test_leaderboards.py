@@ -47,7 +47,9 @@ def test_filters_change_the_board_and_the_address(open_page: OpenPage, stacks: d
     expect(card(page, stacks["leader"])).to_be_visible()
     expect(page).to_have_url(re.compile("precision=fp8"))
     page.get_by_label("Rank by").select_option("memory headroom")
-    expect(card(page, stacks["leader"]).locator(".standings .dispatcher")).to_have_text(["alltoall", "hybridep"])
+    expect(card(page, stacks["leader"]).locator(".standings .dispatcher")).to_have_text(
+        ["alltoall", "hybridep", "deepep"]
+    )
     page.get_by_role("link", name="Remove the filter precision: fp8").click()
     expect(page.locator(".stack-card")).to_have_count(2)
     expect(page.get_by_role("region", name="Stacks without a ranking").locator("tbody tr")).to_have_count(2)
