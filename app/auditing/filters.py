@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from fastapi import Query
 
+from app.domain.text import one_line
 from app.errors import FieldError, InvalidQuery
 from app.storage.audit_log import SUBJECTS, AuditFilter
 from app.web.query_checks import one_of
@@ -28,7 +29,11 @@ class AuditQuery:
     def read(self) -> AuditFilter:
         """Raises InvalidQuery."""
         return AuditFilter(
-            self.project, self.who, self.subject, _time("since", self.since), _time("until", self.until, whole_day=True)
+            one_line(self.project),
+            one_line(self.who),
+            self.subject,
+            _time("since", self.since),
+            _time("until", self.until, whole_day=True),
         )
 
     @property
