@@ -1,6 +1,6 @@
 """A month of nightly CI of three jobs, with what a month brings: made up, but for the level that it starts from.
 
-What happens, night by night (1 is 2026-09-01), stands below. Before it, six other jobs are run on three nights each:
+What happens, night by night (1 is 2026-09-01), stands below. Before it, five other jobs are run on three nights each:
 from them the service learns how much launches vary, without which no verdict on a few runs can be sharp.
 """
 
@@ -30,10 +30,6 @@ BETWEEN_LAUNCHES_SD = 0.006
 """The demo's cluster is a quiet one: real ones have 0.6 to 1.4 %."""
 
 
-CONTEXT_PARALLEL_BY = 1.04
-"""How much slower a step is whose sequences are shared by two GPUs."""
-
-
 @dataclass(frozen=True, slots=True)
 class Suite:
     """One nightly job. `upgrade`: how much slower the second container makes it."""
@@ -46,24 +42,18 @@ class Suite:
     @property
     def centre_ms(self) -> float:
         """Its usual step time: that of the published job, by as many times as its steps have more FLOPs."""
-        parallel = CONTEXT_PARALLEL_BY if self.workload.context_parallel > 1 else 1.0
-        return CI_CENTRE_MS * model_flops(self.workload) / model_flops(CI_WORKLOAD) * parallel
+        return CI_CENTRE_MS * model_flops(self.workload) / model_flops(CI_WORKLOAD)
 
 
 MAIN = Suite("", CI_WORKLOAD, CI_MAX_ALLOCATED, upgrade=1.065)
 LONG = Suite(", sequence 8192", replace(CI_WORKLOAD, sequence_length=8192), 71.4 * GIB, upgrade=1.06)
 SHORT = Suite(", sequence 2048", replace(CI_WORKLOAD, sequence_length=2048), 57.5 * GIB, upgrade=1.055)
 SUITES = (MAIN, LONG, SHORT)
-_LONGEST = replace(CI_WORKLOAD, sequence_length=131072, context_parallel=2)
-_LENGTHS = ((512, 52.4), (1024, 55.1), (16384, 73.0), (32768, 74.9), (65536, 76.6))
-MATRIX = (
-    *(
-        Suite(f", sequence {length}", replace(CI_WORKLOAD, sequence_length=length), gib * GIB, upgrade=1.0)
-        for length, gib in _LENGTHS
-    ),
-    Suite(", sequence 131072", _LONGEST, 77.3 * GIB, upgrade=1.0),
+MATRIX = tuple(
+    Suite(f", sequence {length}", replace(CI_WORKLOAD, sequence_length=length), gib * GIB, upgrade=1.0)
+    for length, gib in ((512, 52.4), (1024, 55.1), (16384, 73.0), (32768, 74.9), (65536, 76.6))
 )
-"""The longest sequence is shared by two GPUs. Jobs that are run on the three nights before the month only."""
+"""Jobs that are run on the three nights before the month only."""
 
 SLOW_COMMITS = range(14, 18)
 SLOW_BY = 1.06
