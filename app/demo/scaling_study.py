@@ -1,8 +1,9 @@
 """The nightly job on more GPUs, at the commit of one of the nights: weak and strong scaling can be seen. All made up.
 
-Weak: the batch grows with the GPUs. Strong: it stays. And a sequence so long that two GPUs share it (CP 2). Twice each, so that launches can be told from sizes. It ran in
-the first container, on the code of the nightly job of the same workload on 16 GPUs, between two changes of its speed:
-across one, sizes are not held against each other. It is uploaded last, so that no verdict of the month knows of it.
+Weak: the batch grows with the GPUs. Strong: it stays. And a sequence so long that two GPUs share it (CP 2). Twice each,
+so that launches can be told from sizes. It ran in the first container, on the code of the nightly job of the same
+workload on 16 GPUs, between two changes of its speed: across one, sizes are not held against each other. It is uploaded
+last, so that no verdict of the month knows of it.
 """
 
 from collections.abc import Iterator
