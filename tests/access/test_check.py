@@ -1,13 +1,19 @@
 """What the check of a request answers, before any handler does."""
 
+from dataclasses import replace
+
 import pytest
 from starlette.testclient import TestClient
 
 from app.domain.access.roles import Role, Scope
+from app.domain.reference_points import published
 from app.storage import tokens, users
 from app.storage.database import transaction
+from app.storage.reference_tables import ReferencePointRow
 from app.storage.tables import utc_now
-from tests.access.people import Teams
+from app.storage.typed_json import to_json
+from tests.access.belongings import make_belongings
+from tests.access.people import THEIRS, Teams
 from tests.builders import make_run
 
 PAGE = {"Accept": "text/html"}
@@ -147,8 +153,50 @@ def test_without_log_ins_only_this_machine_is_answered(client: TestClient) -> No
     assert "threewalls admin create" in answer.text
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via", "X-Real-IP"])
+def test_without_log_ins_nobody_is_answered_through_a_proxy(client: TestClient, header: str) -> None:
+    answer = client.get("/api/v1/projects", headers={header: "203.0.113.66"})
+    assert answer.status_code == 403
+    assert "threewalls admin create" in answer.json()["detail"]
+
+
 def test_the_first_administrator_ends_the_time_without_log_ins(client: TestClient) -> None:
     assert "No log-ins" in client.get("/").text
     with transaction(client.app.state.engine) as session:  # type: ignore[attr-defined]
         users.create_user(session, "root", by="test", administrator=True)
     assert client.get("/", headers=PAGE, follow_redirects=False).status_code == 303
+
+
+@pytest.mark.parametrize("spelled", ["{}", "%2B{}", "{}.0", "%20{}", "0{}"])
+@pytest.mark.parametrize("address", ["/api/v1/runs/{}/facts", "/api/v1/regressions/{}", "/api/v1/references/{}"])
+def test_a_number_spelled_otherwise_is_the_same_thing(teams: Teams, address: str, spelled: str) -> None:
+    with transaction(teams.engine) as session:
+        theirs = make_belongings(session, THEIRS)
+    number = {"runs": theirs.run, "regressions": theirs.regression}.get(address.split("/")[3], theirs.reference)
+    answer = teams.client("token:all").patch(address.format(spelled.format(number)), json={})
+    assert answer.status_code == 404
+
+
+@pytest.mark.parametrize("spelled", ["{}", "%2B{}", "{}.0"])
+def test_a_figure_for_all_is_withdrawn_by_administrators_only(teams: Teams, spelled: str) -> None:
+    number = _figure(teams, None)
+    assert teams.client("token:all").post(f"/references/{spelled.format(number)}/withdraw").status_code == 403
+
+
+def test_a_figure_that_is_offered_to_all_is_its_team_s_no_more(teams: Teams) -> None:
+    number, team = _figure(teams, teams.ours), teams.client("contributor")
+    assert team.patch(f"/api/v1/references/{number}", json={}).status_code == 200
+    with transaction(teams.engine) as session:
+        row = session.get_one(ReferencePointRow, number)
+        row.project_id = None
+        session.add(row)
+    assert team.patch(f"/api/v1/references/{number}", json={}).status_code == 403
+
+
+def _figure(teams: Teams, project: int | None) -> int:
+    with transaction(teams.engine) as session:
+        point = replace(published()[0], measured_by="a lab", source="a slide")
+        row = ReferencePointRow(project_id=project, point=to_json(point), added_by="somebody")
+        session.add(row)
+        session.flush()
+        return row.id or 0

@@ -19,7 +19,7 @@ from app.storage.visible import seeing
 from app.web.access import refusals
 from app.web.access.credentials import Caller, Credentials, WrongTokenError, shown_token
 from app.web.access.known import Directory
-from app.web.access.open_mode import may_answer
+from app.web.access.open_mode import is_passed_on, may_answer
 from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owners
 from app.web.access.route_table import Found, RouteTable
 from app.web.access.rules import Open
@@ -146,6 +146,12 @@ class AccessMiddleware:
                 return refusals.refused(
                     request, "Not at this address",
                     f"This service has no log-ins, so it answers only at names of its own machine, not at {host[:100]}."
+                    " Make an administrator to have it answer elsewhere: threewalls admin create NAME.",
+                )  # fmt: skip
+            if is_passed_on(headers.keys()):
+                return refusals.refused(
+                    request, "Not through a proxy",
+                    "This service has no log-ins, so it answers this machine only, and a proxy passed this request on."
                     " Make an administrator to have it answer elsewhere: threewalls admin create NAME.",
                 )  # fmt: skip
             return None

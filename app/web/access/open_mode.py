@@ -5,9 +5,12 @@ the same origin as ours, and no other check could tell.
 """
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 LOOPBACK_NAMES = ("localhost",)
+
+_OF_PROXIES = ("forwarded", "via", "x-real-ip", "x-forwarded", "cf-connecting-ip", "true-client-ip")
+"""Beginnings of the headers by which a proxy says that it asks for somebody else."""
 
 
 def is_loopback(host: str) -> bool:
@@ -22,3 +25,8 @@ def may_answer(host_header: str, names: Collection[str]) -> bool:
     """Whether a request to this Host may be answered without a log-in; `names` besides those of this machine."""
     name = host_header.rpartition(":")[0] if not host_header.endswith("]") and ":" in host_header else host_header
     return is_loopback(name) or name.lower() in names
+
+
+def is_passed_on(header_names: Iterable[str]) -> bool:
+    """Whether a proxy passed the request on: then the Host is the proxy's word for us, and the caller is a stranger."""
+    return any(name.lower().startswith(_OF_PROXIES) for name in header_names)
