@@ -13,7 +13,7 @@ from app.storage import readings
 from app.storage.findings import frozen
 from app.storage.readings import Reading
 from app.storage.run_records import RunFile, files_of
-from app.storage.tables import AmendmentRow, ProjectDefaultRow, RunRow
+from app.storage.tables import AmendmentRow, ProjectDefaultRow, ProjectRow, RunRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,12 @@ class RunInputs:
 
 def read_inputs(session: Session, run_id: int) -> RunInputs:
     run = session.execute(
-        select(RunRow.project_id, RunRow.reception, RunRow.metadata_stated).where(col(RunRow.id) == run_id)  # type: ignore[call-overload]
+        select(RunRow.project_id, RunRow.reception, RunRow.metadata_stated, ProjectRow.slug)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RunRow.id) == run_id)
     ).one()
-    metadata = read_metadata(run.metadata_stated)
+    # A token's upload need not name its project, and is of the same stack as one that does.
+    metadata = replace(read_metadata(run.metadata_stated), project=run.slug)
     files = files_of(session, run_id)
     inputs = RunInputs(
         project_id=run.project_id,

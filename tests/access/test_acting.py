@@ -5,7 +5,10 @@ import json
 import pytest
 from starlette.testclient import TestClient
 
+from app.runs.summarise import summarise_run
+from app.settings import Settings
 from app.storage.database import transaction
+from app.storage.log_files import LogFiles
 from tests.access.people import THEIRS, Teams
 from tests.builders import make_run
 from tests.training_logs import training_log
@@ -30,6 +33,21 @@ def test_a_token_brings_runs_into_its_own_project_and_need_not_name_it(teams: Te
     assert upload(client, project="alpha", name="again")[0] == 202
     status, told = upload(client, project=THEIRS)
     assert (status, "into the project alpha only" in told) == (403, True)
+
+
+def test_a_run_is_of_the_same_stack_whether_its_upload_names_the_project(
+    teams: Teams, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = teams.client("token:all")
+    answers = [
+        client.post("/api/v1/runs", files={"log": training_log()}, data={"meta": json.dumps(meta)}).json()
+        for meta in ({"name": "a"}, {"name": "b", "project": "alpha"})
+    ]
+    engine, files = teams.engine, LogFiles.from_settings(settings)
+    for answer in answers:
+        summarise_run(engine, files, settings, int(answer["id"]))
+    keys = {client.get(f"/api/v1/runs/{answer['id']}").json()["stack_key"] for answer in answers}
+    assert len(keys) == 1
 
 
 def test_a_person_brings_runs_where_that_one_contributes(teams: Teams) -> None:
