@@ -80,15 +80,25 @@ def _by_timers(values: Values) -> WallReading | None:
 
 
 def _by_platform(values: Values) -> WallReading | None:
-    if values.get("hopper") is True:
+    """What the platform leads one to expect, where that was not measured: here it was not over its threshold."""
+    if values.get("hopper") is True and _number(values, "exposed_comm_frac") is None:
         text = "Nothing was profiled. On Hopper communication is the wall to expect first."
         return WallReading("communication", "inferred", text, ("gpu",))
-    if values.get("nvl72") is True:
+    if values.get("nvl72") is True and _number(values, "gpu_idle_frac") is None:
         text = "Nothing was profiled. On an NVL72 system host overhead is the wall to expect first."
         return WallReading("host", "inferred", text, ("gpu",))
     return None
 
 
 def _unknown(values: Values) -> WallReading:
-    what = "nothing was profiled" if not values.get("profiled") else "what was measured passes no threshold"
-    return WallReading("none", "unknown", f"No wall is known: {what}, and the platform gives no prior.")
+    low = [(name, text) for name, text in _SMALL.items() if _number(values, name) is not None]
+    if not low:
+        because = "No wall is known: nothing was profiled, and the platform gives no prior."
+        return WallReading("none", "unknown", because)
+    told = ", ".join(f"{text} {_number(values, name):.0%}" for name, text in low)
+    missing = ", ".join(text for name, text in _SMALL.items() if _number(values, name) is None)
+    because = f"What was measured is no wall ({told}). Not known: {missing}."
+    return WallReading("none", "unknown", because, tuple(name for name, _ in low))
+
+
+_SMALL = {"exposed_comm_frac": "exposed communication", "gpu_idle_frac": "idle time", "headroom_frac": "free memory"}
