@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from app.domain.planning.constraints import BY_ID, judge
 from app.domain.planning.layout import Layout, first_cp
+from app.domain.planning.memory import gpu_memory_gb, static_gb
 from app.domain.planning.request import InvalidPlan, PlanRequest
 from app.domain.planning.splits import Split, choose, splits_of, unsplit
 from app.domain.rules.hardware import FACTS
@@ -150,6 +151,18 @@ def _broken(request: PlanRequest, mesh: Mesh) -> IntArray:
     if request.gbs is not None:
         dp = np.maximum(gpus // attention, 1)
         checks["scale-gbs-divisible"] = (gpus % attention == 0) & (request.gbs % (request.mbs * dp) != 0)
+    if (there := gpu_memory_gb(request)) is not None:
+        whole = (gpus % attention == 0) & (gpus % experts == 0)
+        replicas, edp = np.maximum(gpus // attention, 1), np.maximum(gpus // experts, 1)
+        static = static_gb(
+            request,
+            (tp * mesh.pp).astype(float),
+            (replicas * cp).astype(float),
+            experts.astype(float),
+            edp.astype(float),
+        )
+        if static is not None:
+            checks["plan-memory"] = whole & (static > there)
     bits = np.zeros_like(tp)
     for name, broken in checks.items():
         bits |= BITS[name] * broken.astype(np.int64)

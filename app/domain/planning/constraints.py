@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from app.domain.contract.pp_layout import layout_problem, stages
 from app.domain.planning.layout import Layout
+from app.domain.planning.memory import gpu_memory_gb, static_gb
 from app.domain.planning.request import PlanRequest
 
 Check = Callable[[PlanRequest, Layout], str | None]
@@ -157,6 +158,18 @@ def _sources(_: PlanRequest, a: Layout) -> str | None:
     return f"The layout has {len(found)} stages, so VPP is {len(found) // a.pp} with PP {a.pp}, and {a.vpp} is stated."
 
 
+def _memory(r: PlanRequest, a: Layout) -> str | None:
+    dp, edp, there = a.dp(r), a.edp(r), gpu_memory_gb(r)
+    if dp is None or edp is None or there is None:
+        return None
+    static = static_gb(r, float(a.tp * a.pp), float(dp * a.cp), float(a.experts), float(edp))
+    if static is None or static <= there:
+        return None
+    return (
+        f"Weights, gradients and optimizer states alone take {static:,.0f} GB on each GPU, and a GPU has {there:g} GB."
+    )
+
+
 CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "scale-world-identity", "GPUs divide into both meshes",
@@ -173,6 +186,10 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "scale-expert-divisible", "Experts divide over EP",
         "Choose an EP that divides the experts.", ("M-arg", "M-tc"), _experts,
+    ),
+    Constraint(
+        "plan-memory", "Weights and optimizer states fit a GPU",
+        "Take more GPUs, or a larger PP, EP or TP.", ("M-mem",), _memory,
     ),
     Constraint("scale-ep-dense", "EP only with experts", "Set EP to 1.", ("U-par",), _dense),
     Constraint(
