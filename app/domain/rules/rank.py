@@ -2,6 +2,8 @@
 
 Blockers first; then by phase: gates, sizing, candidates for the measured wall. Candidates for another wall than the
 measured one stand last. Defaults of the bring-up come between contract and fit, for that is when they are needed.
+What gained in this project's own A/Bs on this contract stands, whatever its phase and wall, before every prior: behind
+the gates that say whether a measurement can be trusted, before the steps of a profile and before another layout.
 """
 
 from collections.abc import Mapping
@@ -14,19 +16,22 @@ from app.domain.rules.wall import WallReading
 ORDER = 50
 """Place of a rule whose order depends on facts that nobody stated."""
 _KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
-_PHASES = {phase: 2 * place for place, phase in enumerate(PHASES)}
+_PHASES = {phase: 3 * place for place, phase in enumerate(PHASES)}
 _BRING_UP = 1
+_GAINED = _PHASES["profile"]
+"""Its kind puts it behind the gates of the profile."""
 
 Key = tuple[int, int, int, int, float, int, int, str]
 
 
 def order_of(rule: Rule, known: Known, wall: WallReading, standing: Standing) -> Key:
     """The key by which suggestions are sorted, small first."""
-    measured = wall.certainty == "measured" and rule.kind == "candidate"
+    gained = rule.kind == "candidate" and standing.own_order < 0
+    measured = wall.certainty == "measured" and rule.kind == "candidate" and not gained
     return (
         0 if rule.kind == "blocker" else 1,
         1 if measured and rule.wall not in (wall.wall, "none") and not rule.hints.bring_up else 0,
-        _BRING_UP if rule.hints.bring_up else _phase(rule, known),
+        _BRING_UP if rule.hints.bring_up else _GAINED if gained else _phase(rule, known),
         _KINDS[rule.kind],
         standing.own_order,
         _order(rule.hints.order, known),
@@ -36,9 +41,11 @@ def order_of(rule: Rule, known: Known, wall: WallReading, standing: Standing) ->
 
 
 def _phase(rule: Rule, known: Known) -> int:
-    """Another layout for a job that fits and runs waits for the profile that says whether it is worth it."""
-    waits = known.values.get("fits") is True and not known.values.get("profiled")
-    if waits and rule.phase == "scale" and rule.kind == "candidate":
+    """A profile says whether another layout is worth it, for a job that fits and runs: its gates come before."""
+    runs = known.values.get("fits") is True or known.values.get("profiled") is True
+    if runs and rule.phase == "scale" and rule.kind == "candidate":
+        return _PHASES["profile"] + 2
+    if rule.phase == "profile" and rule.kind == "candidate":
         return _PHASES["profile"] + 1
     return _PHASES[rule.phase]
 

@@ -20,6 +20,7 @@ from app.domain.metadata import read_metadata
 from app.domain.rules.engine import Evaluation, evaluate
 from app.domain.rules.facts import FACTS
 from app.domain.rules.load import built_in_rules
+from app.domain.rules.precedence import OwnResult
 from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair
 from app.domain.run import Stated
 from tests.shared_papers import SHARED, shared_folder
@@ -168,3 +169,18 @@ def test_derived_facts(name: str) -> None:
 
 def test_the_cases_are_all_here() -> None:
     assert sorted(cases()) == sorted(CASES)
+
+
+def test_a_gain_of_ones_own_comes_before_every_prior_where_all_facts_of_a_run_are_known() -> None:
+    ran = {"nodes": 2, "gpus_per_node": 8, "tp": 1, "cp": 1, "etp": 1, "seq_len": 4096, "mbs": 1, "gpus": 16}
+    measured = {"exposed_comm_frac": 0.3, "fits": True, "steps_done": 50, "window": 10, "step_s": 36.0}
+    facts = facts_of_case(cases()["F03-isolate-ep-overlap"]) | ran | measured
+    gain = OwnResult("eo-enable", 1, 18.7, 17.9, 19.5, ("stack",), "2026-11-01", {"ep": 16, "pp": 1})
+
+    def candidates(*own: OwnResult) -> list[str]:
+        found = evaluate(facts, built_in_rules(), own=own).suggestions
+        return [one.rule.id for one in found if one.rule.kind == "candidate" and not one.rule.hints.bring_up]
+
+    assert candidates(gain)[0] == "eo-enable"
+    assert {"scale-hot-local", "scale-pp-multinode", "profile-comm"} <= set(candidates(gain)[1:])
+    assert candidates()[0] != "eo-enable"
