@@ -156,6 +156,13 @@ def duel(
     return replace(made, decides_low_pct=_gain(shift + within), decides_high_pct=_gain(shift - within))
 
 
+def gain(first: Pooled, second: Pooled) -> tuple[float, float, float]:
+    """More throughput of the first in percent, with the ends of its 99 % interval: what a duel says, and no more."""
+    test = _test(first, second)
+    shift, half = test.forward.shift, test.half_width(len(first.runs), len(second.runs))
+    return _gain(shift), _gain(shift + half), _gain(shift - half)
+
+
 def _guarded(made: Duel, worse: WorseLoss) -> Duel:
     made = replace(made, worse_loss=worse.dispatcher, loss_delta_pct=worse.delta_pct)
     if made.winner != worse.dispatcher:

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.fields.environment import PREFIX
 from app.domain.contract.values import comparable
-from app.domain.ranking.scaling_code import Measured, Sized, measured
+from app.domain.ranking.scaling_code import Made, Measured, Sized, measured
 from app.domain.ranking.scaling_pool import ScalingRuns
 from app.domain.ranking.standings import Interval
 from app.domain.run import Value
@@ -135,7 +135,8 @@ def scaling_series(runs: Iterable[ScalingRuns]) -> tuple[ScalingSeries, ...]:
             if made is not None:
                 series.setdefault((kind, _key(made, kind, values)), []).append(made)
     several = ((kind, sizes) for (kind, _), sizes in series.items() if len({one.size for one in sizes}) > 1)
-    found = [_series(kind, sizes) for kind, sizes in several]
+    pools: Made = {}
+    found = [_series(kind, sizes, pools) for kind, sizes in several]
     return tuple(sorted(found, key=lambda one: (KINDS.index(one.kind), one.dispatcher, one.points[0].config_key)))
 
 
@@ -175,7 +176,7 @@ def _known(known: Mapping[str, Value], name: str) -> object:
     return comparable(name, known[name]) if name in known else ("unknown",)
 
 
-def _series(kind: Kind, members: Sequence[Sized]) -> ScalingSeries:
+def _series(kind: Kind, members: Sequence[Sized], pools: Made) -> ScalingSeries:
     unknown = [
         name
         for name in _members(kind)
@@ -188,12 +189,13 @@ def _series(kind: Kind, members: Sequence[Sized]) -> ScalingSeries:
         dispatcher=newest.dispatcher,
         routing_mode=newest.routing_mode,
         semantic_class=newest.semantic_class,
-        points=tuple(_point(kind, one) for one in measured(members)),
+        points=tuple(_point(kind, one) for one in measured(members, pools)),
         unknown=tuple(unknown),
     )
 
 
 def _point(kind: Kind, one: Measured) -> ScalingPoint:
+    tokens = one.tokens_pct
     return ScalingPoint(
         size=one.size.size,
         cp=one.size.cp,
@@ -202,8 +204,8 @@ def _point(kind: Kind, one: Measured) -> ScalingPoint:
         first_at=one.pool.first_at,
         last_at=one.pool.last_at,
         step_time_ms=one.step_time_ms,
-        efficiency_pct=one.tokens_pct if kind in ("weak", "strong") else one.flops_pct,
-        tokens_pct=one.tokens_pct,
+        efficiency_pct=tokens if kind in ("weak", "strong") else one.flops_pct,
+        tokens_pct=tokens,
         directional=one.directional,
         compared=one.compared,
         days_apart=one.days_apart,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.domain.ranking.duels import duel
+from app.domain.ranking.duels import gain
 from app.domain.ranking.scaling_pool import ScalingPool, ScalingRuns
 from app.domain.ranking.standings import Interval
 from app.domain.ranking.stretches import Change, between, merged, number_of
@@ -84,13 +84,16 @@ class Measured:
             return None
         if self.smallest is None:
             return Interval(100.0, 100.0, 100.0)
-        met = duel(self.pool, self.smallest.pool)
         factor = math.exp(work - least)
-        value, low, high = (factor * (100 + (pct or 0.0)) for pct in (met.gain_pct, met.low_pct, met.high_pct))
+        value, low, high = (factor * (100 + pct) for pct in gain(self.pool, self.smallest.pool))
         return Interval(value, low, high)
 
 
-def measured(sizes: Sequence[Sized]) -> tuple[Measured, ...]:
+Made = dict[tuple[str, tuple[int, ...]], ScalingPool]
+"""Results by configuration and runs: one is part of series of several kinds, and made once."""
+
+
+def measured(sizes: Sequence[Sized], pools: Made) -> tuple[Measured, ...]:
     """One for each size, smallest first; `sizes`: configurations of one series, several of a size where there are."""
     changes = merged(one.change for one in {change for size in sizes for change in size.runs.changes})
     found: dict[Code, dict[int, list[_Chosen]]] = {}
@@ -104,7 +107,7 @@ def measured(sizes: Sequence[Sized]) -> tuple[Measured, ...]:
         # Where it was not measured: on the nearest code to it, of two as near the newer.
         codes = [code for code, of_sizes in found.items() if number in of_sizes]
         code = min(codes, key=lambda code: (len(_apart(changes, code, here)), code != here, -code[0], -code[1]))
-        best = min((_measured(one) for one in found[code][number]), key=lambda one: one.order)
+        best = min((_measured(one, pools) for one in found[code][number]), key=lambda one: one.order)
         compared = several and code == here
         smallest = next((one for one in made if one.compared), None) if compared else None
         changed_at = tuple(change.at for change in _apart(changes, code, here))
@@ -131,8 +134,11 @@ class _Candidate:
         return self.pool.directional, self.pool.log_step_time, self.pool.of.config_key
 
 
-def _measured(one: _Chosen) -> _Candidate:
-    return _Candidate(one.size, ScalingPool(one.size.runs, one.runs))
+def _measured(one: _Chosen, pools: Made) -> _Candidate:
+    key = (one.size.runs.config_key, one.runs)
+    if key not in pools:
+        pools[key] = ScalingPool(one.size.runs, one.runs)
+    return _Candidate(one.size, pools[key])
 
 
 def _by_code(runs: ScalingRuns, changes: Sequence[Change]) -> Mapping[Code, Sequence[int]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.domain.detection import Prior
+from app.domain.matching import RunFacts
 from app.domain.matching.levels import level_starts
 from app.domain.ranking.ranked_run import RankedRun
 
@@ -81,14 +82,19 @@ def _by_configuration(runs: Sequence[RankedRun]) -> dict[str, list[RankedRun]]:
 
 
 def _changes(runs: Sequence[RankedRun], prior: Prior) -> list[Change]:
-    """Of every configuration by itself. Short runs tell no level."""
+    """Of every configuration by itself. Short runs tell no level, unless they are declared to count in full."""
     found = []
     for group in _by_configuration([run for run in runs if not run.directional]).values():
         recent = group[-LOOK_BACK:]
-        starts = level_starts([run.facts for run in recent], prior)
+        starts = level_starts([_in_full(run.facts) for run in recent], prior)
         pairs = ((recent[at - 1], recent[at]) for at in starts)
         found += [Change(old.place_in_time, new.place_in_time, new.ordered_at) for old, new in pairs]
     return found
+
+
+def _in_full(facts: RunFacts) -> RunFacts:
+    """As one that a level may be made of: a verdict's baseline would leave out each short run."""
+    return replace(facts, estimate=replace(facts.estimate, short=False)) if facts.estimate.short else facts
 
 
 def merged(changes: Iterable[Change]) -> tuple[Change, ...]:

@@ -73,6 +73,7 @@ def test_longer_sequences_are_measured_in_flops() -> None:
     series = only(scaling_series(points), "sequence_tokens")
     assert [(point.size, point.cp) for point in series.points] == [(4096, 1), (16384, 4)]
     second = series.points[1]
+    assert second.tokens_pct is not None
     assert second.tokens_pct.value == pytest.approx(80)
     assert second.efficiency_pct is not None
     assert second.efficiency_pct.value == pytest.approx(95)
@@ -82,6 +83,7 @@ def test_without_flops_the_efficiency_of_a_sequence_is_unknown() -> None:
     points = [make_point("a", 1000, seq_len=4096), make_point("b", 4400, seq_len=16384, cp=4)]
     series = only(scaling_series(points), "sequence_batch")
     assert series.points[1].efficiency_pct is None
+    assert series.points[1].tokens_pct is not None
     assert series.points[1].tokens_pct.value == pytest.approx(100 * 4 / 4.4)
 
 

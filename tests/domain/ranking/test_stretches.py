@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.domain.detection import Prior
+from app.domain.detection import DEFAULT_PRIOR, Prior
 from app.domain.ranking.incremental import heads_of
 from app.domain.ranking.rank import rank_stack
 from app.domain.ranking.ranked_run import RankedRun
 from app.domain.ranking.standings import Board
 from app.domain.ranking.stretches import Stretches
-from tests.domain.ranking.runs import make_run
+from tests.domain.ranking.runs import make_run, make_runs
 from tests.domain.ranking.test_boards import contract
 
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
@@ -116,3 +116,11 @@ def test_changes_that_may_be_one_are_one() -> None:
     assert len(stretches.changes) == 1
     assert {stretches.number(run) for run in (*daily, *rare)} == {0, 2}
     assert stretches.changes_between(0, 2) == 1
+
+
+def test_short_runs_that_count_in_full_make_a_level() -> None:
+    """Validated ones of a short window: a verdict's baseline would be empty of them."""
+    times = [400.0, 401, 402, 399, 300, 301, 302, 299]
+    runs = make_runs("alltoall", times, short=True, window=12)
+    assert not any(run.directional for run in runs)
+    assert len(Stretches(runs, DEFAULT_PRIOR).changes) == 1
