@@ -25,6 +25,7 @@ from app.domain.rules.run_facts import facts_of
 from app.domain.run import Stated
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound
+from app.experiments.blocked import blockers_of
 from app.settings import Settings
 from app.storage.advised_runs import AdvisedRun, read_run
 from app.storage.family import Family, Relative
@@ -98,6 +99,7 @@ def propose(session: Session, settings: Settings, wish: Wish) -> Proposal:
         record, candidate, turn.knobs, candidate_key=key, sizing=plan.sizing, suggestion=turn.rule, change=plan.change,
         ran_before=_ran_before(session, advised.run.project_id, key),
     )  # fmt: skip
+    warnings = (*blockers_of(advised, candidate, rules, told), *warnings)
     return Proposal(
         run=advised.run,
         rule_id=wish.rule_id,

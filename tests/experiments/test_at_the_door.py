@@ -56,6 +56,16 @@ def test_the_uploads_that_a_plan_writes_are_its_ab(client: TestClient, engine: E
     assert "quarantined: a bad node" in next(one["why_not"] for one in after["runs"] if one["run_id"] == runs[0])
 
 
+def test_a_configuration_that_cannot_start_is_planned_with_the_rule_that_says_so(client: TestClient) -> None:
+    run = processed(client, 400.0, META | {"num_experts": 128, "ep": 8, "tp": 1, "pp": 1, "cp": 1, "etp": 1})
+    sent = {"run": run, "knobs": {"ep": 3}, "runs_each": 1, "author": "mara"}
+    planned = client.post("/api/v1/experiments", json=sent)
+    assert planned.status_code == 201, planned.text
+    said = " ".join(planned.json()["plan"]["warnings"])
+    assert "Such a job does not start, by the rule scale-expert-divisible" in said
+    assert "scale-world-identity" in said
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def either(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engine]:
     if request.param == "postgresql":
