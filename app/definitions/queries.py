@@ -45,7 +45,12 @@ class DefinitionState:
 
 
 def definition_state(session: Session) -> DefinitionState:
-    counted = select(func.count(), func.count(case((_is_outdated_verdict(), 1)))).where(col(VerdictRow.current))
+    counted = (
+        select(func.count(), func.count(case((_is_outdated_verdict(), 1))))
+        .select_from(VerdictRow)
+        .join(RunRow, col(RunRow.id) == VerdictRow.run_id)  # tells whose it is (`visible.py`)
+        .where(col(VerdictRow.current))
+    )
     verdicts, outdated = session.execute(counted).one()
     runs = progress(session)
     return DefinitionState(runs, _left_behind(session) if runs.failed else (), verdicts, outdated)

@@ -70,10 +70,13 @@ def waiting(session: Session, version: str) -> int:
 
 
 def fired_counts(session: Session, project_id: int | None = None) -> Mapping[str, int]:
-    """By rule: in how many runs it fired. `project_id` None: of all projects."""
-    counted = select(RuleFiringRow.rule_id, func.count()).group_by(col(RuleFiringRow.rule_id))  # type: ignore[call-overload]
+    """By rule: in how many runs it fired. `project_id` None: of all projects that the caller sees."""
+    counted = (
+        select(RuleFiringRow.rule_id, func.count())  # type: ignore[call-overload]
+        .join(RunRow, col(RunRow.id) == RuleFiringRow.run_id)  # tells whose it is (`visible.py`)
+        .group_by(col(RuleFiringRow.rule_id))
+    )
     if project_id is not None:
-        counted = counted.join(RunRow, col(RunRow.id) == RuleFiringRow.run_id)
         counted = counted.where(col(RunRow.project_id) == project_id)
     return {row[0]: row[1] for row in session.execute(counted)}
 
