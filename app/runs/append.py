@@ -9,7 +9,7 @@ the older ones at its end that are no larger than what it brings, as a binary co
 size are a few dozen objects, and each byte is written again log2(n) times at most. Segments of 64 MiB stay as they are.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,6 +35,9 @@ from app.storage.run_work import ask_to_read, rested_at
 from app.storage.tables import RunFileRow, RunRow, SegmentRow, utc_now
 
 log = structlog.get_logger(__name__)
+
+IntoFinished = Callable[[int], None]
+"""Raises for whom may not change a run of this project (its id) of which no more was to come."""
 
 _FIRST_NAME = "train.log"
 _CLOSED_SEGMENT_BYTES = 64 << 20
@@ -107,11 +110,26 @@ class _OvertakenError(Exception):
     """Another request appended to the file meanwhile."""
 
 
-def append_log(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int, piece: Piece) -> Appended:
-    """Store one piece of a log. Raises InvalidUpload, OffsetConflict, NotFound or Unavailable; then nothing changed."""
+def by_anybody(_project_id: int) -> None:
+    """Where nobody logs in."""
+
+
+def append_log(
+    engine: Engine,
+    log_files: LogFiles,
+    settings: Settings,
+    run_id: int,
+    piece: Piece,
+    *,
+    into_finished: IntoFinished = by_anybody,
+) -> Appended:
+    """Store one piece of a log.
+
+    Raises InvalidUpload, OffsetConflict, NotFound, Unavailable or what `into_finished` does; then nothing changed.
+    """
     for _ in range(_ATTEMPTS):
         try:
-            done, rings = _append(engine, log_files, settings, run_id, piece)
+            done, rings = _append(engine, log_files, settings, run_id, piece, into_finished=into_finished)
         except _OvertakenError:
             continue
         log.info("log_appended", run_id=run_id, file=done.file, size_bytes=done.size_bytes, receiving=done.receiving)
@@ -133,7 +151,13 @@ def close_abandoned(session: Session, settings: Settings) -> None:
 
 
 def _append(
-    engine: Engine, log_files: LogFiles, settings: Settings, run_id: int, piece: Piece
+    engine: Engine,
+    log_files: LogFiles,
+    settings: Settings,
+    run_id: int,
+    piece: Piece,
+    *,
+    into_finished: IntoFinished,
 ) -> tuple[Appended, bool]:
     """Also says whether a worker is to be rung for now."""
     with read_session(engine) as session:
@@ -143,6 +167,9 @@ def _append(
     with _staged(log_files, settings, held, piece) as new:
         if new is None:
             with transaction(engine, durable=True) as session:
+                row = session.get_one(RunRow, run_id, with_for_update=True)
+                if piece.complete is False:  # opens it again; without news, an end of what has ended changes nothing
+                    _check_finished(row, into_finished)
                 return _news(session, settings, run_id, piece, held, new_bytes=0)
         with transaction(engine) as session:
             check_room(session, settings, project_id, new.added_bytes, new_run=False)
@@ -151,12 +178,18 @@ def _append(
         with forgotten_on_failure(engine, log_files, [new.key], noted):
             log_files.keep(new.file)
             with transaction(engine, durable=True) as session:
-                session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time changes a run
+                row = session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time changes a run
+                _check_finished(row, into_finished)
                 if _held(session, run_id, piece.name) != held:
                     raise _OvertakenError
                 check_room(session, settings, project_id, new.added_bytes, new_run=False)
                 _write_segment(session, run_id, held, new)
                 return _news(session, settings, run_id, piece, held, new_bytes=new.added_bytes)
+
+
+def _check_finished(row: RunRow, into_finished: IntoFinished) -> None:
+    if row.reception in ("whole", "complete"):
+        into_finished(row.project_id)
 
 
 def _check_offset(held: _Held, piece: Piece) -> None:

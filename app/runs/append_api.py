@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, BinaryIO, cast
 
 from fastapi import APIRouter, Query, Request
@@ -13,6 +14,7 @@ from starlette.datastructures import FormData
 from app.errors import FieldError, InvalidUpload
 from app.runs.api_models import RunId, Status
 from app.runs.append import Piece, append_log
+from app.web.access.acting import require_contributor
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.forms import sent_form
 from app.web.problems import documented
@@ -70,7 +72,10 @@ async def append_to_log(
     name: Annotated[str, Query(max_length=500, description="Of the log file; may be left out when there is one.")] = "",
     complete: Annotated[bool | None, Query(description="true ends the run, false opens it for more.")] = None,
 ) -> AppendAnswer:
-    """Append to a log of the run, or add another log. What is acknowledged is stored; sending it again is harmless."""
+    """Append to a log of the run, or add another log. What is acknowledged is stored; sending it again is harmless.
+
+    A run of which no more was to come is changed only by who may contribute: a token needs the scope triage besides.
+    """
     async with _sent_piece(request) as (file, form):
         piece = Piece(
             file=file,
@@ -78,7 +83,9 @@ async def append_to_log(
             offset=offset if offset is not None else _offset(form),
             complete=complete if complete is not None else _flag(form),
         )
-        done = await run_in_threadpool(append_log, engine, log_files, settings, run_id, piece)
+        into_finished = partial(require_contributor, request, f"change the finished run {run_id}")
+        append = partial(append_log, into_finished=into_finished)
+        done = await run_in_threadpool(append, engine, log_files, settings, run_id, piece)
     return AppendAnswer.model_validate(
         {"id": run_id, "url": f"{public_address(request)}/runs/{run_id}", "status": done.status}
         | {"name": done.file, "offset": done.size_bytes, "receiving": done.receiving}

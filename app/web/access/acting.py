@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 from sqlalchemy import Engine
 from starlette.requests import HTTPConnection
 
-from app.domain.access.principal import NONE, Everyone, Person, TokenHolder, granted
+from app.domain.access.principal import NONE, Everyone, Person, TokenHolder, granted, may, missing
 from app.domain.access.roles import Action
 from app.domain.metadata import DEFAULT_PROJECT
 from app.errors import FieldError, InvalidMetadata, NotAllowed
@@ -43,6 +43,16 @@ def require_everything(request: HTTPConnection, action: Action) -> None:
     access = access_of(request)
     if granted(access.principal, action, access.public) is not None:
         raise NotAllowed("Only an administrator may do this for all projects. Nothing was kept. Name a project.")
+
+
+def require_contributor(request: HTTPConnection, what: str, project_id: int) -> None:
+    """For what an upload does only by the way. Raises NotAllowed for a token without that scope."""
+    access = access_of(request)
+    if not may(access.principal, Action.CONTRIBUTE, project_id):
+        raise NotAllowed(
+            f"You may upload, but not {what}. {missing(access.principal, Action.CONTRIBUTE)} Nothing was kept. "
+            "Upload it as a run of its own, or begin runs of which more is to come with `complete=false`."
+        )
 
 
 def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) -> str:
