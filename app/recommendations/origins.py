@@ -13,6 +13,7 @@ from app.recommendations.words import linked
 
 _FAILURES = ("oom", "oom_phase", "oom_ranks", "import_error")
 _FIGURES = ("step_s", "tokens_s_gpu", "tflops_gpu", "window", "window_first", "window_last", "fits", "evidence_level")
+_CONTRACT = ("unknown_fields", "unknown_names")
 _ACTIVITY = ("requested_dispatcher", "resolved_dispatcher", "backend_proof", "capture_proof")
 
 
@@ -99,7 +100,8 @@ def _measured(name: str, page: str) -> Origin:
         return Origin("timers in the log", f"{page}#timers")
     if name == "installed_flex_backends":
         return Origin("runs in this container", "/availability")
-    return Origin("read from the run", f"{page}#health")
+    where = "contract" if name in _CONTRACT else "health"
+    return Origin("read from the run", f"{page}#{where}")
 
 
 def linked_why(advice: Advice, one: Suggestion) -> Markup:

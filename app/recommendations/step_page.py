@@ -123,6 +123,11 @@ class StepPage:
         names = () if asking is None else asking.missing
         return [self._lacking(name) for name in names if name in FACTS]
 
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Fields of the contract to state, on the step that asks for them."""
+        return self.run.unknown if self.found is not None and self.rule.when.names == ("unknown_fields",) else ()
+
     def lacks(self, one: Checked) -> list[Lacking]:
         """Facts that would decide a prerequisite."""
         return [self._lacking(name) for name in base_facts(one.missing, self._advice.told.facts) if name in FACTS]

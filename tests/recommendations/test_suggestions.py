@@ -214,3 +214,14 @@ def test_rules_about_two_runs_speak_of_the_run_and_what_it_was_judged_against(
     assert "Beside" in step
     assert "the run beside those that it was judged against" in step
     assert suggestions(client, first)["pair"] is None
+
+
+def test_fields_of_the_contract_that_are_unknown_are_named_where_to_fill_them_in(
+    client: TestClient, plain: int
+) -> None:
+    unknown = client.get(f"/api/v1/runs/{plain}").json()["unknown"]
+    asked = next(one for one in suggestions(client, plain)["suggestions"] if one["rule"] == "contract-complete")
+    assert f"nobody stated: {len(unknown)}, namely {unknown[0]}" in asked["why"]
+    page = client.get(f"/runs/{plain}/next/contract-complete").text
+    for name in unknown:
+        assert f'href="/runs/{plain}#a-field.{name}"' in page

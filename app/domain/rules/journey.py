@@ -79,7 +79,10 @@ def _contract(told: Evaluation, _: Sequence[Step]) -> Judgement:
     if not isinstance(unknown, int):
         return "open", "Nobody has stated the run's contract yet."
     if unknown:
-        return "open", f"{unknown} fields of the contract are unknown; comparisons that rest on them are provisional."
+        return (
+            "open",
+            f"{counted(unknown, 'field')} of the contract unknown; comparisons that rest on that are provisional.",
+        )
     return "done", "Every field of the contract is known."
 
 

@@ -204,10 +204,15 @@ def _from_figures(run: RunReading) -> dict[str, object]:
     if run.fair_for_timing is not None:
         found["fair_for_timing"] = run.fair_for_timing
     if run.unknown is not None:
-        found["unknown_fields"] = len(run.unknown)
+        found |= {"unknown_fields": len(run.unknown), "unknown_names": _first_names(run.unknown)}
     if run.is_baseline is not None:
         found["is_baseline"] = run.is_baseline
     return found
+
+
+def _first_names(names: Sequence[str], most: int = 6) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _framework(trainer: str) -> str:

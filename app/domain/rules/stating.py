@@ -16,7 +16,15 @@ TAKE_BACK = {"unset": True}
 MAX_TEXT = 500
 _JUDGED = frozenset(
     (
-        *("unknown_fields", "is_baseline", "evidence_level", "semantic_class", "fair_for_timing", "framework"),
+        *(
+            "unknown_fields",
+            "unknown_names",
+            "is_baseline",
+            "evidence_level",
+            "semantic_class",
+            "fair_for_timing",
+            "framework",
+        ),
         *("steps_done", "window", "window_first", "window_last", "fits", "step_s", "tokens_s_gpu", "tflops_gpu"),
     )
 )
