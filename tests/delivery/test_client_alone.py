@@ -112,23 +112,51 @@ def test_help_names_every_command(alone: Path) -> None:
     )
 
 
-def test_the_documented_curl_line_does_the_same_upload(server: Running, tmp_path: Path) -> None:
+def curl_job(folder: Path, address: str) -> tuple[str, dict[str, str]]:
+    """The documented script, and what a job in a checkout of the branch `work` has around it."""
     text = (ROOT / "docs/ci.md").read_text()
     script = re.search(r"## Without the client\n.*?```sh\n(.*?)```", text, re.DOTALL)
     assert script is not None
-    (tmp_path / "train.log").write_bytes(training_log(step_time_ms=408))
-    subprocess.run(["git", "init", "-q", "-b", "work", tmp_path], check=True, timeout=60)
+    (folder / "train.log").write_bytes(training_log(step_time_ms=408))
+    subprocess.run(["git", "init", "-q", "-b", "work", folder], check=True, timeout=60)
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *identity, "commit", "-qm", "x", "--allow-empty"], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(["git", *identity, "commit", "-qm", "x", "--allow-empty"], cwd=folder, check=True, timeout=60)
     env = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "THREEWALLS_URL": server.address,
+        "PATH": os.environ["PATH"], "HOME": str(folder), "THREEWALLS_URL": address,
         "THREEWALLS_TOKEN": "tw_none", "THREEWALLS_PROJECT": "client-curl", "JOB_ID": "17",
     }  # fmt: skip
-    for _ in range(2):
-        done = subprocess.run(
-            ["bash", "-euc", script[1]], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-        )
+    return script[1], env
+
+
+def in_shell(shell: list[str], script: str, env: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*shell, script], env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_documented_curl_line_does_the_same_upload(server: Running, tmp_path: Path) -> None:
+    script, env = curl_job(tmp_path, server.address)
+    for shell in (["bash", "-euc"], ["sh", "-c"]):
+        done = in_shell(shell, script, env, tmp_path)
         assert done.returncode == 4, done.stdout + done.stderr
+    # As CI systems check out: a commit and no branch.
+    subprocess.run(["git", "checkout", "-q", "--detach"], cwd=tmp_path, check=True, timeout=60)
+    done = in_shell(["bash", "-euc"], script, env, tmp_path)
+    assert (done.returncode, "BRANCH" in done.stderr) == (3, True), done.stderr
+    done = in_shell(["bash", "-euc"], script, env | {"BRANCH": "work"}, tmp_path)
+    assert done.returncode == 4, done.stdout + done.stderr
     params = {"project": "client-curl"}
     (run_made,) = httpx2.get(f"{server.address}/api/v1/runs", params=params, timeout=60).json()["items"]
     assert (run_made["branch"], run_made["purpose"]) == ("work", "ci")
+
+
+@pytest.mark.parametrize("shell", [["bash", "-euc"], ["sh", "-c"]], ids=lambda shell: str(shell[0]))
+def test_the_documented_curl_line_ends_at_once_when_it_is_refused(
+    server: Running, tmp_path: Path, shell: list[str]
+) -> None:
+    script, env = curl_job(tmp_path, server.address)
+    (tmp_path / "train.log").write_bytes(b"")
+    done = in_shell(shell, script, env | {"JOB_ID": "18"}, tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "Nothing was kept" in done.stderr
+    assert "retr" not in done.stderr
