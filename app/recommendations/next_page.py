@@ -56,6 +56,7 @@ class SuggestionRow:
     effect: str
     measured: str
     held: str
+    is_look: bool
 
 
 class NextPage:
@@ -101,7 +102,12 @@ class NextPage:
 
     @property
     def ranked(self) -> list[SuggestionRow]:
-        return self._rows(self._advice.ranked)
+        return self._rows(one for one in self._advice.ranked if not one.rule.is_step_of_the_profile)
+
+    @property
+    def profile_steps(self) -> list[SuggestionRow]:
+        """What to look at in a profile, beside the wall: it changes nothing, so it is no candidate."""
+        return self._rows(one for one in self._advice.ranked if one.rule.is_step_of_the_profile)
 
     @property
     def withheld(self) -> list[SuggestionRow]:
@@ -155,6 +161,7 @@ class NextPage:
                 effect="" if one.rule.effect.text == "unquantified" else one.rule.effect.text,
                 measured="; ".join(measured_text(found) for found in self._advice.measured(one.rule.id)),
                 held=one.withheld or one.doubt,
+                is_look=one.rule.is_step_of_the_profile,
             )
             for one in found
         ]

@@ -225,3 +225,16 @@ def test_fields_of_the_contract_that_are_unknown_are_named_where_to_fill_them_in
     page = client.get(f"/runs/{plain}/next/contract-complete").text
     for name in unknown:
         assert f'href="/runs/{plain}#a-field.{name}"' in page
+
+
+def test_a_step_without_a_knob_is_a_step_of_the_profile_and_holds_nothing(client: TestClient, profiled: int) -> None:
+    page = client.get(f"/runs/{profiled}/next").text
+    wall = page[page.index('id="wall"') : page.index('id="suggestions"')]
+    assert 'id="s-profile-comm"' in wall
+    assert page.count('id="s-profile-comm"') == 1
+    for rule in ("profile-comm", "val-50-steps"):
+        step = client.get(f"/runs/{profiled}/next/{rule}").text
+        assert "What to hold fixed" not in step
+        assert "Not measured here yet" not in step
+        assert "cannot be planned" not in step
+    assert "What to hold fixed" in client.get(f"/runs/{profiled}/next/eo-enable").text

@@ -3,7 +3,8 @@
 Blockers first; then by phase: gates, sizing, candidates for the measured wall. Candidates for another wall than the
 measured one stand last. Defaults of the bring-up come between contract and fit, for that is when they are needed.
 What gained in this project's own A/Bs on this contract stands, whatever its phase and wall, before every prior: behind
-the gates that say whether a measurement can be trusted, before the steps of a profile and before another layout.
+the gates that say whether a measurement can be trusted, before another layout. Steps of a profile change nothing, so
+they come behind what there is to try.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from app.domain.rules.wall import WallReading
 ORDER = 50
 """Place of a rule whose order depends on facts that nobody stated."""
 _KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
-_PHASES = {phase: 3 * place for place, phase in enumerate(PHASES)}
+_PHASES = {phase: 2 * place for place, phase in enumerate(PHASES)}
 _BRING_UP = 1
 _GAINED = _PHASES["profile"]
 """Its kind puts it behind the gates of the profile."""
@@ -44,9 +45,9 @@ def _phase(rule: Rule, known: Known) -> int:
     """A profile says whether another layout is worth it, for a job that fits and runs: its gates come before."""
     runs = known.values.get("fits") is True or known.values.get("profiled") is True
     if runs and rule.phase == "scale" and rule.kind == "candidate":
-        return _PHASES["profile"] + 2
-    if rule.phase == "profile" and rule.kind == "candidate":
         return _PHASES["profile"] + 1
+    if rule.is_step_of_the_profile:
+        return _PHASES["retune"] + 1
     return _PHASES[rule.phase]
 
 

@@ -143,6 +143,17 @@ class Rule:
     origin: Origin = "built-in"
     line: int = 0
 
+    @property
+    def changes_something(self) -> bool:
+        """It turns a knob, a flag or a variable; without one it is something to look at or to provide."""
+        change = self.change
+        return bool(change.set or change.env or change.megatron_lm or change.bridge)
+
+    @property
+    def is_step_of_the_profile(self) -> bool:
+        """What to look at in a profile: nothing of the run changes by it."""
+        return self.phase == "profile" and self.kind == "candidate" and not self.changes_something
+
 
 @dataclass(frozen=True, slots=True)
 class RuleBook:
