@@ -23,6 +23,9 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 """Of ID tokens: signatures by a key that only the provider has. Never `none`, nor one made with the client's secret."""
 
 _TIMEOUT_SECONDS = 10
+_PATIENCE_SECONDS = 1.0
+_AWAY_SECONDS = 5.0
+"""For so long a provider that did not answer is not asked again."""
 _REMEMBERED_SECONDS = 3_600
 _KEYS_AGAIN_SECONDS = 30
 """A token by an unknown key has them read again, but not more often than this: keys are changed now and then."""
@@ -54,6 +57,7 @@ class Provider:
         self._secret = settings.oidc_secret
         self._scope = settings.oidc_scopes
         self._lock = threading.Lock()
+        self._away_until = 0.0
         self._read_at: dict[str, float] = {}
         self._documents: dict[str, Mapping[str, Any]] = {}
 
@@ -133,20 +137,32 @@ class Provider:
         return KeySet.import_key_set(dict(self._document(jwks_uri)))  # type: ignore[arg-type]
 
     def _document(self, address: str) -> Mapping[str, Any]:
-        """Raises Unavailable."""
-        with self._lock:
+        """Raises Unavailable. Nobody waits long for a provider that is away, since anybody may ask to log in."""
+        if not self._lock.acquire(timeout=_PATIENCE_SECONDS):
+            raise _away(TimeoutError("it has not answered yet"))
+        try:
             if address in self._documents and time.monotonic() - self._read_at[address] < _REMEMBERED_SECONDS:
                 return self._documents[address]
-            try:
-                answer = httpx2.get(address, timeout=_TIMEOUT_SECONDS, follow_redirects=False)
-                answer.raise_for_status()
-                found = answer.json()
-            except (httpx2.HTTPError, ValueError) as error:
-                raise _away(error) from error
-            if not isinstance(found, dict):
-                raise _away(ValueError("no JSON object"))
+            if time.monotonic() < self._away_until:
+                raise _away(TimeoutError("it did not answer a moment ago"))
+            found = self._read(address)
             self._documents[address], self._read_at[address] = found, time.monotonic()
             return found
+        finally:
+            self._lock.release()
+
+    def _read(self, address: str) -> Mapping[str, Any]:
+        try:
+            answer = httpx2.get(address, timeout=_TIMEOUT_SECONDS, follow_redirects=False)
+            answer.raise_for_status()
+            found = answer.json()
+        except (httpx2.HTTPError, ValueError) as error:
+            if isinstance(error, httpx2.TransportError):
+                self._away_until = time.monotonic() + _AWAY_SECONDS
+            raise _away(error) from error
+        if not isinstance(found, dict):
+            raise _away(ValueError("no JSON object"))
+        return found
 
     def _forget(self, address: str) -> None:
         with self._lock:
