@@ -38,6 +38,7 @@ _FILTERS = (
     numbers.short_commit,
     numbers.significant,
     numbers.step_time,
+    numbers.with_runs,
 )
 
 

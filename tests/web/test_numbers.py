@@ -105,3 +105,11 @@ def test_times_are_relative_for_a_month(seconds: int, text: str) -> None:
 )
 def test_contract_values_in_words(value: object, text: str) -> None:
     assert numbers.contract_value(value) == text  # type: ignore[arg-type]
+
+
+def test_runs_of_a_sentence_are_links_and_nothing_else_is() -> None:
+    text = numbers.with_runs("It ran before: #12, #3, and <b>it's a#5</b> in `code`.")
+    assert text == (
+        'It ran before: <a href="/runs/12">#12</a>, <a href="/runs/3">#3</a>, and &lt;b&gt;it&#39;s a#5&lt;/b&gt; in '
+        "<code>code</code>."
+    )

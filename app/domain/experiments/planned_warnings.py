@@ -70,7 +70,7 @@ def _of_keys(candidate_key: str, ran_before: Sequence[int]) -> Iterator[str]:
     if not candidate_key:
         yield "The candidate's configuration cannot be told beforehand: its runs join by the tag only."
     if ran_before:
-        runs = ", ".join(str(one) for one in ran_before[:3])
+        runs = ", ".join(f"#{one}" for one in ran_before[:3])
         yield (
             f"This configuration ran before ({counted(len(ran_before), 'run')}, the newest: {runs}). Those runs do not "
             "count here: they did not take turns with the baseline."
