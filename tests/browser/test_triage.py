@@ -27,7 +27,8 @@ def regression(house: House, stacks: SlowStack | list[SlowStack], **columns: obj
 def settled(page: Page) -> Page:
     """Every chart is asked for when it comes into sight, and drawn."""
     for chart in page.locator(".member-chart").all():
-        chart.scroll_into_view_if_needed()
+        # The answer replaces the element, which may happen while one scrolls to it.
+        chart.evaluate("element => element.scrollIntoView()")
         expect(chart).not_to_have_attribute("hx-trigger", "revealed")
     expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0)
     return page
