@@ -84,7 +84,10 @@ def _change_password(request: Request, engine: Engine, settings: Settings, form:
     try:
         secret = change_own_password(engine, person.user_id, form, idle(settings), came_from(request))
     except InvalidChange as error:
-        return _password_page(request, form.refused(error), 422)
+        refused = form.refused(error)
+        if not refused.error("old"):
+            guesses.right(person.name, came_from(request).address)
+        return _password_page(request, refused, 422)
     guesses.right(person.name, came_from(request).address)
     return logged_in(request, secret, "/")
 

@@ -10,7 +10,7 @@ from app.access.routes import local_path
 from app.storage import audit, sessions, users
 from app.storage.database import read_session, transaction
 from app.storage.tokens import tokens_of
-from app.web.access.cookie import NAME
+from app.web.access.cookie import HOST_NAME, NAME
 from tests.access.people import SAME_ORIGIN, Teams
 
 PASSWORD, OTHER = "correct horse battery", "staple by the window"
@@ -49,8 +49,18 @@ def test_a_password_opens_the_pages_and_leads_back(teams: Teams, browser: TestCl
 
 
 def test_over_https_the_cookie_goes_nowhere_else(teams: Teams, browser: TestClient) -> None:
+    log_in(browser)
+    former = browser.cookies[NAME]
     browser.base_url = "https://threewalls.example"
-    assert "Secure" in browser.post("/login", data={"name": "viewer", "password": PASSWORD}).headers["Set-Cookie"]
+    browser.cookies.clear()
+    browser.cookies.set(NAME, former)
+    # The name that any page of a host beside this one could have planted: whoever holds it logs in anew.
+    assert browser.get("/account/password").status_code == 303
+    answer = browser.post("/login", data={"name": "viewer", "password": PASSWORD})
+    assert re.fullmatch(
+        HOST_NAME + r"=[\w-]{43}; HttpOnly; Max-Age=7776000; Path=/; SameSite=lax; Secure", answer.headers["Set-Cookie"]
+    )
+    assert browser.get("/runs").status_code == 200
 
 
 def test_what_was_wrong_is_told_to_nobody(teams: Teams, browser: TestClient) -> None:

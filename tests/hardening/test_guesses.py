@@ -1,6 +1,7 @@
 """Brute force: guesses of a password are counted, and counted the same for names that nobody has."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from httpx2 import Response
@@ -51,7 +52,7 @@ def test_a_name_that_nobody_has_hears_the_same(house: House) -> None:
 
 
 def test_others_are_not_kept_out_from_one_place(house: House) -> None:
-    for _ in range(19):  # of which two count for the account, and all for the address
+    for _ in range(25):  # of which two are guesses; what is refused is none
         house.try_once("ada", "wrong")
     assert house.try_once("ada", RIGHT, "203.0.113.2").status_code == 303
 
@@ -60,6 +61,27 @@ def test_a_right_password_forgets_the_mistakes_before_it(house: House) -> None:
     for password in ("wrong", RIGHT, "wrong", RIGHT):
         answer = house.try_once("ada", password)
     assert answer.status_code == 303
+
+
+def test_whoever_has_the_right_password_is_no_guess_however_many_share_an_address(house: House) -> None:
+    for _ in range(21):
+        assert house.try_once("ada", RIGHT).status_code == 303
+    guesses = house.app.state.guesses
+    for n in range(19):
+        assert guesses.begin(f"name {n}", "203.0.113.1") == 0
+    assert house.try_once("ada", RIGHT).status_code == 303  # for the twentieth time from there it is looked at, too
+    assert guesses.begin("name 19", "203.0.113.1") == 0
+    assert house.try_once("ada", RIGHT).status_code == 429
+
+
+def test_many_at_once_are_looked_at_no_more_often_than_one_after_another(house: House) -> None:
+    """All of them have begun before the first is found to be right or wrong."""
+    guesses = house.app.state.guesses
+    with ThreadPoolExecutor(8) as pool:
+        waits = list(pool.map(lambda _: guesses.begin("ada", "203.0.113.1"), range(40)))
+    assert waits.count(0) == 2
+    guesses.right("ada", "203.0.113.1")
+    assert [guesses.begin("ada", "203.0.113.1") > 0 for _ in range(3)] == [False, False, True]
 
 
 def test_one_place_cannot_try_many_names(house: House) -> None:
@@ -80,5 +102,7 @@ def test_the_own_password_is_not_guessed_by_whoever_found_the_browser_open(house
     client = TestClient(house.app, follow_redirects=False, headers={"Sec-Fetch-Site": "same-origin"})
     client.post("/login", data={"name": "ada", "password": RIGHT})
     form = {"old": "wrong", "new": "another horse battery", "again": "another horse battery"}
-    statuses = [client.post("/account/password", data=form).status_code for _ in range(3)]
-    assert statuses == [422, 422, 429]
+    right = form | {"old": RIGHT, "new": "short"}
+    sent = [form, right, right, right, form, form, right]  # what is wrong with the new one is no guess of the old one
+    statuses = [client.post("/account/password", data=one).status_code for one in sent]
+    assert statuses == [422, 422, 422, 422, 422, 422, 429]

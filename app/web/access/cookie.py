@@ -7,24 +7,34 @@ from app.storage.sessions import LONGEST
 from app.web.templating import public_address
 
 NAME = "threewalls_session"
+HOST_NAME = f"__Host-{NAME}"
+"""Over https. A browser takes a cookie of such a name from this very host only, by https and for all of its paths:
+neither a page without https nor a host beside this one can plant a session under it."""
+
 _MOST_CHARACTERS = 100
 
 
 def session_secret(request: Request) -> str:
     """What the browser holds; empty when it holds none."""
-    secret = request.cookies.get(NAME, "")
+    secret = request.cookies.get(_name(request), "")
     return secret if secret.isascii() and len(secret) <= _MOST_CHARACTERS else ""
 
 
 def set_session(request: Request, response: Response, secret: str) -> None:
     """No script reads it, no other website sends it. How long it counts is the service's matter, not the cookie's."""
     response.set_cookie(
-        NAME, secret, max_age=int(LONGEST.total_seconds()), path="/", httponly=True, samesite="lax",
-        secure=public_address(request).startswith("https:"),
+        _name(request), secret, max_age=int(LONGEST.total_seconds()), path="/", httponly=True, samesite="lax",
+        secure=_is_secure(request),
     )  # fmt: skip
 
 
 def forget_session(request: Request, response: Response) -> None:
-    response.delete_cookie(
-        NAME, path="/", httponly=True, samesite="lax", secure=public_address(request).startswith("https:")
-    )
+    response.delete_cookie(_name(request), path="/", httponly=True, samesite="lax", secure=_is_secure(request))
+
+
+def _name(request: Request) -> str:
+    return HOST_NAME if _is_secure(request) else NAME
+
+
+def _is_secure(request: Request) -> bool:
+    return public_address(request).startswith("https:")

@@ -46,6 +46,16 @@ class Counting:
                 log.warning("limits_counted_alone", error=type(error.__cause__ or error).__name__)
         return _over(self._here, limit, whom, count)
 
+    def give_back(self, limit: RateLimitItem, *whom: str) -> None:
+        """What was counted did not happen. A window that began since is left alone: it has not counted it."""
+        if self._shared is not None and time.monotonic() >= self._away_until:
+            try:
+                _give_back(self._shared, limit, whom)
+            except StorageError:
+                self._away_until = time.monotonic() + _AWAY_SECONDS
+        else:
+            _give_back(self._here, limit, whom)
+
     def forget(self, limit: RateLimitItem, *whom: str) -> None:
         if self._shared is not None and time.monotonic() >= self._away_until:
             try:
@@ -61,6 +71,12 @@ def _over(limiter: FixedWindowRateLimiter, limit: RateLimitItem, whom: tuple[str
         return 0
     reset = limiter.get_window_stats(limit, *whom).reset_time
     return max(1, math.ceil(reset - time.time()))
+
+
+def _give_back(limiter: FixedWindowRateLimiter, limit: RateLimitItem, whom: tuple[str, ...]) -> None:
+    key = limit.key_for(*whom)
+    if limiter.storage.get(key) > 0:
+        limiter.storage.incr(key, limit.get_expiry(), amount=-1)
 
 
 def _shared(broker_url: str) -> FixedWindowRateLimiter | None:

@@ -1,11 +1,13 @@
 """Wrong passwords: so many for one account from one address, ten times that for an account or an address alone.
 
-An attempt counts before its password is looked at, so that many at once are no way around. What is refused for one
-address does not count for the account: nobody keeps others out of theirs from a single place. A name that no account
-has counts like any other, so the answer tells nothing.
+An attempt counts before its password is looked at, so that many at once are no way around, and is given back when the
+password was right: a team behind one address stands in nobody's way. What is refused is no guess, so it counts nowhere,
+and nobody keeps others out of their account from a single place. A name that no account has counts like any other, so
+the answer tells nothing.
 """
 
 import hashlib
+from collections.abc import Iterable
 
 from limits import RateLimitItemPerMinute
 
@@ -17,6 +19,8 @@ from app.web.limits.places import network_of
 _MINUTES = 10
 _WIDER = 10
 
+_Counted = tuple[RateLimitItemPerMinute, tuple[str, ...]]
+
 
 class Guesses:
     def __init__(self, settings: Settings, counting: Counting) -> None:
@@ -26,16 +30,31 @@ class Guesses:
 
     def begin(self, name: str, address: str) -> int:
         """Counts an attempt. Seconds to wait when there were too many, else 0."""
-        account, place = _account(name), network_of(address)
-        return (
-            self._counting.over(self._either, "guess from", place)
-            or self._counting.over(self._both, "guess", account, place)
-            or self._counting.over(self._either, "guess of", account)
-        )
+        counted: list[_Counted] = []
+        for limit, whom in self._counted(name, address):
+            counted.append((limit, whom))
+            if seconds := self._counting.over(limit, *whom):
+                self._give_back(counted)
+                return seconds
+        return 0
 
     def right(self, name: str, address: str) -> None:
         """It was the person: earlier mistakes from here do not count any more. Those from elsewhere do."""
-        self._counting.forget(self._both, "guess", _account(name), network_of(address))
+        place, both, account = self._counted(name, address)
+        self._give_back((place, account))
+        self._counting.forget(both[0], *both[1])
+
+    def _counted(self, name: str, address: str) -> tuple[_Counted, _Counted, _Counted]:
+        account, place = _account(name), network_of(address)
+        return (
+            (self._either, ("guess from", place)),
+            (self._both, ("guess", account, place)),
+            (self._either, ("guess of", account)),
+        )
+
+    def _give_back(self, counted: Iterable[_Counted]) -> None:
+        for limit, whom in counted:
+            self._counting.give_back(limit, *whom)
 
 
 def _account(name: str) -> str:
