@@ -55,9 +55,9 @@ def settings(tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatc
     folder.mkdir()
     shutil.copy(migrated_file, folder / "threewalls.db")
     monkeypatch.setenv("THREEWALLS_DATA_DIR", str(folder))
-    _forget()
+    forget_settings()
     yield get_settings()
-    _forget()
+    forget_settings()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield house
 
 
-def _forget() -> None:
+def forget_settings() -> None:
     """What a process makes once from its settings."""
     if tasks._engine.cache_info().currsize:
         tasks._engine().dispose()

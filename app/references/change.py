@@ -71,7 +71,7 @@ def add_reference(engine: Engine, said: Said, by: By, project: str = "") -> int:
         row.changed_at = row.added_at
         session.add(row)
         session.flush()
-        _record(session, row, by, "add", after=said_by(point))
+        _record(session, row, by, "add", project_id=project_id, after=said_by(point))
     log.info("reference_added", reference_id=row.id)
     return row.id or 0
 
@@ -87,16 +87,19 @@ def change_reference(engine: Engine, number: int, said: Said, by: By, project: s
         old = from_json(ReferencePoint, row.point)
         point = _point(said_by(old), said, errors)
         before, after = _difference(said_by(old), said_by(point))
-        was = _slug(session, row.project_id)
-        if project is not None and project != was:
-            row.project_id = _project(session, project)
-            before, after = before | {"project": was}, after | {"project": project}
+        was, owner = _slug(session, row.project_id), row.project_id
+        if moves := project is not None and project != was:
+            row.project_id = _project(session, project or "")
+            before, after = before | {"project": was}, after | ({} if project else {"project": ""})
         if not after and not before:
             return
         _refuse_twin(session, point, was if project is None else project, but=number)
         row.point, row.changed_at = to_json(point), utc_now()
         session.add(row)
-        _record(session, row, by, "change", before=before, after=after)
+        # What it was stays with those who could read it; whom it went to is told there.
+        _record(session, row, by, "change", project_id=owner, before=before, after=after)
+        if moves and row.project_id is not None:
+            _record(session, row, by, "change", project_id=row.project_id, after={"project": project})
     log.info("reference_changed", reference_id=number, fields=sorted({*before, *after}))
 
 
@@ -112,7 +115,7 @@ def withdraw_reference(engine: Engine, number: int, by: By) -> None:
         _refuse_if_changed(session, row, by)
         row.withdrawn_at = row.changed_at = utc_now()
         session.add(row)
-        _record(session, row, by, "withdraw")
+        _record(session, row, by, "withdraw", project_id=row.project_id)
     log.info("reference_withdrawn", reference_id=number)
 
 
@@ -214,11 +217,13 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[st
     return ({name: side[name] for name in changed if name in side} for side in (old, new))  # type: ignore[return-value]
 
 
-def _record(session: Session, row: ReferencePointRow, by: By, action: str, **sides: Mapping[str, Any]) -> None:
-    """With `before` and `after`, as far as there is one."""
+def _record(
+    session: Session, row: ReferencePointRow, by: By, action: str, *, project_id: int | None, **sides: Mapping[str, Any]
+) -> None:
+    """With `before` and `after`, as far as there is one, for those who may read the project."""
     audit.record(
-        session, who=by.author, subject="reference", subject_id=row.id or 0, action=action,
-        project_id=row.project_id, note=by.reason, **sides,
+        session, who=by.author, subject="reference", subject_id=row.id or 0, action=action, project_id=project_id,
+        note=by.reason, **sides,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from sqlmodel import Session, col
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import SegmentRow, StoredObjectRow, utc_now
+from app.storage.visible import seeing
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +40,10 @@ def forget(engine: Engine, log_files: LogFiles, keys: Iterable[str], noted: date
     """Delete those of the objects that no run needs and that nobody wanted after `noted`. Returns how many."""
     deleted = 0
     for key in sorted(set(keys)):
-        with transaction(engine) as session:
+        with (
+            seeing(None),
+            transaction(engine) as session,
+        ):  # whoever needs it, also a project that the caller does not see
             statement = delete(StoredObjectRow).where(col(StoredObjectRow.key) == key, *_unused(noted))
             if session.execute(statement.returning(col(StoredObjectRow.key))).first():
                 log_files.delete(key)
@@ -51,7 +55,7 @@ def forget_unused(engine: Engine, log_files: LogFiles, grace: timedelta = GRACE)
     """Delete the objects that no run needs and that nobody wanted for `grace`, some at a time. Returns how many."""
     noted = utc_now() - grace
     chosen = select(StoredObjectRow.key).where(*_unused(noted)).limit(_DELETED_AT_ONCE)  # type: ignore[call-overload]
-    with read_session(engine) as session:
+    with seeing(None), read_session(engine) as session:
         keys = session.execute(chosen).scalars().all()
     if deleted := forget(engine, log_files, keys, noted):
         log.info("unused_objects_deleted", objects=deleted)

@@ -1,32 +1,56 @@
 """Which projects the caller may see: set once a request, and added to every ORM statement that touches their rows.
 
 A second line behind the rules of routes (`web/access`): a query that forgot to ask finds nothing of other projects.
-Rows without a project are reached through their run, regression, experiment or receiver, which have one.
+Rows without a project are those of their run, regression, experiment or receiver, which have one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, event, or_
+from sqlalchemy import BindParameter, ColumnElement, Table, and_, bindparam, event, literal_column, or_, select
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 from sqlalchemy.orm.interfaces import CriteriaOption
 from sqlalchemy.orm.util import LoaderCriteriaOption
-from sqlmodel import SQLModel, col
+from sqlmodel import SQLModel
 
 from app.storage import (  # noqa: F401  every table must be known before the criteria are made
     access_tables,
     experiment_tables,
+    judging_tables,
     notice_tables,
+    reference_tables,
     standings_tables,
+    stated_facts,
+    tables,
 )
-from app.storage.judging_tables import AuditEventRow
-from app.storage.reference_tables import ReferencePointRow
-from app.storage.tables import ProjectRow
 
 ProjectIds = frozenset[int]
+
+OWNED_THROUGH: Mapping[str, str] = {
+    "run_file": "run_id",
+    "segment": "file_id",
+    "series": "run_id",
+    "reading": "run_id",
+    "amendment": "run_id",
+    "stated_fact": "run_id",
+    "verdict": "run_id",
+    "run_alarm": "run_id",
+    "rule_firing": "run_id",
+    "regression_member": "regression_id",
+    "experiment_run": "experiment_id",
+    "delivery": "receiver_id",
+}
+"""Of tables without a project: the column that leads to what has one, by its foreign key."""
+
+OF_NOBODY: Mapping[str, str] = {
+    "account": "people are of no project; what they may do in one is in `member`",
+    "login_session": "a browser is its person's, whatever the projects",
+    "stored_object": "content by its hash, which files of several projects may share; reached by their segments only",
+}
+"""Tables that are nobody's alone, with the reason: nothing is added for them."""
 
 _visible: ContextVar[ProjectIds | None] = ContextVar("visible_projects", default=None)
 """None: all of them, which is what workers, the command line and a service without log-ins see."""
@@ -45,6 +69,10 @@ def seeing(projects: ProjectIds | None) -> Iterator[None]:
         yield
     finally:
         _visible.reset(before)
+
+
+class UnownedTableError(Exception):
+    """A table that is neither a project's, nor leads to one, nor is nobody's."""
 
 
 class _OfVisibleProjects(CriteriaOption):
@@ -79,20 +107,44 @@ def _leave_out_others(state: ORMExecuteState) -> None:
 
 @lru_cache
 def _criteria() -> tuple[LoaderCriteriaOption, ...]:
-    """Of every table that says whose its rows are."""
+    """Of every table whose rows are somebody's. A table of which nothing is known refuses every request."""
     ids: BindParameter[Any] = bindparam("visible", callable_=lambda: sorted(_visible.get() or ()), expanding=True)
-    owned = [m.class_ for m in SQLModel._sa_registry.mappers if "project_id" in m.local_table.columns]
-    return (
-        with_loader_criteria(ProjectRow, col(ProjectRow.id).in_(ids), include_aliases=True),
-        *(with_loader_criteria(table, _condition(table, ids), include_aliases=True) for table in owned),
+    mapped_tables: dict[Any, type] = {mapper.local_table: mapper.class_ for mapper in SQLModel._sa_registry.mappers}
+    return tuple(
+        with_loader_criteria(mapped, _condition(table, mapped, ids), include_aliases=True)
+        for table, mapped in mapped_tables.items()
+        if table.name not in OF_NOBODY
     )
 
 
-def _condition(table: Any, ids: BindParameter[Any]) -> ColumnElement[bool]:
-    """Reference points of no project are for every one, and so is what was done to them."""
-    of_project = col(table.project_id).in_(ids)
-    if table is ReferencePointRow:
-        return or_(of_project, col(table.project_id).is_(None))
-    if table is AuditEventRow:
-        return or_(of_project, and_(col(table.project_id).is_(None), col(table.subject) == "reference"))
+def _condition(table: Table, columns: Any, ids: BindParameter[Any]) -> ColumnElement[bool]:
+    """`columns`: what `table` is called where the condition stands. Figures of no project are for every one."""
+    if table.name == "project":
+        return _of(columns, "id").in_(ids)
+    if table.name in OWNED_THROUGH:
+        return _owner_is_visible(table, _of(columns, OWNED_THROUGH[table.name]), ids)
+    if "project_id" not in table.columns:
+        raise UnownedTableError(
+            f"Nothing says whose the rows of {table.name} are: give it a project_id, or a way to one in OWNED_THROUGH."
+        )
+    of_project = _of(columns, "project_id").in_(ids)
+    if table.name == "reference_point":
+        return or_(of_project, _of(columns, "project_id").is_(None))
+    if table.name == "audit_event":
+        return or_(of_project, and_(_of(columns, "project_id").is_(None), _of(columns, "subject") == "reference"))
     return of_project
+
+
+def _owner_is_visible(table: Table, column: ColumnElement[Any], ids: BindParameter[Any]) -> ColumnElement[bool]:
+    """By the owner's primary key, row by row: a list of all that one sees would be made for each statement anew."""
+    (key,) = table.columns[OWNED_THROUGH[table.name]].foreign_keys
+    named: Any = key.column.table
+    owner = named.alias()
+    condition = and_(owner.columns[key.column.name] == column, _condition(named, owner.columns, ids))
+    return select(literal_column("1")).select_from(owner).where(condition).correlate_except(owner).exists()
+
+
+def _of(columns: Any, name: str) -> ColumnElement[Any]:
+    """Of a mapped class, or of a table inside the condition of another."""
+    found: ColumnElement[Any] = getattr(columns, name)
+    return found

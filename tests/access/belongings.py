@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 
 from sqlmodel import Session
 
+from app.domain.notices.events import Notice
 from app.domain.reference_points import published
 from app.storage.decisions import pin, quarantine
 from app.storage.experiment_tables import ExperimentRow
 from app.storage.notice_tables import DeliveryRow, ReceiverRow
 from app.storage.reference_tables import ReferencePointRow
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import to_json
 from tests.builders import add_availability, make_leaderboard, make_project
 from tests.regressions.triaged import make_regression, make_slow_stack
@@ -25,6 +26,8 @@ class Belongings:
     slug: str
     receiver: int = 0
     delivery: int = 0
+    read: int = 0
+    """A run whose log a worker read."""
 
     def params(self) -> dict[str, str]:
         """For the parameters of any address."""
@@ -69,7 +72,7 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
     session.flush()
     delivery = DeliveryRow(
         receiver_id=receiver.id or 0, event="test", cause="test", state="failed", work="",
-        payload={"title": f"{slug} was told", "path": f"/settings/projects/{slug}"},
+        payload=Notice("test", slug, f"{slug} was told", (), f"/settings/projects/{slug}", utc_now()).as_json(),
     )  # fmt: skip
     session.add(delivery)
     session.flush()

@@ -1,50 +1,270 @@
-"""Nothing of another team's is read by whatever address: the whole application, with two teams that own the same.
+"""Nothing of another team's is read by whatever address, not even in a number: the whole application, with two teams.
 
-Names of theirs all hold the project's, so that one word finds every leak.
+Every address is asked twice, before and after the other team's work: the answers are the same, byte for byte. Names of
+theirs all hold the project's, so that one word finds a leak in what was there before, too.
 """
 
 import re
-from dataclasses import replace
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event, select
+from sqlmodel import col
 from starlette.testclient import TestClient
 
 from app.experiments.plan import plan_experiment
 from app.experiments.proposal import Wish
-from app.settings import Settings
-from app.storage.database import transaction
+from app.main import create_app
+from app.settings import Settings, get_settings
+from app.storage.database import read_session, transaction
+from app.storage.rule_firings import keep_firings
+from app.storage.tables import ProjectRow, RunRow
+from app.storage.visible import OF_NOBODY, seeing, visible_projects
 from app.web.access.route_table import route_table
 from app.web.access.rules import Open
 from tests.access.belongings import Belongings, make_belongings
-from tests.access.people import OURS, THEIRS, Teams
+from tests.access.people import OURS, THEIRS, Teams, make_teams
+from tests.builders import judge, settle_standings
+from tests.conftest import forget_settings
+from tests.runs.uploading import upload
+from tests.training_logs import training_log
+from workers.tasks import process_run
 
-Owned = tuple[Belongings, Belongings]
-PAGE = {"Accept": "text/html"}
+pytestmark = [pytest.mark.xdist_group("no-leaks"), pytest.mark.timeout(600)]  # one process makes the two teams, once
+
+RULE = "profile-comm"
+PAGE, CSV = {"Accept": "text/html"}, {"Accept": "text/csv"}
 RUN_LINK = re.compile(r"/runs/(\d+)")
+READERS = ("token:read", "maintainer")  # the token first: when it was last used is told to the other
+"""A maintainer reads all that a viewer does, and members, tokens, deliveries and the audit besides."""
+
+COUNTING = (
+    "/playbook",
+    f"/playbook/{RULE}",
+    "/api/v1/rules?sort=fired",
+    f"/api/v1/rules/{RULE}",
+    "/settings/definitions",
+    "/api/v1/definitions",
+    "/api/v1/runs",
+    "/api/v1/regressions",
+    "/api/v1/experiments",
+    "/api/v1/leaderboards?hardware=h100&family=qwen3-30b-a3b",
+    "/api/v1/leaderboards/gains?hardware=h100&family=qwen3-30b-a3b",
+    "/api/v1/availability",
+)
+"""Whoever sees both teams reads other numbers here."""
+
+Answers = dict[tuple[str, str], str]
 
 
-@pytest.fixture
-def owned(teams: Teams, settings: Settings) -> Owned:
+@dataclass(frozen=True)
+class World:
+    """The two teams' things, what was answered of ours before theirs were there and after, and unbounded statements."""
+
+    teams: Teams
+    ours: Belongings
+    theirs: Belongings
+    before: dict[str, Answers]
+    after: dict[str, Answers]
+    told_all: tuple[dict[str, str], dict[str, str]]
+    unbounded: set[str]
+
+
+@pytest.fixture(scope="module")
+def module_settings(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Iterator[Settings]:
+    folder = tmp_path_factory.mktemp("teams")
+    shutil.copy(migrated_file, folder / "threewalls.db")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("THREEWALLS_DATA_DIR", str(folder))
+        forget_settings()
+        yield get_settings()
+    forget_settings()
+
+
+@pytest.fixture(scope="module")
+def world(module_settings: Settings) -> Iterator[World]:
+    app = create_app(module_settings)
+    teams = make_teams(app)
+    ours = add_work(teams, module_settings, OURS)
+    work_again(teams)
+    before = {who: answers(teams.client(who), for_reader(who, addresses(teams, ours))) for who in READERS}
+    few = asked(teams.client("administrator"))
+    theirs = add_work(teams, module_settings, THEIRS)
+    work_again(teams)  # what workers made of ours is made in their presence
+    unbounded: set[str] = set()
+    with noted_statements(teams, unbounded):
+        after = {who: answers(teams.client(who), for_reader(who, addresses(teams, ours))) for who in READERS}
+    yield World(teams, ours, theirs, before, after, (few, asked(teams.client("administrator"))), unbounded)
+    app.state.engine.dispose()
+
+
+def add_work(teams: Teams, settings: Settings, slug: str) -> Belongings:
+    """One of everything: judged and ranked stacks, a log that was read, an experiment, rules that fired."""
     with transaction(teams.engine) as session:
-        made = [make_belongings(session, slug, whole=True) for slug in (OURS, THEIRS)]
-    ours, theirs = (
-        replace(one, experiment=plan_experiment(teams.engine, settings, _wish(one), f"{one.slug}-lead")) for one in made
-    )
-    return ours, theirs
+        made = make_belongings(session, slug, whole=True)
+    knobs = Wish(made.run, knobs={"ep_overlap": True}, title=f"{slug} tries overlap")
+    made = replace(made, experiment=plan_experiment(teams.engine, settings, knobs, f"{slug}-lead"))
+    meta = {
+        "project": slug,
+        "name": f"{slug}-read",
+        "container": f"{slug}-image:1",
+        "model": f"{slug}-model",
+        "gpu": "H100",
+    }
+    sent = upload(teams.client("administrator"), training_log() + slug.encode(), name=f"{slug}.log", meta=meta)
+    assert sent.status_code == 202, sent.text
+    process_run(sent.json()["id"])
+    with transaction(teams.engine) as session:
+        for run in of_project(session, RunRow, slug):
+            assert keep_firings(session, run.id or 0, [RULE], "1", processed_at=run.processed_at)
+    return replace(made, read=sent.json()["id"])
 
 
-def _wish(belongings: Belongings) -> Wish:
-    return Wish(belongings.run, knobs={"ep_overlap": True}, title=f"{belongings.slug} tries overlap")
+def of_project(session: Any, table: Any, slug: str) -> Any:
+    chosen = select(table).join(ProjectRow, col(ProjectRow.id) == table.project_id).where(col(ProjectRow.slug) == slug)
+    return session.execute(chosen.order_by(table.id)).scalars().all()
 
 
-def readable(teams: Teams, belongings: Belongings) -> list[str]:
-    """Every address that answers to GET, about what is ours."""
-    params = belongings.params() | {"name": "vega.js"}
-    return [
-        route.path.format(**params)
+def work_again(teams: Teams) -> None:
+    """What the workers found out of our runs."""
+    with transaction(teams.engine) as session:
+        stacks = {run.stack_key: None for run in of_project(session, RunRow, OURS) if run.stack_key}
+        for stack in stacks:
+            judge(session, OURS, stack)
+        settle_standings(session)
+
+
+def addresses(teams: Teams, ours: Belongings) -> list[str]:
+    """Every address that answers to GET, about what is ours, and some of them with what they are asked by."""
+    params = ours.params() | {"name": "vega.js"}
+    routes = [
+        route
         for route in route_table(teams.app).routes
         if route.method == "GET" and not isinstance(route.rule.needs, Open)
     ]
+    found = [route.path.format(**params) for route in routes]
+    found += [route.path.format(**params | {"run_id": str(ours.read)}) for route in routes if "{run_id}" in route.path]
+    board = "hardware=h100&family=qwen3-30b-a3b"
+    pairs = [f"a={ours.run}&b={ours.read}", f"a={ours.read}&b={ours.run}"]
+    return [
+        *found,
+        *(one for one in COUNTING if "?" in one),
+        f"/api/v1/leaderboards/changes?{board}",
+        *(f"{path}?{pair}" for path in ("/compare", "/api/v1/compare") for pair in pairs),
+        *(f"{path}?run={ours.run}" for path in ("/plan", "/api/v1/plan", "/references/nearest", "/experiments/new")),
+        f"/runs?q={OURS}&sort=step_time_ms",
+        "/regressions?state=all",
+    ]
+
+
+def for_reader(who: str, addresses: list[str]) -> list[str]:
+    """A job reads documents; what pages are made of is the same."""
+    return addresses if who == "maintainer" else [one for one in addresses if one.startswith("/api/")]
+
+
+def answers(client: TestClient, asked: list[str]) -> Answers:
+    """What each address tells, as a page or as documents, without what is drawn or counted anew for each answer."""
+    told = {}
+    for address in dict.fromkeys(asked):
+        for headers in ({}, CSV) if address.startswith("/api/") else (PAGE,):
+            answer = client.get(address, headers=headers)
+            assert answer.status_code < 500, f"{address}: {answer.text[:300]}"  # a defect hides what it would tell
+            told[address, headers.get("Accept", "")] = f"{answer.status_code} {masked(answer.text)}"
+    return told
+
+
+def masked(text: str) -> str:
+    text = re.sub(r"[0-9a-f]{32}(?![0-9a-f])", "", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00| UTC)?", "TIME", text)
+    return re.sub(r"\b(just now|\d+\s(s|min|h) ago)", "AGO", text)
+
+
+def asked(client: TestClient) -> dict[str, str]:
+    return {one: masked(client.get(one).text) for one in COUNTING}
+
+
+class noted_statements:  # noqa: N801  a context manager
+    """Statements that run for a request, on rows that are somebody's, without the condition on projects."""
+
+    def __init__(self, teams: Teams, found: set[str]) -> None:
+        self._engine, self._found = teams.engine, found
+
+    def __enter__(self) -> None:
+        event.listen(self._engine, "before_cursor_execute", self._note)
+
+    def __exit__(self, *_: object) -> None:
+        event.remove(self._engine, "before_cursor_execute", self._note)
+
+    def _note(self, _connection: Any, _cursor: Any, statement: str, _parameters: Any, context: Any, _many: Any) -> None:
+        if visible_projects() is None:
+            return
+        tables = set(re.findall(r"\b(?:FROM|JOIN|UPDATE) (\w+)", statement)) - set(OF_NOBODY)
+        compiled = getattr(context, "compiled", None)
+        if tables and not (compiled is not None and any(name.startswith("visible") for name in compiled.binds)):
+            self._found.add(statement)
+
+
+def test_another_team_s_work_changes_no_answer(world: World) -> None:
+    changed = []
+    for who in READERS:
+        assert world.before[who].keys() == world.after[who].keys()
+        for one, text in world.before[who].items():
+            other = world.after[who][one]
+            if text != other:
+                at = next(
+                    (k for k, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other))
+                )
+                changed.append(
+                    f"{who} at {one}: …{text[max(0, at - 60) : at + 60]}… is …{other[max(0, at - 60) : at + 60]}…"
+                )
+    assert not changed, "\n".join(changed)
+
+
+def test_the_numbers_are_there_to_be_told(world: World) -> None:
+    before, after = world.told_all
+    assert [one for one in COUNTING if before[one] == after[one]] == []
+    read = [one for one, text in world.after["maintainer"].items() if text.startswith("200")]
+    assert len(read) > 150
+
+
+def test_every_statement_of_a_request_is_bounded(world: World) -> None:
+    assert not world.unbounded, "\n\n".join(world.unbounded)
+    found: set[str] = set()
+    past_the_tables = select(RunRow.__table__.c.id)  # type: ignore[attr-defined]
+    with noted_statements(world.teams, found), seeing(frozenset({1})), read_session(world.teams.engine) as session:
+        session.execute(past_the_tables)
+    assert len(found) == 1
+
+
+def test_nothing_of_another_team_is_read_by_any_address(world: World) -> None:
+    strangers = runs_of(world.teams, "administrator") - runs_of(world.teams, "viewer")
+    assert len(strangers) > 10
+    found = [
+        leak
+        for who in READERS
+        for one, text in world.after[who].items()
+        for leak in leaks(f"{who} at {one}", text, THEIRS, strangers)
+    ]
+    # What was asked for stands in the answer, so only what belongs to it tells something.
+    known = strangers - {world.theirs.run}
+    client = world.teams.client("viewer")
+    for probe in probes(world.ours, world.theirs):
+        answer = client.get(probe, headers={} if probe.startswith("/api/") else PAGE)
+        assert answer.status_code < 500, f"{probe}: {answer.text[:300]}"
+        found += [leak for word in ("image", "lead") for leak in leaks(probe, answer.text, f"{THEIRS}-{word}", known)]
+    assert not found, "\n".join(found)
+
+
+def test_the_search_for_leaks_would_find_them(world: World) -> None:
+    client = world.teams.client("administrator")
+    for address in ("/", "/runs", "/regressions", "/history", "/leaderboards", "/experiments", "/references"):
+        assert THEIRS in client.get(address, headers=PAGE).text, address
+        if address in ("/runs", "/regressions", "/leaderboards", "/experiments"):
+            assert THEIRS in client.get(f"/api/v1{address}").text, address
 
 
 def probes(ours: Belongings, theirs: Belongings) -> list[str]:
@@ -90,36 +310,18 @@ def runs_of(teams: Teams, who: str) -> set[int]:
     return found
 
 
-def leaks(client: TestClient, address: str, word: str, strangers: set[int]) -> list[str]:
-    """What an answer tells of theirs, as a page and as a document."""
+def leaks(where: str, text: str, word: str, strangers: set[int]) -> list[str]:
+    """What an answer tells of theirs."""
     told = []
-    for headers in (PAGE, {}, {"Accept": "text/csv"}):
-        answer = client.get(address, headers=headers)
-        text = answer.text
-        assert answer.status_code < 500, f"{address}: {text[:300]}"  # a defect hides what the page would tell
-        if word in text:
-            told.append(f"{address}: …{text[max(0, text.index(word) - 80) : text.index(word) + 80]}…")
-        told += [f"{address}: run {number}" for number in RUN_LINK.findall(text) if int(number) in strangers]
-    return told
+    if word in text:
+        told.append(f"{where}: …{text[max(0, text.index(word) - 80) : text.index(word) + 80]}…")
+    return told + [f"{where}: run {number}" for number in RUN_LINK.findall(text) if int(number) in strangers]
 
 
-def test_nothing_of_another_team_is_read_by_any_address(teams: Teams, owned: Owned) -> None:
-    ours, theirs = owned
-    strangers = runs_of(teams, "administrator") - runs_of(teams, "viewer")
-    assert len(strangers) > 10
-    client = teams.client("viewer")
-    found = [leak for address in readable(teams, ours) for leak in leaks(client, address, THEIRS, strangers)]
-    # What was asked for stands in the answer, so only what belongs to it tells something.
-    asked = strangers - {theirs.run}
-    found += [leak for probe in probes(ours, theirs) for leak in leaks(client, probe, f"{THEIRS}-image", asked)]
-    found += [leak for probe in probes(ours, theirs) for leak in leaks(client, probe, f"{THEIRS}-lead", asked)]
-    assert not found, "\n".join(found)
-
-
-def test_the_search_for_leaks_would_find_them(teams: Teams, owned: Owned) -> None:
-    ours, _ = owned
-    client = teams.client("administrator")
-    addresses = readable(teams, ours)
-    telling = {one for one in addresses for how in (PAGE, {}) if THEIRS in client.get(one, headers=how).text}
-    assert {"/", "/runs", "/regressions", "/history", "/leaderboards", "/experiments", "/references"} <= telling
-    assert {"/api/v1/runs", "/api/v1/regressions", "/api/v1/leaderboards", "/api/v1/experiments"} <= telling
+def test_a_figure_that_moves_takes_nothing_along(world: World) -> None:
+    """An administrator offers a private project's figure to all: its past stays with those who could read it."""
+    administrator, address = world.teams.client("administrator"), f"/api/v1/references/{world.theirs.reference}"
+    assert administrator.patch(address, json={"project": ""}).status_code == 200
+    for place in (address, "/api/v1/audit", f"/references/{world.theirs.reference}"):
+        assert f'"{THEIRS}"' not in world.teams.client("maintainer").get(place).text, place
+    assert f'"{THEIRS}"' in administrator.get(address).text

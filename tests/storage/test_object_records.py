@@ -14,7 +14,8 @@ from app.settings import Settings
 from app.storage import object_records
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.log_files import LogFiles, StagedFile
-from app.storage.tables import RunRow, StoredObjectRow
+from app.storage.tables import RunRow, StoredObjectRow, utc_now
+from app.storage.visible import seeing
 from tests.runs.uploading import LOG, traces, upload
 
 pytestmark = pytest.mark.xdist_group("services")
@@ -51,6 +52,15 @@ def test_what_an_upload_left_is_forgotten_after_a_while(database: Engine, settin
     assert recorded(database) == []
     with pytest.raises(Unavailable):
         list(store.stream([key]))
+
+
+def test_what_another_team_needs_stays_whoever_forgets(client: TestClient, engine: Engine, settings: Settings) -> None:
+    assert upload(client, LOG).status_code == 202
+    store, keys = LogFiles.from_settings(settings), recorded(engine)
+    with seeing(frozenset()):
+        assert object_records.forget(engine, store, keys, utc_now()) == 0
+        assert object_records.forget_unused(engine, store, NOW) == 0
+    assert recorded(engine) == keys
 
 
 def test_what_is_wanted_again_stays(database: Engine, settings: Settings) -> None:
