@@ -12,6 +12,7 @@ from app.domain.text import one_line
 from app.errors import FieldError, InvalidMetadata, NotFound
 from app.queue import PROCESS_RUN, enqueue
 from app.runs.run_inputs import amended_fields
+from app.storage import audit
 from app.storage.database import transaction
 from app.storage.run_work import ask_to_read
 from app.storage.tables import AmendmentRow, RunRow
@@ -50,6 +51,11 @@ def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object],
                     note=note,
                 )
             )
+        audit.record(
+            session, who=author, subject="run", subject_id=run_id, action="contract", project_id=row.project_id,
+            before={name: (row.contract.get(name) or {}).get("value") for name in stated},
+            after={name: None if fact is None else fact.value for name, fact in stated.items()}, note=note,
+        )  # fmt: skip
         session.flush()
         ask_to_read(session, col(RunRow.id) == run_id)
     log.info("run_amended", run_id=run_id, fields=list(stated))

@@ -27,12 +27,13 @@ from app.runs.ingest import file_name, forgotten_on_failure
 from app.runs.sizes import size
 from app.runs.upload import checked
 from app.settings import Settings
-from app.storage import object_records
+from app.storage import audit, object_records
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.quotas import check_room
 from app.storage.run_work import ask_to_read, rested_at
 from app.storage.tables import RunFileRow, RunRow, SegmentRow, utc_now
+from app.web.access.acting import author
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +42,7 @@ IntoFinished = Callable[[int], None]
 
 _FIRST_NAME = "train.log"
 _CLOSED_SEGMENT_BYTES = 64 << 20
+_FINISHED = ("whole", "complete")
 _ATTEMPTS = 5
 """Several requests that append to one file at once: each but one begins again."""
 
@@ -188,7 +190,7 @@ def _append(
 
 
 def _check_finished(row: RunRow, into_finished: IntoFinished) -> None:
-    if row.reception in ("whole", "complete"):
+    if row.reception in _FINISHED:
         into_finished(row.project_id)
 
 
@@ -292,6 +294,12 @@ def _news(
     elif before == "incomplete" and new_bytes:
         row.reception = "receiving"
     row.heard_at = utc_now()
+    if before in _FINISHED and (new_bytes or row.reception == "receiving"):
+        audit.record(
+            session, who=author() or audit.SERVICE, subject="run", subject_id=run_id, action="appended",
+            project_id=row.project_id, before={"reception": before, "bytes": held.size_bytes},
+            after={"reception": row.reception, "bytes": held.size_bytes + new_bytes}, note=held.name,
+        )  # fmt: skip
     rings = False
     if new_bytes or row.reception != before:
         due = utc_now() if row.reception == "complete" else rested_at(row)

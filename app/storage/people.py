@@ -44,7 +44,8 @@ def set_standing(
         _record(session, row, "administrator", by=by, before=before, after={"administrator": wanted})
         row.administrator = wanted
     if away != (row.disabled_at is not None):
-        _record(session, row, "disabled" if away else "enabled", by=by)
+        before, after = {"disabled": not away}, {"disabled": away}
+        _record(session, row, "disabled" if away else "enabled", by=by, before=before, after=after)
         row.disabled_at = utc_now() if away else None
         sessions.end_sessions_of(session, row.id or 0)
     session.add(row)
@@ -63,10 +64,10 @@ def _record(
     action: str,
     *,
     by: str,
-    before: Mapping[str, bool] | None = None,
-    after: Mapping[str, bool] | None = None,
+    before: Mapping[str, bool],
+    after: Mapping[str, bool],
 ) -> None:
     audit.record(
         session, who=by, subject="account", subject_id=row.id or 0, action=action,
-        before={"name": row.name, **(before or {})}, after={"name": row.name, **(after or {})},
+        before={"name": row.name, **before}, after={"name": row.name, **after},
     )  # fmt: skip

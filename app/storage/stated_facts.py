@@ -12,6 +12,7 @@ from sqlalchemy import JSON, Column, ForeignKey, select
 from sqlmodel import Field, Session, SQLModel, col
 
 from app.errors import NotFound
+from app.storage import audit
 from app.storage.run_records import aware
 from app.storage.tables import RunRow, time_column, utc_now
 
@@ -48,11 +49,16 @@ def state_facts(session: Session, run_id: int, facts: Mapping[str, object], *, a
     row = session.get(RunRow, run_id, with_for_update=True)
     if row is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    known = in_force(statements_of(session, run_id))
     for name, value in facts.items():
         session.add(
             StatedFactRow(run_id=run_id, name=name, value=value, removed=value is None, author=author, note=note)
         )
     row.rules_asked = ""
+    audit.record(
+        session, who=author, subject="run", subject_id=run_id, action="facts", project_id=row.project_id,
+        before={name: known[name].value if name in known else None for name in facts}, after=facts, note=note,
+    )  # fmt: skip
 
 
 def statements_of(session: Session, run_id: int) -> tuple[StatedFact, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.storage import audit
+from app.storage.audit_log import AuditFilter, all_events
 from app.storage.database import transaction
 from tests.access.people import OURS, THEIRS, Teams
 
@@ -27,6 +28,17 @@ def record(teams: Teams, number: int, who: str = "Ada", **more: Any) -> None:
             audit.record(
                 session, who=who, subject="run", subject_id=index, action="quarantine", project_id=teams.ours, **more
             )
+
+
+def walked(teams: Teams, **params: Any) -> list[int]:
+    """By the cursor, page by page."""
+    found, before = [], {}
+    while True:
+        page = teams.client("maintainer").get(ADDRESS, params=params | before).json()
+        found += [one["id"] for one in page["items"]]
+        if page["next_before"] is None:
+            return found
+        before = {"before": page["next_before"]}
 
 
 def test_a_maintainer_reads_the_own_project_and_an_administrator_all(teams: Teams) -> None:
@@ -64,6 +76,9 @@ def test_the_export_is_complete_and_no_formula(teams: Teams) -> None:
     answer = teams.client("maintainer").get(f"{PAGE}.csv")
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert len(rows) == MANY + 1 + 7
+    of_ada = csv.DictReader(io.StringIO(teams.client("maintainer").get(f"{PAGE}.csv?who=Ada&subject=run").text))
+    assert [int(one["id"]) for one in of_ada] == walked(teams, who="Ada", subject="run")
+    assert [len(piece) for piece in all_events(teams.engine, AuditFilter(who="Ada"))] == [500, 500, 203]
     assert (rows[0]["who"], rows[0]["note"], rows[0]["after"]) == ("'=cmd()", "'+1", '{"a": "é"}')
     assert rows[0]["project"] == OURS
     assert "attachment" in answer.headers["Content-Disposition"]
