@@ -78,3 +78,11 @@ def states(engine: Engine) -> list[tuple[str, str, int]]:
 def put_trial(session: Session, receiver_id: int, cause: str = "test:1") -> int:
     notice = trial_notice(project=PROJECT, receiver="ci", path="/", by="Ada", at=utc_now())
     return put_delivery(session, receiver_id, notice, cause) or 0
+
+
+def trial(engine: Engine, target: str, kind: str = "webhook", n: int = 1) -> int:
+    receiver_id = listen(engine, target, kind=kind)
+    with transaction(engine) as session:
+        for number in range(n):
+            put_trial(session, receiver_id, f"test:{number}")
+    return receiver_id

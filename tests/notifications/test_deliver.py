@@ -19,19 +19,11 @@ from app.notifications.outgoing import NotReachedError, RefusedError, checked_ad
 from app.settings import Settings
 from app.storage import delivery_work
 from app.storage.database import transaction
-from tests.notifications.mail_server import mail_server
+from tests.notifications.certificate import make_certificate
 from tests.notifications.receiving import Receiver, receiving
-from tests.notifications.sent import deliveries, later, listen, put_trial, states, work_off
+from tests.notifications.sent import deliveries, later, states, trial, work_off
 
 NEAR = read_networks("127.0.0.0/8")
-
-
-def trial(engine: Engine, target: str, kind: str = "webhook", n: int = 1) -> int:
-    receiver_id = listen(engine, target, kind=kind)
-    with transaction(engine) as session:
-        for number in range(n):
-            put_trial(session, receiver_id, f"test:{number}")
-    return receiver_id
 
 
 def test_a_webhook_gets_signed_json(engine: Engine, settings: Settings, receiver: Receiver) -> None:
@@ -234,63 +226,18 @@ def test_a_worker_that_was_given_up_and_wakes_changes_nothing(engine: Engine, re
     assert states(engine) == [("test", "delivered", 2)]
 
 
-def test_a_certificate_of_another_name_is_refused(tmp_path: Path) -> None:
+def test_a_certificate_of_another_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TLS is checked, also where the address is allowed."""
-    made = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "1",
-    ]
-    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
-    subprocess.run([*made, *files, "-subj", "/CN=else.example"], check=True, capture_output=True)
-    with receiving(certificate=tmp_path) as receiver:
-        target = read_web(f"https://127.0.0.1:{receiver.port}/")
-        with pytest.raises(NotReachedError, match="certificate"):
-            post(target, b"{}", {}, NEAR)
-        assert receiver.got == []
-
-
-def test_a_mail_is_taken_by_a_mail_server(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    with mail_server() as server:
-        mailing = settings.model_copy(update={
-            "smtp_host": "127.0.0.1", "smtp_port": server.port, "smtp_security": "none",
-            "smtp_from": "Threewalls <walls@example.com>", "public_url": "https://walls.example/",
-        })  # fmt: skip
-        trial(engine, "a@example.com, b@example.com", "email")
-        assert work_off(engine, mailing) == [True]
-        (mail,) = server.mails
-    assert mail.to == ["a@example.com", "b@example.com"]
-    assert mail.message["Subject"] == "[Threewalls] Test message for ci of moe-lab"
-    assert mail.message["Message-ID"] == "<delivery-1@example.com>"
-    assert "https://walls.example/" in mail.message.get_content()
-
-
-def test_a_mail_waits_for_its_server(engine: Engine, settings: Settings) -> None:
-    with mail_server() as gone:
-        port = gone.port
-    mailing = settings.model_copy(update={"smtp_host": "127.0.0.1", "smtp_port": port, "smtp_security": "none"})
-    trial(engine, "a@example.com", "email")
-    assert work_off(engine, mailing) == [False]
-    assert deliveries(engine)[0].state == "waiting"
-    later(engine)
-    with mail_server(port) as back:
-        assert work_off(engine, mailing) == [True]
-        assert len(back.mails) == 1
-
-
-def test_a_server_that_speaks_no_tls_gets_no_mail(engine: Engine, settings: Settings) -> None:
-    with mail_server() as server:
-        mailing = settings.model_copy(update={"smtp_host": "127.0.0.1", "smtp_port": server.port})
-        trial(engine, "a@example.com", "email")
-        assert work_off(engine, mailing) == [False]
-        assert server.mails == []
+    for name, right in (("DNS:else.example", False), ("IP:127.0.0.1", True)):
+        monkeypatch.setenv("SSL_CERT_FILE", str(make_certificate(tmp_path, name)))
+        with receiving(certificate=tmp_path) as receiver:
+            target = read_web(f"https://127.0.0.1:{receiver.port}/")
+            if right:
+                assert post(target, b"{}", {}, NEAR).status == 200
+            else:
+                with pytest.raises(NotReachedError, match="certificate"):
+                    post(target, b"{}", {}, NEAR)
+            assert len(receiver.got) == right
 
 
 def test_a_delivery_that_there_is_not_is_nobodys(engine: Engine, settings: Settings) -> None:
