@@ -26,6 +26,8 @@ class Belongings:
     slug: str
     receiver: int = 0
     delivery: int = 0
+    read: int = 0
+    """A run whose log a worker read."""
 
     def params(self) -> dict[str, str]:
         """For the parameters of any address."""
