@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.access import login
 from app.access.own_password import PasswordForm, change_own_password
+from app.access.password_threads import with_password
 from app.errors import InvalidChange
 from app.settings import Settings
 from app.web.access.cookie import forget_session, set_session
@@ -45,7 +46,7 @@ async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> 
     came = came_from(request)
     if seconds := await run_in_threadpool(guesses.begin, name, came.address):
         return await run_in_threadpool(login_page, request, wanted, name, wait=seconds)
-    secret = await run_in_threadpool(login.log_in, engine, name, password, idle(settings), came)
+    secret = await with_password(login.log_in, engine, name, password, idle(settings), came)
     if secret is None:
         return await run_in_threadpool(login_page, request, wanted, name, refused=True)
     await run_in_threadpool(guesses.right, name, came.address)
@@ -72,7 +73,7 @@ def show_password(request: Request) -> HTMLResponse:
 async def change_password(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
         form = PasswordForm.read(sent)
-    return await run_in_threadpool(_change_password, request, engine, settings, form)
+    return await with_password(_change_password, request, engine, settings, form)
 
 
 def _change_password(request: Request, engine: Engine, settings: Settings, form: PasswordForm) -> Response:

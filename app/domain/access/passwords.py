@@ -7,8 +7,10 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 LEAST_LENGTH = 12
 MOST_LENGTH = 200
-_AT_ONCE = threading.BoundedSemaphore(2)
+AT_ONCE = 2
 """Checks at a time: each takes 64 MiB, and who guesses must not be able to take all of the memory."""
+
+_turn = threading.BoundedSemaphore(AT_ONCE)
 
 _hasher = PasswordHasher()
 _NOBODYS = "$argon2id$v=19$m=65536,t=3,p=4$sRcPeg/t7FJAVmfP7fVSaQ$mAHKNrxDZC8PUiJaHVms2p5bySWWJNhOEA/WLz8bcSs"
@@ -27,13 +29,13 @@ def problem_with(password: str) -> str:
 
 
 def hashed(password: str) -> str:
-    with _AT_ONCE:
+    with _turn:
         return _hasher.hash(password)
 
 
 def is_right(password: str, kept: str) -> bool:
     """Whether it is the password of this hash. An empty hash (nobody, or nobody with a password) takes as long."""
-    with _AT_ONCE:
+    with _turn:
         try:
             return _hasher.verify(kept or _NOBODYS, password[: MOST_LENGTH + 1]) and bool(kept)
         except (VerificationError, InvalidHashError):
