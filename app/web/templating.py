@@ -111,7 +111,8 @@ def render_error(request: Request, status: int, title: str, detail: str) -> HTML
 
 def public_address(request: Request) -> str:
     """The service's own address without a trailing slash, for the commands that pages show."""
-    settings = getattr(request.app.state, "settings", None)
+    state = getattr(request.scope.get("app"), "state", None)  # a check that stands alone has no application
+    settings = getattr(state, "settings", None)
     return str((settings and settings.public_url) or request.base_url).rstrip("/")
 
 
