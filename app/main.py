@@ -75,6 +75,7 @@ from app.web.assets import mount_assets
 from app.web.body_limit import BodyLimitMiddleware
 from app.web.cross_site import CrossSiteMiddleware
 from app.web.glossary import router as glossary
+from app.web.head import HeadMiddleware
 from app.web.health import router as health
 from app.web.hosts import HostMiddleware
 from app.web.limits.counting import Counting
@@ -187,6 +188,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     )
     app.add_middleware(CrossSiteMiddleware, public_url=settings.public_url)
     app.add_middleware(HostMiddleware, allowed=listed(settings.allowed_hosts))
+    app.add_middleware(HeadMiddleware)
     app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics, public_url=settings.public_url)
     return app
 
