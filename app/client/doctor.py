@@ -124,8 +124,8 @@ def _scopes(me: Mapping[str, Any], settings: ClientSettings, now: datetime) -> I
     yield Finding(GOOD, "token", f"{one_line(me['name'])}, project {project}, may {', '.join(scopes)}")
     if "upload" not in scopes:
         yield Finding(BAD, "token", "it may not upload", "Ask a maintainer for one with the scope upload.")
-    if "read" not in scopes:
-        yield Finding(MIND, "token", "it may not read: --wait and report need that", "Ask for the scope read, too.")
+    elif "read" not in scopes:
+        yield Finding(GOOD, "token", "it reads the reports of what it uploads; `threewalls runs` would need read")
     if settings.project and settings.project != me["project"]:
         said = f"THREEWALLS_PROJECT is {one_line(settings.project)}, and the token is of {project}"
         yield Finding(BAD, "project", said, "Leave the project out: the token says which it is.")

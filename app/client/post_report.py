@@ -30,16 +30,15 @@ class _Forge(Protocol):
 
 def read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunSaid:
     """`report`: its report as values. Raises Refused or Unreachable."""
-    path = f"/api/v1/runs/{run_id}"
-    run = service.get(path).json()
+    run = report["run"]
     return RunSaid(
         run_id=run_id,
         project=run["project"],
         stack_key=run["stack_key"],
-        url=report["run"]["address"],
+        url=run["address"],
         headline=report["headline"],
         exit_code=report["exit_code"],
-        markdown=service.get(f"{path}/report.md", accept="text/markdown").text,
+        markdown=service.get(f"/api/v1/runs/{run_id}/report.md", accept="text/markdown").text,
     )
 
 

@@ -16,7 +16,7 @@ from app.domain.report.markdown import markdown
 from app.domain.report.markdown_text import link
 from app.domain.report.run_report import RunReport
 from app.domain.report.values import storable, verdict_json, what_changed_json
-from app.reports.queries import get_report
+from app.reports.queries import get_report, project_and_stack
 from app.storage.database import read_session
 from app.storage.verdicts import StoredVerdict
 from app.web.dependencies import AppEngine
@@ -77,13 +77,14 @@ async def _once_judged(
 def _read(engine: Engine, run_id: int, address: str, next_step: NextStep) -> tuple[str, dict[str, Any]]:
     with read_session(engine) as session:
         report, verdict, suspects = get_report(session, run_id, address)
+        of = project_and_stack(session, run_id)
         first = None if report.status == "pending" else next_step(session, run_id)
     step = (
         None if first is None else {"rule": first[0], "title": first[1], "url": f"{report.run.address}/next/{first[0]}"}
     )
     document = {
         "schema": SCHEMA,
-        "run": report.run,
+        "run": {"id": report.run.id, "name": report.run.name, "address": report.run.address, **of},
         "status": report.status,
         "headline": report.headline,
         "baseline": report.baseline,

@@ -18,7 +18,7 @@ from app.domain.verdict_document import VerdictDocument
 from app.errors import NotFound
 from app.storage.evidence import suspects_with_evidence
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow, RunAlarmRow
-from app.storage.tables import RunRow
+from app.storage.tables import ProjectRow, RunRow
 from app.storage.verdicts import StoredVerdict, current_verdict
 from app.storage.what_changed import what_changed_of
 
@@ -41,6 +41,13 @@ def get_report(
         return pending_report(run, row.status), None, ()
     suspects = suspects_with_evidence(session, run_id, verdict.document)
     return _judged(session, row, run, verdict.document, suspects=suspects, address=address), verdict, suspects
+
+
+def project_and_stack(session: Session, run_id: int) -> dict[str, str]:
+    """By which the reports of one job are told from others where they are posted."""
+    of = select(ProjectRow.slug, RunRow.stack_key).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)  # type: ignore[call-overload]
+    slug, stack_key = session.execute(of.where(col(RunRow.id) == run_id)).one()
+    return {"project": slug, "stack_key": stack_key}
 
 
 def _judged(

@@ -33,7 +33,7 @@ from app.runs.waiting import settled
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
-from app.web.access.acting import upload_project
+from app.web.access.acting import token_id, upload_project
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession
 from app.web.forms import sent_form
 from app.web.problems import as_content, documented
@@ -87,7 +87,7 @@ async def upload_run(
         request, max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as form:
         accept = partial(_accept, engine, log_files, settings, idempotency_key=idempotency_key, complete=complete)
-        accept = partial(accept, into=partial(upload_project, request, engine))
+        accept = partial(accept, into=partial(upload_project, request, engine), token_id=token_id(request))
         accepted = await run_in_threadpool(accept, form)
     answer = {"id": accepted.run_id, "url": _page(request, accepted.run_id), "created": accepted.created}
     answer |= {"status": accepted.status, "warnings": accepted.warnings}
@@ -194,6 +194,7 @@ def _accept(
     idempotency_key: str | None,
     complete: bool | None,
     into: IntoProject,
+    token_id: int | None,
 ) -> Accepted:
     try:
         return accept_upload(
@@ -205,6 +206,7 @@ def _accept(
             idempotency_key=idempotency_key,
             complete=complete,
             into=into,
+            token_id=token_id,
         )
     except OSError as error:
         if error.errno == errno.ENOSPC:

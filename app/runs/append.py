@@ -31,6 +31,7 @@ from app.storage import audit, object_records
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.quotas import check_room
+from app.storage.run_records import aware
 from app.storage.run_work import ask_to_read, rested_at
 from app.storage.tables import RunFileRow, RunRow, SegmentRow, utc_now
 from app.web.access.acting import author
@@ -38,7 +39,7 @@ from app.web.access.acting import author
 log = structlog.get_logger(__name__)
 
 IntoFinished = Callable[[int], None]
-"""Raises for whom may not change a run of this project (its id) of which no more was to come."""
+"""Raises for whom may not change a run of this project (its id) of which no more is to come."""
 
 _FIRST_NAME = "train.log"
 _CLOSED_SEGMENT_BYTES = 64 << 20
@@ -171,7 +172,7 @@ def _append(
             with transaction(engine, durable=True) as session:
                 row = session.get_one(RunRow, run_id, with_for_update=True)
                 if piece.complete is False:  # opens it again; without news, an end of what has ended changes nothing
-                    _check_finished(row, into_finished)
+                    _check_finished(row, settings, into_finished)
                 return _news(session, settings, run_id, piece, held, new_bytes=0)
         with transaction(engine) as session:
             check_room(session, settings, project_id, new.added_bytes, new_run=False)
@@ -181,7 +182,7 @@ def _append(
             log_files.keep(new.file)
             with transaction(engine, durable=True) as session:
                 row = session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time changes a run
-                _check_finished(row, into_finished)
+                _check_finished(row, settings, into_finished)
                 if _held(session, run_id, piece.name) != held:
                     raise _OvertakenError
                 check_room(session, settings, project_id, new.added_bytes, new_run=False)
@@ -189,8 +190,12 @@ def _append(
                 return _news(session, settings, run_id, piece, held, new_bytes=new.added_bytes)
 
 
-def _check_finished(row: RunRow, into_finished: IntoFinished) -> None:
-    if row.reception in _FINISHED:
+def _check_finished(row: RunRow, settings: Settings, into_finished: IntoFinished) -> None:
+    """One that was closed is open to its job for as long as it would have been without: a follower that was stopped
+    too early goes on in it."""
+    closed_for = utc_now() - aware(row.heard_at or row.created_at)
+    late = closed_for > timedelta(seconds=settings.receiving_timeout_seconds)
+    if row.reception == "whole" or (row.reception == "complete" and late):
         into_finished(row.project_id)
 
 
@@ -293,7 +298,8 @@ def _news(
         row.reception = "complete" if piece.complete else "receiving"
     elif before == "incomplete" and new_bytes:
         row.reception = "receiving"
-    row.heard_at = utc_now()
+    if new_bytes or row.reception != before or before == "receiving":  # repeated, it is no news
+        row.heard_at = utc_now()
     if before in _FINISHED and (new_bytes or row.reception == "receiving"):
         audit.record(
             session, who=author() or audit.SERVICE, subject="run", subject_id=run_id, action="appended",

@@ -74,7 +74,8 @@ async def append_to_log(
 ) -> AppendAnswer:
     """Append to a log of the run, or add another log. What is acknowledged is stored; sending it again is harmless.
 
-    A run of which no more was to come is changed only by who may contribute: a token needs the scope triage besides.
+    A token that only uploads does it with runs that it began itself, while they go on and for an hour (as set by
+    THREEWALLS_RECEIVING_TIMEOUT_SECONDS) after they were closed. Others, and later, only who may contribute.
     """
     async with _sent_piece(request) as (file, form):
         piece = Piece(

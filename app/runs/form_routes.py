@@ -19,7 +19,7 @@ from app.runs.run_view import RunView
 from app.runs.upload_form import UploadForm, read_form
 from app.settings import Settings
 from app.storage.database import read_session
-from app.web.access.acting import upload_project
+from app.web.access.acting import token_id, upload_project
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.forms import sent_form
 from app.web.templating import render
@@ -52,9 +52,8 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
         try:
             meta = form.metadata()
             into = partial(upload_project, request, engine)
-            accepted = await run_in_threadpool(
-                accept_upload, engine, log_files, settings, files=files, meta=meta, into=into
-            )
+            accept = partial(accept_upload, files=files, meta=meta, into=into, token_id=token_id(request))
+            accepted = await run_in_threadpool(accept, engine, log_files, settings)
         except InvalidUpload as error:
             return await run_in_threadpool(_render_upload, request, settings, form.refused(error), status=422)
     return RedirectResponse(f"/runs/{accepted.run_id}", status_code=303)

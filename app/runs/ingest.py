@@ -93,6 +93,7 @@ def accept_upload(
     idempotency_key: str | None = None,
     complete: bool | None = None,
     into: IntoProject = as_stated,
+    token_id: int | None = None,
 ) -> Accepted:
     """Check, store and acknowledge one upload.
 
@@ -100,7 +101,8 @@ def accept_upload(
 
     The same content in the same project is the same run, and so is the same `idempotency_key`; that key with another
     content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come (`append.py`): such a
-    run may begin without a file, and is told from others by its key only. `into` says which project it goes to.
+    run may begin without a file, and is told from others by its key only. `into` says which project it goes to,
+    `token_id` with which token it comes.
     """
     document = _read_meta(meta)
     is_open = _is_open(document, complete)
@@ -114,6 +116,7 @@ def accept_upload(
         _check_something_is_read(staged, is_open)
         row = _row(metadata, document, staged, is_open)
         row.content_key, row.idempotency_key = _content_key(document, staged, is_open, idempotency_key), idempotency_key
+        row.token_id = token_id
         row.lease_until = utc_now() + timedelta(seconds=settings.sweep_seconds)
         keys = [file.key for file in staged]
         with transaction(engine) as session:

@@ -6,19 +6,24 @@ What is right is written here once more, from docs/security.md and not from the 
 from collections.abc import Mapping
 
 import pytest
+from sqlalchemy import select
+from sqlmodel import col
 from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from app.domain.access.roles import Action
+from app.domain.access.secrets import digest
 from app.settings import Settings
+from app.storage.access_tables import TokenRow
 from app.storage.database import transaction
+from app.storage.tables import RunRow
 from app.storage.visible import visible_projects
 from app.web.access.middleware import AccessMiddleware
 from app.web.access.route_table import RouteTable, RuledRoute, UnruledRouteError, route_table
 from app.web.access.rules import RULES, Open
 from tests.access.belongings import Belongings, make_belongings
-from tests.access.people import EVERYBODY, OURS, PUBLIC, THEIRS, Teams
+from tests.access.people import EVERYBODY, OURS, PUBLIC, SCOPES, THEIRS, Teams
 
 R, U, C, M, A = Action.READ, Action.UPLOAD, Action.CONTRIBUTE, Action.MANAGE, Action.ADMINISTER
 MAY: Mapping[str, Mapping[str, set[Action]]] = {
@@ -34,6 +39,13 @@ MAY: Mapping[str, Mapping[str, set[Action]]] = {
     "token:all": {OURS: {R, U, C}},
 }
 """In which project; and everybody may read the public one."""
+
+
+_RUN = "/api/v1/runs/{run_id}"
+OF_OWN_RUNS: Mapping[str, Action] = {
+    f"POST {_RUN}/logs": U, f"GET {_RUN}/verdict": U, f"GET {_RUN}/report": U, f"GET {_RUN}/report.md": U,
+}  # fmt: skip
+"""What a token may with runs that it began itself, and what it needs for that."""
 
 
 def actions(who: str, project: str) -> set[Action]:
@@ -52,6 +64,11 @@ def about_one(who: str, action: Action, project: str) -> int:
     if who == "anonymous":
         return 401
     return 403 if knows(who, project) else 404
+
+
+def about_own(who: str, key: str, action: Action) -> int:
+    """For a run of our project that this token began."""
+    return 200 if OF_OWN_RUNS.get(key) in actions(who, OURS) else about_one(who, action, OURS)
 
 
 def about_all(who: str, action: Action) -> int:
@@ -86,7 +103,12 @@ def owned(teams: Teams) -> dict[str, Belongings]:
 def knock(teams: Teams, settings: Settings) -> tuple[RouteTable, Teams]:
     table = route_table(teams.app)
     stubbed = AccessMiddleware(stub, engine=teams.engine, settings=settings, table=table, open_to=None)
-    return table, Teams(stubbed, teams.ours, teams.theirs, teams.public, teams.users, teams.tokens, teams.engine)
+
+    async def fronted(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = teams.app  # whose settings say what the cookie is called
+        await stubbed(scope, receive, send)
+
+    return table, Teams(fronted, teams.ours, teams.theirs, teams.public, teams.users, teams.tokens, teams.engine)
 
 
 def address(route: RuledRoute, belongings: Belongings) -> str:
@@ -128,6 +150,28 @@ def test_everybody_may_exactly_what_the_table_says(
             if status == 200 and needs is not Open.ALWAYS and seen != (None if everything else may):
                 wrong.append(f"{route.key} sees {seen}, not {may}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("who", SCOPES)
+def test_a_token_goes_on_with_its_own_runs_and_hears_what_came_of_them(
+    who: str, knock: tuple[RouteTable, Teams], owned: Mapping[str, Belongings]
+) -> None:
+    table, teams = knock
+    with transaction(teams.engine) as session:
+        digests = {name: digest(token) for name, token in teams.tokens.items()}
+        mine = session.execute(select(TokenRow.id).where(col(TokenRow.digest) == digests[who])).scalar_one()  # type: ignore[call-overload]
+        session.get_one(RunRow, owned[OURS].run).token_id = mine
+    found = {
+        route.key: ask(teams.client(who), route, owned[OURS])
+        for route in table.routes
+        if "{run_id}" in route.path and route.method != "HEAD"
+    }
+    assert set(OF_OWN_RUNS) < set(found)
+    needs = {route.key: Action(route.rule.needs) for route in table.routes if route.key in found}
+    wrong = {key: got for key, got in found.items() if got[0] != about_own(who, key, needs[key])}
+    assert not wrong
+    # Of other projects still nothing exists but what everybody may read.
+    assert {one for _, seen in found.values() for one in seen or ()} <= {teams.ours, teams.public}
 
 
 def test_every_rule_has_its_route(teams: Teams) -> None:

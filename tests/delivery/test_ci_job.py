@@ -23,8 +23,8 @@ from tests.training_logs import training_log
 SCRIPT = Path(__file__).with_name("ci_job.sh")
 
 
-def prepare(data: Path) -> str:
-    """A database with an administrator, so that everybody logs in, and a token of the project `moe`."""
+def prepare(data: Path) -> tuple[str, str]:
+    """A database with an administrator, so that everybody logs in, and tokens of `moe`: the job's, and one to look."""
     settings = Settings(data_dir=data)
     data.mkdir()
     migrate(settings)
@@ -32,10 +32,12 @@ def prepare(data: Path) -> str:
     with transaction(engine) as session:
         users.create_user(session, "mara", by="test", password="correct horse battery", administrator=True)
         project = make_project(session, "moe")
-        scopes = (Scope.UPLOAD, Scope.READ)
-        _, token = tokens.make_token(session, project_id=project.id or 0, name="ci", scopes=scopes, by="test")
+        made = {
+            scope: tokens.make_token(session, project_id=project.id or 0, name=scope, scopes=[scope], by="test")[1]
+            for scope in (Scope.UPLOAD, Scope.READ)
+        }
     engine.dispose()
-    return token
+    return made[Scope.UPLOAD], made[Scope.READ]
 
 
 def write_logs(folder: Path) -> None:
@@ -72,7 +74,7 @@ def forge() -> Iterator[GitHub]:
 
 
 def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Path, forge: GitHub) -> None:
-    token, port = prepare(tmp_path / "data"), free_port()
+    (token, reader), port = prepare(tmp_path / "data"), free_port()
     write_logs(tmp_path / "logs")
     outage, back = service_commands(tmp_path, port)
     (tmp_path / "home").mkdir()
@@ -90,7 +92,7 @@ def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Pa
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
         assert token not in done.stdout
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {reader}"}
 
         def runs() -> list[dict[str, object]]:
             params = {"page_size": 100}

@@ -66,17 +66,26 @@ def may(principal: Principal, action: Action, project_id: int, public: ProjectId
     return where is None or project_id in where
 
 
+def may_with_own(principal: Principal, action: Action, token_id: int | None) -> bool:
+    """Whether it is a token that may do it, and the one that brought what it is about."""
+    if not isinstance(principal, TokenHolder) or principal.token_id != token_id:
+        return False
+    return may(principal, action, principal.project_id)
+
+
 def knows_of(principal: Principal, project_id: int, public: ProjectIds) -> bool:
     """True when it is no secret to the principal that there is such a project, with what is in it."""
     own = isinstance(principal, TokenHolder) and principal.project_id == project_id
     return own or may(principal, Action.READ, project_id, public)
 
 
-def missing(principal: Principal, action: Action) -> str:
-    """What the principal needs for it and has not, as a sentence."""
+def missing(principal: Principal, action: Action, own: Action | None = None) -> str:
+    """What the principal needs for it and has not, in a sentence or two. `own`: what would do about its own run."""
     if isinstance(principal, TokenHolder):
         has = f"The token {principal.name} has the scope {' and '.join(sorted(principal.scopes)) or 'of nothing'}"
         scope = scope_for(action)
+        if own is not None and may(principal, own, principal.project_id):
+            return f"This run was not begun with the token {principal.name}. {has}; of other runs this needs {scope}."
         return f"{has}; this needs {scope}." if scope else f"{has}; no token may do this, a person must."
     role = least_role(action)
     if action is Action.ADMINISTER:

@@ -45,6 +45,12 @@ def require_everything(request: HTTPConnection, action: Action) -> None:
         raise NotAllowed("Only an administrator may do this for all projects. Nothing was kept. Name a project.")
 
 
+def token_id(request: HTTPConnection) -> int | None:
+    """Of the token that a job showed; None for people."""
+    principal = access_of(request).principal
+    return principal.token_id if isinstance(principal, TokenHolder) else None
+
+
 def require_contributor(request: HTTPConnection, what: str, project_id: int) -> None:
     """For what an upload does only by the way. Raises NotAllowed for a token without that scope."""
     access = access_of(request)

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from app.domain.access.roles import Action, scope_for
+from app.web.access.cookie import HOST_NAME, NAME
 from app.web.access.route_table import RouteTable
 from app.web.access.rules import Open, Rule
 from app.web.problems import MEDIA_TYPE
@@ -14,7 +15,8 @@ _SCHEMES = {
         "type": "http", "scheme": "bearer", "bearerFormat": "tw_...", "description": "A token of the project.",
     },
     "session": {
-        "type": "apiKey", "in": "cookie", "name": "threewalls_session", "description": "A browser that is logged in.",
+        "type": "apiKey", "in": "cookie", "name": HOST_NAME,
+        "description": f"A browser that is logged in. Over plain http the name is `{NAME}`.",
     },
 }  # fmt: skip
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
@@ -52,16 +54,17 @@ def _add(document: dict[str, Any], rules: dict[tuple[str, str], Rule]) -> None:
             elif rule is not None and rule.needs is Open.METRICS:
                 _add_to(call, Action.ADMINISTER, about_one=False)
             elif rule is not None and isinstance(rule.needs, Action):
-                _add_to(call, rule.needs, about_one=bool(rule.owner))
+                _add_to(call, rule.needs, about_one=bool(rule.owner), own=rule.own)
 
 
-def _add_to(call: dict[str, Any], action: Action, *, about_one: bool) -> None:
+def _add_to(call: dict[str, Any], action: Action, *, about_one: bool, own: Action | None = None) -> None:
     scope = scope_for(action)
     call["security"] = [{name: []} for name in _SCHEMES if scope or name != "token"]
     if action is Action.READ:
         call["security"].append({})  # of a public project
     needed = f"a token with the scope `{scope}`, or a person" if scope else "a person"
-    answers = {"401": _NOT_LOGGED_IN, "403": f"It needs {needed} who may {action}."}
+    more = f" Of a run that it began itself, a token needs the scope `{scope_for(own)}` only." if own else ""
+    answers = {"401": _NOT_LOGGED_IN, "403": f"It needs {needed} who may {action}.{more}"}
     if about_one:
         answers["404"] = "It is not there, or none of the caller's business."
     for status, text in answers.items():

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.domain.access.principal import NONE, Anonymous, ProjectIds, granted, knows_of
+from app.domain.access.principal import NONE, Anonymous, ProjectIds, granted, knows_of, may_with_own
 from app.domain.access.roles import Action
 from app.settings import Settings
 from app.storage.visible import seeing
@@ -20,7 +20,7 @@ from app.web.access import refusals
 from app.web.access.credentials import Caller, Credentials, WrongTokenError, shown_token
 from app.web.access.known import Directory
 from app.web.access.open_mode import is_passed_on, may_answer
-from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owners
+from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
 from app.web.access.route_table import Found, RouteTable
 from app.web.access.rules import Open
 from app.web.access.state import Access, acting_as, put
@@ -109,29 +109,41 @@ class AccessMiddleware:
             return self._metrics(request, access), None  # totals of all projects
         if needs is Open.LOGGED_IN:
             return (None if access.person else refusals.not_logged_in(request)), readable
-        return await self._in_projects(request, access, found, Action(needs)), granted(
-            access.principal, Action(needs), access.public
-        )
+        return await self._in_projects(request, access, found, Action(needs))
 
-    async def _in_projects(self, request: Request, access: Access, found: Found, action: Action) -> Response | None:
+    async def _in_projects(
+        self, request: Request, access: Access, found: Found, action: Action
+    ) -> tuple[Response | None, ProjectIds | None]:
         where = granted(access.principal, action, access.public)
         if where is None:
-            return None
-        if (owner := found.route.rule.owner) and (project := await self._owner(found)) != NOT_TOLD:
-            value = found.params[NAMED[owner].param]
-            if project in where:
-                return None
-            # Nobody learns whether something exists that they may not see.
-            if project is None or not (project == FOR_ALL or knows_of(access.principal, project, access.public)):
-                nobody = isinstance(access.principal, Anonymous)
-                return refusals.not_logged_in(request) if nobody else refusals.not_there(request, owner, value)
-            return refusals.forbidden(request, access.principal, Action.ADMINISTER if project == FOR_ALL else action)
+            return None, where
+        if found.route.rule.owner:
+            owned = await self._owner(found)
+            if owned is None or owned.project != NOT_TOLD:
+                return self._about_one(request, access, found, where, owned)
         # A person sees empty lists rather than a refusal; whoever may do a thing nowhere hears so.
         if where or (action is Action.READ and access.person):
-            return None
-        return refusals.forbidden(request, access.principal, action)
+            return None, where
+        return refusals.forbidden(request, access.principal, action), where
 
-    async def _owner(self, found: Found) -> int | None:
+    def _about_one(
+        self, request: Request, access: Access, found: Found, where: ProjectIds, owned: Owned | None
+    ) -> tuple[Response | None, ProjectIds | None]:
+        """Of what belongs to a project, or is not there."""
+        rule, principal = found.route.rule, access.principal
+        if owned is not None and owned.project in where:
+            return None, where
+        if owned is not None and rule.own and may_with_own(principal, rule.own, owned.token):
+            return None, granted(principal, rule.own, access.public)
+        # Nobody learns whether something exists that they may not see.
+        if owned is None or not (owned.project == FOR_ALL or knows_of(principal, owned.project, access.public)):
+            if isinstance(principal, Anonymous):
+                return refusals.not_logged_in(request), where
+            return refusals.not_there(request, rule.owner, found.params[NAMED[rule.owner].param]), where
+        action = Action.ADMINISTER if owned.project == FOR_ALL else Action(rule.needs)
+        return refusals.forbidden(request, principal, action, rule.own), where
+
+    async def _owner(self, found: Found) -> Owned | None:
         owner = found.route.rule.owner
         value = found.params[NAMED[owner].param]
         remembered = self._owners.remembered(owner, value)

@@ -19,12 +19,25 @@ FOR_ALL = 0
 """The owner of what belongs to no project and is for all; no project has this id."""
 
 NOT_TOLD = -1
+"""The owner by a name that may mean several things."""
+
 KEY_LENGTH = 64
 
 _REMEMBERED = 10_000
 _LARGEST_ID = 2**63 - 1
 _CHANGING_HANDS: tuple[Owner, ...] = ("reference",)
 _AS_HANDLERS_READ_IT = TypeAdapter(int)
+
+
+_Query = Select[tuple[int | None]] | Select[tuple[int, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """`project`: its id, FOR_ALL or NOT_TOLD. `token`: of a run, which token brought it; None when none did."""
+
+    project: int
+    token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +49,7 @@ class Named:
     """
 
     param: str
-    query: Callable[[str], "Select[tuple[int | None]] | None"]
+    query: Callable[[str], "_Query | None"]
 
 
 class Owners:
@@ -44,21 +57,22 @@ class Owners:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[tuple[str, str], int] = {}
+        self._known: dict[tuple[str, str], Owned] = {}
 
-    def remembered(self, owner: Owner, value: str) -> int | None:
+    def remembered(self, owner: Owner, value: str) -> Owned | None:
         return self._known.get((owner, value))
 
-    def find(self, owner: Owner, value: str) -> int | None:
-        """The project's id, FOR_ALL, NOT_TOLD by this name alone, or None when there is no such thing."""
+    def find(self, owner: Owner, value: str) -> Owned | None:
+        """None when there is no such thing."""
         query = NAMED[owner].query(value)
         if query is None:
-            return NOT_TOLD
+            return Owned(NOT_TOLD)
         with seeing(None), read_session(self._engine) as session:
             row = session.execute(query.limit(1)).first()
         if row is None:
             return None
-        found = FOR_ALL if row[0] is None else int(row[0])
+        project, token = row if len(row) > 1 else (row[0], None)
+        found = Owned(FOR_ALL if project is None else int(project), token)
         if owner in _CHANGING_HANDS:
             return found
         if len(self._known) >= _REMEMBERED:
@@ -76,26 +90,31 @@ def _number(text: str) -> int | None:
     return number if 0 <= number <= _LARGEST_ID else None
 
 
-def _by_id(table: type[RunRow] | type[RegressionRow] | type[ExperimentRow] | type[ReferencePointRow]):  # type: ignore[no-untyped-def]
-    def query(text: str) -> "Select[tuple[int | None]] | None":
+def _run_by_id(text: str) -> "_Query | None":
+    number = _number(text)
+    return None if number is None else select(RunRow.project_id, RunRow.token_id).where(col(RunRow.id) == number)  # type: ignore[call-overload]
+
+
+def _by_id(table: type[RegressionRow] | type[ExperimentRow] | type[ReferencePointRow]):  # type: ignore[no-untyped-def]
+    def query(text: str) -> "_Query | None":
         number = _number(text)
         return None if number is None else select(table.project_id).where(col(table.id) == number)  # type: ignore[call-overload]
 
     return query
 
 
-def _by_slug(slug: str) -> "Select[tuple[int | None]]":
+def _by_slug(slug: str) -> "_Query":
     return select(ProjectRow.id).where(col(ProjectRow.slug) == slug)  # type: ignore[call-overload, no-any-return]
 
 
-def _by_stack(key: str) -> "Select[tuple[int | None]] | None":
+def _by_stack(key: str) -> "_Query | None":
     if len(key) != KEY_LENGTH:  # its beginning, by which several may be meant
         return None
     return select(RunRow.project_id).where(col(RunRow.stack_key) == key)  # type: ignore[call-overload, no-any-return]
 
 
 NAMED: Mapping[Owner, Named] = {
-    "run": Named("run_id", _by_id(RunRow)),
+    "run": Named("run_id", _run_by_id),
     "regression": Named("regression_id", _by_id(RegressionRow)),
     "experiment": Named("experiment_id", _by_id(ExperimentRow)),
     "reference": Named("number", _by_id(ReferencePointRow)),

@@ -31,10 +31,11 @@ def not_logged_in(request: Request, why: str = "") -> Response:
     return response
 
 
-def forbidden(request: Request, principal: Principal, action: Action) -> Response:
+def forbidden(request: Request, principal: Principal, action: Action, own: Action | None = None) -> Response:
+    """`own`: what would be enough for a token about a run that it brought itself."""
     if isinstance(principal, Anonymous):
         return not_logged_in(request)
-    return answer(request, 403, "Not allowed", missing(principal, action) + _kept(request))
+    return answer(request, 403, "Not allowed", missing(principal, action, own) + _kept(request))
 
 
 def refused(request: Request, title: str, detail: str) -> Response:

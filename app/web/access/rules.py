@@ -1,8 +1,8 @@
 """What each route needs: ONE table. A route without a row keeps the service from starting.
 
-Beside the action stands what in the address says whose project it is about (`owners.py`). Without that the route is
-about every project in which the caller may do it: a list shows only those, and what it names in its body is looked for
-only there (`storage/visible.py`).
+Beside the action stands what in the address says whose project it is about (`owners.py`), and what is enough for a
+token about a run that it brought. Without an owner the route is about every project in which the caller may do it: a
+list shows only those, and what it names in its body is looked for only there (`storage/visible.py`).
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,11 @@ class Open(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
+    """`own`: what a token needs in place of `needs`, about a run that it brought itself."""
+
     needs: Action | Open
     owner: Owner = ""
+    own: Action | None = None
 
 
 _ALWAYS, _ANYONE, _LOGGED_IN = Rule(Open.ALWAYS), Rule(Open.ANYONE), Rule(Open.LOGGED_IN)
@@ -80,16 +83,22 @@ RULES: Mapping[str, Rule] = {
     "POST /upload": _UPLOAD,
     "GET /api/v1/runs": _READ,
     "POST /api/v1/runs": _UPLOAD,
-    "POST /api/v1/runs/{run_id}/logs": _of(_UPLOAD, "run"),
+    # What a job brings: it goes on with that, and hears what came of it
+    "POST /api/v1/runs/{run_id}/logs": Rule(Action.CONTRIBUTE, "run", own=Action.UPLOAD),
+    **dict.fromkeys(
+        (
+            "GET /api/v1/runs/{run_id}/verdict",
+            "GET /api/v1/runs/{run_id}/report",
+            "GET /api/v1/runs/{run_id}/report.md",
+        ),
+        Rule(Action.READ, "run", own=Action.UPLOAD),
+    ),
     **dict.fromkeys(
         (
             "GET /api/v1/runs/{run_id}",
             "GET /api/v1/runs/{run_id}/series",
             "GET /api/v1/runs/{run_id}/log",
             "GET /api/v1/runs/{run_id}/files/{position}",
-            "GET /api/v1/runs/{run_id}/verdict",
-            "GET /api/v1/runs/{run_id}/report",
-            "GET /api/v1/runs/{run_id}/report.md",
             "GET /api/v1/runs/{run_id}/suggestions",
             "GET /runs/{run_id}",
             "GET /runs/{run_id}/chart",
