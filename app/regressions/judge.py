@@ -2,6 +2,7 @@
 
 A verdict follows from the runs before it and from nothing else. So it does not matter in which order runs come in, how
 often the bell rings, or who is killed in the middle: what was asked for stays in the stack's row until it is written.
+Verdicts are committed first, because a job waits for them; the standings, which need no verdict, follow at once.
 """
 
 import time
@@ -26,9 +27,7 @@ from app.storage.database import read_session, transaction
 from app.storage.experiment_joining import follow_experiments
 from app.storage.judging_tables import StackWorkRow
 from app.storage.news import tell_verdicts
-from app.storage.ranking import Ranked
-from app.storage.run_work import Work
-from app.storage.stack_work import ELSEWHERE, EVERYTHING, StackClaim, ask_to_judge
+from app.storage.stack_work import ELSEWHERE, EVERYTHING, StackClaim, Work, ask_to_judge
 from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import to_json
 from app.storage.verdicts import put_verdict, stored_documents
@@ -48,16 +47,20 @@ Judged = tuple[Candidate, VerdictDocument]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one claim found. `go_on_from`: the place of the first candidate that there was no time for.
-
-    `ranked`: the standings of the stack, which need no verdict.
-    """
+    """What one claim found. `go_on_from`: the place of the first candidate that there was no time for."""
 
     stack: Stack
-    ranked: Ranked
     judged: tuple[Judged, ...]
     go_on_from: datetime | None
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """`changed`: runs that got another verdict. `may_ring`: at once, when there is more to do; else the sweep does."""
+
+    changed: int
+    may_ring: bool
 
 
 def judge_run(engine: Engine, settings: Settings, run_id: int) -> None:
@@ -76,7 +79,8 @@ def judge_run(engine: Engine, settings: Settings, run_id: int) -> None:
 
 
 def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
-    """Judge one stack. How many runs got another verdict; None when there was nothing to do, or it is another's.
+    """Judge one stack, then rank it. How many runs got another verdict; None when there was nothing to do, or it is
+    another's.
 
     May be called any number of times, by any number of workers: one of them writes the result, once.
     """
@@ -84,42 +88,66 @@ def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
         held = stack_work.claim(session, work_id, settings)
     if held is None:
         return None
+    given: Given | None = None
     try:
-        with read_session(engine) as session:
-            found = _assess(session, held, settings)
-            elsewhere = _elsewhere(session, held, found.stack)
-        # Before the claim ends, so that it is not forgotten; apart from it, so that no two stacks wait for each other.
-        for other in _ask(engine, held.project_id, elsewhere):
-            enqueue(JUDGE_STACK, other)
-        with transaction(engine) as session:
-            work, changed = _write(session, held, found)
-        if work == "waiting" and (found.go_on_from or found.seconds < _SHORT_SECONDS):
+        given = give_verdicts(engine, settings, held)
+        if given is not None and rank_again(engine, held) == "waiting" and given.may_ring:
             enqueue(JUDGE_STACK, work_id)
-        return changed
     except Exception:
         log.exception("stack_not_judged", work_id=work_id, stack_key=held.stack_key, claim=held.number)
         with transaction(engine) as session:
             stack_work.give_back(session, held, again_at=utc_now() + timedelta(seconds=_RETRY_SECONDS))
-        return None
+    return None if given is None else given.changed
+
+
+def give_verdicts(engine: Engine, settings: Settings, held: StackClaim) -> Given | None:
+    """Judge what a claim is for, and commit it. None when the claim was lost."""
+    with read_session(engine) as session:
+        found = _assess(session, held, settings)
+        elsewhere = _elsewhere(session, held, found.stack)
+    # Before the claim ends, so that it is not forgotten; apart from it, so that no two stacks wait for each other.
+    for other in _ask(engine, held.project_id, elsewhere):
+        enqueue(JUDGE_STACK, other)
+    with transaction(engine) as session:
+        changed = _write(session, held, found, settings)
+    may_ring = found.go_on_from is not None or found.seconds < _SHORT_SECONDS
+    return None if changed is None else Given(changed, may_ring)
+
+
+def rank_again(engine: Engine, held: StackClaim) -> Work | None:
+    """Rank the stack and end the claim. What it does now; None when the claim was lost."""
+    with read_session(engine) as session:
+        ranked = ranking.rank(session, held.project_id, held.stack_key)
+    with transaction(engine) as session:
+        work = stack_work.finish(session, held)
+        if work is None:
+            log.warning("standings_dropped", stack_key=held.stack_key, claim=held.number)
+        else:
+            ranking.keep(session, ranked)
+    return work
 
 
 def judge_within(session: Session, settings: Settings, work_id: int) -> int | None:
-    """The same in one transaction of the caller's: for what fills a database, and for measuring."""
+    """The same in one transaction of the caller's: for what fills a database."""
     held = stack_work.claim(session, work_id, settings)
-    return None if held is None else _write(session, held, _assess(session, held, settings))[1]
+    if held is None:
+        return None
+    changed = _write(session, held, _assess(session, held, settings), settings)
+    stack_work.finish(session, held)
+    ranking.keep(session, ranking.rank(session, held.project_id, held.stack_key))
+    return changed
 
 
 def _assess(session: Session, held: StackClaim, settings: Settings) -> Pass:
     began = time.monotonic()
     stack = read_stack(session, held)
-    ranked = ranking.rank(session, held.project_id, held.stack_key)
     assessor = Assessor(session, stack)
     judged: list[Judged] = []
     for candidate in stack.to_judge:
         if judged and time.monotonic() - began > _SHARE_OF_LEASE * settings.lease_seconds:
-            return Pass(stack, ranked, tuple(judged), candidate.place[0], time.monotonic() - began)
+            return Pass(stack, tuple(judged), candidate.place[0], time.monotonic() - began)
         judged.append((candidate, assessor.document(candidate)))
-    return Pass(stack, ranked, tuple(judged), None, time.monotonic() - began)
+    return Pass(stack, tuple(judged), None, time.monotonic() - began)
 
 
 def _elsewhere(session: Session, held: StackClaim, stack: Stack) -> dict[str, datetime]:
@@ -143,18 +171,16 @@ def _ask(engine: Engine, project_id: int, stacks: Mapping[str, datetime]) -> lis
         ]
 
 
-def _write(session: Session, held: StackClaim, found: Pass) -> tuple[Work | None, int | None]:
-    """What the stack does now, and how many runs got another verdict; None twice when the claim was lost."""
-    work = stack_work.finish(session, held, go_on_from=found.go_on_from)
-    if work is None:
+def _write(session: Session, held: StackClaim, found: Pass, settings: Settings) -> int | None:
+    """How many runs got another verdict; None when the claim was lost."""
+    if not stack_work.judged(session, held, settings, go_on_from=found.go_on_from):
         log.warning("verdicts_dropped", stack_key=held.stack_key, claim=held.number)
-        return None, None
+        return None
     changed = list(_changed(session, held, found.judged))
     for run_id, document, because in changed:
         put_verdict(session, run_id, document, because, is_first=because == FIRST)
     follow_regressions(session, found.stack, found.judged)
     tell_verdicts(session, held.project_id, held.stack_key, [(run, document) for run, document, _ in changed])
-    ranking.keep(session, found.ranked)
     read_again = [run_id for candidate, _ in found.judged for run_id in candidate.ids]
     follow_experiments(session, held.project_id, held.stack_key, read_again)
     log.info(
@@ -164,7 +190,7 @@ def _write(session: Session, held: StackClaim, found: Pass) -> tuple[Work | None
         changed=len(changed),
         seconds=round(found.seconds, 3),
     )
-    return work, len(changed)
+    return len(changed)
 
 
 def _changed(

@@ -24,6 +24,7 @@ from app.storage.run_records import (
     files_of,
     is_updating,
 )
+from app.storage.stack_work import WAITS_FOR_VERDICTS
 from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow
 
 __all__ = [
@@ -107,7 +108,7 @@ def _judged(session: Session, run_id: int) -> Judged:
         .where(col(RunRow.id) == run_id)
     )
     verdict_id, working = session.execute(select(verdict.scalar_subquery(), work.scalar_subquery())).one()
-    return Judged(verdict_id or 0, waiting=bool(working))
+    return Judged(verdict_id or 0, waiting=working in WAITS_FOR_VERDICTS)
 
 
 def get_series(session: Session, run_id: int) -> Series:

@@ -153,7 +153,7 @@ class AuditEventRow(SQLModel, table=True):
 
 
 class StackWorkRow(SQLModel, table=True):
-    """The judging that a stack waits for; the same life as the work of a run (`RunRow.work`).
+    """The judging and ranking that a stack waits for; the life of the work of a run, with one step more (`Work`).
 
     `judge_from`: every run from that place of the history on is judged again; without it only those not judged yet.
     """

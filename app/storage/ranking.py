@@ -1,4 +1,4 @@
-"""Ranks a stack and keeps what it is ranked as: reading first, then writing in the transaction of whoever judges it.
+"""Ranks a stack and keeps what it is ranked as: reading first, then writing in the transaction that ends its work.
 
 Standings follow from the runs of the stack and the priors of its family. So whoever ranks it last leaves the same
 behind, in whatever order runs came in.

@@ -3,15 +3,19 @@
 As with runs (`run_work.py`, `app/runs/claims.py`): `wanted` counts the changes, a claim is numbered, and what a worker
 found is written only while the row still carries its number. So a stack is judged by one worker at a time, and however
 many changes came meanwhile, it is judged once more.
+
+A claim has two steps, each with its commit: `judged` when the verdicts are written, which is what a job waits for, and
+`finish` when the standings are. A worker that dies between them is replaced like any other, and the next one finds
+nothing to judge and ranks.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import structlog
-from sqlalchemy import ColumnElement, CursorResult, and_, case, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, Table, and_, bindparam, case, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
@@ -19,22 +23,46 @@ from app.settings import Settings
 from app.storage.definition_progress import outdated_projects
 from app.storage.judging_tables import StackWorkRow
 from app.storage.run_records import aware
-from app.storage.run_work import Work
 from app.storage.tables import utc_now
 
 log = structlog.get_logger(__name__)
 
+Work = Literal["", "waiting", "held", "ranking"]
+"""`held`: somebody is at it, and verdicts are to come; `ranking`: they are written, and its standings are made."""
+WAITS_FOR_VERDICTS = ("waiting", "held")
+
 EVERYTHING = datetime(1970, 1, 1, tzinfo=UTC)
 """As `judge_from`: the whole history."""
-_CLAIMED = (
-    StackWorkRow.project_id, StackWorkRow.stack_key, StackWorkRow.claims, StackWorkRow.wanted, StackWorkRow.judge_from,
-    StackWorkRow.because,
-)  # fmt: skip
 _SWEPT_AT_ONCE = 100
 _MOST_BECAUSE = 300
 ELSEWHERE = "Runs of a stack that differs in one field changed."
 """Why a stack is judged again of which no run changed: what stands in for its baseline did."""
 _SEVERAL = "Several things changed earlier in its history."
+
+# As a table, and made once: putting one of these together takes several times as long as running it.
+_WORK: Table = StackWorkRow.__table__  # type: ignore[attr-defined]
+_CLAIMED = _WORK.c.work.in_(("held", "ranking"))
+_READY = and_(
+    _WORK.c.id == bindparam("one"),
+    or_(_WORK.c.work == "waiting", and_(_CLAIMED, _WORK.c.lease_until < bindparam("now"))),
+    _WORK.c.project_id.not_in(outdated_projects()),
+)
+"""It waits or its worker was given up, and all runs of its project are of the current definitions."""
+_OWN = and_(_WORK.c.id == bindparam("one"), _CLAIMED, _WORK.c.claims == bindparam("number"))
+_UNCHANGED = _WORK.c.wanted == bindparam("judged_up_to")
+_TAKE = (
+    update(_WORK)
+    .where(_READY, _WORK.c.attempts < bindparam("most_attempts"))
+    .values(work="held", claims=_WORK.c.claims + 1, attempts=_WORK.c.attempts + 1, lease_until=bindparam("until"))
+    .returning(*(_WORK.c[name] for name in ("project_id", "stack_key", "claims", "wanted", "judge_from", "because")))
+)
+_PARK = update(_WORK).where(_READY).values(work="", lease_until=None)
+_GO_ON = case((_UNCHANGED, bindparam("go_on_from", type_=_WORK.c.judge_from.type)), else_=_WORK.c.judge_from)
+_THEN = case((_UNCHANGED, bindparam("then")), else_="held")
+_JUDGED = update(_WORK).where(_OWN).values(work=_THEN, judge_from=_GO_ON, lease_until=bindparam("until"))
+_NOW = case((and_(_UNCHANGED, _WORK.c.judge_from.is_(None)), ""), else_="waiting")
+_FINISH = update(_WORK).where(_OWN).values(work=_NOW, attempts=0, lease_until=None).returning(_WORK.c.work)
+_GIVE_BACK = update(_WORK).where(_OWN).values(work="waiting", lease_until=bindparam("until"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +101,8 @@ def ask_to_judge(
     row.wanted += 1
     if row.work == "":
         row.work, row.attempts, row.lease_until = "waiting", 0, None
+    elif row.work == "ranking":
+        row.work = "held"  # verdicts are to come again, once these standings are made
     session.flush()
     assert row.id is not None  # noqa: S101  # a row that was flushed has its key
     return row.id
@@ -104,53 +134,42 @@ def claim(session: Session, work_id: int, settings: Settings) -> StackClaim | No
     None, too, while runs of its project are still to be computed by the current definitions: then it goes on waiting.
     """
     now = utc_now()
-    mine = and_(col(StackWorkRow.id) == work_id, _is_claimable(now))
-    current = col(StackWorkRow.project_id).not_in(outdated_projects())
-    taken = (
-        update(StackWorkRow)
-        .where(mine, current, col(StackWorkRow.attempts) < settings.max_attempts)
-        .values(
-            work="held",
-            claims=StackWorkRow.claims + 1,
-            attempts=StackWorkRow.attempts + 1,
-            lease_until=now + timedelta(seconds=settings.lease_seconds),
-        )
-        .returning(*_CLAIMED)  # type: ignore[call-overload]
-    )
-    row = session.execute(taken.execution_options(synchronize_session=False)).one_or_none()
+    until = now + timedelta(seconds=settings.lease_seconds)
+    limits = {"one": work_id, "now": now, "until": until, "most_attempts": settings.max_attempts}
+    row = session.execute(_TAKE, limits).one_or_none()
     if row is not None:
         since = None if row.judge_from is None else aware(row.judge_from)
         return StackClaim(work_id, row.project_id, row.stack_key, row.claims, row.wanted, since, row.because)
-    if _update(session, and_(mine, current), work="", lease_until=None):
+    if cast("CursorResult[Any]", session.execute(_PARK, {"one": work_id, "now": now})).rowcount > 0:
         # What is asked for stays in the row: the next change of the stack has it tried again.
         log.error("stack_parked", work_id=work_id, attempts=settings.max_attempts)
     return None
 
 
-def finish(session: Session, held: StackClaim, *, go_on_from: datetime | None = None) -> Work | None:
+def judged(session: Session, held: StackClaim, settings: Settings, *, go_on_from: datetime | None = None) -> bool:
+    """The verdicts of a claim are written in this transaction. False when it was lost: then nothing may be.
+
+    `go_on_from`: they are those up to there. The claim goes on, with a lease of its own for the standings.
+    """
+    until = utc_now() + timedelta(seconds=settings.lease_seconds)
+    then = "ranking" if go_on_from is None else "held"
+    done = session.execute(_JUDGED, _own(held) | {"then": then, "go_on_from": go_on_from, "until": until})
+    return cast("CursorResult[Any]", done).rowcount > 0
+
+
+def finish(session: Session, held: StackClaim) -> Work | None:
     """End the claim. None when it was lost: then nothing may be written in this transaction. Else what it does now.
 
-    When the stack changed meanwhile it waits to be judged again. `go_on_from`: it was judged only up to there.
+    When the stack changed meanwhile, or was judged only up to some place, it waits to be judged again.
     """
-    unchanged = col(StackWorkRow.wanted) == held.wanted
-    ended = (
-        update(StackWorkRow)
-        .where(_is_held(held))
-        .values(
-            work=case((unchanged, "waiting" if go_on_from else ""), else_="waiting"),
-            judge_from=case((unchanged, go_on_from), else_=StackWorkRow.judge_from),
-            attempts=0,
-            lease_until=None,
-        )
-        .returning(StackWorkRow.work)  # type: ignore[call-overload]
-    )
-    found: Work | None = session.execute(ended.execution_options(synchronize_session=False)).scalar_one_or_none()
+    found: Work | None = session.execute(_FINISH, _own(held)).scalar_one_or_none()
     return found
 
 
 def give_back(session: Session, held: StackClaim, *, again_at: datetime) -> bool:
     """Let it be tried again, from `again_at` on."""
-    return _update(session, _is_held(held), work="waiting", lease_until=again_at)
+    done = session.execute(_GIVE_BACK, _own(held) | {"until": again_at})
+    return cast("CursorResult[Any]", done).rowcount > 0
 
 
 def void_leases(session: Session) -> None:
@@ -176,7 +195,7 @@ def due(session: Session, settings: Settings) -> Sequence[int]:
 
 
 def waiting_for(session: Session, project_id: int, stack_key: str) -> int | None:
-    """The id of a stack's work when it waits to be judged or is being judged."""
+    """The id of a stack's work when it waits to be judged and ranked, or somebody is at it."""
     found: int | None = session.execute(
         select(StackWorkRow.id).where(  # type: ignore[call-overload]
             col(StackWorkRow.project_id) == project_id,
@@ -187,18 +206,8 @@ def waiting_for(session: Session, project_id: int, stack_key: str) -> int | None
     return found
 
 
-def _is_claimable(now: datetime) -> ColumnElement[bool]:
-    return or_(
-        col(StackWorkRow.work) == "waiting", and_(col(StackWorkRow.work) == "held", col(StackWorkRow.lease_until) < now)
-    )
-
-
-def _is_held(held: StackClaim) -> ColumnElement[bool]:
-    return and_(
-        col(StackWorkRow.id) == held.work_id,
-        col(StackWorkRow.work) == "held",
-        col(StackWorkRow.claims) == held.number,
-    )
+def _own(held: StackClaim) -> dict[str, Any]:
+    return {"one": held.work_id, "number": held.number, "judged_up_to": held.wanted}
 
 
 def _update(session: Session, condition: ColumnElement[bool], **values: Any) -> bool:
