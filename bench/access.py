@@ -1,8 +1,8 @@
 """What the check of who asks adds to a request: `python -m bench.access`. Each beside the same request without it.
 
 A stub answers behind the check, over ASGI and without a network, a viewer of a hundred projects asks for a run of one.
-CPU time of the process with its threads, because other work on the machine is none of the check's; and in turns, so that
-what that work does to caches hits all of them. Requests are counted as they are by default.
+CPU time of the process with its threads, because other work on the machine is none of the check's; in turns, so
+that what that does to caches hits all of them. Requests are counted as they are by default.
 """
 
 import asyncio
