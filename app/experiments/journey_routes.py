@@ -5,9 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import HTMLResponse
 
+from app.domain.access.roles import Action
 from app.experiments.journey_page import JourneyPage
 from app.experiments.projects import is_generated
 from app.experiments.queries import journey_of
+from app.storage.projects import find_project
+from app.web.access.state import access_of
 from app.web.dependencies import ReadSession
 from app.web.templating import render
 
@@ -25,5 +28,6 @@ def show_journey(request: Request, session: ReadSession, run_id: RunId) -> HTMLR
         "experiments/journey.html",
         p=page,
         generated=is_generated(session, journey.project),
+        may_plan=access_of(request).may(Action.CONTRIBUTE, find_project(session, journey.project).id or 0),
         next_step=None if page.empty else request.app.state.next_step(session, journey.current_run_id),
     )

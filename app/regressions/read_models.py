@@ -40,6 +40,7 @@ class Regression:
     """`members`: oldest first; the first of them is the run since which it is slow."""
 
     id: int
+    project_id: int
     project: str
     generated: bool
     kind: str

@@ -90,6 +90,8 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     viv.get_by_role("button", name="Change it").click()
     assert viv.goto(run).status == 200  # type: ignore[union-attr]
     expect(viv.get_by_role("link", name="Upload")).to_have_count(0)
+    expect(viv.get_by_text("Contributors of this project may quarantine this run")).to_be_visible()
+    expect(viv.get_by_role("button", name="Quarantine")).to_have_count(0)
     refused = viv.request.post(f"{guarded}{run}/quarantine", form={"reason": "bad node"}, headers={"Origin": guarded})
     assert (refused.status, "needs the role contributor" in refused.text()) == (403, True)
     assert viv.goto("/settings/projects/moe/tokens").status == 403  # type: ignore[union-attr]
@@ -97,7 +99,11 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     expect(viv.get_by_role("navigation", name="Settings").get_by_role("link", name="Tokens")).to_have_count(0)
 
     root.goto("/settings/projects/moe/tokens")
-    root.get_by_role("button", name="Revoke nightly CI").click()
+    really = root.get_by_role("button", name="Revoke nightly CI", exact=True)
+    expect(really).to_be_hidden()
+    root.locator("summary").get_by_text("Revoke…").click()
+    expect(root.get_by_text("Every job that sends nightly CI is refused from then on.")).to_be_visible()
+    really.click()
     expect(root.get_by_text("revoked by root")).to_be_visible()
     assert httpx2.post(f"{guarded}/api/v1/runs", headers=job, files={"log": ("b.log", log)}).status_code == 401
     root.goto("/settings/audit?project=moe")

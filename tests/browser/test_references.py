@@ -101,7 +101,7 @@ def test_a_withdrawn_figure_keeps_its_address_and_says_why(open_page: OpenPage) 
     told = {"author": "Ada", "measured_by": "Lab", "source": "A table", "date": "2026-09", "tflops_per_gpu": 99.5}
     number = page.request.post("/api/v1/references", data=told | {"contract": contract}).json()["id"]
     page.goto(f"/references/{number}")
-    page.get_by_text("Withdraw it", exact=True).click()
+    page.get_by_text("Withdraw it…", exact=True).click()
     withdraw = page.locator(".withdraw")
     withdraw.get_by_label("Your name", exact=True).fill("Grace")
     withdraw.get_by_label("Reason", exact=True).fill("of another model")

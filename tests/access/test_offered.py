@@ -1,0 +1,199 @@
+"""Pages offer only what one may do: every form, call and link of every page, held against the check itself.
+
+The pages are those of the application's own table, read as a browser reads them; the check is the real one, in front of
+a stub. And the reverse, so that a page that hides everything does not pass: whoever may is offered every form.
+"""
+
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+from sqlalchemy import select
+from sqlmodel import Session, col
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from app.domain.access.roles import Action
+from app.domain.definitions import DEFINITION_VERSION
+from app.experiments.plan import plan_experiment
+from app.experiments.proposal import Wish
+from app.main import create_app
+from app.settings import Settings
+from app.storage.database import read_session, transaction
+from app.storage.judging_tables import RegressionRow
+from app.storage.notice_tables import ReceiverRow
+from app.storage.tables import RunRow
+from app.web.access.middleware import AccessMiddleware
+from app.web.access.route_table import RouteTable, route_table
+from app.web.access.rules import Open
+from tests.access.belongings import Belongings, make_belongings
+from tests.access.people import OURS, PUBLIC, Teams, make_teams
+
+PAGE = {"Accept": "text/html"}
+CALLERS = ("anonymous", "viewer", "contributor", "maintainer", "administrator")
+"""On pages of a project that everybody reads, contributors and maintainers of ours are such of another project."""
+
+OFFERED_TO = {
+    "contributor": {Action.UPLOAD, Action.CONTRIBUTE},
+    "maintainer": {Action.UPLOAD, Action.CONTRIBUTE, Action.MANAGE},
+    "administrator": {Action.UPLOAD, Action.CONTRIBUTE, Action.MANAGE, Action.ADMINISTER},
+}
+_SAME_PAGE = ("/chart", "/log", "/timers", "/news", "/data", "/history/{stack}/runs", "/gains", "/leaders", ".csv")
+"""Parts of a page: to whoever is not htmx they are the page again. And what is no page."""
+
+_CALLS = {"hx-get": "GET", "hx-post": "POST", "hx-put": "PUT", "hx-patch": "PATCH", "hx-delete": "DELETE"}
+
+
+class Offer(NamedTuple):
+    method: str
+    path: str
+
+
+class Reader(HTMLParser):
+    """What a page offers to do, and the regressions that it offers to select."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._address = address
+        self.offers: set[Offer] = set()
+        self.selectable: set[int] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        has = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self._add(has.get("method", "get").upper(), has.get("action", ""))
+        if tag == "a" and "href" in has:
+            self._add("GET", has["href"])
+        if has.get("type") == "checkbox" and has.get("name") == "seen":
+            self.selectable.add(int(has["value"].partition("@")[0]))
+        for name, method in _CALLS.items():
+            if name in has:
+                self._add(method, has[name])
+
+    def _add(self, method: str, address: str) -> None:
+        there = urlsplit(urljoin(f"http://here{self._address}", address))
+        if there.netloc == "here":
+            self.offers.add(Offer(method, there.path))
+
+
+async def passed(scope: Scope, receive: Receive, send: Send) -> None:
+    await PlainTextResponse("")(scope, receive, send)
+
+
+class Town:
+    """The application with all its pages, and the check alone."""
+
+    def __init__(self, settings: Settings) -> None:
+        unlimited = settings.model_copy(update={"requests_per_minute": 0})
+        self.teams = make_teams(create_app(unlimited))
+        self.table: RouteTable = route_table(self.teams.app)
+        self._gate = AccessMiddleware(
+            passed, engine=self.teams.engine, settings=unlimited, table=self.table, open_to=None
+        )
+        with transaction(self.teams.engine) as session:
+            self.owned = [make_belongings(session, slug, whole=True) for slug in (OURS, PUBLIC)]
+            states = [(one, *_states(session, one)) for one in self.owned]
+        self.addresses: list[str] = []
+        for one, runs, receiver in states:
+            wish = Wish(one.run, knobs={"ep_overlap": True}, title=f"{one.slug} tries overlap")
+            planned = plan_experiment(self.teams.engine, unlimited, wish, f"{one.slug}-lead")
+            params = one.params() | {"experiment_id": str(planned)}
+            self.addresses += [self._address(path, params) for path in self._pages()]
+            self.addresses += [f"/runs/{run}" for run in runs]
+            self.addresses.append(f"/runs/{one.run}/experiments/new?field=ep_overlap&value=true")
+            self.addresses.append(f"/settings/projects/{one.slug}/notifications/{receiver}")
+
+    def _pages(self) -> list[str]:
+        return [
+            route.path
+            for route in self.table.routes
+            if route.method == "GET"
+            and not route.path.startswith(("/api/", "/badges/"))
+            and not route.path.endswith(_SAME_PAGE)
+            and route.rule.needs is not Open.ALWAYS
+        ]
+
+    def _address(self, path: str, params: dict[str, str]) -> str:
+        return path.format(**params | {"name": "vega.js"})
+
+    def read(self, who: str) -> dict[str, Reader]:
+        """Every page that the caller may read, by its address."""
+        client, read = self.teams.client(who), {}
+        for address in dict.fromkeys(self.addresses):
+            answer = client.get(address, headers=PAGE)
+            assert answer.status_code < 500, f"{address}: {answer.text[:300]}"
+            if answer.status_code == 200 and answer.headers["Content-Type"].startswith("text/html"):
+                read[address] = Reader(address)
+                read[address].feed(answer.text)
+        return read
+
+    def regressions(self, project: int | None) -> set[int]:
+        """Of a project, or all, that are to be triaged: those that the list shows."""
+        of_it = select(col(RegressionRow.id)).where(col(RegressionRow.state).in_(("open", "acknowledged")))
+        with read_session(self.teams.engine) as session:
+            wanted = of_it if project is None else of_it.where(col(RegressionRow.project_id) == project)
+            return set(session.execute(wanted).scalars())
+
+    def knock(self, who: str) -> TestClient:
+        teams = self.teams
+        gate = Teams(self._gate, teams.ours, teams.theirs, teams.public, teams.users, teams.tokens, teams.engine)
+        return gate.client(who)
+
+
+def _states(session: Session, owned: Belongings) -> tuple[list[int], int]:
+    """Runs and a receiver in such states that their pages offer what undoes these: release, unpin, go on, try again."""
+    project = session.get_one(RunRow, owned.run).project_id
+    of_stack = select(RunRow).where(col(RunRow.project_id) == project, col(RunRow.stack_key) == owned.stack)
+    runs = session.execute(of_stack.order_by(col(RunRow.id))).scalars().all()
+    runs[3].definition_version, runs[3].definitions = 1, {}
+    runs[3].recompute_failed, runs[3].recompute_error = DEFINITION_VERSION, "its log is gone"
+    receiver = ReceiverRow(
+        project_id=project, kind="slack", name=f"{owned.slug}-paused", enabled=False, secret="",
+        target=f"https://{owned.slug}.example/slack", created_by=f"{owned.slug}-lead",
+    )  # fmt: skip
+    session.add(receiver)
+    session.flush()
+    return [run.id or 0 for run in runs[:2]], receiver.id or 0
+
+
+@pytest.fixture
+def town(settings: Settings) -> Iterator[Town]:
+    town = Town(settings)
+    yield town
+    town.teams.app.state.engine.dispose()
+
+
+def test_what_a_page_offers_is_allowed_and_whoever_may_is_offered_it(town: Town) -> None:
+    wrong: list[str] = []
+    for who in CALLERS:
+        pages, gate = town.read(who), town.knock(who)
+        answers: dict[Offer, int] = {}
+        offered: set[str] = set()
+        for address, page in pages.items():
+            for offer in page.offers:
+                found = town.table.find(*offer)
+                if found is None or found.route.rule.needs in (Open.ALWAYS, Open.ANYONE):
+                    continue
+                offered.add(found.route.key)
+                if found.route.rule.needs is Action.READ:
+                    continue
+                if offer not in answers:
+                    answers[offer] = gate.request(offer.method, offer.path).status_code
+                if answers[offer] != 200:
+                    wrong.append(f"{address} offers {who} {offer.method} {offer.path}: {answers[offer]}")
+        assert len(pages) > 20, who
+        may = OFFERED_TO.get(who, set())
+        missing = {
+            route.key
+            for route in town.table.routes
+            if route.method == "POST" and not route.path.startswith("/api/") and route.rule.needs in may
+        }
+        wrong += [f"No page offers {who} {key}" for key in sorted(missing - offered)]
+        selectable = set().union(*(page.selectable for page in pages.values()))
+        mine = town.regressions(None if who == "administrator" else town.teams.ours if who in OFFERED_TO else 0)
+        if selectable != mine:
+            wrong.append(f"{who} may select the regressions {selectable}, not {mine}")
+    assert not wrong, "\n".join(wrong)
