@@ -1,17 +1,20 @@
 """What each client command does with its options: settings read, service opened, exit code chosen."""
 
 import argparse
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
-from app.client import doctor, report, run_list, token
+from app.client import doctor, project_tokens, report, run_list, token
 from app.client.errors import Refused, Unreachable, UsageError
 from app.client.exit_codes import FINE, SERVICE, USAGE
-from app.client.plain import one_line
+from app.client.login import logged_in
+from app.client.plain import one_line, out
 from app.client.service import Service
 from app.client.settings import ClientSettings, read_settings
 from app.client.spool import spool_folder, waiting
@@ -23,6 +26,16 @@ from app.errors import ThreewallsError
 def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> int:
     """One command of the client; its exit code."""
     env = os.environ if env is None else env
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our characters loses none of the verdict
+    try:
+        return _run(options, env)
+    except Exception as error:  # Python's own exit code would be 1, and that is a regression
+        _say(f"the client itself went wrong ({type(error).__name__}: {one_line(str(error))}).")
+        return SERVICE
+
+
+def _run(options: argparse.Namespace, env: Mapping[str, str]) -> int:
     try:
         settings = read_settings(env, url=options.url, project=options.project, retries=max(0, options.retries))
         return _COMMANDS[options.command](options, settings, env)
@@ -35,8 +48,6 @@ def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> in
     except ThreewallsError as error:
         _say(error.detail)
         return SERVICE
-    except BrokenPipeError:
-        return FINE
 
 
 def _sync(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
@@ -45,25 +56,27 @@ def _sync(options: argparse.Namespace, settings: ClientSettings, env: Mapping[st
     if options.list:
         return _listed(options, uploads, strange)
     if not uploads and not strange:
-        _out(options, {"sent": [], "waiting": 0, "failed": []}, f"nothing waits in {folder}")
+        _out(options, {"sent": [], "waiting": 0, "failed": [], "elsewhere": {}}, f"nothing waits in {folder}")
         return FINE
     with Service(settings, told=_say) as service:
         try:
-            done = sync(service, folder, everything=options.all, told=(lambda _: None) if options.json else _print)
+            done = sync(service, folder, everything=options.all, told=(lambda _: None) if options.json else out)
         except Unreachable as error:
             _say(f"{error.detail} What was not sent stays in {folder}.")
             return SERVICE
     left, _ = waiting(folder)
     if options.json:
         runs = [{"id": one.id, "url": one.url, "created": one.created} for one in done.sent]
-        _print(json.dumps({"sent": runs, "waiting": len(left), "failed": done.failed}))
+        document = {"sent": runs, "waiting": len(left), "failed": done.failed, "elsewhere": done.elsewhere}
+        out(json.dumps(document))
     for failed in done.failed:
         _say(failed)
     for url, count in done.elsewhere.items():
-        _say(f"{count} for {one_line(url)} left alone: state it with --url, or send them here with --all.")
+        waits = "1 upload waits" if count == 1 else f"{count} uploads wait"
+        _say(f"{waits} for {one_line(url)}: state that address with --url, or send here what is there with --all.")
     if done.busy:
         _say(f"{done.busy} are being sent by another sync.")
-    return SERVICE if done.failed else FINE
+    return SERVICE if done.failed or done.elsewhere else FINE
 
 
 def _listed(options: argparse.Namespace, uploads: list[Any], strange: list[str]) -> int:
@@ -101,10 +114,32 @@ def _runs(options: argparse.Namespace, settings: ClientSettings, _: Mapping[str,
     return FINE
 
 
-def _token(options: argparse.Namespace, settings: ClientSettings, _: Mapping[str, str]) -> int:
+def _token(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
+    if options.of_project:
+        return _tokens(options, settings, env)
     with Service(settings, told=_say) as service:
         found = token.own(service)
     _out(options, found, "\n".join(token.as_text(found)))
+    return FINE
+
+
+def _tokens(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
+    """Of a project, by a person."""
+    page = project_tokens.tokens_address(settings, "/settings")
+    if options.of_project == "create" and options.expires:
+        project_tokens.ends(options.expires, datetime.now(UTC))  # before anybody is asked for a password
+    with logged_in(settings, options.user, env, page, _say) as service:
+        match options.of_project:
+            case "list":
+                found = project_tokens.list_tokens(service)
+                _out(options, {"items": found}, "\n".join(map(project_tokens.as_line, found)) or "no tokens yet")
+            case "create":
+                made = project_tokens.create_token(service, options)
+                _say(f"{project_tokens.as_line(made)}. Nobody can see the token again.")
+                _out(options, made, made["token"])  # alone, so that $(...) takes it
+            case "revoke":
+                revoked = project_tokens.revoke_token(service, options.which)
+                _out(options, revoked, f"revoked: {project_tokens.as_line(revoked)}")
     return FINE
 
 
@@ -113,11 +148,7 @@ def _upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[
 
 
 def _out(options: argparse.Namespace, document: Mapping[str, Any], text: str) -> None:
-    _print(json.dumps(document) if options.json else text)
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)
+    out(json.dumps(document) if options.json else text)
 
 
 def _say(text: str) -> None:

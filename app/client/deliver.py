@@ -83,9 +83,9 @@ def close(service: Service, run_id: int, name: str) -> None:
     _append(service, run_id, name, complete=True)
 
 
-def send_piece(service: Service, run_id: int, name: str, offset: int, text: bytes) -> int:
-    """Returns the offset of what comes next."""
-    return int(_append(service, run_id, name, offset=offset, text=text)["offset"])
+def send_piece(service: Service, run_id: int, name: str, offset: int, text: bytes, *, opens: bool = False) -> int:
+    """Returns the offset of what comes next. `opens`: also a run that was closed, as far as the token may."""
+    return int(_append(service, run_id, name, offset=offset, text=text, complete=False if opens else None)["offset"])
 
 
 def _begin(service: Service, upload: Upload, advanced: Advanced, *, is_whole: bool) -> Delivered:
@@ -112,11 +112,13 @@ def _begin(service: Service, upload: Upload, advanced: Advanced, *, is_whole: bo
 
 
 def _append(
-    service: Service, run_id: int, name: str, *, offset: int = 0, text: bytes = b"", complete: bool = False
+    service: Service, run_id: int, name: str, *, offset: int = 0, text: bytes = b"", complete: bool | None = None
 ) -> Mapping[str, Any]:
-    params: dict[str, str | int] = {"name": plain_name(name), "offset": offset}
-    if complete:
-        params = {"name": plain_name(name), "complete": "true"}
+    params: dict[str, str | int] = {"name": plain_name(name)}
+    if not complete:
+        params["offset"] = offset
+    if complete is not None:
+        params["complete"] = "true" if complete else "false"
     body = _gzipped(text) if text else b""
     headers = {"Content-Type": "application/octet-stream"}
     answer: Mapping[str, Any] = service.post(

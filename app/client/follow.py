@@ -49,6 +49,7 @@ class Follower:
     _upload: Upload | None = None
     _tail: Tail = field(init=False)
     _end_of_last: bytes = b""
+    _goes_on: bool = False
     _away_since: float | None = None
     _heard: float = 0.0
 
@@ -103,10 +104,17 @@ class Follower:
         piece = self._tail.read(PIECE_BYTES)
         if not piece:
             return False
-        self._tail.offset = max(
-            self._tail.offset + len(piece),
-            send_piece(self.quick, self.run.id, self._tail.name, self._tail.offset, piece),
-        )
+        try:
+            # An earlier call may have closed it.
+            now_at = send_piece(
+                self.quick, self.run.id, self._tail.name, self._tail.offset, piece, opens=self._goes_on
+            )  # fmt: skip
+        except Refused as error:
+            if error.status == 403 and self._goes_on:
+                raise self._closed(error) from None
+            raise
+        self._goes_on = False
+        self._tail.offset = max(self._tail.offset + len(piece), now_at)
         self._note(piece)
         return True
 
@@ -118,8 +126,17 @@ class Follower:
             self.told(f"run {run.id} is of an earlier file {self.path}; this one becomes a run of its own.")
             self._upload = replace(self._known_upload(), key=made_key(self.meta, self.job_key, time.time_ns()))
             run, at = open_run(self.quick, self._upload), 0
-        self.run, self._tail.offset = run, at
+        self.run, self._tail.offset, self._goes_on = run, at, not run.created
         self.told(f"run {run.id}: {run.url}" + (f" (going on at byte {at:,})" if at else ""))
+
+    def _closed(self, error: Refused) -> Refused:
+        run = self.run.id if self.run else 0
+        return Refused(
+            403,
+            f"{error.detail}\nrun {run} was begun for this file and closed since (at Ctrl-C, SIGTERM or its end), and "
+            "this token may not go on with it. The file holds everything: give the command another --key, with any new "
+            "word, and all of it becomes a run of its own.",
+        )
 
     def _is_of_this_file(self, run_id: int, at: int) -> bool:
         with self.path.open("rb") as file:

@@ -22,13 +22,14 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add_post_options(report)
     _add_wait(report)
     _add_runs(commands)
-    token = commands.add_parser("token", help="what the token in THREEWALLS_TOKEN is for, and until when")
+    token = commands.add_parser("token", help="what the token in THREEWALLS_TOKEN is for; or tokens of a project")
     doctor = commands.add_parser("doctor", help="check service, token, clock, proxies, spool and logs")
     doctor.add_argument("logs", nargs="*", type=Path, metavar="LOG", help="log files that are to be uploaded")
     for command in (sync, report, token, doctor):
         command.add_argument("--json", action="store_true", help="print one JSON document (docs/cli.md)")
     for name in COMMANDS:
         _add_service(commands.choices[name])
+    _add_tokens(token)
     for name in ("upload", "sync", "doctor"):
         commands.choices[name].add_argument(
             "--spool", metavar="DIR", help=f"folder of uploads that wait (default: {SPOOL}, or the user's cache)"
@@ -69,6 +70,28 @@ def _add_upload(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     follow.add_argument("--until-idle", type=_seconds, metavar="SECONDS", help="it ends when nothing came for so long")
     follow.add_argument("--until-text", default="", metavar="TEXT", help="it ends when the log holds this")
     follow.add_argument("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="pause between looks (2)")
+
+
+def _add_tokens(token: argparse.ArgumentParser) -> None:
+    """For people. What stands before the word counts too, so nothing here has a default of its own."""
+    token.set_defaults(user="")
+    commands = token.add_subparsers(dest="of_project", metavar="COMMAND")
+    commands.add_parser("list", help="all tokens of the project, also those that are over")
+    create = commands.add_parser("create", help="make one; its secret is printed once, alone on standard output")
+    create.add_argument("--name", required=True, help="what it is for")
+    create.add_argument("--scope", action="append", choices=("upload", "read", "triage"), help="upload without it")
+    create.add_argument("--expires", default="", metavar="90d|DATE|never", help="in a year without it")
+    revoke = commands.add_parser("revoke", help="from now on it opens nothing")
+    revoke.add_argument("which", metavar="TOKEN", help="its number, as listed, or its name")
+    for command in commands.choices.values():
+        command.add_argument(
+            "--user", default=argparse.SUPPRESS,
+            help="who you are: a maintainer of the project; the password is asked, or read from standard input or "
+            "THREEWALLS_PASSWORD",
+        )  # fmt: skip
+        command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
+        command.add_argument("--url", default=argparse.SUPPRESS, help="address of the service")
+        command.add_argument("--project", default=argparse.SUPPRESS, help=f"project (default: {PROJECT})")
 
 
 def _add_runs(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

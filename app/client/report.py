@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from app.client.errors import UsageError
 from app.client.exit_codes import SERVICE
-from app.client.plain import one_line
+from app.client.plain import one_line, out
 from app.client.post_report import Posted, find_place, post, read_run
 from app.client.service import Service
 from app.client.verdict import as_text, code_of, report_of
@@ -26,11 +26,11 @@ def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]
     found = {number: report_of(service, number, options.wait or 0) for number in numbers}
     for number, one in found.items():
         if options.markdown:
-            print(markdown_of(service, number), end="", flush=True)
+            out(markdown_of(service, number), end="")
         elif options.json:
-            print(json.dumps(one), flush=True)
+            out(json.dumps(one))
         else:
-            print("\n".join([*as_text(one), str(one["run"]["address"])]), flush=True)
+            out("\n".join([*as_text(one), str(one["run"]["address"])]))
     if place is not None:
         # What the forge did not take changes no exit code: that one is the verdict's.
         _say(post(options, place, [read_run(service, number, one) for number, one in found.items()], env), env)
@@ -45,7 +45,7 @@ def _say(posted: Posted, env: Mapping[str, str]) -> None:
         said = one_line(problem)
         print(f"threewalls: not posted: {said}", file=sys.stderr, flush=True)
         if env.get("GITHUB_ACTIONS") == "true":  # shown beside the job
-            print(f"::warning title=Threewalls::{said.replace('%', '%25')}", flush=True)
+            out(f"::warning title=Threewalls::{said.replace('%', '%25')}")
 
 
 def markdown_of(service: Service, run_id: int) -> str:

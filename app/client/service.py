@@ -31,20 +31,25 @@ class Service:
         *,
         told: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], None] = time.sleep,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = settings
         self._told, self._sleep = told, sleep
-        headers = {"User-Agent": f"threewalls/{client_version()}", "Accept": "application/json"}
+        sent = {"User-Agent": f"threewalls/{client_version()}", "Accept": "application/json", **(headers or {})}
         if settings.token:
-            headers["Authorization"] = f"Bearer {settings.token}"
+            sent["Authorization"] = f"Bearer {settings.token}"
         # No redirect is followed: the token is for the address that was stated.
-        self._http = httpx2.Client(base_url=settings.url, headers=headers, timeout=_TIMEOUT, follow_redirects=False)
+        self._http = httpx2.Client(base_url=settings.url, headers=sent, timeout=_TIMEOUT, follow_redirects=False)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._http.close()
+
+    @property
+    def has_cookie(self) -> bool:
+        return len(self._http.cookies.jar) > 0
 
     def get(
         self, path: str, params: Mapping[str, Any] | None = None, *, wait: float = 0, accept: str = ""

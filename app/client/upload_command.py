@@ -24,12 +24,13 @@ from app.client.exit_codes import FINE, SERVICE
 from app.client.follow import Follower, Until
 from app.client.log_bytes import is_compressed
 from app.client.metadata import upload_metadata
-from app.client.plain import one_line
+from app.client.plain import one_line, out
 from app.client.progress import Progress
 from app.client.service import Service
 from app.client.settings import SPOOL, ClientSettings
 from app.client.upload import Upload, read_upload
 from app.client.verdict import as_text, code_of, report_of
+from app.errors import ThreewallsError
 
 SCHEMA = "threewalls.upload/1"
 _STANDARD_INPUT = Path("-")
@@ -162,7 +163,7 @@ def _keep(call: _Call, upload: Upload, why: str) -> int:
     command = f"threewalls sync --spool {where}" if where else "threewalls sync"
     told = f"The upload waits in {folder}. Send it with: {command}"
     if options.json:
-        print(json.dumps({"schema": SCHEMA, "spooled": str(folder), "exit_code": _kept_code(options)}), flush=True)
+        out(json.dumps({"schema": SCHEMA, "spooled": str(folder), "exit_code": _kept_code(options)}))
     _say(f"{why} {told}".strip())
     return _kept_code(options)
 
@@ -176,17 +177,23 @@ def _done(call: _Call, service: Service, run: Delivered) -> int:
     options = call.options
     if not options.json:
         was_there = "" if run.created else " (was there already)"
-        print(f"run {run.id}: {run.url}{was_there}", flush=True)
+        out(f"run {run.id}: {run.url}{was_there}")
     for warning in run.warnings:
         _say(f"note: {one_line(warning)}")
-    report = report_of(service, run.id, options.wait) if options.wait is not None else None
-    code = FINE if report is None else code_of(report)
+    report, code = None, FINE
+    if options.wait is not None:
+        try:
+            report = report_of(service, run.id, options.wait)
+            code = code_of(report)
+        except ThreewallsError as error:  # it was uploaded all the same, and its number is not to be lost
+            _say(f"no verdict came: {one_line(error.detail)}")
+            code = SERVICE
     if options.json:
         document: dict[str, Any] = {"schema": SCHEMA, "id": run.id, "url": run.url, "created": run.created}
         document |= {"warnings": run.warnings, "spooled": None, "report": report, "exit_code": code}
-        print(json.dumps(document), flush=True)
+        out(json.dumps(document))
     elif report is not None:
-        print("\n".join(as_text(report)), flush=True)
+        out("\n".join(as_text(report)))
         if report.get("status") == "pending":
             _say(f"no verdict after {options.wait:g} s. Ask again: threewalls report {run.id} --wait")
     _remind(options, call.env)

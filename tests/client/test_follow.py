@@ -23,10 +23,10 @@ from tests.training_logs import training_log
 LINES = training_log(iterations=60).splitlines(keepends=True)
 
 
-def following(server: Running, log: Path, project: str, *words: str) -> subprocess.Popen[str]:
+def following(server: Running, log: Path, project: str, *words: str, **env: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "app.cli", "upload", str(log), "--follow", "--interval", "0.05", "--no-ci"]
     return subprocess.Popen(
-        [*command, "--project", project, *words], env=job_environment(server.address, log.parent),
+        [*command, "--project", project, *words], env=job_environment(server.address, log.parent, **env),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ from app.client.settings import ClientSettings
 from app.client.sync import sync
 from app.client.upload import Upload, read_upload
 from tests.client.answering import Answer, answering
+from tests.client.commands import threewalls
 
 URL = "http://service.example.org"
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=30).filter(
@@ -129,6 +130,17 @@ def test_only_what_is_for_this_service_is_sent_to_it(tmp_path: Path) -> None:
         done = sync(service, kept, everything=True, told=lambda _: None)
         assert [run.id for run in done.sent] == [7]
     assert list(kept.iterdir()) == []
+
+
+def test_what_waits_for_another_address_is_named_and_no_success(tmp_path: Path) -> None:
+    kept = tmp_path / "spool"
+    for number in range(2):
+        spool.put(kept, make_upload(tmp_path / "a", name=str(number)), URL)
+    with answering(run_answer(7)) as house:
+        done = threewalls(house.url, tmp_path, "sync", "--spool", str(kept), "--json")
+        assert (done.code, done.document["elsewhere"], house.asked) == (3, {URL: 2}, [])
+        assert f"2 uploads wait for {URL}: state that address with --url" in done.err
+        assert threewalls(house.url, tmp_path, "sync", "--spool", str(kept), "--all").code == 0
 
 
 def test_what_is_refused_stays_and_the_rest_is_sent(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """What is read from the command line, and what is printed."""
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,8 @@ from app.client.token import as_text as token_text
 from app.client.upload import made_key
 from app.client.verdict import as_text, code_of
 from app.domain.report.exit_codes import FAILED, FINE
+from tests.client.answering import Answer, answering
+from tests.client.commands import job_environment
 
 TWO_MB = 2_000_000
 
@@ -104,6 +109,31 @@ def test_a_key_is_that_of_content_and_job() -> None:
     assert key == made_key({"a": 1}, "job 1", ("log", "x", "ff"))
     assert len({key, made_key({"a": 2}, "job 1"), made_key({"a": 1}, "job 2", ("log", "x", "ff"))}) == 3
     assert len(key) <= 255
+
+
+REPORT = {
+    "run": {"id": "9", "address": "http://a/runs/9"}, "status": "judged", "headline": "regression \u2212 9 %",
+    "baseline": "12 runs", "exit_code": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pipe", "code"),
+    [
+        ("threewalls report 9", 1),
+        ("threewalls report 9 | true", 1),  # a reader that is gone takes the verdict from nobody
+        ("PYTHONIOENCODING=cp1252 threewalls report 9", 1),
+        ("threewalls report 9 > /dev/full", 3),
+        ("threewalls runs", 3),  # what answers is no list of runs
+    ],
+)
+def test_only_a_verdict_of_regression_is_exit_code_1(pipe: str, code: int, tmp_path: Path) -> None:
+    with answering(Answer(200, REPORT)) as house:
+        line = f'set -o pipefail; threewalls() {{ {sys.executable} -m app.cli "$@"; }}; {pipe}'
+        env = job_environment(house.url, tmp_path)
+        done = subprocess.run(["bash", "-c", line], env=env, capture_output=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

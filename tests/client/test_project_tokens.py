@@ -1,0 +1,158 @@
+"""`threewalls token list|create|revoke` against a service with log-ins, and the job that its token is for."""
+
+import json
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from app.client.errors import UsageError
+from app.client.project_tokens import ends
+from app.domain.access.roles import Role
+from app.settings import Settings
+from app.storage import users
+from app.storage.database import make_engine, migrate, transaction
+from tests.builders import make_project
+from tests.client.commands import Done, threewalls
+from tests.client.test_follow import LINES, following
+from tests.embedded.processes import Running, running, wait_for
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+WORD = "correct horse battery"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service with log-ins: mara maintains the project moe."""
+    data = tmp_path_factory.mktemp("guarded")
+    settings = Settings(data_dir=data)
+    migrate(settings)
+    engine = make_engine(settings)
+    with transaction(engine) as session:
+        users.create_user(session, "root", by="test", password=WORD, administrator=True)
+        mara = users.create_user(session, "mara", by="test", password=WORD)
+        project = make_project(session, "moe").id or 0
+        users.set_role(session, project_id=project, user_id=mara.id, role=Role.MAINTAINER, by="test")
+    engine.dispose()
+    with running("serve", data) as house:
+        yield house
+
+
+def tokens(server: Running, folder: Path, *words: str, word: str = WORD, **env: str) -> Done:
+    env = {"THREEWALLS_PASSWORD": word, **env}
+    return threewalls(server.address, folder, "token", *words, "--project", "moe", "--user", "mara", **env)
+
+
+def sessions(server: Running) -> int:
+    """How many mara has, besides the one that asks."""
+    origin = {"Sec-Fetch-Site": "none"}
+    with httpx2.Client(base_url=server.address, headers=origin, timeout=60) as client:
+        client.post("/login", data={"name": "mara", "password": WORD})
+        items: list[object] = client.get("/api/v1/account/sessions").json()["items"]
+        client.post("/logout")
+    return len(items) - 1
+
+
+def test_a_token_is_made_used_listed_and_revoked_and_nobody_stays_logged_in(guarded: Running, tmp_path: Path) -> None:
+    made = tokens(guarded, tmp_path, "create", "--name", "ci", "--scope", "upload", "--expires", "90d")
+    assert made.code == 0, made.err
+    secret = made.out.strip()
+    assert secret.startswith("tw_")
+    assert len(made.out.split()) == 1
+    assert secret not in made.err
+    assert "in force" in made.err
+
+    own = threewalls(guarded.address, tmp_path, "token", "--json", THREEWALLS_TOKEN=secret).document
+    assert (own["project"], own["scopes"]) == ("moe", ["upload"])
+    # Beside it a job's token makes no other one: it is not even sent.
+    listed = tokens(guarded, tmp_path, "list", "--json", THREEWALLS_TOKEN=secret)
+    assert [one["name"] for one in listed.document["items"]] == ["ci"]
+    assert secret not in listed.out
+
+    log = tmp_path / "train.log"
+    log.write_bytes(b"".join(LINES))
+    uploaded = threewalls(
+        guarded.address, tmp_path, "upload", str(log), "--wait", "--json", "--no-ci", THREEWALLS_TOKEN=secret
+    )
+    assert (uploaded.code, uploaded.document["report"]["run"]["project"]) == (4, "moe"), uploaded.err
+
+    assert "revoked" in tokens(guarded, tmp_path, "revoke", "ci").out
+    assert threewalls(guarded.address, tmp_path, "token", THREEWALLS_TOKEN=secret).code == 3
+    assert tokens(guarded, tmp_path, "revoke", "ci").code == 2
+    assert tokens(guarded, tmp_path, "revoke", "4711").code == 3
+    assert sessions(guarded) == 0  # also after what was refused
+
+
+def test_what_is_wrong_is_told_and_no_secret_printed(guarded: Running, tmp_path: Path) -> None:
+    wrong = tokens(guarded, tmp_path, "create", "--name", "ci", word="a guess")
+    assert (wrong.code, wrong.out) == (3, "")
+    assert f"{guarded.address}/settings/projects/moe/tokens" in wrong.err
+    assert "a guess" not in wrong.err
+    nobody = threewalls(guarded.address, tmp_path, "token", "list", "--project", "moe")
+    assert (nobody.code, "--user" in nobody.err) == (2, True)
+    assert tokens(guarded, tmp_path, "create", "--name", "ci", "--expires", "soon").code == 2
+    assert threewalls(guarded.address, tmp_path, "token", "list").code == 2
+
+
+def test_without_log_ins_nobody_is_asked(server: Running, tmp_path: Path) -> None:
+    httpx2.post(f"{server.address}/api/v1/projects", json={"project": "open-tokens"}, timeout=60)
+    words = ("--project", "open-tokens")
+    made = threewalls(
+        server.address, tmp_path, "token", "create", "--name", "ci", "--expires", "never", "--json", *words
+    )
+    assert made.code == 0, made.err
+    assert (made.document["expires_at"], made.document["scopes"]) == (None, ["upload"])
+    assert "does not expire" in threewalls(server.address, tmp_path, "token", "list", *words).out
+
+
+def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Running, tmp_path: Path) -> None:
+    secret = tokens(guarded, tmp_path, "create", "--name", "follower").out.strip()
+    reader = tokens(guarded, tmp_path, "create", "--name", "reader", "--scope", "read").out.strip()
+    log = tmp_path / "train.log"
+    log.write_bytes(b"".join(LINES[:20]))
+
+    def held() -> list[tuple[str, int]]:
+        headers = {"Authorization": f"Bearer {reader}"}
+        params = {"q": "follow-again"}
+        runs = httpx2.get(f"{guarded.address}/api/v1/runs", params=params, headers=headers, timeout=60).json()["items"]
+        found = [
+            httpx2.get(f"{guarded.address}/api/v1/runs/{run['id']}", headers=headers, timeout=60).json() for run in runs
+        ]
+        return [(run["reception"], sum(file["size_bytes"] for file in run["files"])) for run in found]
+
+    words = ("--name", "follow-again")
+    first = following(guarded, log, "moe", *words, THREEWALLS_TOKEN=secret)
+    wait_for(lambda: held() == [("receiving", log.stat().st_size)], "what is there")
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    assert held() == [("complete", log.stat().st_size)]
+    with log.open("ab") as job:
+        job.write(b"".join(LINES[20:]))
+    second = following(guarded, log, "moe", *words, THREEWALLS_TOKEN=secret)
+    wait_for(lambda: held() == [("receiving", log.stat().st_size)], "the run to go on")
+    second.send_signal(signal.SIGTERM)
+    second.communicate(timeout=60)
+    assert second.returncode == 0
+    assert held() == [("complete", log.stat().st_size)]
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [("never", None), ("90d", "2027-01-30T00:00:00+00:00"), ("2027-03-31", "2027-03-31T00:00:00+00:00")],
+)
+def test_when_a_token_ends(text: str, end: str | None) -> None:
+    assert ends(text, NOW) == end
+
+
+@pytest.mark.parametrize("text", ["", "90", "2027-13-01", "tomorrow"])
+def test_what_is_no_end(text: str) -> None:
+    with pytest.raises(UsageError, match="--expires"):
+        ends(text, NOW)
+
+
+def test_the_secret_is_in_the_document_too(guarded: Running, tmp_path: Path) -> None:
+    made = tokens(guarded, tmp_path, "create", "--name", "as-json", "--json")
+    assert json.loads(made.out)["token"].startswith("tw_")
