@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from app.analysis.exit_codes import FINE, UNREADABLE, USAGE
 from app.analysis.options import add_commands, with_candidate
 from app.analysis.usage_error import UsageError
 from app.client import options as client
+from app.client.streams import lasting, surprise
 from app.errors import InvalidMetadata, ThreewallsError
 
 if TYPE_CHECKING:  # what a command needs is imported by the command
@@ -33,21 +35,34 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code: 2 for a wrong command line or setting, 3 for what cannot be done."""
-    words = client.with_wait(with_candidate(sys.argv[1:] if arguments is None else arguments))
-    options = make_parser().parse_args(words)
-    try:
-        return _of_client(options) if options.command in client.COMMANDS else _of_server(options)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("app", "workers"):
-            raise
+    with lasting() as written:
+        words = client.with_wait(with_candidate(sys.argv[1:] if arguments is None else arguments))
+        options = make_parser().parse_args(words)
+        try:
+            code = _of_client(options) if options.command in client.COMMANDS else _of_server(options)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except Exception as error:  # Python's own code for it would be 1: a regression
+            code = _unforeseen(options.command, error)
+        sys.stdout.flush()
+        if written.lost_because:
+            print(f"threewalls: the output could not be written: {written.lost_because}.", file=sys.stderr)
+            return code or UNREADABLE
+        return code
+
+
+def _unforeseen(command: str, error: Exception) -> int:
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in ("app", "workers"):
         print(
-            f"threewalls: `{options.command}` needs the package {error.name}, which is not installed. The commands of "
-            f"the client ({', '.join(client.COMMANDS)}) do without; for all: pip install 'threewalls[server]'",
+            f"threewalls: `{command}` needs the package {error.name}, which is not installed. The commands of the "
+            f"client ({', '.join(client.COMMANDS)}) do without; for all: pip install 'path/to/threewalls[server]'",
             file=sys.stderr,
         )
         return USAGE
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    if command not in client.COMMANDS:  # whoever runs a service reads tracebacks
+        traceback.print_exception(error)
+    print(f"threewalls: {surprise(error)}", file=sys.stderr)
+    return UNREADABLE
 
 
 def _of_client(options: argparse.Namespace) -> int:
@@ -65,6 +80,10 @@ def _of_server(options: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"threewalls: a setting is not valid\n{error}", file=sys.stderr)
         return USAGE
+    if settings.embedded and hasattr(options, "data"):
+        from app.embedded.data_folder import only_the_owner_reads
+
+        only_the_owner_reads()
     try:
         return _COMMANDS[options.command](options, settings) or FINE
     except ThreewallsError as error:

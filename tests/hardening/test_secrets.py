@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from sqlalchemy import text
+from sqlalchemy import select, text
 from starlette.testclient import TestClient
 
 from app.domain.access.secrets import new_session_id, new_token
 from app.main import create_app
 from app.settings import Settings
 from app.storage import users
-from app.storage.database import transaction
+from app.storage.database import read_session, transaction
+from app.storage.tables import ProjectRow
 from app.web.access.cookie import NAME
 from app.web.logging import configure_logging
 from tests.access.people import SAME_ORIGIN
@@ -32,6 +33,7 @@ STATED = {
     "log_level": "debug",
 }
 PAGE = {"Accept": "text/html"}
+CHAT = "https://hooks.slack.com/services/T000/B000/as-good-as-a-password"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,14 @@ class Talkative:
 
     app: FastAPI
     said: io.StringIO
+
+
+@dataclass(frozen=True)
+class Used:
+    """`proofs` are shown to the service, which checks them; `own` it uses itself, so it must be able to read them."""
+
+    proofs: tuple[str, ...]
+    own: tuple[str, ...]
 
 
 @pytest.fixture(params=["json", "console"])
@@ -61,8 +71,8 @@ def talkative(
     configure_logging(settings)
 
 
-def use_secrets(app: FastAPI) -> list[str]:
-    """A log-in, a wrong one, a change of password, tokens right and wrong, a defect. All secrets of it."""
+def use_secrets(app: FastAPI) -> Used:
+    """A log-in, a wrong one, a change of password, tokens right and wrong, receivers, badges, a defect."""
     with transaction(app.state.engine) as session:
         users.create_user(session, "ada", by="test", password=PASSWORD, administrator=True)
     browser = TestClient(app, headers=SAME_ORIGIN, raise_server_exceptions=False, follow_redirects=False)
@@ -74,36 +84,50 @@ def use_secrets(app: FastAPI) -> list[str]:
     assert browser.post("/settings/projects", data={"slug": "ours"}).status_code == 303
     made = browser.post("/api/v1/projects/ours/tokens", json={"name": "ci", "scopes": ["read", "upload"]})
     token = made.json()["token"]
+    own = [CHAT]
+    for kind, target in (("webhook", "https://ci.example/hook"), ("slack", CHAT)):
+        sent = {"name": kind, "kind": kind, "target": target}
+        made = browser.post("/api/v1/projects/ours/receivers", json=sent)
+        assert made.status_code == 201, made.text
+        own += [secret for secret in [made.json()["secret"]] if secret]
+        browser.post(f"/api/v1/projects/ours/receivers/{made.json()['id']}/test", json={})
+        browser.get(f"/settings/projects/ours/notifications/{made.json()['id']}", headers=PAGE)
+    with read_session(app.state.engine) as session:
+        own.append(session.execute(select(ProjectRow.badge_secret)).scalar_one())  # type: ignore[call-overload]
     form = {"old": PASSWORD, "new": OTHER, "again": OTHER}
     assert browser.post("/account/password", data=form).status_code == 303
     unknown, cookie = new_token(), new_session_id()
-    for sent in (token, unknown, "tw_x"):
-        job = TestClient(app, headers={"Authorization": f"Bearer {sent}"}, raise_server_exceptions=False)
+    for shown in (token, unknown, "tw_x"):
+        job = TestClient(app, headers={"Authorization": f"Bearer {shown}"}, raise_server_exceptions=False)
         job.get("/api/v1/runs")
         job.post("/api/v1/runs", files={"log": b"x"})
     assert browser.get("/healthz/broken").status_code == 500
     TestClient(app, cookies={NAME: cookie}).get("/runs", headers=PAGE)
     TestClient(app, headers={"Authorization": f"Bearer {STATED['metrics_token']}"}).get("/metrics")
-    secrets = [PASSWORD, OTHER, token, unknown, first, browser.cookies[NAME], cookie, "tw_in_a_variable"]
-    return [*secrets, STATED["s3_secret_access_key"], STATED["metrics_token"]]
+    proofs = (PASSWORD, OTHER, token, unknown, first, browser.cookies[NAME], cookie, "tw_in_a_variable")
+    return Used((*proofs, STATED["s3_secret_access_key"], STATED["metrics_token"]), tuple(own))
 
 
 def test_no_secret_is_logged(talkative: Talkative) -> None:
-    secrets = use_secrets(talkative.app)
+    used = use_secrets(talkative.app)
     output = talkative.said.getvalue()
     assert "a defect with secrets in its variables" in output
     assert "login_refused" in output
-    assert not [secret for secret in secrets if secret in output]
+    assert not [secret for secret in (*used.proofs, *used.own) if secret in output]
 
 
-def test_no_secret_lies_in_the_data(settings: Settings) -> None:
+def test_no_secret_lies_in_the_data_that_the_service_only_checks(settings: Settings) -> None:
+    """What it signs and sends with lies there, in the database and nowhere else: whoever has a copy renews it."""
     app = create_app(settings.model_copy(update=STATED))
     app.add_api_route("/healthz/broken", lambda: 1 / 0)
-    secrets = use_secrets(app)
+    used = use_secrets(app)
     app.state.engine.dispose()
-    kept = [path.read_bytes() for path in Path(settings.data_dir).rglob("*") if path.is_file()]
-    assert sum(map(len, kept)) > 100_000
-    assert not [secret for secret in secrets for data in kept if secret.encode() in data]
+    kept = {path.name: path.read_bytes() for path in Path(settings.data_dir).rglob("*") if path.is_file()}
+    assert sum(map(len, kept.values())) > 100_000
+    assert not [secret for secret in used.proofs for data in kept.values() if secret.encode() in data]
+    assert len(used.own) == 3
+    for secret in used.own:
+        assert {name.partition("-")[0] for name, data in kept.items() if secret.encode() in data} == {"threewalls.db"}
 
 
 def test_an_error_of_the_database_tells_no_values(app: FastAPI) -> None:
