@@ -1,8 +1,5 @@
 """Text of others on a terminal: names and messages must not move its cursor."""
 
-import os
-import sys
-
 _KEPT = "\n\t"
 
 
@@ -16,10 +13,5 @@ def one_line(text: str) -> str:
 
 
 def out(text: str, end: str = "\n") -> None:
-    """A result, on standard output. Whoever reads it may stop early: the exit code says the verdict all the same."""
-    try:
-        print(text, end=end, flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python tries again at its end
-        if not isinstance(error, BrokenPipeError):
-            raise
+    """A result, on standard output at once. What becomes of it there is the matter of `streams.py`."""
+    print(text, end=end, flush=True)
