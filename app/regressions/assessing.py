@@ -56,7 +56,10 @@ class Assessor:
         assessment = conclude(candidates[-1], reruns, choice, prior=prior, looks=len(names))
         if choice.comparability is None:
             assessment = self._without_baseline(assessment, candidate, candidates, prior)
-        figures = self._elsewhere | {run.facts.run: run.metrics for run in (*before, *candidate.runs)}
+        compared = {*names, *(run.run for run in baseline)}
+        figures = self._elsewhere | {
+            run.facts.run: run.metrics for run in (*before, *candidate.runs) if run.facts.run in compared
+        }
         document = verdict_document(assessment, names, figures, candidates[-1].definition_version)
         return replace(document, more_left_out=more, quarantined=candidate.newest.quarantine)
 

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlmodel import Session, col
 
 from app.domain.matching import BaselineRules, RunFacts, RunRecord, compare_contracts
@@ -14,12 +15,29 @@ from app.regressions.stack import LOOK_BACK, Candidate, Place
 from app.storage.pass_reading import PassReading
 from app.storage.run_records import aware
 from app.storage.stack_runs import COMPARED, StackRun, facts_of, stack_runs
-from app.storage.tables import RunRow
+from app.storage.tables import RunFileRow, RunRow
 
 MOST_RUNS = 1000
 """The newest earlier runs of the project that are looked at."""
 MOST_CONFIGURATIONS = 60
 """Whose contracts are compared: those that have most in common with the run, as far as columns tell."""
+
+
+# Made once: putting it together takes as long as running it, and every pass asks.
+_WITHOUT_BASELINE: Select[Any] = (
+    select(RunRow.stack_key, RunRow.id, RunRow.ordered_at)  # type: ignore[call-overload]
+    .where(
+        col(RunRow.project_id) == bindparam("project"),
+        col(RunRow.stack_key) != bindparam("stack"),
+        col(RunRow.verdict) == "no_baseline",
+        or_(
+            col(RunRow.ordered_at) > bindparam("at"),
+            and_(col(RunRow.ordered_at) == bindparam("at"), col(RunRow.id) > bindparam("first")),
+        ),
+    )
+    .order_by(col(RunRow.ordered_at), col(RunRow.id))
+    .limit(MOST_RUNS)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +63,8 @@ def newest_of_each(
         .where(
             col(RunRow.project_id) == project_id,
             col(RunRow.status) == "ready",
+            # One that was begun, and of which never a byte came, is nothing to come near to.
+            select(RunFileRow.id).where(col(RunFileRow.run_id) == RunRow.id).exists(),  # type: ignore[call-overload]
             col(RunRow.id).not_in(candidate.ids),
             or_(col(RunRow.ordered_at) < at, and_(col(RunRow.ordered_at) == at, col(RunRow.id) < first)),
         )
@@ -69,15 +89,7 @@ def waiting_for_contrast(session: Session, project_id: int, stack_key: str, sinc
     """
     at, first = since
     later = session.execute(
-        select(col(RunRow.stack_key), col(RunRow.id), col(RunRow.ordered_at))
-        .where(
-            col(RunRow.project_id) == project_id,
-            col(RunRow.stack_key) != stack_key,
-            col(RunRow.verdict) == "no_baseline",
-            or_(col(RunRow.ordered_at) > at, and_(col(RunRow.ordered_at) == at, col(RunRow.id) > first)),
-        )
-        .order_by(col(RunRow.ordered_at), col(RunRow.id))
-        .limit(MOST_RUNS)
+        _WITHOUT_BASELINE, {"project": project_id, "stack": stack_key, "at": at, "first": first}
     ).all()
     firsts: dict[str, tuple[str, datetime]] = {}
     for stack, run_id, place in later:

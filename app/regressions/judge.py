@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 from sqlalchemy import Engine, select
@@ -177,10 +178,10 @@ def _write(session: Session, held: StackClaim, found: Pass, settings: Settings) 
         log.warning("verdicts_dropped", stack_key=held.stack_key, claim=held.number)
         return None
     changed = list(_changed(session, held, found.judged))
-    for run_id, document, because in changed:
-        put_verdict(session, run_id, document, because, is_first=because == FIRST)
+    for run_id, document, stored, because in changed:
+        put_verdict(session, run_id, document, because, is_first=because == FIRST, stored=stored)
     follow_regressions(session, found.stack, found.judged)
-    tell_verdicts(session, held.project_id, held.stack_key, [(run, document) for run, document, _ in changed])
+    tell_verdicts(session, held.project_id, held.stack_key, [(run, document) for run, document, *_ in changed])
     read_again = [run_id for candidate, _ in found.judged for run_id in candidate.ids]
     follow_experiments(session, held.project_id, held.stack_key, read_again)
     log.info(
@@ -195,18 +196,19 @@ def _write(session: Session, held: StackClaim, found: Pass, settings: Settings) 
 
 def _changed(
     session: Session, held: StackClaim, judged: Sequence[Judged]
-) -> Iterator[tuple[int, VerdictDocument, str]]:
-    """Runs whose verdict is another one than the one they have, each with the reason why it was made."""
+) -> Iterator[tuple[int, VerdictDocument, Any, str]]:
+    """Runs whose verdict is another one than the one they have, also as JSON, each with the reason why it was made."""
     # Nobody else judges this stack, so a run without a verdict when it was read still has none.
     stored = stored_documents(session, [run.id for candidate, _ in judged for run in candidate.runs if run.verdict])
     for candidate, document in judged:
-        text = json_column.dumps(to_json(document))
+        made = to_json(document)
+        text = json_column.dumps(made) if stored else ""
         for run_id in candidate.ids:
             known = stored.get(run_id)
             if known is None:
-                yield run_id, document, FIRST
+                yield run_id, document, made, FIRST
             elif json_column.dumps(known[0]) != text or known[1] != VERDICT_VERSION:
-                yield run_id, document, _because(held, known[0].get("candidates", []), document)
+                yield run_id, document, made, _because(held, known[0].get("candidates", []), document)
 
 
 def _because(held: StackClaim, before: Sequence[str], document: VerdictDocument) -> str:

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, select, update
 from sqlmodel import Session, col
 
 from app.domain.alarms import Alarm
@@ -25,6 +26,17 @@ _NEWS = {
     "proposal_made": "regression.recovered",
 }
 """What is told of a change, by its action in the record."""
+
+
+# Made once: putting it together takes longer than running it, and every pass asks.
+_OF_STACK: Select[RegressionMemberRow, RegressionRow] = (
+    select(RegressionMemberRow, RegressionRow)
+    .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+    .where(
+        col(RegressionMemberRow.stack_key) == bindparam("stack"), col(RegressionRow.project_id) == bindparam("project")
+    )
+    .order_by(col(RegressionRow.id), col(RegressionMemberRow.run_id))
+)
 
 
 @dataclass(slots=True)
@@ -168,14 +180,7 @@ class Members:
         self._news.clear()
 
     def _read(self) -> list[Member]:
-        rows = self._session.execute(
-            select(RegressionMemberRow, RegressionRow)
-            .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
-            .where(
-                col(RegressionMemberRow.stack_key) == self._stack_key, col(RegressionRow.project_id) == self._project_id
-            )
-            .order_by(col(RegressionRow.id), col(RegressionMemberRow.run_id))
-        )
+        rows = self._session.execute(_OF_STACK, {"project": self._project_id, "stack": self._stack_key})
         return [Member(row, regression) for row, regression in rows]
 
     def _of_cause(self, alarm: Alarm) -> RegressionRow | None:

@@ -3,18 +3,18 @@
 However long the history is, only the runs to be judged and some hundreds before them are looked at.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlmodel import Session, col
 
 from app.domain.matching import BaselineRules
 from app.storage.decisions import ANY_BRANCH
 from app.storage.judging_tables import PinRow
-from app.storage.stack_runs import StackRun, stack_runs
+from app.storage.stack_runs import StackRun, read_runs, runs_where
 from app.storage.stack_work import StackClaim
 from app.storage.tables import ProjectRow, RunRow
 
@@ -22,6 +22,30 @@ LOOK_BACK = 300
 """The newest earlier runs of the stack that are looked at, and as many of the run's own configuration."""
 LEAST_OF_CONFIGURATION = 40
 """Where fewer than these are among them, so many more of the same configuration are read: it may have rested long."""
+
+# Made once, with the values left open: putting one of them together takes as long as running it.
+_IS_UNJUDGED = and_(col(RunRow.verdict) == "", col(RunRow.reception) != "receiving")
+_IS_LATER = col(RunRow.ordered_at) >= bindparam("first")
+_IS_EARLIER = col(RunRow.ordered_at) < bindparam("first")
+_UNJUDGED = runs_where(_IS_UNJUDGED)
+_FROM = runs_where(_IS_LATER)
+_TO_JUDGE = runs_where(or_(_IS_UNJUDGED, _IS_LATER))
+_BEFORE = runs_where(_IS_EARLIER, newest=LOOK_BACK)
+_LIKE = runs_where(_IS_EARLIER, col(RunRow.config_key) == bindparam("config"), newest=LEAST_OF_CONFIGURATION)
+_PINNED = runs_where(col(RunRow.id).in_(bindparam("pinned", expanding=True)))
+_RULES: Select[Any] = (
+    select(ProjectRow.slug, ProjectRow.baseline_branch, PinRow.run_id)  # type: ignore[call-overload]
+    .join(
+        PinRow,
+        and_(
+            col(PinRow.project_id) == ProjectRow.id,
+            col(PinRow.stack_key) == bindparam("stack"),
+            col(PinRow.unpinned_at).is_(None),
+        ),
+        isouter=True,
+    )
+    .where(col(ProjectRow.id) == bindparam("project"))
+)
 
 Place = tuple[datetime, int]
 
@@ -83,16 +107,7 @@ def place_of(run: StackRun) -> Place:
 
 
 def read_stack(session: Session, held: StackClaim) -> Stack:
-    in_force = and_(
-        col(PinRow.project_id) == ProjectRow.id,
-        col(PinRow.stack_key) == held.stack_key,
-        col(PinRow.unpinned_at).is_(None),
-    )
-    found = session.execute(
-        select(ProjectRow.slug, ProjectRow.baseline_branch, PinRow.run_id)  # type: ignore[call-overload]
-        .join(PinRow, in_force, isouter=True)
-        .where(col(ProjectRow.id) == held.project_id)
-    ).all()
+    found = session.execute(_RULES, {"project": held.project_id, "stack": held.stack_key}).all()
     project, branch = found[0].slug, found[0].baseline_branch
     pinned = frozenset(str(row.run_id) for row in found if row.run_id is not None)
     rules = BaselineRules(None if branch == ANY_BRANCH else branch, pinned)
@@ -117,33 +132,29 @@ def _is_wanted(candidate: Candidate, judge_from: datetime | None) -> bool:
 
 
 def _runs(session: Session, held: StackClaim, rules: BaselineRules) -> list[StackRun]:
-    def read(*conditions: Any, newest: int | None = None) -> list[StackRun]:
-        return stack_runs(session, held.project_id, held.stack_key, *conditions, with_metrics=False, newest=newest)
-
-    since = _since(held, read)
+    key = held.project_id, held.stack_key
+    since = _since(session, held)
     if not since:
         return []
     first = since[0].ordered_at
-    before = read(col(RunRow.ordered_at) < first, newest=LOOK_BACK)
+    before = read_runs(session, _BEFORE, key, first=first)
     found = {run.id: run for run in (*before, *since)}
     if len(before) == LOOK_BACK:
         for config in {run.config_key for run in since}:
             if sum(run.config_key == config for run in before) < LEAST_OF_CONFIGURATION:
-                same = read(
-                    col(RunRow.ordered_at) < first, col(RunRow.config_key) == config, newest=LEAST_OF_CONFIGURATION
-                )
-                found |= {run.id: run for run in same}
+                found |= {run.id: run for run in read_runs(session, _LIKE, key, first=first, config=config)}
         if rules.pinned:
-            found |= {run.id: run for run in read(col(RunRow.id).in_([int(run) for run in rules.pinned]))}
+            pinned = [int(run) for run in rules.pinned]
+            found |= {run.id: run for run in read_runs(session, _PINNED, key, pinned=pinned)}
     return sorted(found.values(), key=place_of)
 
 
-def _since(held: StackClaim, read: Callable[..., list[StackRun]]) -> list[StackRun]:
+def _since(session: Session, held: StackClaim) -> list[StackRun]:
     """The runs from the first one on that is to be judged."""
-    unjudged = and_(col(RunRow.verdict) == "", col(RunRow.reception) != "receiving")
+    key = held.project_id, held.stack_key
     if held.judge_from is None:
-        found = read(unjudged)
-        return read(col(RunRow.ordered_at) >= found[0].ordered_at) if found else []
-    found = read(or_(unjudged, col(RunRow.ordered_at) >= held.judge_from))
+        found = read_runs(session, _UNJUDGED, key)
+        return read_runs(session, _FROM, key, first=found[0].ordered_at) if found else []
+    found = read_runs(session, _TO_JUDGE, key, first=held.judge_from)
     earlier = found and found[0].ordered_at < held.judge_from
-    return read(col(RunRow.ordered_at) >= found[0].ordered_at) if earlier else found
+    return read_runs(session, _FROM, key, first=found[0].ordered_at) if earlier else found

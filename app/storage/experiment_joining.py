@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import Select, bindparam, delete, or_, select
 from sqlmodel import Session, col
 
 from app.domain.experiments.joining import Applicant, Enrolment, side_of
@@ -25,6 +25,9 @@ from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import from_json, to_json
 
 _AT_ONCE = 500
+_SOME: Select[Any] = (
+    select(ExperimentRow.id).where(col(ExperimentRow.project_id) == bindparam("project")).limit(1)  # type: ignore[call-overload]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,7 @@ def follow_experiments(session: Session, project_id: int, stack_key: str, run_id
 
     Call it last in a transaction: it locks experiments, in the order of their numbers.
     """
-    some = select(ExperimentRow.id).where(col(ExperimentRow.project_id) == project_id)  # type: ignore[call-overload]
-    if not run_ids or session.execute(some.limit(1)).first() is None:
+    if not run_ids or session.execute(_SOME, {"project": project_id}).first() is None:
         return
     for experiment_id, offered in sorted(_concerned(session, project_id, stack_key, run_ids).items()):
         refresh(session, experiment_id, offered)

@@ -13,7 +13,8 @@ from typing import Any
 from sqlalchemy import Row, Select, bindparam, select
 from sqlmodel import Session, col
 
-from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate, family_prior
+from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate
+from app.domain.detection.prior import Sample, prior_of, sample_of
 from app.domain.detection.values import FEWEST_ITERATIONS
 from app.domain.history import find_changes
 from app.domain.matching.record import UNFIT
@@ -28,7 +29,7 @@ _REMEMBERED = 4096
 
 _CHOSEN: Select[Any] = (
     select(  # type: ignore[call-overload]
-        RunRow.id, RunRow.config_key, RunRow.ordered_at, RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length
+        RunRow.config_key, RunRow.ordered_at, RunRow.log_step_time
     )
     .where(
         col(RunRow.project_id) == bindparam("project_id"),
@@ -89,22 +90,19 @@ class Family:
     def prior(self, place: datetime) -> Prior:
         end = bisect_left(self._places, place)
         if end not in self._priors:
-            groups: dict[str, list[Row[Any]]] = {}
+            groups: dict[str, list[float]] = {}
             for row in self._rows[max(0, end - MOST_RUNS) : end]:
-                groups.setdefault(row.config_key, []).append(row)
-            self._priors[end] = family_prior([_current_level(group) for group in groups.values()])
+                groups.setdefault(row.config_key, []).append(row.log_step_time)
+            self._priors[end] = prior_of(sample_of_level(tuple(group)) for group in groups.values())
         return self._priors[end]
 
 
-def _current_level(rows: Sequence[Row[Any]]) -> list[RunEstimate]:
-    """A change of speed is no variation of launches."""
-    start = _start_of_level(tuple(row.log_step_time for row in rows))
-    return [
-        RunEstimate(str(row.id), row.log_step_time, row.step_time_se or 0.0, row.window_length) for row in rows[start:]
-    ]
-
-
 @lru_cache(maxsize=_REMEMBERED)
-def _start_of_level(log_step_times: tuple[float, ...]) -> int:
-    """Remembered by the process: every run of a family looks at the same other configurations."""
-    return find_changes(log_step_times, DEFAULT_PRIOR).current.start
+def sample_of_level(log_step_times: tuple[float, ...]) -> Sample | None:
+    """What the current level of a configuration tells: a change of speed is no variation of launches.
+
+    Of runs that can be a baseline. Remembered by the process: every stack of a family looks at the same runs.
+    """
+    start = find_changes(log_step_times, DEFAULT_PRIOR).current.start
+    level = enumerate(log_step_times[start:])
+    return sample_of([RunEstimate(str(run), value, 0.0, FEWEST_ITERATIONS) for run, value in level])

@@ -4,8 +4,9 @@ At most one of each cause and receiver, so whatever is judged again is not told 
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, bindparam, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
@@ -22,13 +23,20 @@ from app.storage.tables import ProjectRow, RunRow, utc_now
 MOST_CAUSE = 200
 
 
+# Made once: every pass asks it, and mostly nobody listens.
+_LISTENING: Select[Any] = (
+    select(ReceiverRow)
+    .where(col(ReceiverRow.project_id) == bindparam("project"), col(ReceiverRow.enabled))
+    .order_by(col(ReceiverRow.id))
+)
+
+
 class Teller:
     """Tells the receivers of one project."""
 
     def __init__(self, session: Session, project_id: int) -> None:
         self._session = session
-        chosen = select(ReceiverRow).where(col(ReceiverRow.project_id) == project_id, col(ReceiverRow.enabled))
-        self._receivers = session.execute(chosen.order_by(col(ReceiverRow.id))).scalars().all()
+        self._receivers: Sequence[ReceiverRow] = session.execute(_LISTENING, {"project": project_id}).scalars().all()
         self._project_id = project_id
 
     def wanted(self, event: str, stacks: Collection[str]) -> list[ReceiverRow]:

@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sqlalchemy import select
-from sqlmodel import Session, col
+from sqlmodel import Session
 
 from app.domain.matching import RunFacts, RunRecord
-from app.domain.matching.shared_loss import LOSS_NAMES, Losses, losses_of, typical_losses
-from app.domain.run import FloatArray
-from app.storage import series
+from app.domain.matching.shared_loss import Losses, typical_losses
+from app.storage.run_losses import losses_of_runs
 from app.storage.stack_runs import full_records
-from app.storage.tables import SeriesRow
 
 
 class PassReading:
@@ -41,14 +38,5 @@ class PassReading:
         ]
 
     def _read_losses(self, names: Sequence[str]) -> None:
-        missing = [int(name) for name in names if name not in self._losses]
-        columns: dict[str, dict[str, FloatArray]] = {str(name): {} for name in missing}
-        if missing:
-            rows = self._session.execute(
-                select(SeriesRow.run_id, SeriesRow.metric, SeriesRow.blob).where(  # type: ignore[call-overload]
-                    col(SeriesRow.run_id).in_(missing), col(SeriesRow.metric).in_(("iteration", *LOSS_NAMES))
-                )
-            )
-            for row in rows:
-                columns[str(row.run_id)][row.metric] = series.unpack(row.blob)
-        self._losses |= {name: losses_of(found) for name, found in columns.items()}
+        missing = [name for name in names if name not in self._losses]
+        self._losses |= losses_of_runs(self._session, missing)

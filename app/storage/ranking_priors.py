@@ -6,26 +6,22 @@ all stacks of the family, and so that ranking everything again gives what is kep
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Select, bindparam, select
 from sqlmodel import Session, col
 
 from app.domain.definitions import DEFINITION_VERSION
-from app.domain.detection import DEFAULT_PRIOR, Prior, RunEstimate
-from app.domain.detection.prior import Sample, prior_of, sample_of
+from app.domain.detection import Prior
+from app.domain.detection.prior import prior_of
 from app.domain.detection.values import FEWEST_ITERATIONS
-from app.domain.history import find_changes
 from app.domain.matching.record import UNFIT
 from app.domain.ranking import prior_to_keep
+from app.storage.family import MOST_RUNS, sample_of_level
 from app.storage.standings_tables import RankingPriorRow
 from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import from_json, to_json
 
-MOST_RUNS = 200
-"""The newest runs of the family that are looked at: ten configurations of 20 runs, of which five are enough."""
-_REMEMBERED = 4096
 _NEWEST: Select[Any] = (
     select(RunRow.config_key, RunRow.outcome, RunRow.log_step_time, RunRow.window_length, RunRow.not_finite)  # type: ignore[call-overload]
     .where(
@@ -106,15 +102,4 @@ def _fresh(session: Session, project_id: int, gpu: str, semantic_class: str) -> 
         usable = (row.window_length or 0) >= FEWEST_ITERATIONS and row.log_step_time is not None
         if usable and row.outcome not in UNFIT and not row.not_finite:
             groups.setdefault(row.config_key, []).append(row.log_step_time)
-    return prior_of(_sample(tuple(group)) for group in groups.values())
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _sample(log_step_times: tuple[float, ...]) -> Sample | None:
-    """What the current level of a configuration tells: a change of speed is no variation of launches.
-
-    Remembered by the process: every stack of a family looks at the same runs.
-    """
-    start = find_changes(log_step_times, DEFAULT_PRIOR).current.start
-    level = enumerate(log_step_times[start:])
-    return sample_of([RunEstimate(str(run), value, 0.0, FEWEST_ITERATIONS) for run, value in level])
+    return prior_of(sample_of_level(tuple(group)) for group in groups.values())

@@ -65,7 +65,7 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`verdict_id`: of the current verdict, 0 until there is one. `waiting`: its stack is judged, or will be: not ranked alone."""
+    """`verdict_id`: of the current verdict, 0 until there is one. `waiting`: its stack is judged, or will be. To rank it is no matter."""
 
     verdict_id: int
     waiting: bool
@@ -284,4 +284,6 @@ def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
 
 def aware(time: datetime) -> datetime:
     """SQLite gives times back without a zone; all of them were written in UTC."""
+    if time.tzinfo is UTC:  # it comes so from a column, and histories have hundreds of them
+        return time
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import Select, bindparam, delete, or_, select
 from sqlmodel import Session, col
 
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow, RunAlarmRow
 
 _AT_ONCE = 500
+_ALARMS: Select[Any] = select(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id).where(  # type: ignore[call-overload]
+    col(RunAlarmRow.run_id).in_(bindparam("run_ids", expanding=True))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,5 @@ def keep_alarms(session: Session, found: Mapping[int, Mapping[str, int]]) -> Non
 
 
 def _kept(session: Session, runs: Sequence[int]) -> dict[tuple[int, str], int]:
-    chosen = select(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id)  # type: ignore[call-overload]
-    rows = session.execute(chosen.where(col(RunAlarmRow.run_id).in_(runs)))
+    rows = session.execute(_ALARMS, {"run_ids": runs})
     return {(row.run_id, row.metric): row.regression_id for row in rows}

@@ -4,6 +4,8 @@ Shuffling puts the like bytes of neighbouring values together, so that exponents
 10 metrics x 1,000 iterations are read in 0.2 ms this way and take 58 kB; as SQL rows it is 43 ms.
 """
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import zstandard
 
@@ -20,5 +22,15 @@ def pack(values: FloatArray) -> bytes:
 
 def unpack(blob: bytes) -> FloatArray:
     """The column of a blob that `pack` made."""
-    shuffled = np.frombuffer(zstandard.ZstdDecompressor().decompress(blob), dtype=np.uint8)
+    return next(unpack_all([blob]))
+
+
+def unpack_all(blobs: Iterable[bytes]) -> Iterator[FloatArray]:
+    """Of many: to make what decompresses them takes longer than to use it."""
+    decompressor = zstandard.ZstdDecompressor()
+    return (_unshuffled(decompressor.decompress(blob)) for blob in blobs)
+
+
+def _unshuffled(text: bytes) -> FloatArray:
+    shuffled = np.frombuffer(text, dtype=np.uint8)
     return np.ascontiguousarray(shuffled.reshape(8, -1).T).view("<f8").reshape(-1).astype(np.float64)

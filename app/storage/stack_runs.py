@@ -24,12 +24,11 @@ from app.storage.tables import ProjectRow, RunRow
 
 _AT_ONCE = 500
 _SLIM = (
-    RunRow.id, RunRow.project_id, RunRow.name, RunRow.commit, RunRow.branch, RunRow.purpose, RunRow.created_at,
-    RunRow.ordered_at, RunRow.stack_key, RunRow.config_key, RunRow.dispatcher, RunRow.gpu, RunRow.gpus,
-    RunRow.reception, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, RunRow.mfu_pct,
-    RunRow.status, RunRow.outcome, RunRow.quarantine, RunRow.verdict, RunRow.verdict_delta_pct, RunRow.log_step_time,
-    RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib,
-    RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version, RunRow.evidence_level,
+    RunRow.id, RunRow.project_id, RunRow.commit, RunRow.branch, RunRow.purpose, RunRow.ordered_at, RunRow.stack_key,
+    RunRow.config_key, RunRow.gpu, RunRow.reception, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
+    RunRow.tflops_per_gpu, RunRow.mfu_pct, RunRow.status, RunRow.outcome, RunRow.quarantine, RunRow.verdict,
+    RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short,
+    RunRow.peak_memory_gib, RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
     RunRow.semantic_class,
 )  # fmt: skip
 COMPARED = (
@@ -40,8 +39,12 @@ COMPARED = (
 )  # fmt: skip
 """What `facts_of` needs of a row."""
 
+# What only pages show; each column of hundreds of rows takes its time.
+_SHOWN = (
+    RunRow.name, RunRow.created_at, RunRow.dispatcher, RunRow.gpus, RunRow.evidence_level, RunRow.verdict_delta_pct,
+)  # fmt: skip
 # Made once: putting a select of thirty columns together takes as long as running it.
-_NEWEST_FIRST: Select[Any] = (
+_TO_JUDGE: Select[Any] = (
     select(*_SLIM)  # type: ignore[call-overload]
     .where(
         # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
@@ -51,6 +54,7 @@ _NEWEST_FIRST: Select[Any] = (
     )
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
 )
+_NEWEST_FIRST = _TO_JUDGE.add_columns(*_SHOWN)  # type: ignore[arg-type]
 _WITH_METRICS = _NEWEST_FIRST.add_columns(col(RunRow.metrics))
 _WHOLE: Select[Any] = (
     select(*COMPARED, RunRow.contract, RunRow.steady_state, ProjectRow.slug)  # type: ignore[call-overload]
@@ -63,28 +67,75 @@ _WHOLE: Select[Any] = (
 class StackRun:
     """One run of a stack. `se` and `log_step_time` (ln ms) are NaN where there is no estimate.
 
-    `gpu`, `gpus` and `dispatcher` None: unknown. `metrics`: the headline figures, without their intervals unless these
-    were asked for. `facts`: as matching sees it.
+    `facts`: as matching sees it. Everything else stays in its row until somebody asks: of hundreds of runs that a
+    verdict looks at, few are asked more. `gpu`, `gpus` and `dispatcher` None: unknown.
     """
 
     id: int
-    project_id: int
-    name: str
-    commit: str
-    branch: str
-    purpose: str
-    created_at: datetime
     ordered_at: datetime
-    dispatcher: str | None
-    gpu: str | None
-    gpus: int | None
-    reception: str
-    status: str
-    verdict: str
-    verdict_delta_pct: float | None
-    evidence_level: str
     facts: RunFacts
-    metrics: Mapping[str, Metric | None]
+    _row: Row[Any]
+
+    @property
+    def project_id(self) -> int:
+        return self._row.project_id  # type: ignore[no-any-return]
+
+    @property
+    def name(self) -> str:
+        return self._row.name  # type: ignore[no-any-return]
+
+    @property
+    def commit(self) -> str:
+        return self.facts.commit
+
+    @property
+    def branch(self) -> str:
+        return self.facts.branch
+
+    @property
+    def purpose(self) -> str:
+        return self.facts.purpose
+
+    @property
+    def created_at(self) -> datetime:
+        return aware(self._row.created_at)
+
+    @property
+    def dispatcher(self) -> str | None:
+        return self._row.dispatcher  # type: ignore[no-any-return]
+
+    @property
+    def gpu(self) -> str | None:
+        return self._row.gpu  # type: ignore[no-any-return]
+
+    @property
+    def gpus(self) -> int | None:
+        return self._row.gpus  # type: ignore[no-any-return]
+
+    @property
+    def reception(self) -> str:
+        return self._row.reception  # type: ignore[no-any-return]
+
+    @property
+    def status(self) -> str:
+        return self._row.status  # type: ignore[no-any-return]
+
+    @property
+    def verdict(self) -> str:
+        return self._row.verdict  # type: ignore[no-any-return]
+
+    @property
+    def verdict_delta_pct(self) -> float | None:
+        return self._row.verdict_delta_pct  # type: ignore[no-any-return]
+
+    @property
+    def evidence_level(self) -> str:
+        return self._row.evidence_level  # type: ignore[no-any-return]
+
+    @property
+    def metrics(self) -> Mapping[str, Metric | None]:
+        """The headline figures, without their intervals unless these were asked for."""
+        return metrics_of(self._row.metrics) if "metrics" in self._row._fields else _bare_figures(self._row)
 
     @property
     def config_key(self) -> str:
@@ -151,7 +202,24 @@ def stack_runs(
     if conditions:
         chosen = chosen.where(*conditions)
     rows = session.execute(chosen.limit(newest), {"project_id": project_id, "stack_key": stack_key}).all()
-    return [_stack_run(row, with_metrics) for row in rows][::-1]
+    return _in_order(rows)
+
+
+def read_runs(session: Session, chosen: Select[Any], stack: tuple[int, str], **values: Any) -> list[StackRun]:
+    """The same by a select that was made before, with `runs_where`. `stack`: project and stack key.
+
+    They are for judging: what only pages show of a run (`_SHOWN`) is not read, and asking for it raises.
+    """
+    return _in_order(session.execute(chosen, {"project_id": stack[0], "stack_key": stack[1]} | values).all())
+
+
+def runs_where(*conditions: ColumnElement[bool], newest: int | None = None) -> Select[Any]:
+    """A select for `read_runs`, whose `bindparam` values come when it is read."""
+    return _TO_JUDGE.where(*conditions).limit(newest)
+
+
+def _in_order(newest_first: Sequence[Row[Any]]) -> list[StackRun]:
+    return [StackRun(row.id, aware(row.ordered_at), facts_of(row), row) for row in reversed(newest_first)]
 
 
 def full_record(session: Session, run_id: int) -> RunRecord:
@@ -174,16 +242,15 @@ def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecor
 
 def facts_of(row: Row[Any]) -> RunFacts:
     """Of a row with the columns that a comparison needs."""
-    name = str(row.id)
-    short = row.short is None or row.short
-    memory = row.peak_memory_gib
+    name, outcome = str(row.id), row.outcome
+    time, se, memory = row.log_step_time, row.step_time_se, row.peak_memory_gib
     estimate = RunEstimate(
         run=name,
-        log_step_time=math.nan if row.log_step_time is None else row.log_step_time,
-        se=math.nan if row.step_time_se is None else row.step_time_se,
+        log_step_time=math.nan if time is None else time,
+        se=math.nan if se is None else se,
         window_length=row.window_length or 0,
         is_steady=bool(row.is_steady),
-        short=short,
+        short=row.short is None or row.short,
         peak_memory_bytes=None if memory is None else memory * BYTES_PER_GIB,
         not_finite_iterations=row.not_finite,
     )
@@ -195,35 +262,12 @@ def facts_of(row: Row[Any]) -> RunFacts:
         stack_key=row.stack_key,
         config_key=row.config_key,
         semantic_class=row.semantic_class,
-        outcome=UNREAD if row.status == "failed" and row.outcome not in FAILED else row.outcome,
+        outcome=UNREAD if row.status == "failed" and outcome not in FAILED else outcome,
         estimate=estimate,
         definition_version=row.definition_version,
         shape=tuple(row.shape.split(",")) if row.shape else (),
         quarantined=row.quarantine,
         fair_for_timing=row.fair_for_timing,
-    )
-
-
-def _stack_run(row: Row[Any], with_metrics: bool) -> StackRun:
-    return StackRun(
-        id=row.id,
-        project_id=row.project_id,
-        name=row.name,
-        commit=row.commit,
-        branch=row.branch,
-        purpose=row.purpose,
-        created_at=aware(row.created_at),
-        ordered_at=aware(row.ordered_at),
-        dispatcher=row.dispatcher,
-        gpu=row.gpu,
-        gpus=row.gpus,
-        reception=row.reception,
-        status=row.status,
-        verdict=row.verdict,
-        verdict_delta_pct=row.verdict_delta_pct,
-        evidence_level=row.evidence_level,
-        facts=facts_of(row),
-        metrics=metrics_of(row.metrics) if with_metrics else _bare_figures(row),
     )
 
 

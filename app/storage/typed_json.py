@@ -13,17 +13,26 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
+_PLAIN = frozenset((str, int, float, bool))
 
 
 def to_json(value: Any) -> Any:
     """Dataclasses as objects, tuples as lists, times as ISO 8601. NaN is left to the column, which stores null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if value is None or type(value) in _PLAIN:
+        return value
+    if (names := _names(type(value))) is not None:  # type: ignore[arg-type]  # types are hashable
+        return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): to_json(entry) for key, entry in value.items()}
     if isinstance(value, datetime):
         return value.isoformat()
     return [to_json(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...] | None:
+    """Of the fields of a dataclass; None of anything else."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 def from_json(kind: type[T], stored: Any) -> T:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import Select, Table, bindparam, insert, select, update
 from sqlmodel import Session, col
 
 from app.domain.contract.values import shown
@@ -14,11 +14,25 @@ from app.domain.matching import Difference
 from app.domain.verdict_document import VerdictDocument
 from app.storage.judging_tables import VerdictRow
 from app.storage.run_records import aware
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import from_json, to_json
 
 _AT_ONCE = 500
 _MOST_VALUE = 500
+
+
+# As tables, and made once: putting these together takes several times as long as running them.
+_VERDICTS: Table = VerdictRow.__table__  # type: ignore[attr-defined]
+_RUNS: Table = RunRow.__table__  # type: ignore[attr-defined]
+_INSERT = insert(_VERDICTS)
+_SUPERSEDE = (
+    update(_VERDICTS).where(_VERDICTS.c.run_id == bindparam("of_run"), _VERDICTS.c.current).values(current=False)
+)
+_SHOW = (
+    update(_RUNS)
+    .where(_RUNS.c.id == bindparam("of_run"))
+    .values(verdict=bindparam("decision"), verdict_delta_pct=bindparam("delta"))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +68,41 @@ def verdicts_of(session: Session, run_id: int) -> tuple[StoredVerdict, ...]:
 
 
 def put_verdict(
-    session: Session, run_id: int, document: VerdictDocument, because: str, *, is_first: bool = False
+    session: Session,
+    run_id: int,
+    document: VerdictDocument,
+    because: str,
+    *,
+    is_first: bool = False,
+    stored: Any = None,
 ) -> None:
     """Make `document` the current verdict of a run; the one before stays in its record.
 
-    Where there is no baseline, the row shows what a contrast measured. `is_first`: it has none yet.
+    Where there is no baseline, the row shows what a contrast measured. `is_first`: it has none yet. `stored`: the
+    document as JSON, where somebody has it already.
     """
     if not is_first:
-        current = update(VerdictRow).where(col(VerdictRow.run_id) == run_id, col(VerdictRow.current))
-        session.execute(current.values(current=False).execution_options(synchronize_session=False))
+        session.execute(_SUPERSEDE, {"of_run": run_id})
     time, found = document.measured, document.compared
-    session.add(
-        VerdictRow(
-            run_id=run_id,
-            because=because[:300],
-            decision=document.decision,
-            delta_pct=None if time is None else time.delta_pct,
-            ci_low_pct=None if time is None else time.ci_low_pct,
-            ci_high_pct=None if time is None else time.ci_high_pct,
-            baseline_kind=document.baseline_kind,
-            comparison="" if found is None else found.kind,
-            definition_version=document.definition_version,
-            verdict_version=VERDICT_VERSION,
-            document=to_json(document),
-            **_attribution(document),
-        )
-    )
+    made = {
+        "run_id": run_id,
+        "current": True,
+        "made_at": utc_now(),
+        "because": because[:300],
+        "decision": document.decision,
+        "delta_pct": None if time is None else time.delta_pct,
+        "ci_low_pct": None if time is None else time.ci_low_pct,
+        "ci_high_pct": None if time is None else time.ci_high_pct,
+        "baseline_kind": document.baseline_kind,
+        "comparison": "" if found is None else found.kind,
+        "definition_version": document.definition_version,
+        "verdict_version": VERDICT_VERSION,
+        "document": to_json(document) if stored is None else stored,
+    }
+    session.execute(_INSERT, made | _attribution(document))
     judged = document.verdict.step_time
-    columns = {"verdict": document.decision, "verdict_delta_pct": None if judged is None else judged.delta_pct}
-    session.execute(
-        update(RunRow).where(col(RunRow.id) == run_id).values(**columns).execution_options(synchronize_session=False)
-    )
+    delta = None if judged is None else judged.delta_pct
+    session.execute(_SHOW, {"of_run": run_id, "decision": document.decision, "delta": delta})
 
 
 def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[dict[str, Any], int]]:
@@ -105,7 +123,7 @@ def _attribution(document: VerdictDocument) -> dict[str, Any]:
     found = document.compared
     field = None if found is None else found.attributed_to
     if found is None or field is None:
-        return {}
+        return {"attributed_to": "", "from_value": "", "to_value": ""}
     one: Difference = next(one for one in (*found.stack, *found.knobs) if one.field == field)
     sides: Mapping[str, str] = {
         name: shown(side.value)[:_MOST_VALUE] if side is not None else ""

@@ -49,7 +49,10 @@ def losses_of(columns: Mapping[str, FloatArray]) -> Losses:
     if loss is None or "iteration" not in columns:
         return Losses(_NOTHING, _NOTHING)
     finite = np.isfinite(loss)
-    iterations, last = np.unique(columns["iteration"][finite][::-1], return_index=True)
+    counts = columns["iteration"][finite]
+    if (counts[1:] > counts[:-1]).all():  # as in all runs but those that were restarted
+        return Losses(counts, loss[finite])
+    iterations, last = np.unique(counts[::-1], return_index=True)
     return Losses(iterations, loss[finite][::-1][last])
 
 
