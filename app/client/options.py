@@ -66,7 +66,7 @@ def _add_upload(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     follow.add_argument(
         "--follow", action="store_true", help="send the log while it grows, and close the run at its end"
     )
-    follow.add_argument("--until-pid", type=int, metavar="PID", help="it ends when this process is gone")
+    follow.add_argument("--until-pid", type=_process, metavar="PID", help="it ends when this process is gone")
     follow.add_argument("--until-idle", type=_seconds, metavar="SECONDS", help="it ends when nothing came for so long")
     follow.add_argument("--until-text", default="", metavar="TEXT", help="it ends when the log holds this")
     follow.add_argument("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="pause between looks (2)")
@@ -141,6 +141,13 @@ def _is_seconds(text: str) -> bool:
     except (ValueError, argparse.ArgumentTypeError):
         return False
     return not Path(text).exists()
+
+
+def _process(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 2**31:
+        raise argparse.ArgumentTypeError("must be the number of a process")
+    return number
 
 
 def _seconds(text: str) -> float:
