@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import ColumnElement, Select, bindparam, delete, select, update
 from sqlmodel import Session, col

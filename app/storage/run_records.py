@@ -65,7 +65,7 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`verdict_id`: of the current verdict, 0 until there is one. `waiting`: its stack is judged, or will be. To rank it is no matter."""
+    """`verdict_id`: of the current verdict, 0 until there is one. `waiting`: its stack is judged, or will be."""
 
     verdict_id: int
     waiting: bool
