@@ -31,8 +31,8 @@ def get_membership(session: Session, slug: str) -> Membership:
     return Membership(row.id or 0, slug, row.public, tuple(members_of(session, row.id or 0)))
 
 
-def set_member(engine: Engine, slug: str, *, name: str, role: str, by: str) -> Membership:
-    """Make the person of this name a member, or change the role. Raises InvalidChange, NotFound."""
+def set_member(engine: Engine, slug: str, *, name: str, role: str, by: str, only_new: bool = False) -> Membership:
+    """Make the person of this name a member, or, unless `only_new`, change the role. Raises InvalidChange, NotFound."""
     wanted = read_role(role)
     with transaction(engine) as session:
         project = projects.find_project(session, slug)
@@ -43,6 +43,9 @@ def set_member(engine: Engine, slug: str, *, name: str, role: str, by: str) -> M
             raise InvalidChange(
                 f"Nothing was changed: {why}. Accounts are made by an administrator.", (FieldError("name", why),)
             )
+        if only_new and session.get(MemberRow, (project.id, user.id)) is not None:
+            why = "is a member already; the list above changes the role"
+            raise InvalidChange(f"Nothing was changed: {user.name} {why}.", (FieldError("name", why),))
         users.set_role(session, project_id=project.id or 0, user_id=user.id or 0, role=wanted, by=by)
         session.flush()
         found = get_membership(session, slug)

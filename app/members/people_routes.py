@@ -88,7 +88,15 @@ def _page(
     with read_session(engine) as session:
         found, roles = list_users(session), roles_by_user(session)
     response = render(
-        request, "members/people.html", status=status, people=found, roles=roles, form=form, made=made, refused=refused
+        request,
+        "members/people.html",
+        status=status,
+        people=found,
+        roles=roles,
+        form=form,
+        made=made,
+        refused=refused,
+        data_dir=request.app.state.settings.data_dir,
     )
     if made:
         response.headers["Cache-Control"] = "no-store"

@@ -85,7 +85,7 @@ async def add_member(request: Request, engine: AppEngine, slug: Slug) -> Respons
 def _add_member(request: Request, engine: Engine, slug: str, form: Form) -> Response:
     by = signed(form.value("author"))
     try:
-        membership.set_member(engine, slug, name=form.value("name"), role=form.value("role"), by=by)
+        membership.set_member(engine, slug, name=form.value("name"), role=form.value("role"), by=by, only_new=True)
     except InvalidChange as error:
         return _members_page(request, engine, slug, form.refused(error), 422)
     return RedirectResponse(request.url.path, 303)

@@ -174,9 +174,9 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
 def _regression(row: RegressionRow, project: ProjectRow, members: Sequence[Row[Any]]) -> Regression:
     assert row.id is not None  # noqa: S101  # a row that was read has its key
     return Regression(
-        id=row.id, project_id=row.project_id, project=project.slug, generated=project.generated, kind=row.kind, cause=row.cause,
-        axis=axis_of_cause(row.cause_key) or "", metric=row.metric, state=row.state, assignee=row.assignee,
-        note=row.note, external_url=row.external_url, opened_at=aware(row.opened_at),
+        id=row.id, project_id=row.project_id, project=project.slug, generated=project.generated, kind=row.kind,
+        cause=row.cause, axis=axis_of_cause(row.cause_key) or "", metric=row.metric, state=row.state,
+        assignee=row.assignee, note=row.note, external_url=row.external_url, opened_at=aware(row.opened_at),
         changed_at=aware(row.changed_at),
         proposal=row.proposal, proposal_run_id=row.proposal_run_id, worst_delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day, members=tuple(_member(one, _title(one, members)) for one in members),

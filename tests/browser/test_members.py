@@ -71,6 +71,10 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     root.locator("#f-role").select_option("viewer")
     root.get_by_role("button", name="Add").click()
     expect(root.get_by_label("Role of viv")).to_have_value("viewer")
+    root.get_by_label("Name").fill("viv")
+    root.get_by_role("button", name="Add").click()
+    expect(root.get_by_text("is a member already; the list above changes the role")).to_be_visible()
+    expect(root.get_by_label("Role of viv")).to_have_value("viewer")
 
     settings.get_by_role("link", name="Tokens").click()
     root.get_by_label("Name").fill("nightly CI")
