@@ -60,6 +60,18 @@ def settings(tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatc
     forget_settings()
 
 
+@pytest.fixture(scope="module")
+def module_settings(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Iterator[Settings]:
+    """The same for a whole module, whose tests share what is costly to make."""
+    folder = tmp_path_factory.mktemp("data")
+    shutil.copy(migrated_file, folder / "threewalls.db")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("THREEWALLS_DATA_DIR", str(folder))
+        forget_settings()
+        yield get_settings()
+        forget_settings()
+
+
 @pytest.fixture
 def app(settings: Settings) -> Iterator[FastAPI]:
     app = create_app(settings, open_to=OPEN_TO)

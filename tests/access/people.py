@@ -42,10 +42,14 @@ class Teams:
         if who in self.tokens:
             client.headers["Authorization"] = f"Bearer {self.tokens[who]}"
         elif who != "anonymous":
-            with transaction(self.engine) as session:
-                client.cookies.set(NAME, sessions.start_session(session, self.users[who], IDLE))
+            client.cookies.set(NAME, self.session(who))
             client.headers.update(SAME_ORIGIN)
         return client
+
+    def session(self, who: str) -> str:
+        """What the cookie of a new browser of that person holds."""
+        with transaction(self.engine) as session:
+            return sessions.start_session(session, self.users[who], IDLE)
 
 
 def make_teams(app: FastAPI) -> Teams:

@@ -5,10 +5,8 @@ theirs all hold the project's, so that one word finds a leak in what was there b
 """
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from starlette.testclient import TestClient
 from app.experiments.plan import plan_experiment
 from app.experiments.proposal import Wish
 from app.main import create_app
-from app.settings import Settings, get_settings
+from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.rule_firings import keep_firings
 from app.storage.tables import ProjectRow, RunRow
@@ -29,7 +27,6 @@ from app.web.access.rules import Open
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, THEIRS, Teams, make_teams
 from tests.builders import judge, settle_standings
-from tests.conftest import forget_settings
 from tests.runs.uploading import upload
 from tests.training_logs import training_log
 from workers.tasks import process_run
@@ -72,17 +69,6 @@ class World:
     after: dict[str, Answers]
     told_all: tuple[dict[str, str], dict[str, str]]
     unbounded: set[str]
-
-
-@pytest.fixture(scope="module")
-def module_settings(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Iterator[Settings]:
-    folder = tmp_path_factory.mktemp("teams")
-    shutil.copy(migrated_file, folder / "threewalls.db")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("THREEWALLS_DATA_DIR", str(folder))
-        forget_settings()
-        yield get_settings()
-    forget_settings()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
-"""Two teams, as the tests of access have them."""
+"""Two teams, as the tests of access have them, and the browser of the tests of pages."""
 
 from tests.access.conftest import teams
+from tests.browser.conftest import chromium
 
-__all__ = ["teams"]
+__all__ = ["chromium", "teams"]

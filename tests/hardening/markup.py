@@ -13,7 +13,7 @@ _SAFE = re.compile(r"(https?://|mailto:|[/#?.]|[a-z0-9_-]+([/?#]|$))", re.IGNORE
 _EXPRESSIONS = ("expr", "signal", "calculate", "labelExpr", "test", "filter", "update")
 
 
-class Page(HTMLParser):
+class Markup(HTMLParser):
     """`wrong`: what must not be there. `text`: what people read."""
 
     def __init__(self, html: str) -> None:

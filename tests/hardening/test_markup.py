@@ -1,35 +1,46 @@
 """Text that people and logs bring is an attack here: names, branches, links, notes, lines. Nowhere does it become more.
 
-Every address that answers to GET is asked, in a service whose every name holds markup, an expression, a formula.
+Every address that answers to GET is asked, in a service whose every name holds markup, an expression, a formula; and
+every page is opened in a real browser, where nothing of it runs.
 """
 
 import csv
 import io
 import re
+import socket
+import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 import pytest
+import uvicorn
 from httpx2 import Response
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from sqlalchemy import update
 from sqlmodel import Session
 from starlette.testclient import TestClient
 
 from app.domain.access.roles import Role, Scope
+from app.main import create_app
+from app.settings import Settings
 from app.storage import tokens, users
 from app.storage.database import transaction
 from app.storage.tables import RunFileRow, RunRow
+from app.web.access.cookie import NAME as NAME_OF_COOKIE
 from app.web.access.route_table import route_table
 from tests.access.belongings import Belongings, make_belongings
-from tests.access.people import Teams
+from tests.access.people import Teams, make_teams
 from tests.experiments.planned import make_baseline
-from tests.hardening.markup import MARK, Page, data_faults
+from tests.hardening.markup import MARK, Markup, data_faults
 from tests.runs.uploading import LOG, upload
 from tests.training_logs import training_log
 from workers.tasks import process_run
 
-TAGS = f"<img src=x onerror=alert({MARK})><svg onload=alert({MARK})>"
+pytestmark = [pytest.mark.xdist_group("hostile"), pytest.mark.timeout(600)]  # one process fills one service
+
+TAGS = f"<img src=x onerror=window.{MARK}=1><svg onload=alert({MARK})>"
 SLUG = f"a\"'>{TAGS}<!--{{{{7*7}}}}"
 NAME = f"=a\"'></script></textarea></title><script>alert({MARK})</script>{TAGS}\r\nX-{MARK}: 1"
 PAGE = {"Accept": "text/html"}
@@ -41,9 +52,24 @@ HOSTILE_LOG = (
 ).encode() + training_log()
 
 
-@pytest.fixture
-def hostile(teams: Teams) -> tuple[TestClient, set[str], list[Belongings]]:
-    """An administrator, every address, and what they name: a project, a run whose log was read, an experiment."""
+@dataclass(frozen=True)
+class Hostile:
+    """Every address, and what they name: `theirs`, a project of such a name, and `read`, a run whose log was read."""
+
+    teams: Teams
+    addresses: set[str]
+    theirs: Belongings
+    read: Belongings
+
+
+@pytest.fixture(scope="module")
+def hostile(module_settings: Settings) -> Iterator[Hostile]:
+    app = create_app(module_settings)
+    yield fill(make_teams(app))
+    app.state.engine.dispose()
+
+
+def fill(teams: Teams) -> Hostile:
     with transaction(teams.engine) as session:
         theirs = make_belongings(session, SLUG, whole=True)
         rename(session, teams)
@@ -64,7 +90,7 @@ def hostile(teams: Teams) -> tuple[TestClient, set[str], list[Belongings]]:
     experiment = client.post("/api/v1/experiments", json=wish)
     assert experiment.status_code == 201, experiment.text
     read = replace(theirs, run=run.json()["id"], experiment=experiment.json()["id"], slug="alpha")
-    return client, {*addresses(teams, theirs), *addresses(teams, read)}, [theirs, read]
+    return Hostile(teams, {*addresses(teams, theirs), *addresses(teams, read)}, theirs, read)
 
 
 def rename(session: Session, teams: Teams) -> None:
@@ -90,7 +116,7 @@ def faults(answer: Response) -> list[str]:
     if answer.status_code >= 500:
         found.append(str(answer.status_code))
     if "html" in media or "svg" in media:
-        found += Page(answer.text).wrong
+        found += Markup(answer.text).wrong
     elif "csv" in media:
         cells = [cell for row in csv.reader(io.StringIO(answer.text)) for cell in row]
         found += [f"the formula {cell}" for cell in cells if is_formula(cell)]
@@ -105,10 +131,8 @@ def is_formula(cell: str) -> bool:
     return cell.startswith(("=", "+", "-", "@", "\t", "\r")) and not re.fullmatch(r"[+-]?[0-9.e+-]+", cell)
 
 
-def test_text_becomes_no_markup_script_formula_or_header_anywhere(
-    hostile: tuple[TestClient, set[str], list[Belongings]],
-) -> None:
-    client, asked, (theirs, read) = hostile
+def test_text_becomes_no_markup_script_formula_or_header_anywhere(hostile: Hostile) -> None:
+    client, asked, theirs, read = hostile.teams.client("administrator"), hostile.addresses, hostile.theirs, hostile.read
     found: list[str] = []
     shown: set[str] = set()
     for address in sorted(asked):
@@ -116,13 +140,104 @@ def test_text_becomes_no_markup_script_formula_or_header_anywhere(
         for headers in (PAGE, *others):
             answer = client.get(address, headers=headers)
             found += [f"{address}: {fault}" for fault in faults(answer)]
-            if "html" in answer.headers.get("content-type", "") and TAGS in Page(answer.text).text:
+            if "html" in answer.headers.get("content-type", "") and TAGS in Markup(answer.text).text:
                 shown.add(address)
     assert not found, "\n".join(found)
     # And it is there, as the text that it is.
     lists = {"/", "/runs", "/regressions", "/experiments", "/references", "/leaderboards", "/settings/projects"}
     pages = {f"/runs/{read.run}", f"/runs/{read.run}/log", f"/regressions/{theirs.regression}"}
     assert lists | pages | {f"/experiments/{read.experiment}"} <= shown
+
+
+NO_PAGES = re.compile(
+    r"^/(api|healthz|readyz|metrics|openapi|badges|login/oidc)|\.csv$|/(chart|data|news|series|distributions|gains|leaders)$"
+)
+WATCH = """
+window.violations = []
+addEventListener("securitypolicyviolation", (one) => violations.push(`${one.violatedDirective} ${one.blockedURI}`))
+"""
+RUNS = f"""() => {{
+  const found = [...violations]
+  if (window.{MARK}) found.push("a script ran")
+  for (const one of document.querySelectorAll("*"))
+    for (const {{ name, value }} of one.attributes) {{
+      if (/^on/i.test(name)) found.push(`<${{one.localName}} ${{name}}>`)
+      const leads = /^(href|src|action|formaction|xlink:href|data)$/.test(name)
+      if (leads && /^\\s*(javascript|vbscript|data:text)/i.test(value)) found.push(`${{name}}=${{value}}`)
+    }}
+  const foreign = document.querySelectorAll("img:not([src^='/badges/']), iframe, object, embed, base")
+  return [...found, ...[...foreign].map((one) => one.outerHTML)]
+}}"""
+
+
+@contextmanager
+def served(hostile: Hostile) -> Iterator[str]:
+    """The application at an address of its own."""
+    server = uvicorn.Server(uvicorn.Config(hostile.teams.app, log_config=None, access_log=False, lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_nothing_of_it_runs_in_a_browser(hostile: Hostile, chromium: Browser) -> None:
+    run, other = hostile.read.run, hostile.theirs.run
+    asked = {one for one in hostile.addresses if not NO_PAGES.search(one)}
+    asked |= {f"/compare?a={run}&b={other}", f"/plan?run={other}", f"/runs/{run}?view=table", "/upgrade?project=alpha"}
+    found: list[str] = []
+    for chart in ("distributions", "series"):  # the first one imports much, longer than a browser may wait
+        hostile.teams.client("administrator").get(f"/compare/{chart}?a={run}&b={other}")
+    with served(hostile) as house:
+        context = chromium.new_context(base_url=house, reduced_motion="reduce")
+        context.add_cookies([{"name": NAME_OF_COOKIE, "value": hostile.teams.session("administrator"), "url": house}])
+        context.add_init_script(WATCH)
+        page = context.new_page()
+
+        def note(said: str) -> None:
+            if said:
+                found.append(f"{page.url}: {said}")
+
+        page.on("dialog", lambda one: note(f"the dialog {one.message}"))  # which holds its page up
+        page.on("pageerror", lambda one: note(str(one)))
+        page.on("console", lambda one: note(complaint(one)))
+        page.on("request", lambda one: note("" if one.url.startswith((house, "data:")) else one.url))
+        tooltips = 0
+        for address in sorted(asked):
+            page.goto(address)
+            if "/login" in page.url and address != "/login":
+                found.append(f"{address}: nobody is logged in")
+            expect(page.locator(".htmx-request")).to_have_count(0, timeout=30_000)
+            expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=30_000)
+            tooltips += hovered(page)
+            found += [f"{address}: {fault}" for fault in page.evaluate(RUNS)]
+        context.close()
+    assert not found, "\n".join(found)
+    assert tooltips > 3
+
+
+def complaint(message: ConsoleMessage) -> str:
+    """A page that shows an error was answered with its status, which Chromium writes to the console."""
+    known = "the server responded with a status of" in message.text
+    return message.text if message.type in ("error", "warning") and not known else ""
+
+
+def hovered(page: Page) -> int:
+    """How many charts of a page told something of the marks under the pointer."""
+    told = 0
+    for chart in page.locator("[data-chart][data-ready] canvas").all():
+        box = chart.bounding_box()
+        if box is None:
+            continue
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box() or box
+        for step in range(1, 8):
+            page.mouse.move(box["x"] + box["width"] * step / 8, box["y"] + box["height"] * (0.3 + 0.05 * (step % 5)))
+        told += page.locator("#vg-tooltip-element.visible").count()
+    return told
 
 
 def test_a_link_that_runs_is_refused(client: TestClient) -> None:
@@ -142,14 +257,14 @@ def test_the_name_of_a_file_breaks_no_header(client: TestClient) -> None:
 
 
 def test_the_search_finds_what_it_looks_for() -> None:
-    assert Page(f'<p title="{SLUG}">').wrong
-    assert Page(f'<script type="application/json">{{"a": "{NAME}"}}</script>').wrong
-    assert Page('<a href="javascript:alert(1)">').wrong
-    assert Page('<a href="java\nscript:alert(1)">').wrong
-    assert Page('<a href="//evil.example">').wrong
-    assert Page("<p style=x>").wrong
+    assert Markup(f'<p title="{SLUG}">').wrong
+    assert Markup(f'<script type="application/json">{{"a": "{NAME}"}}</script>').wrong
+    assert Markup('<a href="javascript:alert(1)">').wrong
+    assert Markup('<a href="java\nscript:alert(1)">').wrong
+    assert Markup('<a href="//evil.example">').wrong
+    assert Markup("<p style=x>").wrong
     assert data_faults(f'{{"transform": [{{"calculate": "datum.x + {MARK}"}}]}}')
     assert data_faults('{"encoding": {"href": "javascript:x"}}')
     assert is_formula("=1+1")
     assert not is_formula("-1.5")
-    assert not Page('<a href="/runs/1?x=javascript:1">&lt;img onerror=1&gt;</a>').wrong
+    assert not Markup('<a href="/runs/1?x=javascript:1">&lt;img onerror=1&gt;</a>').wrong
