@@ -3,11 +3,12 @@
 import json
 import signal
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx2
 import pytest
+from sqlalchemy import update
 
 from app.client.errors import UsageError
 from app.client.project_tokens import ends
@@ -15,6 +16,7 @@ from app.domain.access.roles import Role
 from app.settings import Settings
 from app.storage import users
 from app.storage.database import make_engine, migrate, transaction
+from app.storage.tables import RunRow, utc_now
 from tests.builders import make_project
 from tests.client.commands import Done, threewalls
 from tests.client.test_follow import LINES, following
@@ -54,6 +56,14 @@ def sessions(server: Running) -> int:
         items: list[object] = client.get("/api/v1/account/sessions").json()["items"]
         client.post("/logout")
     return len(items) - 1
+
+
+def two_hours_pass(server: Running) -> None:
+    """Since the last news of any run."""
+    engine = make_engine(Settings(data_dir=server.data))
+    with transaction(engine) as session:
+        session.execute(update(RunRow).values(heard_at=utc_now() - timedelta(hours=2)))
+    engine.dispose()
 
 
 def test_a_token_is_made_used_listed_and_revoked_and_nobody_stays_logged_in(guarded: Running, tmp_path: Path) -> None:
@@ -136,7 +146,16 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
     second.send_signal(signal.SIGTERM)
     second.communicate(timeout=60)
     assert second.returncode == 0
-    assert held() == [("complete", log.stat().st_size)]
+    there = [("complete", log.stat().st_size)]
+    assert held() == there
+    two_hours_pass(guarded)
+    with log.open("ab") as job:
+        job.write(b"one more line\n")
+    third = following(guarded, log, "moe", *words, THREEWALLS_TOKEN=secret)
+    _, said = third.communicate(timeout=60)
+    assert (third.returncode, held()) == (3, there)
+    assert "closed since" in said
+    assert "another --key" in said
 
 
 @pytest.mark.parametrize(
