@@ -127,7 +127,7 @@ class TokenList(BaseModel):
 class NewToken(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(min_length=1, max_length=100, description="What it is for, for instance `nightly CI`.")
+    name: str = Field(min_length=1, max_length=100, description="For instance `nightly CI`; of no other in force.")
     scopes: list[Scope] = Field([Scope.UPLOAD], min_length=1, max_length=len(Scope))
     expires_at: AwareDatetime | None = Field(
         None, description="In a year unless it is given; null for a token that does not expire."

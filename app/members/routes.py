@@ -13,6 +13,7 @@ from app.errors import Conflict, InvalidChange
 from app.members import membership, tokens
 from app.members.api import LARGEST_ID, role_of
 from app.members.form import MAX_FIELDS, Form
+from app.members.job_lines import job_lines
 from app.members.signed import signed
 from app.storage import projects
 from app.storage.database import read_session, transaction
@@ -20,7 +21,7 @@ from app.storage.tables import utc_now
 from app.web.access.state import access_of
 from app.web.dependencies import AppEngine
 from app.web.forms import sent_form
-from app.web.templating import render
+from app.web.templating import public_address, render
 
 LIVES = {"30": "30 days", "90": "90 days", "365": "1 year", "730": "2 years", "never": "never"}
 """How long a token lives, as the form offers it."""
@@ -186,6 +187,7 @@ def _tokens_page(
         lives=LIVES,
         made=made,
         secret=secret,
+        job=job_lines(public_address(request), slug),
     )
     if secret:
         response.headers["Cache-Control"] = "no-store"

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlmodel import Session, col
 
 from app.domain.access.principal import TokenHolder
@@ -39,7 +39,10 @@ def make_token(
     by: str,
     expires_at: datetime | None = None,
 ) -> tuple[TokenRow, str]:
-    """The row, and the token itself, which nobody can see again. Raises InvalidChange."""
+    """The row, and the token itself, which nobody can see again. Raises InvalidChange.
+
+    What a token does stands on record by its name, so of two in force one name would not tell which did it.
+    """
     name = one_line(name)
     if not 0 < len(name) <= MAX_NAME:
         raise _refused("name", f"must have 1 to {MAX_NAME} characters")
@@ -47,6 +50,8 @@ def make_token(
         raise _refused("scopes", "must be one or more of upload, read and triage")
     if expires_at is not None and expires_at <= utc_now():
         raise _refused("expires_at", "must lie in the future")
+    if name in _names_in_force(session, project_id):
+        raise _refused("name", f"must be another one: a token {name} is in force already. Revoke that one, or keep it")
     token = new_token()
     row = TokenRow(
         project_id=project_id, name=name, shown=shown(token), digest=digest(token),
@@ -98,6 +103,21 @@ def revoke_token(session: Session, token_id: int, *, by: str) -> TokenRow:
             before={"name": row.name},
         )  # fmt: skip
     return row
+
+
+def in_force() -> ColumnElement[bool]:
+    """The condition for tokens that open something now."""
+    return and_(
+        col(TokenRow.revoked_at).is_(None),
+        or_(col(TokenRow.expires_at).is_(None), col(TokenRow.expires_at) > utc_now()),
+    )
+
+
+def _names_in_force(session: Session, project_id: int) -> set[str]:
+    """The project is locked, so that two at once do not both find a name free."""
+    session.get(ProjectRow, project_id, with_for_update=True)
+    found = select(TokenRow).where(col(TokenRow.project_id) == project_id, in_force())
+    return {row.name for row in session.execute(found).scalars()}
 
 
 def tokens_of(session: Session, project_id: int) -> list[TokenRow]:

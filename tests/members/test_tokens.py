@@ -1,8 +1,12 @@
 """Tokens of a project: made once, listed, used, revoked; by maintainers, for their own project."""
 
+import html
 import re
+import textwrap
 from datetime import UTC, datetime, timedelta
 
+from app.members.job_lines import CURL, INSTALL, job_lines
+from app.settings import ROOT
 from app.storage import audit
 from app.storage.database import read_session
 from tests.access.people import OURS, THEIRS, Teams
@@ -70,6 +74,14 @@ def test_the_page_shows_the_token_once_with_the_lines_to_paste(teams: Teams) -> 
     token = re.findall(r"tw_[\w-]{43}", page.text)
     assert len(token) == 1
     assert "threewalls upload train.log --wait" in page.text
+    lines = html.unescape(page.text)
+    assert f"THREEWALLS_PROJECT={OURS}\n{CURL}" in lines
+    assert f"{INSTALL} &amp;&amp;" in page.text.replace("&#39;", "'")
+    again = client.post(
+        PAGE, data={"name": "<b>CI</b>", "scopes": ["upload"], "life": "30"}
+    )  # or the page loaded again
+    assert (again.status_code, "CI&lt;/b&gt; is in force already" in again.text) == (422, True)
+    assert len(re.findall(r"tw_[\w-]{43}", again.text)) == 0
     assert "&lt;b&gt;CI&lt;/b&gt;" in page.text
     after = client.get(PAGE).text
     assert token[0] not in after
@@ -79,6 +91,18 @@ def test_the_page_shows_the_token_once_with_the_lines_to_paste(teams: Teams) -> 
     )  # fmt: skip
     assert client.post(f"{PAGE}/{number}/revoke").headers["Location"].endswith(PAGE)
     assert "revoked by maintainer" in client.get(PAGE).text
+    reader = client.post(PAGE, data={"name": "<b>CI</b>", "scopes": ["read"], "life": "30"})  # the name is free again
+    assert ("threewalls runs" in reader.text, "threewalls upload" in reader.text) == (True, False)
+
+
+def test_the_lines_to_paste_are_those_of_the_documents() -> None:
+    documents = (ROOT / "docs/ci.md").read_text()
+    assert CURL in documents
+    lines = job_lines("https://threewalls.example.org", "moe", "--set gpu=H100 --set cluster=west")
+    assert textwrap.indent(lines.github, "      ") in documents
+    assert lines.gitlab in documents
+    for system, branch in lines.branches:
+        assert f"| {system} | `{branch}` |" in documents
 
 
 def test_the_form_says_what_is_missing(teams: Teams) -> None:
