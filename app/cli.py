@@ -95,6 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="threewalls", description="Tracks the performance of Mixture-of-Experts training."
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print it and stop")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="start the service: web server and worker in one command")
     demo = commands.add_parser("demo", help="the same, with a project of generated runs to look at")
@@ -126,6 +127,16 @@ def make_parser() -> argparse.ArgumentParser:
     add_commands(commands)
     client.add_commands(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    """Looked up when it is asked for: every command would wait for it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from app.client.service import client_version
+
+        print(f"threewalls {client_version()}")
+        parser.exit()
 
 
 def _port(text: str) -> int:

@@ -1,7 +1,6 @@
 """What each client command does with its options: settings read, service opened, exit code chosen."""
 
 import argparse
-import io
 import json
 import os
 import sys
@@ -11,43 +10,33 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.client import doctor, project_tokens, report, run_list, token
-from app.client.errors import Refused, Unreachable, UsageError
-from app.client.exit_codes import FINE, SERVICE, USAGE
+from app.client.errors import Unreachable
+from app.client.exit_codes import FINE, SERVICE
+from app.client.failures import failure
 from app.client.login import logged_in
 from app.client.plain import one_line, out
 from app.client.service import Service
 from app.client.settings import ClientSettings, read_settings
 from app.client.spool import spool_folder, waiting
 from app.client.sync import sync
-from app.client.upload_command import upload
-from app.errors import ThreewallsError
+from app.client.upload_command import upload, upload_document
 
 
 def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> int:
     """One command of the client; its exit code."""
     env = os.environ if env is None else env
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our characters loses none of the verdict
-    try:
-        return _run(options, env)
-    except Exception as error:  # Python's own exit code would be 1, and that is a regression
-        _say(f"the client itself went wrong ({type(error).__name__}: {one_line(str(error))}).")
-        return SERVICE
-
-
-def _run(options: argparse.Namespace, env: Mapping[str, str]) -> int:
+    url = ""
     try:
         settings = read_settings(env, url=options.url, project=options.project, retries=max(0, options.retries))
+        url = settings.url
         return _COMMANDS[options.command](options, settings, env)
-    except UsageError as error:
-        _say(error.detail)
-        return USAGE
-    except Refused as error:
-        _say(f"{settings.url} {error.detail}" + "".join(f"\n  {one.field}: {one.message}" for one in error.errors))
-        return USAGE if error.status == 422 else SERVICE
-    except ThreewallsError as error:
-        _say(error.detail)
-        return SERVICE
+    except Exception as error:  # Python's own exit code would be 1, and that is a regression
+        of_upload = options.command == "upload"
+        failed = failure(error, url, of_upload=of_upload)
+        _say(failed.lines)
+        if options.json:
+            out(json.dumps(upload_document(**failed.as_json()) if of_upload else failed.as_json()))
+        return failed.exit_code
 
 
 def _sync(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 import httpx2
 
-from app.client.errors import Refused
-from app.client.log_bytes import plain_name, text_chunks
+from app.client.errors import Refused, Strange
+from app.client.log_bytes import LogText, plain_name
 from app.client.service import Service
 from app.client.upload import PIECE_BYTES, SentFile, Upload
 
@@ -46,6 +46,9 @@ def deliver(service: Service, upload: Upload, advanced: Advanced = lambda *_: No
         at = held(service, run.id, file.name)
         send_rest(service, run.id, file, at, lambda now, before=before: advanced(before + now, total))  # type: ignore[misc]
         before += file.size_bytes
+    for file in upload.pieced:
+        if file.cut:
+            _append(service, run.id, file.name, cut=file.cut)
     close(service, run.id, upload.pieced[-1].name)
     return run
 
@@ -63,17 +66,17 @@ def held(service: Service, run_id: int, name: str) -> int:
         if error.offset is not None:
             return error.offset
         raise
-    raise Refused(200, "took a piece from behind the end of the log, so it is no service of Threewalls.")
+    raise Strange(service.settings.url, "it took a piece from behind the end of the log")
 
 
 def send_rest(service: Service, run_id: int, file: SentFile, at: int, now_at: Callable[[int], None]) -> int:
     """Send the text from byte `at` up to the file's size in pieces. Returns what is held then."""
     for piece in _pieces(file.path, at, file.size_bytes):
         now_at(at)
-        held_now = _append(service, run_id, file.name, offset=at, text=piece)["offset"]
+        held_now = send_piece(service, run_id, file.name, at, piece)
         at += len(piece)
         if held_now < at:
-            raise Refused(200, f"holds {held_now:,} bytes of {file.name} after {at:,} were sent.")
+            raise Strange(service.settings.url, f"it holds {held_now:,} bytes of {file.name} after {at:,} were sent")
     now_at(at)
     return at
 
@@ -85,40 +88,60 @@ def close(service: Service, run_id: int, name: str) -> None:
 
 def send_piece(service: Service, run_id: int, name: str, offset: int, text: bytes, *, opens: bool = False) -> int:
     """Returns the offset of what comes next. `opens`: also a run that was closed, as far as the token may."""
-    return int(_append(service, run_id, name, offset=offset, text=text, complete=False if opens else None)["offset"])
+    answer = _append(service, run_id, name, offset=offset, text=text, complete=False if opens else None)
+    return _number(service, answer, "offset")
 
 
 def _begin(service: Service, upload: Upload, advanced: Advanced, *, is_whole: bool) -> Delivered:
+    expects = sum(file.size_bytes for file in upload.pieced)
+
     def attempt() -> httpx2.Response:
         with ExitStack() as opened:
             sending = _Counted(upload.whole, advanced if is_whole else lambda *_: None, opened)
             return service.request(
                 "POST",
                 RUNS,
-                params={} if is_whole else {"complete": "false"},
+                params={} if is_whole else {"complete": "false", "expects": expects},
                 headers={"Idempotency-Key": upload.key},
                 files=[("meta", (None, json.dumps(upload.meta))), *sending.parts()],
                 timeout=_UPLOAD_TIMEOUT,
             )
 
-    answer = service.send(attempt).json()
+    answer: Mapping[str, Any] = service.send(attempt).json()
+    warnings = answer.get("warnings")
     return Delivered(
-        int(answer["id"]),
-        str(answer["url"]),
-        str(answer["status"]),
-        bool(answer["created"]),
-        tuple(str(one) for one in answer.get("warnings", ())),
+        _number(service, answer, "id"),
+        str(answer.get("url", "")),
+        str(answer.get("status", "")),
+        answer.get("created") is True,
+        tuple(str(one) for one in warnings) if isinstance(warnings, list) else (),
     )
 
 
+def _number(service: Service, answer: Mapping[str, Any], name: str) -> int:
+    found = answer.get(name)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise Strange(service.settings.url, f"its answer to an upload has no {name}")
+    return found
+
+
 def _append(
-    service: Service, run_id: int, name: str, *, offset: int = 0, text: bytes = b"", complete: bool | None = None
+    service: Service,
+    run_id: int,
+    name: str,
+    *,
+    offset: int = 0,
+    text: bytes = b"",
+    complete: bool | None = None,
+    cut: str = "",
 ) -> Mapping[str, Any]:
     params: dict[str, str | int] = {"name": plain_name(name)}
     if not complete:
         params["offset"] = offset
     if complete is not None:
         params["complete"] = "true" if complete else "false"
+    if cut:
+        params = {"name": plain_name(name), "cut": cut}
     body = _gzipped(text) if text else b""
     headers = {"Content-Type": "application/octet-stream"}
     answer: Mapping[str, Any] = service.post(
@@ -132,7 +155,7 @@ def _pieces(path: Path, begin: int, end: int) -> Iterator[bytes]:
     piece, left = bytearray(), end - begin
     if left <= 0:
         return
-    for chunk in text_chunks(path, begin):
+    for chunk in LogText(path, begin):
         piece += chunk[:left]
         left -= len(chunk[:left])
         while len(piece) >= PIECE_BYTES:

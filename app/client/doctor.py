@@ -7,23 +7,25 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 
 from app.client import spool
+from app.client import token as whoami
 from app.client.checkout import surrounding_job
-from app.client.errors import Refused, Unreachable
-from app.client.log_bytes import text_chunks
+from app.client.errors import Refused, Strange, Unreachable
+from app.client.log_bytes import LogText
+from app.client.passage import proxies
 from app.client.plain import one_line
 from app.client.service import Service, client_version
 from app.client.settings import ClientSettings
 from app.errors import ThreewallsError
 
 GOOD, MIND, BAD = "ok", "mind", "bad"
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _SKEW = timedelta(minutes=2)
 _SOON = timedelta(days=14)
+_HEAD_BYTES, _STRANGE_SHARE = 64 * 1024, 0.10
+"""The service takes no file of which more than a tenth is no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,12 @@ def _service(settings: ClientSettings) -> Iterator[Finding]:
     with Service(settings) as service:
         try:
             answer = service.get("/healthz")
+            if answer.json().get("status") != "ok":
+                raise Strange(settings.url, "its /healthz is no word of health")
         except (Unreachable, Refused) as error:
+            said = error.detail if isinstance(error, Unreachable) else f"{settings.url} {error.detail}"
             yield Finding(
-                BAD, "service", one_line(f"{error.detail}"),
+                BAD, "service", one_line(said),
                 "Check THREEWALLS_URL, and from this machine: curl -v " + settings.url + "/healthz",
             )  # fmt: skip
             return
@@ -94,7 +99,7 @@ def _clock(answer: httpx2.Response, now: datetime) -> Iterator[Finding]:
 
 def _token(service: Service) -> Iterator[Finding]:
     try:
-        me = service.get("/api/v1/whoami").json()
+        me = whoami.own(service)
     except Refused as error:
         if error.status == 404:
             yield Finding(MIND, "version", "the service is older than this client", "Ask for an update of the service.")
@@ -136,21 +141,10 @@ def _scopes(me: Mapping[str, Any], settings: ClientSettings, now: datetime) -> I
 
 
 def _proxies(env: Mapping[str, str]) -> Iterator[Finding]:
-    for name in _PROXIES:
-        value = env.get(name) or env.get(name.lower())
-        if value:
-            shown = value if name == "NO_PROXY" else _without_password(value)
-            yield Finding(
-                MIND, "proxy", f"{name}={one_line(shown)}", "Requests go through it, unless NO_PROXY names the host."
-            )
-
-
-def _without_password(url: str) -> str:
-    try:
-        parts = urlsplit(url if "//" in url else f"//{url}")
-        return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
-    except ValueError:
-        return "(not an address)"
+    for name, value in proxies(env):
+        yield Finding(
+            MIND, "proxy", f"{name}={one_line(value)}", "Requests go through it, unless NO_PROXY names the host."
+        )
 
 
 def _job(env: Mapping[str, str]) -> Iterator[Finding]:
@@ -172,8 +166,8 @@ def _job(env: Mapping[str, str]) -> Iterator[Finding]:
 def _spool(folder: Path) -> Iterator[Finding]:
     try:
         uploads, strange = spool.waiting(folder)
-    except OSError as error:
-        yield Finding(BAD, "spool", f"{folder}: {error.strerror}", "Name another folder by THREEWALLS_SPOOL.")
+    except spool.SpoolError as error:
+        yield Finding(BAD, "spool", one_line(error.detail), "Name another folder by THREEWALLS_SPOOL.")
         return
     for sentence in strange:
         yield Finding(MIND, "spool", one_line(sentence), "Look at it, and delete it when it is of no use.")
@@ -194,15 +188,21 @@ def _is_writable(folder: Path, access: Callable[[Path, int], bool] = os.access) 
 
 
 def _log(log: Path) -> Iterator[Finding]:
+    text, size, head = LogText(log), 0, b""
     try:
-        size = sum(len(chunk) for chunk in text_chunks(log))
-    except OSError as error:
-        yield Finding(BAD, "log", f"{log}: {error.strerror}", "Check that the job wrote it, and who may read it.")
-        return
+        for chunk in text:
+            head = head or chunk[:_HEAD_BYTES]
+            size += len(chunk)
     except ThreewallsError as error:
-        yield Finding(BAD, "log", one_line(error.detail), "It would be refused.")
+        yield Finding(BAD, "log", one_line(error.detail), "Check that the job wrote it whole, and who may read it.")
         return
-    if size:
-        yield Finding(GOOD, "log", f"{log}: {size:,} bytes of text")
-    else:
+    if not head.strip():
         yield Finding(BAD, "log", f"{log} is empty", "Check that the job wrote it.")
+    elif head.decode("utf-8", "replace").count("\ufffd") + head.count(0) > len(head) * _STRANGE_SHARE:
+        yield Finding(BAD, "log", f"{log} is no text", "It would be refused. Name the log itself.")
+    elif text.cut:
+        yield Finding(
+            MIND, "log", f"{log}: {size:,} bytes of text, and {text.cut} that ends early", "Wait for its end."
+        )
+    else:
+        yield Finding(GOOD, "log", f"{log}: {size:,} bytes of text")

@@ -15,6 +15,7 @@ from app.client.errors import Refused, Unreachable
 from app.client.service import Service
 from app.client.tail import Tail
 from app.client.upload import PIECE_BYTES, Upload, made_key, read_upload
+from app.errors import ThreewallsError
 
 _COMPARED_BYTES = 64 * 1024
 """Of the beginning of a log, to see whether a run that is open already is of the same file."""
@@ -57,14 +58,16 @@ class Follower:
         self._tail = Tail(self.path)
 
     def follow(self) -> None:
-        """Until it ends. Raises Refused; a service that is away is waited for."""
+        """Until it ends. Raises Refused for what will never be taken; for all else the end of the log is waited for."""
         self._heard = self.clock()
         while True:
             ends = self._ends()  # asked first: what was written before the end is still sent
             try:
                 news = self._send_news()
                 self._away_since = None
-            except Unreachable as error:
+            except (Unreachable, Refused) as error:
+                if isinstance(error, Refused) and not error.may_pass:
+                    raise
                 news = False
                 if self._away_since is None:
                     self.told(f"{error.detail} What is written meanwhile is sent later.")
@@ -86,7 +89,8 @@ class Follower:
 
     def finish(self) -> Delivered:
         """Send the rest and close the run. Raises Refused or Unreachable."""
-        return deliver(self.patient, self.rest())
+        run = deliver(self.patient, self.rest())
+        return replace(run, created=self.run.created) if self.run is not None and self.run.id == run.id else run
 
     @property
     def _saw_marker(self) -> bool:
@@ -129,13 +133,12 @@ class Follower:
         self.run, self._tail.offset, self._goes_on = run, at, not run.created
         self.told(f"run {run.id}: {run.url}" + (f" (going on at byte {at:,})" if at else ""))
 
-    def _closed(self, error: Refused) -> Refused:
+    def _closed(self, error: Refused) -> ThreewallsError:
         run = self.run.id if self.run else 0
-        return Refused(
-            403,
-            f"{error.detail}\nrun {run} was begun for this file and closed since (at Ctrl-C, SIGTERM or its end), and "
-            "this token may not go on with it. The file holds everything: give the command another --key, with any new "
-            "word, and all of it becomes a run of its own.",
+        return ThreewallsError(
+            f"{self.quick.settings.url} {error.detail}\nrun {run} was begun for this file and closed since (at Ctrl-C, "
+            "SIGTERM or its end), and this token may not go on with it. The file holds everything: give the command "
+            "another --key, with any new word, and all of it becomes a run of its own."
         )
 
     def _is_of_this_file(self, run_id: int, at: int) -> bool:

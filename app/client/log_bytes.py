@@ -12,6 +12,8 @@ GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 _MAX_WINDOW = 128 << 20
+_ZSTD_INPUT_BYTES = 1024
+"""A block of 4 bytes can become 128 KiB, and the decoder has no output limit: so it is fed sparingly."""
 
 
 class UnreadableLogError(ThreewallsError):
@@ -27,61 +29,86 @@ def plain_name(name: str) -> str:
 
 def is_compressed(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(4).startswith((GZIP, ZSTD))
+        return _is_packed(file.read(4))
 
 
-def text_chunks(path: Path, begin: int = 0) -> Iterator[bytes]:
-    """From byte `begin` of the text on. A compressed file that ends early, as of a killed job, is read up to there.
+def _is_packed(head: bytes) -> bool:
+    """Also by a skippable frame, with which pzstd begins."""
+    skippable = head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
+    return skippable or head.startswith((GZIP, ZSTD))
 
-    Raises UnreadableLogError when it is damaged.
+
+class LogText:
+    """The chunks of a log's text, from byte `begin` on. A compressed file that ends early, as of a killed job, is read
+    up to there: `cut` is then the kind of its compression, once all of it was read.
+
+    Iterating raises UnreadableLogError when the file is damaged or cannot be read.
     """
-    with path.open("rb") as file:
+
+    def __init__(self, path: Path, begin: int = 0) -> None:
+        self.path, self.begin, self.cut = path, begin, ""
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                yield from self._chunks(file)
+        except OSError as error:
+            raise UnreadableLogError(f"{self.path} cannot be read: {error.strerror or error}.") from error
+
+    def _chunks(self, file: BinaryIO) -> Iterator[bytes]:
         head = file.read(4)
         file.seek(0)
-        if not head.startswith((GZIP, ZSTD)):
-            file.seek(begin)
+        if not _is_packed(head):
+            file.seek(self.begin)
             yield from iter(lambda: file.read(CHUNK_BYTES), b"")
             return
-        skip = begin
-        for chunk in _gunzip(file, path) if head.startswith(GZIP) else _unzstd(file, path):
+        skip = self.begin
+        for chunk in self._gunzip(file) if head.startswith(GZIP) else self._unzstd(file):
             if skip < len(chunk):
                 yield chunk[skip:] if skip else chunk
             skip = max(0, skip - len(chunk))
 
+    def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
+        """All members; zero bytes behind the last one are padding."""
+        decoder = zlib.decompressobj(wbits=31)
+        while data := file.read(64 * 1024):
+            while data:
+                if decoder.eof:
+                    data = data.lstrip(b"\0")
+                    if not data:
+                        break
+                    decoder = zlib.decompressobj(wbits=31)
+                try:
+                    chunk = decoder.decompress(data, CHUNK_BYTES)
+                except zlib.error as error:
+                    raise _damaged(self.path, str(error)) from error
+                if chunk:
+                    yield chunk
+                data = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
+        if tail := decoder.flush():
+            yield tail
+        if not decoder.eof:
+            self.cut = "gzip"
 
-def _gunzip(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """All members; zero bytes behind the last one are padding."""
-    decoder = zlib.decompressobj(wbits=31)
-    while data := file.read(64 * 1024):
+    def _unzstd(self, file: BinaryIO) -> Iterator[bytes]:
+        import zstandard  # noqa: PLC0415  only for such a file, so that other commands start sooner
+
+        context = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+        decoder, begun = context.decompressobj(), False
+        data = file.read(_ZSTD_INPUT_BYTES)
         while data:
-            if decoder.eof:
-                data = data.lstrip(b"\0")
-                if not data:
-                    break
-                decoder = zlib.decompressobj(wbits=31)
             try:
-                chunk = decoder.decompress(data, CHUNK_BYTES)
-            except zlib.error as error:
-                raise _damaged(path, str(error)) from error
+                chunk = decoder.decompress(data)
+            except zstandard.ZstdError as error:
+                raise _damaged(self.path, str(error)) from error
+            begun = not decoder.eof
             if chunk:
                 yield chunk
-            data = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
-    if tail := decoder.flush():
-        yield tail
-
-
-def _unzstd(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    import zstandard  # noqa: PLC0415  only for such a file, so that other commands start sooner
-
-    reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(file, read_across_frames=True)
-    while True:
-        try:
-            chunk = reader.read(CHUNK_BYTES)
-        except zstandard.ZstdError as error:
-            raise _damaged(path, str(error)) from error
-        if not chunk:
-            return
-        yield chunk
+            data = (decoder.unused_data if decoder.eof else b"") or file.read(_ZSTD_INPUT_BYTES)
+            if decoder.eof:
+                decoder = context.decompressobj()
+        if begun:
+            self.cut = "zstd"
 
 
 def _damaged(path: Path, why: str) -> UnreadableLogError:

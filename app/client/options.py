@@ -18,14 +18,16 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     sync.add_argument("--list", action="store_true", help="send nothing, say what waits")
     report = commands.add_parser("report", help="the verdict of a run, with its exit code")
     report.add_argument("run", nargs="+", metavar="RUN", help="its number or its address; several of one job")
-    report.add_argument("--markdown", action="store_true", help="the comment to post on a change")
+    printed = report.add_mutually_exclusive_group()
+    printed.add_argument("--markdown", action="store_true", help="the comment to post on a change")
+    printed.add_argument("--json", action="store_true", help="print a JSON document a run, each in a line")
     add_post_options(report)
     _add_wait(report)
     _add_runs(commands)
     token = commands.add_parser("token", help="what the token in THREEWALLS_TOKEN is for; or tokens of a project")
     doctor = commands.add_parser("doctor", help="check service, token, clock, proxies, spool and logs")
     doctor.add_argument("logs", nargs="*", type=Path, metavar="LOG", help="log files that are to be uploaded")
-    for command in (sync, report, token, doctor):
+    for command in (sync, token, doctor):
         command.add_argument("--json", action="store_true", help="print one JSON document (docs/cli.md)")
     for name in COMMANDS:
         _add_service(commands.choices[name])
@@ -138,7 +140,7 @@ def with_wait(arguments: list[str]) -> list[str]:
 def _is_seconds(text: str) -> bool:
     try:
         _seconds(text)
-    except (ValueError, argparse.ArgumentTypeError):
+    except argparse.ArgumentTypeError:
         return False
     return not Path(text).exists()
 
@@ -151,7 +153,10 @@ def _process(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
     if not 0 <= seconds < 1e7:
-        raise argparse.ArgumentTypeError("must be a number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return seconds

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from app.client.errors import Strange
 from app.client.options import RUN_FILTERS
 from app.client.plain import one_line
 from app.client.service import Service
@@ -21,6 +22,8 @@ def runs(service: Service, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = service.get(
         "/api/v1/runs", {**params, "page": options.page, "page_size": options.limit}
     ).json()
+    if not isinstance(found.get("items"), list):
+        raise Strange(service.settings.url, "what it sent is no list of runs")
     return found
 
 

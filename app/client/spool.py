@@ -89,15 +89,21 @@ def put(spool: Path, upload: Upload, url: str) -> Path:
 
 
 def waiting(spool: Path) -> tuple[list[Waiting], list[str]]:
-    """Oldest first; and what lies there but cannot be read, in sentences."""
+    """Oldest first; and what lies there but cannot be read, in sentences. Raises SpoolError for what is no folder."""
     found: list[Waiting] = []
     strange: list[str] = []
-    if not spool.is_dir():
+    try:
+        folders = sorted(spool.iterdir())
+    except FileNotFoundError:
         return [], []
-    for folder in sorted(spool.iterdir()):
-        if folder.name.startswith(".") or not folder.is_dir():
+    except OSError as error:
+        raise SpoolError(f"The spool {spool} cannot be read: {error.strerror or error}.") from error
+    for folder in folders:
+        if folder.name.startswith("."):
             continue
         try:
+            if not folder.is_dir():
+                continue
             found.append(_read(folder))
         except FileNotFoundError:
             if folder.exists():  # else another sync finished it just now
@@ -142,10 +148,12 @@ def remove(one: Waiting) -> None:
 
 def sweep(spool: Path, now: float | None = None) -> None:
     """Delete what kills left behind."""
-    if not spool.is_dir():
-        return
     oldest = (time.time() if now is None else now) - _LEFT_SECONDS
-    for folder in spool.iterdir():
+    try:
+        folders = list(spool.iterdir())
+    except OSError:  # `waiting` says it
+        return
+    for folder in folders:
         with contextlib.suppress(OSError):
             is_old = folder.stat().st_mtime < oldest
             if folder.name.startswith(_SENT) or (folder.name.startswith(_NEW) and is_old):
@@ -167,7 +175,7 @@ def _fill(folder: Path, upload: Upload, url: str) -> None:
             os.fsync(copy.fileno())
         files.append(
             {"field": file.field, "name": file.name, "stored": stored, "size_bytes": file.size_bytes}
-            | {"sha256": file.sha256, "in_pieces": file.in_pieces}
+            | {"sha256": file.sha256, "in_pieces": file.in_pieces, "cut": file.cut}
         )
     manifest = {"version": VERSION, "url": url, "created_at": time.time()}
     manifest |= {"key": upload.key, "meta": upload.meta, "files": files}
@@ -213,5 +221,6 @@ def _file(folder: Path, one: Mapping[str, Any]) -> SentFile:
     if not path.is_file():
         raise FileNotFoundError(path)
     return SentFile(
-        one["field"], str(one["name"]), path, int(one["size_bytes"]), str(one["sha256"]), bool(one["in_pieces"])
-    )
+        one["field"], str(one["name"]), path, int(one["size_bytes"]), str(one["sha256"]), bool(one["in_pieces"]),
+        str(one.get("cut", "")),
+    )  # fmt: skip

@@ -38,7 +38,8 @@ def sync(service: Service, folder: Path, *, everything: bool, told: Callable[[st
             try:
                 run = deliver(service, one.upload)
             except Refused as error:
-                done.failed.append(f"{one.folder} was refused: {plain(error.detail)} It stays there.")
+                again = "Send it again then." if error.may_pass else "Delete the folder when it is of no use."
+                done.failed.append(f"{one.folder} was refused: {plain(error.detail)} It stays there. {again}")
                 continue
             except (OSError, spool.SpoolError, ThreewallsError) as error:
                 if not one.folder.exists():

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.client.errors import Strange
 from app.client.plain import one_line
 from app.client.service import Service
 
@@ -10,6 +11,9 @@ from app.client.service import Service
 def own(service: Service) -> dict[str, Any]:
     """`GET /api/v1/whoami`. Raises Refused for a token that is unknown, revoked or expired."""
     found: dict[str, Any] = service.get("/api/v1/whoami").json()
+    needed = {"kind": str, "name": str} | ({"project": str, "scopes": list} if found.get("kind") == "token" else {})
+    if not all(isinstance(found.get(name), kind) for name, kind in needed.items()):
+        raise Strange(service.settings.url, "its /api/v1/whoami names nobody")
     return found
 
 

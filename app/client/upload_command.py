@@ -2,10 +2,10 @@
 
 import argparse
 import json
-import os
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 import threading
@@ -19,10 +19,11 @@ from app.client import spool
 from app.client.checkout import surrounding_job
 from app.client.ci import CiJob
 from app.client.deliver import Delivered, deliver
-from app.client.errors import Unreachable, UsageError
+from app.client.errors import Refused, Unreachable, UsageError
 from app.client.exit_codes import FINE, SERVICE
+from app.client.failures import failure
 from app.client.follow import Follower, Until
-from app.client.log_bytes import is_compressed
+from app.client.log_bytes import UnreadableLogError, is_compressed
 from app.client.metadata import upload_metadata
 from app.client.plain import one_line, out
 from app.client.progress import Progress
@@ -34,6 +35,7 @@ from app.errors import ThreewallsError
 
 SCHEMA = "threewalls.upload/1"
 _STANDARD_INPUT = Path("-")
+_KEY_LENGTH = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +57,28 @@ def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[s
     meta = upload_metadata(job=job, documents=options.meta, settings=options.set, stated=stated, tags=options.tag)
     if settings.project:
         meta.setdefault("project", settings.project)
+    if options.key and not (options.key.isascii() and options.key.isprintable() and len(options.key) <= _KEY_LENGTH):
+        raise UsageError(f"--key takes at most {_KEY_LENGTH} printable ASCII characters.")
+    if not options.follow and (options.until_pid or options.until_idle or options.until_text):
+        raise UsageError("--until-pid, --until-idle and --until-text say when --follow ends; it is not there.")
     call = _Call(options, settings, env, job, meta, Progress(sys.stderr))
     return _follow(call) if options.follow else _send(call)
 
 
 def _send(call: _Call) -> int:
     options = call.options
-    with _from_standard_input(options.logs) as logs:
+    with _copied(options.logs) as logs:
         known = read_upload(
             logs=logs, configs=options.config, events=options.events, meta=call.meta,
             job_key=call.job.key if call.job else "", key=options.key,
         )  # fmt: skip
         if options.offline:
-            return _keep(call, known, "")
+            return _keep(call, known, None)
         with Service(call.settings, told=call.told.line) as service:
             try:
                 run = deliver(service, known, call.told)
-            except Unreachable as error:
-                call.told.clear()
-                return _keep(call, known, error.detail)
+            except (Unreachable, Refused) as error:
+                return _keep(call, known, error)
             call.told.clear()
             return _done(call, service, run)
 
@@ -95,8 +100,8 @@ def _follow(call: _Call) -> int:
                 raise UsageError(f"There is no file {path} yet, and what was waited for is over.")
             try:
                 run = follower.finish()
-            except Unreachable as error:
-                return _keep(call, follower.rest(), error.detail)
+            except (Unreachable, Refused) as error:
+                return _keep(call, follower.rest(), error)
         return _done(call, patient, run)
 
 
@@ -111,7 +116,11 @@ def _only_growing_log(options: argparse.Namespace) -> Path:
     if len(options.logs) != 1 or options.logs[0].is_dir() or options.logs[0] == _STANDARD_INPUT:
         raise UsageError("--follow follows one file. Start one for each log, each with its own --name.")
     path: Path = options.logs[0]
-    if path.exists() and is_compressed(path):
+    try:
+        packed = path.exists() and is_compressed(path)
+    except OSError as error:
+        raise UnreadableLogError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if packed:
         raise UsageError(f"{path} is compressed, so it does not grow. Upload it without --follow.")
     if options.offline:
         raise UsageError("--follow needs the service; --offline is for a log that is complete.")
@@ -140,36 +149,85 @@ def _stopped_by_signals(follower: Follower, stop: threading.Event) -> Iterator[N
 
 
 @contextmanager
-def _from_standard_input(logs: list[Path]) -> Iterator[list[Path]]:
-    """`-` stands for what a pipe brings, kept in a file because it is read twice."""
-    if _STANDARD_INPUT not in logs:
+def _copied(logs: list[Path]) -> Iterator[list[Path]]:
+    """Pipes are kept in files, because a log is read twice: `-` for standard input, named pipes, `<(...)`."""
+    if not any(map(_is_pipe, logs)):
         yield logs
         return
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "train.log"
-        with copy.open("wb") as out:
-            shutil.copyfileobj(sys.stdin.buffer, out)
-        yield [copy if log == _STANDARD_INPUT else log for log in logs]
+        yield [_copy(log, Path(folder) / str(at)) if _is_pipe(log) else log for at, log in enumerate(logs)]
 
 
-def _keep(call: _Call, upload: Upload, why: str) -> int:
-    """Into the spool. A verdict that was to be waited for does not come, and that is nobody's green."""
+def _is_pipe(log: Path) -> bool:
+    try:
+        return log == _STANDARD_INPUT or stat.S_ISFIFO(log.stat().st_mode)
+    except (OSError, ValueError):  # read_upload says what is wrong with it
+        return False
+
+
+def _copy(log: Path, folder: Path) -> Path:
+    """One that has a name in a folder of somebody keeps it."""
+    is_named = log != _STANDARD_INPUT and log.parent not in (Path("/dev/fd"), Path("/proc/self/fd"))
+    copy = folder / (log.name if is_named else "train.log")
+    try:
+        folder.mkdir()
+        with copy.open("wb") as into:
+            if log != _STANDARD_INPUT:
+                with log.open("rb") as pipe:
+                    shutil.copyfileobj(pipe, into)
+            elif sys.stdin is not None:
+                shutil.copyfileobj(sys.stdin.buffer, into)
+            else:
+                raise UnreadableLogError("Standard input is closed, so there is no log in it.")
+    except OSError as error:
+        raise UnreadableLogError(f"{log} cannot be copied to {folder}: {error.strerror or error}.") from error
+    return copy
+
+
+def _keep(call: _Call, upload: Upload, why: Unreachable | Refused | None) -> int:
+    """Into the spool, what may be taken later. A verdict that was waited for does not come, and is nobody's green."""
     options, env = call.options, call.env
+    call.told.clear()
+    if isinstance(why, Refused) and not why.may_pass:
+        raise why
+    failed = None if why is None else failure(why, call.settings.url, of_upload=True)
     if options.no_spool:
-        _say(f"{why} Nothing was kept.")
-        return SERVICE
-    folder = spool.put(spool.spool_folder(env, options.spool), upload, call.settings.url)
-    where = folder.parent if options.spool or env.get(SPOOL) else None
-    command = f"threewalls sync --spool {where}" if where else "threewalls sync"
-    told = f"The upload waits in {folder}. Send it with: {command}"
+        raise ThreewallsError(f"{failed.said if failed else ''} Nothing was kept.", failed.errors if failed else ())
+    try:
+        folder = spool.put(spool.spool_folder(env, options.spool), upload, call.settings.url)
+    except spool.SpoolError as error:
+        raise spool.SpoolError(f"{failed.said if failed else ''} {error.detail}".strip()) from error
+    # What has to be put right by somebody first is not fine, whatever was asked for.
+    code = SERVICE if isinstance(why, Refused) else _kept_code(options)
     if options.json:
-        out(json.dumps({"schema": SCHEMA, "spooled": str(folder), "exit_code": _kept_code(options)}))
-    _say(f"{why} {told}".strip())
-    return _kept_code(options)
+        known = failed.as_json() if failed else {}
+        out(json.dumps(upload_document(**{**known, "spooled": str(folder), "exit_code": code})))
+    again = f"The upload waits in {folder}. Send it with: {_sync_command(options, env)}"
+    _say(f"{failed.lines if failed else ''} {again}".strip())
+    return code
+
+
+def _sync_command(options: argparse.Namespace, env: Mapping[str, str]) -> str:
+    return f"threewalls sync --spool {spool.spool_folder(env, options.spool)}" if options.spool or env.get(SPOOL) else (
+        "threewalls sync"
+    )  # fmt: skip
 
 
 def _kept_code(options: argparse.Namespace) -> int:
     return FINE if (options.spool_ok or options.offline) and options.wait is None else SERVICE
+
+
+def upload_document(**known: Any) -> dict[str, Any]:
+    """What `--json` prints, however the upload ends; nothing of it is left out."""
+    unknown: dict[str, Any] = {
+        "id": None,
+        "url": None,
+        "created": None,
+        "warnings": [],
+        "spooled": None,
+        "report": None,
+    }
+    return {"schema": SCHEMA, **unknown, "exit_code": SERVICE, "error": None, "errors": []} | known
 
 
 def _done(call: _Call, service: Service, run: Delivered) -> int:
@@ -180,30 +238,35 @@ def _done(call: _Call, service: Service, run: Delivered) -> int:
         out(f"run {run.id}: {run.url}{was_there}")
     for warning in run.warnings:
         _say(f"note: {one_line(warning)}")
-    report, code = None, FINE
+    report, failed, code = None, None, FINE
     if options.wait is not None:
         try:
             report = report_of(service, run.id, options.wait)
             code = code_of(report)
         except ThreewallsError as error:  # it was uploaded all the same, and its number is not to be lost
-            _say(f"no verdict came: {one_line(error.detail)}")
+            failed = failure(error, call.settings.url, of_upload=True)
             code = SERVICE
+            _say(f"no verdict came: {failed.lines}")
     if options.json:
-        document: dict[str, Any] = {"schema": SCHEMA, "id": run.id, "url": run.url, "created": run.created}
-        document |= {"warnings": run.warnings, "spooled": None, "report": report, "exit_code": code}
-        out(json.dumps(document))
+        known = {"id": run.id, "url": run.url, "created": run.created, "warnings": run.warnings, "report": report}
+        out(json.dumps(upload_document(**{**(failed.as_json() if failed else {}), **known, "exit_code": code})))
     elif report is not None:
         out("\n".join(as_text(report)))
-        if report.get("status") == "pending":
-            _say(f"no verdict after {options.wait:g} s. Ask again: threewalls report {run.id} --wait")
+    if report is not None and report.get("status") == "pending":
+        _say(f"no verdict after {options.wait:g} s. Ask again: threewalls report {run.id} --wait")
     _remind(options, call.env)
     return code
 
 
 def _remind(options: argparse.Namespace, env: Mapping[str, str]) -> None:
     folder = spool.spool_folder(env, options.spool)
-    if folder.is_dir() and os.access(folder, os.R_OK) and (count := len(spool.waiting(folder)[0])):
-        _say(f"{count} earlier uploads wait in {folder}. Send them with: threewalls sync")
+    try:
+        count = len(spool.waiting(folder)[0])
+    except spool.SpoolError:  # nothing of this upload hangs on it
+        return
+    if count:
+        waits = "1 earlier upload waits" if count == 1 else f"{count} earlier uploads wait"
+        _say(f"{waits} in {folder}. Look at --list, and send with: {_sync_command(options, env)}")
 
 
 def _say(text: str) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from app.client.errors import Strange
 from app.client.exit_codes import SERVICE
 from app.client.plain import one_line
 from app.client.service import Service
@@ -23,6 +24,8 @@ def report_of(
         ask = max(0.0, min(_ASK_SECONDS, end - clock()))
         path = f"/api/v1/runs/{run_id}/report"
         found: dict[str, Any] = service.get(path, {"wait": f"{ask:g}"} if ask else None, wait=ask).json()
+        if not (isinstance(found.get("headline"), str) and isinstance(found.get("run"), dict)):
+            raise Strange(service.settings.url, "what it sent is no report")
         if found.get("status") != "pending" or clock() >= end:
             return found
 
@@ -38,6 +41,8 @@ def as_text(report: Mapping[str, Any]) -> list[str]:
     lines = [one_line(str(report.get("headline", ""))), one_line(str(report.get("baseline", "")))]
     if moved := report.get("moved"):
         lines += ["", *_table([[str(cell or "") for cell in _cells(row)] for row in moved])]
+    if decides := report.get("what_would_decide"):
+        lines += ["", one_line(str(decides))]
     verdict = report.get("verdict") or {}
     suspects = [one_line(str(one.get("reason", ""))) for one in verdict.get("suspects") or ()][:_SUSPECTS]
     lines += ["", *(f"suspect: {reason}" for reason in suspects)] if suspects else []

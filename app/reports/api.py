@@ -16,7 +16,8 @@ from app.domain.report.markdown import markdown
 from app.domain.report.markdown_text import link
 from app.domain.report.run_report import RunReport
 from app.domain.report.values import storable, verdict_json, what_changed_json
-from app.reports.queries import get_report, project_and_stack
+from app.domain.verdict_sentences import what_would_decide
+from app.reports.queries import get_report, where_reported
 from app.storage.database import read_session
 from app.storage.verdicts import StoredVerdict
 from app.web.dependencies import AppEngine
@@ -77,7 +78,7 @@ async def _once_judged(
 def _read(engine: Engine, run_id: int, address: str, next_step: NextStep) -> tuple[str, dict[str, Any]]:
     with read_session(engine) as session:
         report, verdict, suspects = get_report(session, run_id, address)
-        of = project_and_stack(session, run_id)
+        of = where_reported(session, run_id)
         first = None if report.status == "pending" else next_step(session, run_id)
     step = (
         None if first is None else {"rule": first[0], "title": first[1], "url": f"{report.run.address}/next/{first[0]}"}
@@ -93,6 +94,7 @@ def _read(engine: Engine, run_id: int, address: str, next_step: NextStep) -> tup
         "because": None if verdict is None else verdict.because,
         "verdict": None if verdict is None else verdict_json(verdict.document, suspects),
         "what_changed": None if report.changed is None else what_changed_json(report.changed),
+        "what_would_decide": "" if verdict is None else what_would_decide(verdict.document),
         "moved": [] if report.text is None else report.text.moved,
         "regressions": report.regressions,
         "problems": report.problems,

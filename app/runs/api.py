@@ -77,6 +77,9 @@ async def upload_run(
     response: Response,
     wait: Annotated[float, Query(ge=0, description="Answer when processed, after so many seconds at the latest.")] = 0,
     complete: Annotated[bool | None, Query(description="false: more of the logs is to come, see `/logs`.")] = None,
+    expects: Annotated[
+        int, Query(ge=0, le=2**53, description="Bytes that are to come: refused at once where the quota has no room.")
+    ] = 0,
     idempotency_key: Annotated[str | None, Header(description="The same key is the same upload.")] = None,
 ) -> UploadAnswer:
     """Upload a run. The answer comes when it is stored safely; `status` says whether it is processed yet."""
@@ -86,7 +89,8 @@ async def upload_run(
     async with sent_form(
         request, max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as form:
-        accept = partial(_accept, engine, log_files, settings, idempotency_key=idempotency_key, complete=complete)
+        accept = partial(_accept, engine, log_files, settings, idempotency_key=idempotency_key)
+        accept = partial(accept, complete=complete, expects=expects)
         accept = partial(accept, into=partial(upload_project, request, engine), token_id=token_id(request))
         accepted = await run_in_threadpool(accept, form)
     answer = {"id": accepted.run_id, "url": _page(request, accepted.run_id), "created": accepted.created}
@@ -193,6 +197,7 @@ def _accept(
     *,
     idempotency_key: str | None,
     complete: bool | None,
+    expects: int,
     into: IntoProject,
     token_id: int | None,
 ) -> Accepted:
@@ -205,6 +210,7 @@ def _accept(
             meta=metadata_of(form, settings.max_metadata_bytes),
             idempotency_key=idempotency_key,
             complete=complete,
+            expects=expects,
             into=into,
             token_id=token_id,
         )

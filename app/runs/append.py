@@ -9,7 +9,7 @@ the older ones at its end that are no larger than what it brings, as a binary co
 size are a few dozen objects, and each byte is written again log2(n) times at most. Segments of 64 MiB stay as they are.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,10 +20,11 @@ import structlog
 from sqlalchemy import Engine, delete, func, select, update
 from sqlmodel import Session, col
 
-from app.errors import BrokenCompression, InvalidUpload, NotFound, OffsetConflict, TooLarge, Unavailable
+from app.errors import BrokenCompression, OffsetConflict, TooLarge, Unavailable
 from app.queue import PROCESS_RUN, enqueue
 from app.runs.decompress import Decompressed, Limits
-from app.runs.ingest import file_name, forgotten_on_failure
+from app.runs.held_log import HeldLog, held_log
+from app.runs.ingest import forgotten_on_failure
 from app.runs.sizes import size
 from app.runs.upload import checked
 from app.settings import Settings
@@ -41,8 +42,6 @@ log = structlog.get_logger(__name__)
 IntoFinished = Callable[[int], None]
 """Raises for whom may not change a run of this project (its id) of which no more is to come."""
 
-_FIRST_NAME = "train.log"
-_CLOSED_SEGMENT_BYTES = 64 << 20
 _FINISHED = ("whole", "complete")
 _ATTEMPTS = 5
 """Several requests that append to one file at once: each but one begins again."""
@@ -63,37 +62,15 @@ class Appended:
 class Piece:
     """What was sent: bytes that begin at byte `offset` of the file `name`; an empty name means the only one.
 
-    `complete` True ends the run, False opens it, None leaves it as it is.
+    `complete` True ends the run, False opens it, None leaves it as it is. `cut`: the kind of the compression of a file
+    that ends early, of whose text all was sent.
     """
 
     file: BinaryIO | None
     name: str = ""
     offset: int = 0
     complete: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A log file as it is now; `file_id` is 0 when there is none yet. `segments` are (key, bytes), in their order."""
-
-    file_id: int
-    name: str
-    size_bytes: int
-    segments: tuple[tuple[str, int], ...]
-
-    @property
-    def keys(self) -> list[str]:
-        return [key for key, _ in self.segments]
-
-    def carried(self, new_bytes: int) -> int:
-        """How many of the last segments a new one takes in."""
-        count, total = 0, new_bytes
-        for _, length in reversed(self.segments):
-            if length > total or length >= _CLOSED_SEGMENT_BYTES:
-                break
-            total += length
-            count += 1
-        return count
+    cut: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +141,18 @@ def _append(
 ) -> tuple[Appended, bool]:
     """Also says whether a worker is to be rung for now."""
     with read_session(engine) as session:
-        held = _held(session, run_id, piece.name)
+        held = held_log(session, run_id, piece.name)
         project_id = session.get_one(RunRow, run_id).project_id
     _check_offset(held, piece)
     with _staged(log_files, settings, held, piece) as new:
         if new is None:
             with transaction(engine, durable=True) as session:
                 row = session.get_one(RunRow, run_id, with_for_update=True)
-                if piece.complete is False:  # opens it again; without news, an end of what has ended changes nothing
+                ends_early = _ends_early(session, held.file_id, piece)
+                # Opens it again, or says more of it; without news, an end of what has ended changes nothing.
+                if piece.complete is False or ends_early:
                     _check_finished(row, settings, into_finished)
-                return _news(session, settings, run_id, piece, held, new_bytes=0)
+                return _news(session, settings, run_id, piece, held, new_bytes=0, says_more=ends_early)
         with transaction(engine) as session:
             check_room(session, settings, project_id, new.added_bytes, new_run=False)
             # What it takes the place of stays for a while, for whoever reads it just now.
@@ -183,10 +162,11 @@ def _append(
             with transaction(engine, durable=True) as session:
                 row = session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time changes a run
                 _check_finished(row, settings, into_finished)
-                if _held(session, run_id, piece.name) != held:
+                if held_log(session, run_id, piece.name) != held:
                     raise _OvertakenError
                 check_room(session, settings, project_id, new.added_bytes, new_run=False)
-                _write_segment(session, run_id, held, new)
+                file_id = _write_segment(session, run_id, held, new)
+                _ends_early(session, file_id, piece)
                 return _news(session, settings, run_id, piece, held, new_bytes=new.added_bytes)
 
 
@@ -199,7 +179,7 @@ def _check_finished(row: RunRow, settings: Settings, into_finished: IntoFinished
         into_finished(row.project_id)
 
 
-def _check_offset(held: _Held, piece: Piece) -> None:
+def _check_offset(held: HeldLog, piece: Piece) -> None:
     if piece.offset > held.size_bytes:
         raise OffsetConflict(
             f"What was sent begins at byte {piece.offset:,}, but only {held.size_bytes:,} bytes of {held.name} are "
@@ -209,7 +189,7 @@ def _check_offset(held: _Held, piece: Piece) -> None:
 
 
 @contextmanager
-def _staged(log_files: LogFiles, settings: Settings, held: _Held, piece: Piece) -> Iterator[_New | None]:
+def _staged(log_files: LogFiles, settings: Settings, held: HeldLog, piece: Piece) -> Iterator[_New | None]:
     """The new segment: what is new of the piece, behind the text of the segments that it takes in."""
     if piece.file is None:
         yield None
@@ -239,7 +219,7 @@ def _staged(log_files: LogFiles, settings: Settings, held: _Held, piece: Piece) 
             yield _New(joined, added, keeps)
 
 
-def _only_new(log_files: LogFiles, held: _Held, offset: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _only_new(log_files: LogFiles, held: HeldLog, offset: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
     """What of the chunks, that begin at `offset`, is not held yet. Raises OffsetConflict when the rest is not equal."""
     stored = log_files.stream_range(held.keys, offset, held.size_bytes)
     known, at = b"", offset
@@ -259,7 +239,17 @@ def _only_new(log_files: LogFiles, held: _Held, offset: int, chunks: Iterable[by
             yield left
 
 
-def _write_segment(session: Session, run_id: int, held: _Held, new: _New) -> None:
+def _ends_early(session: Session, file_id: int, piece: Piece) -> bool:
+    """Note where the piece says so; whether that is news."""
+    row = session.get(RunFileRow, file_id) if piece.cut else None
+    if row is None or row.cut == piece.cut:
+        return False
+    row.cut = piece.cut
+    return True
+
+
+def _write_segment(session: Session, run_id: int, held: HeldLog, new: _New) -> int:
+    """Returns the file's id."""
     file_id = held.file_id
     if not file_id:
         positions = session.execute(select(func.max(RunFileRow.position)).where(col(RunFileRow.run_id) == run_id))
@@ -286,10 +276,18 @@ def _write_segment(session: Session, run_id: int, held: _Held, new: _New) -> Non
     session.add(
         SegmentRow(file_id=file_id, position=new.keeps, size_bytes=new.file.stored.size_bytes, object_key=new.key)
     )
+    return file_id
 
 
 def _news(
-    session: Session, settings: Settings, run_id: int, piece: Piece, held: _Held, *, new_bytes: int
+    session: Session,
+    settings: Settings,
+    run_id: int,
+    piece: Piece,
+    held: HeldLog,
+    *,
+    new_bytes: int,
+    says_more: bool = False,
 ) -> tuple[Appended, bool]:
     """Note what came on the run, and have it read when it changed."""
     row = session.get_one(RunRow, run_id, with_for_update=True)
@@ -307,7 +305,7 @@ def _news(
             after={"reception": row.reception, "bytes": held.size_bytes + new_bytes}, note=held.name,
         )  # fmt: skip
     rings = False
-    if new_bytes or row.reception != before:
+    if new_bytes or says_more or row.reception != before:
         due = utc_now() if row.reception == "complete" else rested_at(row)
         rings = row.work == "" and due <= utc_now()
         later = utc_now() + timedelta(seconds=settings.sweep_seconds)
@@ -315,36 +313,3 @@ def _news(
         ask_to_read(session, col(RunRow.id) == run_id, ring_at=later if rings else due)
     size_bytes = held.size_bytes + new_bytes
     return Appended(run_id, row.status, held.name, size_bytes, row.reception == "receiving"), rings
-
-
-def _held(session: Session, run_id: int, name: str) -> _Held:
-    if session.get(RunRow, run_id) is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
-    rows = session.execute(select(RunFileRow).where(col(RunFileRow.run_id) == run_id, col(RunFileRow.kind) == "log"))
-    files = list(rows.scalars())
-    row = _chosen(files, name)
-    if row is None:
-        return _Held(0, file_name(name) if name else _FIRST_NAME, 0, ())
-    segments = session.execute(
-        select(SegmentRow.object_key, SegmentRow.size_bytes)  # type: ignore[call-overload]
-        .where(col(SegmentRow.file_id) == row.id)
-        .order_by(col(SegmentRow.position))
-    )
-    return _Held(
-        row.id or 0, row.name, row.size_bytes, tuple((found.object_key, found.size_bytes) for found in segments)
-    )
-
-
-def _chosen(files: Sequence[RunFileRow], name: str) -> RunFileRow | None:
-    """The file of that name, compressed or not; without a name the only one. None: it would be a new one."""
-    if name:
-        wanted = _plain(file_name(name))
-        return next((row for row in files if _plain(row.name) == wanted), None)
-    if len(files) > 1:
-        names = ", ".join(row.name for row in files)
-        raise InvalidUpload(f"This run has several logs: {names}. Say by `name` which one it is. Nothing was kept.")
-    return files[0] if files else None
-
-
-def _plain(name: str) -> str:
-    return name.removesuffix(".gz").removesuffix(".zst")

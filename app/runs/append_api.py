@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Annotated, BinaryIO, cast
+from typing import Annotated, BinaryIO, Literal, cast
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
@@ -71,6 +71,9 @@ async def append_to_log(
     ] = None,
     name: Annotated[str, Query(max_length=500, description="Of the log file; may be left out when there is one.")] = "",
     complete: Annotated[bool | None, Query(description="true ends the run, false opens it for more.")] = None,
+    cut: Annotated[
+        Literal["gzip", "zstd"] | None, Query(description="The file was compressed so and ended early: all of it came.")
+    ] = None,
 ) -> AppendAnswer:
     """Append to a log of the run, or add another log. What is acknowledged is stored; sending it again is harmless.
 
@@ -83,6 +86,7 @@ async def append_to_log(
             name=name or _text(form, "name"),
             offset=offset if offset is not None else _offset(form),
             complete=complete if complete is not None else _flag(form),
+            cut=cut or "",
         )
         into_finished = partial(require_contributor, request, f"change the finished run {run_id}")
         append = partial(append_log, into_finished=into_finished)

@@ -92,6 +92,7 @@ def accept_upload(
     meta: bytes | None = None,
     idempotency_key: str | None = None,
     complete: bool | None = None,
+    expects: int = 0,
     into: IntoProject = as_stated,
     token_id: int | None = None,
 ) -> Accepted:
@@ -101,7 +102,8 @@ def accept_upload(
 
     The same content in the same project is the same run, and so is the same `idempotency_key`; that key with another
     content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come (`append.py`): such a
-    run may begin without a file, and is told from others by its key only. `into` says which project it goes to,
+    run may begin without a file, and is told from others by its key only. `expects`: bytes that are to come then; where
+    the project has no room for them, or for one, the run does not begin. `into` says which project it goes to,
     `token_id` with which token it comes.
     """
     document = _read_meta(meta)
@@ -119,16 +121,17 @@ def accept_upload(
         row.token_id = token_id
         row.lease_until = utc_now() + timedelta(seconds=settings.sweep_seconds)
         keys = [file.key for file in staged]
+        room = _bytes_of(staged) + (max(expects, 1) if is_open else 0)
         with transaction(engine) as session:
             known = _find(session, project, row.content_key, idempotency_key)
             if known is None:
-                check_room_in(session, settings, project, _bytes_of(staged))
+                check_room_in(session, settings, project, room)
             noted = object_records.about_to_put(session, keys) if known is None else utc_now()
         if known is None:
             with forgotten_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)
-                known = _insert(engine, settings, project, row, staged)
+                known = _insert(engine, settings, project, row, staged, room=room)
     if known.created:
         log.info("run_received", run_id=known.run_id, project=project, files=len(files), open=is_open)
         enqueue(PROCESS_RUN, known.run_id)
@@ -275,13 +278,15 @@ def _bytes_of(staged: Sequence[Staged]) -> int:
     return sum(file.file.stored.size_bytes for file in staged)
 
 
-def _insert(engine: Engine, settings: Settings, project: str, row: RunRow, staged: Sequence[Staged]) -> Accepted:
+def _insert(
+    engine: Engine, settings: Settings, project: str, row: RunRow, staged: Sequence[Staged], *, room: int
+) -> Accepted:
     """Commit the run and its files, or find the one that another request committed in the same moment."""
     with transaction(engine, durable=True) as session:
         row.project_id = project_id(session, project)
         if known := _find(session, project, row.content_key, row.idempotency_key):
             return known  # another request was faster: what is there needs no room
-        check_room(session, settings, row.project_id, _bytes_of(staged), new_run=True)
+        check_room(session, settings, row.project_id, room, new_run=True)
         try:
             with session.begin_nested():
                 session.add(row)

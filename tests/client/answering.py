@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Answer:
-    """`status` 0 closes the connection without an answer."""
+    """`status` 0 closes the connection without an answer; a `body` of bytes is sent as it is, all else as JSON."""
 
     status: int = 200
     body: Any = None
@@ -39,7 +39,7 @@ def answering(*answers: Answer) -> Iterator[Answering]:
             if answer.status == 0:
                 self.close_connection = True
                 return
-            sent = json.dumps(answer.body).encode()
+            sent = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
             self.send_response(answer.status)
             headers = {"Content-Type": "application/json", "Content-Length": str(len(sent)), **answer.headers}
             for name, value in headers.items():

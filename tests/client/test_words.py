@@ -123,7 +123,9 @@ REPORT = {
         ("threewalls report 9", 1),
         ("threewalls report 9 | true", 1),  # a reader that is gone takes the verdict from nobody
         ("PYTHONIOENCODING=cp1252 threewalls report 9", 1),
-        ("threewalls report 9 > /dev/full", 3),
+        ("threewalls report 9 > /dev/full", 1),
+        ("threewalls report 9 >&- 2>&-", 1),
+        ("threewalls upload - <&-", 3),
         ("threewalls runs", 3),  # what answers is no list of runs
     ],
 )
