@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.client.commit_state import left
 from app.client.forge import Message, is_marked, newest_run
 from app.client.forge_api import TRIES, ForgeError, UnsureError
 
@@ -33,23 +34,33 @@ class Board(Protocol):
 
     def delete(self, comment_id: int) -> None: ...
 
+    def settle(self) -> None:
+        """Wait as long as another job may take between its look and its write."""
+        ...
+
 
 def put_comment(board: Board, message: Message) -> str:
-    """Says what was done: `created`, `updated`, or `left` where a newer run is told of already. Raises ForgeError."""
+    """Says what was done: `created`, `updated`, or left as it is where a newer run is told of already.
+
+    Raises ForgeError.
+    """
     done = ""
     for attempt in range(1, TRIES + 1):
         try:
-            done = _put(board, message)
+            done, overwrote = _put(board, message)
         except UnsureError:
             if attempt == TRIES:
                 raise
             continue
+        if overwrote:
+            board.settle()
         if _stands(board, message):
             break
     return done
 
 
-def _put(board: Board, message: Message) -> str:
+def _put(board: Board, message: Message) -> tuple[str, bool]:
+    """In words, and whether another run was told of there."""
     found = _marked(board, message)
     created = None
     if not found:
@@ -57,15 +68,16 @@ def _put(board: Board, message: Message) -> str:
         found = _marked(board, message) or [created]
     first, *others = found
     newest = max(found, key=lambda one: newest_run(one.body, message.marker))
-    is_older = newest_run(newest.body, message.marker) > message.run_id
+    run_id = newest_run(newest.body, message.marker)
+    is_older = run_id > message.run_id
     body = newest.body if is_older else message.comment
     if first.body != body:
         _update(board, first.id, body)
     for other in others:
         _delete(board, other.id)
     if is_older:
-        return "left"
-    return "created" if created is not None and first.id == created.id else "updated"
+        return left(run_id), False
+    return ("created" if created is not None and first.id == created.id else "updated"), run_id != message.run_id
 
 
 def _stands(board: Board, message: Message) -> bool:

@@ -15,6 +15,7 @@ MOST_BYTES = 60_000
 """Of a comment. GitHub takes 65,536 characters in comments and 65,535 in the summary of a check, GitLab a million."""
 
 _WHERE = re.compile(r" run=(\d{1,19}) -->")
+_NUMBERED = re.compile(r"(.+) #(\d{1,9})")
 _TITLES = {"success": "No regression", "failure": "Regression or failed run", "neutral": "No verdict to act on"}
 
 
@@ -32,11 +33,14 @@ _WORST_FIRST = (State.FAILURE, State.NEUTRAL, State.SUCCESS)
 
 @dataclass(frozen=True, slots=True)
 class RunSaid:
-    """A run as the service reports it. `exit_code` is None as long as there is no verdict; `markdown` its report.md."""
+    """A run as the service reports it. `exit_code` is None as long as there is no verdict; `markdown` its report.md.
+
+    `key` is the same for the runs of a job from change to change; empty when nobody knows it yet.
+    """
 
     run_id: int
     project: str
-    stack_key: str
+    key: str
     url: str
     headline: str
     exit_code: int | None
@@ -49,8 +53,12 @@ class RunSaid:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is posted. `marker` begins the comment and is the same for every report of the same thing."""
+    """What is posted. `marker` begins the comment and is the same for every report of the same thing.
 
+    `key` is empty when it cannot be told what it is a report of.
+    """
+
+    key: str
     state: State
     name: str
     title: str
@@ -60,17 +68,23 @@ class Message:
     text: str
 
     @property
+    def reference(self) -> str:
+        """By which a comment or a check is known as ours, and of which run."""
+        return f"{self.marker} run={self.run_id} -->"
+
+    @property
     def comment(self) -> str:
-        return f"{self.marker} run={self.run_id} -->\n{self.text}"
+        return f"{self.reference}\n{self.text}"
 
 
 def message(runs: Sequence[RunSaid], key: str = "") -> Message:
-    """Of the runs of one job, at least one. `key` names the job where its stacks may change from change to change."""
+    """Of the runs of one job, at least one. `key` names it where the keys of the runs are not to."""
     runs = sorted(runs, key=lambda run: _WORST_FIRST.index(run.state))
     worst = runs[0]
-    what = key or ",".join(sorted({run.stack_key[:12] or "unknown" for run in runs}))
+    what = key or _joint_key([run.key for run in runs])
     project = quote(",".join(sorted({run.project for run in runs})), safe="")
     return Message(
+        key=what,
         state=worst.state,
         name=f"threewalls ({shortened(what, 100)})",
         title=one_line(worst.headline) if len(runs) == 1 else _title(runs),
@@ -79,6 +93,17 @@ def message(runs: Sequence[RunSaid], key: str = "") -> Message:
         marker=f"<!-- threewalls:report project={project} key={quote(what, safe='')}",
         text=bounded(worst.markdown if len(runs) == 1 else _table(runs), worst.url),
     )
+
+
+def _joint_key(keys: Sequence[str]) -> str:
+    """Of `perf`, `perf #2` and `perf #3` it is `perf`: a job may make three runs today and two tomorrow."""
+    if not all(keys):
+        return ""
+    first: dict[str, tuple[int, str]] = {}
+    for key in keys:
+        job, number = (found[1], int(found[2])) if (found := _NUMBERED.fullmatch(key)) else (key, 1)
+        first[job] = min(first.get(job, (number, key)), (number, key))
+    return ",".join(sorted(key for _, key in first.values()))
 
 
 def is_marked(comment: str, marker: str) -> bool:

@@ -21,6 +21,8 @@ from app.errors import ThreewallsError
 
 TRIES = 5
 LONGEST_WAIT_SECONDS = 120.0
+SETTLE_SECONDS = 2.0
+"""Before a second look at what was overwritten: longer than another job takes between its look and its write."""
 PAGE_SIZE = 100
 MOST_PAGES = 50
 """Of comments: a change with more than 5,000 gets a new one."""
@@ -60,7 +62,10 @@ class ForgeApi:
     _client: httpx2.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        self._client = httpx2.Client(headers=dict(self.headers), timeout=_TIMEOUT, follow_redirects=False)
+        try:
+            self._client = httpx2.Client(headers=dict(self.headers), timeout=_TIMEOUT, follow_redirects=False)
+        except (ImportError, OSError, ValueError) as error:  # a proxy or a file of certificates that cannot be used
+            raise ForgeError(f"The job's proxy or certificates cannot be used: {one_line(str(error))}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -68,21 +73,55 @@ class ForgeApi:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
 
-    def get(self, path: str, **params: str | int) -> Any:
-        return self._asked("GET", path, params=params).json()
+    def get(self, path: str, **params: str | int) -> dict[str, Any]:
+        return self._object(self._asked("GET", path, params=params), path)
 
-    def pages(self, path: str, **params: str | int) -> Iterator[dict[str, Any]]:
-        """All entries of a list. Pages are asked for by number: a `Link` is believed only about there being more."""
+    def pages(self, path: str, inside: str = "", **params: str | int) -> Iterator[dict[str, Any]]:
+        """All entries of a list, which lies `inside` an object or is the answer.
+
+        Pages are asked for by number: a `Link` is believed only about there being more.
+        """
         for page in range(1, MOST_PAGES + 1):
             answer = self._asked("GET", path, params={**params, "per_page": PAGE_SIZE, "page": page})
-            yield from answer.json()
+            found = self._object(answer, path).get(inside) if inside else self._json(answer, path)
+            if not isinstance(found, list) or not all(
+                isinstance(one, dict) and isinstance(one.get("id"), int) for one in found
+            ):
+                raise self.strange(path)
+            yield from found
             if "next" not in answer.links:
                 return
 
-    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, repeatable: bool) -> Any:
-        """Raises UnsureError instead of repeating what is not repeatable."""
-        answer = self._asked(method, path, json=body, repeatable=repeatable)
-        return answer.json() if answer.content else None
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What was made, with its `id`. Raises UnsureError instead of asking again when the answer was lost."""
+        made = self._object(self._asked("POST", path, json=body, repeatable=False), path)
+        if not isinstance(made.get("id"), int):
+            raise self.strange(path)
+        return made
+
+    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> None:
+        """What does no harm when it is done twice."""
+        answer = self._asked(method, path, json=body)
+        if answer.content:
+            self._object(answer, path)
+
+    def strange(self, path: str) -> ForgeError:
+        return ForgeError(
+            f"{self.base} answers, but not as a forge's API does ({path}). Check --forge-url; a log-in page or a proxy "
+            "may stand before it."
+        )
+
+    def _object(self, answer: httpx2.Response, path: str) -> dict[str, Any]:
+        found = self._json(answer, path)
+        if not isinstance(found, dict):
+            raise self.strange(path)
+        return found
+
+    def _json(self, answer: httpx2.Response, path: str) -> Any:
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise self.strange(path) from error
 
     def _asked(self, method: str, path: str, *, repeatable: bool = True, **request: Any) -> httpx2.Response:
         what, waited = f"{method} {path}", 0.0
@@ -108,7 +147,7 @@ class ForgeApi:
     def _once(self, method: str, path: str, request: Mapping[str, Any]) -> tuple[httpx2.Response | None, str]:
         try:
             answer = self._client.request(method, self.base.rstrip("/") + path, **request)
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
             return None, f"no answer from {self.base} ({type(error).__name__})"
         return answer, f"{answer.status_code} {_said(answer)}"
 
@@ -121,6 +160,12 @@ class ForgeApi:
         if asked is None and _is_limited(answer) and reset.isdigit():
             return max(1.0, int(reset) - self.now())
         return asked or 0
+
+
+def part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object inside of another; empty where there is none."""
+    found = entry.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _is_limited(answer: httpx2.Response) -> bool:

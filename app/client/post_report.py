@@ -1,7 +1,8 @@
 """`threewalls report --github` and `--gitlab`: what is posted where, and what becomes of it."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,14 @@ from app.client import github, gitlab
 from app.client.forge import Message, RunSaid, message
 from app.client.forge_api import ForgeApi, ForgeError
 from app.client.forge_place import Place, Stated, github_place, gitlab_place, read_event
+from app.client.plain import one_line
 from app.client.service import Service
+from app.errors import ThreewallsError
+
+NOT_TO_BE_TOLD_APART = (
+    "the run has not been read yet, and its upload names no CI job, so its comment could not be found again. Report it "
+    "again when it was read, or name it: --key NAME."
+)
 
 
 @dataclass
@@ -28,13 +36,36 @@ class _Forge(Protocol):
     def post_check(self, api: ForgeApi, place: Place, message: Message) -> str: ...
 
 
-def read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunSaid:
+def find_place(options: argparse.Namespace, env: Mapping[str, str]) -> Place:
+    """Where it is to be posted. Raises UsageError when that is not known."""
+    stated = Stated(options.forge_url, options.repo, options.change, options.sha)
+    return github_place(env, read_event(env), stated) if options.forge == "github" else gitlab_place(env, stated)
+
+
+def post(
+    options: argparse.Namespace,
+    place: Place,
+    service: Service,
+    found: Mapping[int, Mapping[str, Any]],
+    env: Mapping[str, str],
+) -> None:
+    """The reports of these runs, by number, at least one; what becomes of it is said and raises nothing."""
+    try:
+        said = message([_read_run(service, run_id, one) for run_id, one in found.items()], options.key)
+        _keep_summary(env, said)
+        posted = _posted(options, place, said)
+    except ThreewallsError as error:
+        posted = Posted(problems=[error.detail])
+    _say(posted, env)
+
+
+def _read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunSaid:
     """`report`: its report as values. Raises Refused or Unreachable."""
     run = report["run"]
     return RunSaid(
         run_id=run_id,
         project=run["project"],
-        stack_key=run["stack_key"],
+        key=run["report_key"],
         url=run["address"],
         headline=report["headline"],
         exit_code=report["exit_code"],
@@ -42,21 +73,12 @@ def read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunSai
     )
 
 
-def find_place(options: argparse.Namespace, env: Mapping[str, str]) -> Place:
-    """Where it is to be posted. Raises UsageError when that is not known."""
-    stated = Stated(options.forge_url, options.repo, options.change, options.sha)
-    return github_place(env, read_event(env), stated) if options.forge == "github" else gitlab_place(env, stated)
-
-
-def post(options: argparse.Namespace, place: Place, runs: Sequence[RunSaid], env: Mapping[str, str]) -> Posted:
-    """The report of these runs, at least one."""
-    said = message(runs, options.key)
-    if options.forge == "github":
-        _keep_summary(env, said)
-        with github.github_api(place) as api:
-            return _both(options, github, api, place, said)
-    with gitlab.gitlab_api(place) as api:
-        return _both(options, gitlab, api, place, said)
+def _posted(options: argparse.Namespace, place: Place, said: Message) -> Posted:
+    if not said.key:
+        return Posted(problems=[NOT_TO_BE_TOLD_APART])
+    forge, make_api = (github, github.github_api) if options.forge == "github" else (gitlab, gitlab.gitlab_api)
+    with make_api(place) as api:
+        return _both(options, forge, api, place, said)
 
 
 def _both(options: argparse.Namespace, forge: _Forge, api: ForgeApi, place: Place, said: Message) -> Posted:
@@ -76,7 +98,18 @@ def _both(options: argparse.Namespace, forge: _Forge, api: ForgeApi, place: Plac
 
 
 def _keep_summary(env: Mapping[str, str], said: Message) -> None:
-    """On the page of the job, which also a job of a fork may write."""
+    """On the page of a job of GitHub, which also a job of a fork may write."""
     if path := env.get("GITHUB_STEP_SUMMARY", ""):
         with suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
             file.write(said.text)
+
+
+def _say(posted: Posted, env: Mapping[str, str]) -> None:
+    """On standard error alone: standard output is the report's, which may be JSON."""
+    for line in posted.done:
+        print(f"threewalls: {one_line(line)}", file=sys.stderr, flush=True)
+    for problem in posted.problems:
+        said = one_line(problem)
+        print(f"threewalls: not posted: {said}", file=sys.stderr, flush=True)
+        if env.get("GITHUB_ACTIONS") == "true":  # shown beside the job; GitHub reads both streams
+            print(f"::warning title=Threewalls::{said.replace('%', '%25')}", file=sys.stderr, flush=True)

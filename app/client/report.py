@@ -3,17 +3,18 @@
 import argparse
 import json
 import re
-import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from urllib.parse import urlsplit
 
-from app.client.errors import UsageError
+from app.client.errors import Refused, UsageError
 from app.client.exit_codes import SERVICE
-from app.client.plain import one_line, out
-from app.client.post_report import Posted, find_place, post, read_run
+from app.client.plain import out
+from app.client.post_report import find_place, post
 from app.client.service import Service
 from app.client.verdict import as_text, code_of, report_of
 
-_ADDRESS = re.compile(r"https?://\S+?/runs/(\d+)(?:[/?#]\S*)?")
+_ADDRESS = re.compile(r"(?P<service>https?://\S+?)/runs/(?P<number>\d+)(?:[/?#]\S*)?")
 
 
 _WORST_FIRST = (1, SERVICE, 5, 4, 0)
@@ -22,7 +23,10 @@ _WORST_FIRST = (1, SERVICE, 5, 4, 0)
 def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]) -> int:
     """Print each, and post them all as one where that is asked for; the worst decides. Raises Refused, Unreachable."""
     place = find_place(options, env) if options.forge else None  # before a long wait
-    numbers = list(dict.fromkeys(run_number(text) for text in options.run))
+    named = [(text, run_number(text)) for text in options.run]
+    for text, number in named:
+        _check_address(service, text, number)
+    numbers = list(dict.fromkeys(number for _, number in named))
     found = {number: report_of(service, number, options.wait or 0) for number in numbers}
     for number, one in found.items():
         if options.markdown:
@@ -33,19 +37,9 @@ def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]
             out("\n".join([*as_text(one), str(one["run"]["address"])]))
     if place is not None:
         # What the forge did not take changes no exit code: that one is the verdict's.
-        _say(post(options, place, [read_run(service, number, one) for number, one in found.items()], env), env)
+        post(options, place, service, found, env)
     codes = {code_of(one) for one in found.values()}
     return next((code for code in _WORST_FIRST if code in codes), SERVICE)
-
-
-def _say(posted: Posted, env: Mapping[str, str]) -> None:
-    for line in posted.done:
-        print(f"threewalls: {one_line(line)}", file=sys.stderr, flush=True)
-    for problem in posted.problems:
-        said = one_line(problem)
-        print(f"threewalls: not posted: {said}", file=sys.stderr, flush=True)
-        if env.get("GITHUB_ACTIONS") == "true":  # shown beside the job
-            out(f"::warning title=Threewalls::{said.replace('%', '%25')}")
 
 
 def markdown_of(service: Service, run_id: int) -> str:
@@ -53,10 +47,36 @@ def markdown_of(service: Service, run_id: int) -> str:
     return service.get(f"/api/v1/runs/{run_id}/report.md", accept="text/markdown").text
 
 
+def _check_address(service: Service, text: str, number: int) -> None:
+    """An address is that of this service, as it was stated or as it gives its own; a run of another one has the same
+    number and another verdict. Raises UsageError."""
+    base, url = service_of(text), service.settings.url
+    if base in ("", service_of(f"{url}/runs/1")):
+        return
+    with suppress(Refused):
+        found = service.get(f"/api/v1/runs/{number}/report").json().get("run")
+        if isinstance(found, dict) and base == service_of(str(found.get("address", ""))):
+            return
+    raise UsageError(f"{text} is a run of another service than {url}. State its address with --url.")
+
+
+def service_of(text: str) -> str:
+    """The address of the service in that of a run, in one spelling; empty for a number."""
+    found = _ADDRESS.fullmatch(text)
+    if not found:
+        return ""
+    parts = urlsplit(found["service"])
+    try:
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except ValueError:
+        raise UsageError(f"{text!r} is no address of a run.") from None
+    return f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"
+
+
 def run_number(text: str) -> int:
     """Of `17` or of the address of a run. Raises UsageError."""
     found = _ADDRESS.fullmatch(text)
-    number = found[1] if found else text
+    number = found["number"] if found else text
     if not (number.isascii() and number.isdigit() and 0 < int(number) < 2**31):
         raise UsageError(f"{text!r} is no run. Give its number or its address, as `threewalls upload` printed it.")
     return int(number)

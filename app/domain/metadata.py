@@ -31,8 +31,8 @@ PURPOSES = ("ci", "experiment", "release")
 DEFAULT_PROJECT = "default"
 """Where runs go whose metadata name no project."""
 
-LIMITS = {"name": 300, "project": 100, "branch": 300, "commit": 100, "ci_url": 2000}
-"""Longest texts, in characters: the widths of the columns that keep them."""
+LIMITS = {"name": 300, "project": 100, "branch": 300, "commit": 100, "ci_url": 2000, "job": 300}
+"""Longest texts, in characters: the widths of the columns that keep them. `job` is in the document alone."""
 MAX_TAGS, MAX_TAG = 50, 100
 MAX_ITERATION = 10**12
 MAX_DEPTH = 20

@@ -1,10 +1,12 @@
 """What the report of a run is made of: the run, its verdict, the names of other runs, its project's templates."""
 
 from collections.abc import Iterable
+from datetime import timedelta
 
 from sqlalchemy import func, or_, select
 from sqlmodel import Session, col
 
+from app.domain.report.report_key import report_key
 from app.domain.report.run_report import (
     LinkedRun,
     RegressionOfRun,
@@ -24,6 +26,8 @@ from app.storage.what_changed import what_changed_of
 
 ACTIVE = ("open", "acknowledged", "expected")
 """States of a regression that still stands: the level is slow, whatever people think of it."""
+_LONGEST_JOB = timedelta(days=35)
+"""CI systems end jobs by then."""
 
 
 def get_report(
@@ -43,11 +47,24 @@ def get_report(
     return _judged(session, row, run, verdict.document, suspects=suspects, address=address), verdict, suspects
 
 
-def project_and_stack(session: Session, run_id: int) -> dict[str, str]:
+def where_reported(session: Session, run_id: int) -> dict[str, str]:
     """By which the reports of one job are told from others where they are posted."""
-    of = select(ProjectRow.slug, RunRow.stack_key).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)  # type: ignore[call-overload]
-    slug, stack_key = session.execute(of.where(col(RunRow.id) == run_id)).one()
-    return {"project": slug, "stack_key": stack_key}
+    row = session.get_one(RunRow, run_id)
+    project = session.get_one(ProjectRow, row.project_id)
+    is_read = row.status == "ready" and row.reception != "receiving"  # before, the stack is of what came so far
+    key = report_key(row.metadata_stated, _earlier_of_its_job(session, row), row.stack_key if is_read else "")
+    if not key and row.status == "failed":
+        key = f"run {run_id}"  # nothing will ever be known of it, and it is to be told
+    return {"project": project.slug, "stack_key": row.stack_key, "report_key": key}
+
+
+def _earlier_of_its_job(session: Session, row: RunRow) -> list[dict[str, object]]:
+    """What those state that came before it with the same address of a job."""
+    if not row.ci_url:
+        return []
+    same_job = (col(RunRow.project_id) == row.project_id, col(RunRow.ci_url) == row.ci_url, col(RunRow.id) < row.id)
+    recent = col(RunRow.created_at) >= row.created_at - _LONGEST_JOB
+    return list(session.execute(select(RunRow.metadata_stated).where(*same_job, recent)).scalars())  # type: ignore[call-overload]
 
 
 def _judged(

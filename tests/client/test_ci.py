@@ -68,6 +68,7 @@ def test_a_push_on_github() -> None:
     event = {"head_commit": {"id": "aaaa111", "timestamp": "2026-11-20T09:00:00Z"}}
     found = job(GITHUB, event)
     assert found.metadata() == {
+        "job": "nightly/perf",
         "name": "nightly #5",
         "branch": "main",
         "commit": "aaaa111",
@@ -148,6 +149,21 @@ def test_a_requeued_slurm_job_is_another_attempt() -> None:
     first, second = job(slurm), job(slurm | {"SLURM_RESTART_COUNT": "1"})
     assert (first.name, first.attempt, second.attempt) == ("moe 88", 1, 2)
     assert first.key != second.key
+
+
+@pytest.mark.parametrize(
+    ("env", "called"),
+    [
+        (GITHUB, "nightly/perf"),
+        (GITLAB | {"CI_JOB_NAME": "perf: [H100]"}, "perf: [H100]"),
+        (JENKINS | {"JOB_NAME": "perf/PR-7"}, "perf/PR-7"),
+        (BUILDKITE, "perf"),
+        (BUILDKITE | {"BUILDKITE_LABEL": ":fire: H100"}, "perf/:fire: H100"),
+        (BUILDKITE | {"BUILDKITE_LABEL": ":fire: H100", "BUILDKITE_STEP_KEY": "h100"}, "perf/h100"),
+    ],
+)
+def test_what_a_job_is_called_from_change_to_change(env: dict[str, str], called: str) -> None:
+    assert job(env).job == called
 
 
 def test_a_scheduler_s_job_inside_a_ci_job_is_the_latter() -> None:

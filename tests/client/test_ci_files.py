@@ -6,10 +6,11 @@ import sys
 import uuid
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.client.ci_files import ACTION, TEMPLATE, play_action, play_template
-from tests.client.commands import threewalls
+from tests.client.commands import Done, threewalls
 from tests.embedded.processes import Running
 from tests.services import github_server, gitlab_server
 from tests.services.github_server import APP, FORK, PERSON, running_github
@@ -150,6 +151,41 @@ def test_several_runs_of_a_job_are_one_comment_with_a_table(server: Running, tmp
     assert body[1] == "**No verdict to act on: 2 neutral**"
     assert [line.split("(run ")[1].split(")")[0] for line in body if line.startswith("| [")] == runs
     assert [one["state"] for one in forge.statuses] == ["pending"]
+
+
+def test_a_report_before_the_verdict_becomes_the_report_of_the_verdict(server: Running, tmp_path: Path) -> None:
+    """And that of another run of the same job, still unread, is another one."""
+    job = {"project": f"ci-{uuid.uuid4().hex[:8]}", "job": "nightly/perf", "ci_url": f"https://ci/{uuid.uuid4()}"}
+    with httpx2.Client(base_url=f"{server.address}/api/v1", timeout=60) as service, running_github() as forge:
+        env = github_job(tmp_path, forge.base) | {"GITHUB_TOKEN": APP, "GITHUB_ACTIONS": "true"}
+
+        def begun(**stated: str) -> str:
+            made = service.post("/runs", params={"complete": "false"}, files={"meta": (None, json.dumps(stated))})
+            return str(made.raise_for_status().json()["id"])
+
+        def report(run: str, *options: str, **more: str) -> Done:
+            return threewalls(server.address, tmp_path, "report", run, "--github", "--json", *options, **env | more)
+
+        first, second = begun(**job), begun(**job)
+        assert report(first).code == report(second).code == 3
+        assert [one["name"] for one in forge.checks] == ["threewalls (nightly/perf)", "threewalls (nightly/perf #2)"]
+        sent = service.post(
+            f"/runs/{first}/logs", params={"offset": 0, "complete": "true"}, content=training_log(50, 400)
+        )
+        assert sent.is_success, sent.text
+        done = report(first, "--wait=60")
+        assert (done.code, done.document["status"]) == (4, "judged"), done.err
+        assert [one["output"]["title"].split(":")[0] for one in forge.checks] == ["no baseline", "pending"]
+        assert len(forge.comments) == 2
+        assert "no baseline" in forge.comments[0]["body"]
+        unnamed = report(begun(project=job["project"]))
+        assert (len(forge.checks), unnamed.code, unnamed.document["status"]) == (2, 3, "pending")
+        assert "--key NAME" in unnamed.err
+        assert "::warning title=Threewalls::" in unnamed.err
+        elsewhere = report(first, GITHUB_API_URL=server.address)
+        assert (elsewhere.code, elsewhere.document["exit_code"]) == (4, 4)
+        assert "not posted" in elsewhere.err
+        assert forge.wrong == []
 
 
 def test_without_a_token_or_a_repository_nothing_is_waited_for(server: Running, tmp_path: Path) -> None:

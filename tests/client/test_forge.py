@@ -46,6 +46,19 @@ def test_the_marker_is_of_the_stacks_in_any_order_and_of_the_key_where_one_is_gi
     assert message([fine()], "nightly").marker == message([said()], "nightly").marker
 
 
+@pytest.mark.parametrize(
+    ("keys", "joint"),
+    [
+        (["perf"], "perf"),
+        (["perf", "perf #2", "perf #3"], "perf"),
+        (["perf #3", "perf #2", "other"], "other,perf #2"),
+        (["perf", ""], ""),
+    ],
+)
+def test_the_key_of_several_runs_is_that_of_their_jobs_however_many_each_makes(keys: list[str], joint: str) -> None:
+    assert message([said(number, key=key) for number, key in enumerate(keys, 1)]).key == joint
+
+
 def test_a_marker_cannot_be_left_by_a_name() -> None:
     one = message([said()], "--> <b>hello</b> -->")
     assert one.marker.count(">") == 0

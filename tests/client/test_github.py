@@ -1,7 +1,7 @@
 """Reports on a server that speaks GitHub's documented API: one comment, one check, whatever happens in between."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.client import github
-from app.client.forge import message
+from app.client.forge import Message, message
 from app.client.forge_api import ForgeApi, ForgeError
 from app.client.forge_place import Place
 from tests.client.forge_said import fine, said, undecided
@@ -47,8 +47,8 @@ def check(forge: GitHub, *runs: Any, token: str = APP, waits: list[float] | None
 
 def test_the_first_report_is_a_new_comment_and_the_next_changes_it(forge: GitHub) -> None:
     assert comment(forge, said(41)) == "comment on #12: created"
-    assert comment(forge, fine(42, said().stack_key)) == "comment on #12: updated"
-    assert [one["body"] for one in forge.comments] == [message([fine(42, said().stack_key)]).comment]
+    assert comment(forge, fine(42, said().key)) == "comment on #12: updated"
+    assert [one["body"] for one in forge.comments] == [message([fine(42, said().key)]).comment]
 
 
 def test_our_comment_is_found_behind_hundreds_of_others(forge: GitHub) -> None:
@@ -87,9 +87,56 @@ def test_two_comments_that_an_interrupted_job_left_become_one(forge: GitHub) -> 
 
 
 def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitHub) -> None:
-    comment(forge, fine(42, said().stack_key))
-    assert comment(forge, said(41)) == "comment on #12: left"
+    comment(forge, fine(42, said().key))
+    assert comment(forge, said(41)) == "comment on #12: left as it is, it tells of run 42, which is newer"
     assert "no change" in forge.comments[0]["body"]
+
+
+@pytest.mark.parametrize("token", [APP, PERSON])
+def test_an_older_run_does_not_turn_a_red_commit_green(forge: GitHub, token: str) -> None:
+    check(forge, said(42), token=token)
+    assert check(forge, fine(41, said().key), token=token).endswith("it tells of run 42, which is newer")
+    assert [one["conclusion"] for one in forge.checks] == (["failure"] if token == APP else [])
+    assert [one["state"] for one in forge.statuses] == (["failure"] if token == PERSON else [])
+
+
+def test_jobs_at_once_leave_checks_that_all_tell_of_the_newest_run(forge: GitHub) -> None:
+    forge.listed_together = threading.Barrier(3)
+    runs = (fine(41, said().key), said(43), fine(42, said().key))
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda run: check(forge, run), runs))
+    assert len(forge.calls("POST", "check-runs")) == 3, "all looked before any was made"
+    assert {(one["conclusion"], one["details_url"]) for one in forge.checks} == {("failure", said(43).url)}
+    assert {one["external_id"] for one in forge.checks} == {message([said(43)]).reference}
+
+
+@pytest.mark.parametrize("order", [(41, 42), (42, 41)])
+def test_jobs_at_once_end_with_the_status_of_the_newest_run(forge: GitHub, order: tuple[int, int]) -> None:
+    for run in order:
+        forge.faults.append(Fault("GET", "/statuses$", Answer(200, [])))  # as if the other had not written yet
+        check(forge, said(run) if run == 42 else fine(run, said().key), token=PERSON)
+    assert (forge.statuses[-1]["state"], forge.statuses[-1]["target_url"]) == ("failure", said(42).url)
+
+
+def test_what_an_older_job_writes_over_the_newest_is_put_right(forge: GitHub) -> None:
+    """It looked before the newest was there and wrote after it: no forge can prevent that."""
+    key = said().key
+    comment(forge, fine(40, key))
+    check(forge, fine(40, key))
+    late = message([fine(41, key)])
+
+    newest = message([said(42)])
+
+    def post(done: Callable[[ForgeApi, Place, Message], str], older: Callable[[], None]) -> None:
+        writes = iter([older])  # once, while the newest waits before its second look
+        with github.github_api(place(forge), lambda _: next(writes, lambda: None)()) as api:
+            done(api, place(forge), newest)
+        assert not list(writes), "it has written"
+
+    post(github.post_check, lambda: forge.checks[0].update(external_id=late.reference, conclusion="success"))
+    post(github.post_comment, lambda: forge.comments[0].update(body=late.comment))
+    assert forge.checks[0]["conclusion"] == "failure"
+    assert forge.comments[0]["body"] == newest.comment
 
 
 def test_jobs_with_other_stacks_have_comments_of_their_own(forge: GitHub) -> None:
@@ -120,8 +167,8 @@ def test_a_comment_that_another_job_deletes_meanwhile_is_written_again(forge: Gi
 
 
 def test_a_check_has_the_three_states_and_is_brought_up_to_date(forge: GitHub) -> None:
-    stack = said().stack_key
-    for run, conclusion in ((said(41), "failure"), (undecided(42, stack), "neutral"), (fine(43, stack), "success")):
+    key = said().key
+    for run, conclusion in ((said(41), "failure"), (undecided(42, key), "neutral"), (fine(43, key), "success")):
         check(forge, run)
         assert [one["conclusion"] for one in forge.checks] == [conclusion]
     shown = forge.checks[0]
@@ -165,6 +212,16 @@ def test_the_job_of_a_fork_is_refused_and_told_so(forge: GitHub) -> None:
         with pytest.raises(ForgeError, match="403 Resource not accessible by integration") as refused:
             post_it(forge, said(), token=FORK)
         assert FORK not in str(refused.value)
+        assert "pull-requests: write, checks: write" in str(refused.value), "what is to be done"
+        assert "/statuses" not in str(refused.value), "a check is what was asked for"
+
+
+@pytest.mark.parametrize("body", [b"<html>log in</html>", [1], {"check_runs": [1]}, {"hello": 1}, None], ids=str)
+def test_an_address_that_is_no_forge_is_said(forge: GitHub, body: Any) -> None:
+    forge.faults += [Fault("GET", "", Answer(200, body), times=9), Fault("POST", "", Answer(200, body), times=9)]
+    for post_it in (comment, check):
+        with pytest.raises(ForgeError, match=r"not as a forge's API does .* Check --forge-url"):
+            post_it(forge, said())
 
 
 def test_a_wrong_token_is_said_and_not_tried_again(forge: GitHub) -> None:

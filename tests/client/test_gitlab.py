@@ -82,9 +82,38 @@ def test_a_version_that_knows_no_skipped_gets_canceled() -> None:
 
 
 def test_the_same_status_again_and_another_one(forge: GitLab) -> None:
+    forge.one_record = True
     assert status(forge, said(41)) == f"status {NAME}: failed"
     assert status(forge, said(42)) == f"status {NAME}: failed already"
-    assert status(forge, fine(43, said().stack_key)) == f"status {NAME}: success"
+    assert status(forge, fine(43, said().key)) == f"status {NAME}: success"
+
+
+def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitLab) -> None:
+    status(forge, said(42))
+    note(forge, said(42))
+    older = fine(41, said().key)
+    assert status(forge, older) == f"status {NAME}: left as it is, it tells of run 42, which is newer"
+    assert note(forge, older).endswith("left as it is, it tells of run 42, which is newer")
+    assert forge.statuses[NAME]["state"] == "failed"
+
+
+@pytest.mark.parametrize("order", [(41, 42), (42, 41)])
+def test_jobs_at_once_end_with_the_status_of_the_newest_run(forge: GitLab, order: tuple[int, int]) -> None:
+    """Both look before either writes, and the one or the other writes last."""
+    first, second = (said(run) if run == 42 else fine(run, said().key) for run in order)
+    forge.faults.append(Fault("GET", "/statuses$", Answer(200, [])))
+    status(forge, first)
+    forge.faults.append(Fault("GET", "/statuses$", Answer(200, [])))
+    status(forge, second)
+    shown = forge.statuses[NAME]
+    assert (shown["state"], shown["target_url"]) == ("failed", said(42).url)
+
+
+def test_a_status_of_several_runs_says_which_is_the_newest(forge: GitLab) -> None:
+    runs = (said(41), fine(43, said().key))
+    assert status(forge, *runs) == f"status {NAME}: failed"
+    assert forge.statuses[NAME]["target_url"] == f"{said(41).url}#of-run-43"
+    assert "run 43, which is newer" in status(forge, fine(42, said().key))
 
 
 def test_a_status_that_gitlab_does_not_let_change_is_an_error_and_not_taken_for_ours(forge: GitLab) -> None:

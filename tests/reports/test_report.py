@@ -218,6 +218,31 @@ def test_a_run_that_was_not_judged_is_pending(client: TestClient, lab: Lab, stat
     assert (report["status"], report["exit_code"], report["verdict"]) == ("pending", None, None)
 
 
+def test_the_name_of_a_job_s_reports_is_known_before_it_is_read_and_stays(client: TestClient, lab: Lab) -> None:
+    job = {"job": "nightly/perf", "ci_url": "https://ci.example.org/1", "container": "train:2026.10"}
+
+    def key(run_id: int, status: str = "ready", **stated: str) -> str:
+        row = lab.session.get_one(RunRow, run_id)
+        row.metadata_stated = stated
+        row.ci_url, row.status = stated.get("ci_url", ""), status
+        found: str = as_json(client, lab, run_id)["run"]["report_key"]
+        return found
+
+    first, second, third, fourth, other = (lab.run(name=f"run {number}") for number in range(5))
+    assert key(first, "received", **job) == key(first, **job) == "nightly/perf"
+    assert key(second, "received", **job) == "nightly/perf #2", "two pending runs of a job do not share one"
+    assert key(third, **job | {"ci_url": "https://ci.example.org/2", "container": "train:2026.11"}) == "nightly/perf"
+    leg = key(fourth, **job, gpu="B200")
+    assert leg.startswith("nightly/perf ")
+    assert leg not in ("nightly/perf", "nightly/perf #3"), "the legs of a matrix state what sets them apart"
+    assert key(other) == lab.session.get_one(RunRow, other).stack_key[:12]
+    assert key(other, "processing") == "", "nobody knows yet what it is"
+    lab.session.get_one(RunRow, other).reception = "receiving"
+    assert key(other) == "", "its stack is that of what came so far"
+    lab.session.get_one(RunRow, other).stack_key = ""
+    assert key(other, "failed") == f"run {other}"
+
+
 def test_a_regression_that_covers_it_is_named(client: TestClient, lab: Lab) -> None:
     nightly(lab)
     slow, later = lab.run(slower=0.2, commit="bad"), lab.run(slower=0.2, commit="worse")

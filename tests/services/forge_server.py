@@ -125,12 +125,13 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         asked = Request(self.command, address.path, dict(parse_qsl(address.query)), headers, body)
         answer = self.server.forge.taken(asked)
-        sent = b"" if answer.body is None else json.dumps(answer.body).encode()
+        body, is_raw = answer.body, isinstance(answer.body, bytes)
+        sent = body if is_raw else b"" if body is None else json.dumps(body).encode()
         self.send_response(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)
         if sent:
-            self.send_header("Content-Type", "application/json; charset=utf-8")
+            self.send_header("Content-Type", "text/html" if is_raw else "application/json; charset=utf-8")
         self.send_header("Content-Length", str(len(sent)))
         self.end_headers()
         self.wfile.write(sent)

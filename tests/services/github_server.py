@@ -66,8 +66,9 @@ class GitHub(Forge):
             case (("PATCH" | "DELETE"), p) if found := re.fullmatch(r"/issues/comments/(\d+)", p):
                 return self._one_comment(request, int(found[1]))
             case "GET", p if p == f"/commits/{HEAD}/check-runs":
-                named = [one for one in self.checks if one["name"] == request.query.get("check_name", one["name"])]
-                return Answer(200, {"total_count": len(named), "check_runs": named})
+                return self._checks(request)
+            case "GET", p if p == f"/commits/{HEAD}/statuses":
+                return self.page_of(self.statuses[::-1], request)
             case "POST", "/check-runs":
                 return self._check(request, token, None)
             case "PATCH", p if found := re.fullmatch(r"/check-runs/(\d+)", p):
@@ -75,6 +76,16 @@ class GitHub(Forge):
             case "POST", p if p == f"/statuses/{HEAD}":
                 return self._status(request)
         return self.refuse(404, f"Not Found: {request.method} {path}")
+
+    def _checks(self, request: Request) -> Answer:
+        """`latest` is one of each name; `all` is all of them."""
+        wanted = request.query.get("filter", "latest")
+        if wanted not in ("latest", "all"):
+            return self.refuse(422, "filter is latest or all")
+        named = [one for one in self.checks if one["name"] == request.query.get("check_name", one["name"])]
+        shown = named if wanted == "all" else list({one["name"]: one for one in named}.values())
+        listed = self.page_of(shown, request)
+        return Answer(listed.status, {"total_count": len(shown), "check_runs": listed.body}, listed.headers)
 
     def _comment(self, request: Request) -> Answer | None:
         wrong = self.checked(request.body, {"body": str}, {})
@@ -103,7 +114,7 @@ class GitHub(Forge):
         if body.get("status") == "completed" and body.get("conclusion") not in _CONCLUSIONS:
             wrong = "conclusion is required when a check is completed, and one of those of the documentation"
         output = body.get("output", {})
-        if output and (not {"title", "summary"} <= output.keys() or len(output["summary"]) > 65535):
+        if output and (output.keys() != {"title", "summary"} or len(output["summary"]) > 65535):
             wrong = "output has a title, and a summary of at most 65535 characters"
         if check_id is None and body.get("head_sha") != HEAD:
             wrong = "No commit found for SHA"
@@ -111,11 +122,16 @@ class GitHub(Forge):
             return self.refuse(422, wrong)
         if check_id is None:
             self._id += 1
-            self.checks.append({"id": self._id, **body})
+            self.checks.append({"id": self._id, **body, "output": self._output(output)})
             return Answer(201, self.checks[-1])
         found = next(one for one in self.checks if one["id"] == check_id)
-        found.update(body)
+        found.update({**body, "output": self._output(output)})
         return Answer(200, found)
+
+    @staticmethod
+    def _output(output: dict[str, Any]) -> dict[str, Any]:
+        """As it is answered, which is more than is taken."""
+        return {"text": None, "annotations_count": 0, **output}
 
     def _status(self, request: Request) -> Answer:
         wrong = self.checked(request.body, {"state": str}, {"target_url": str, "description": str, "context": str})
@@ -125,8 +141,9 @@ class GitHub(Forge):
             wrong = "description is too long (maximum is 140 characters)"
         if wrong:
             return self.refuse(422, wrong)
-        self.statuses.append(request.body)
-        return Answer(201, request.body)
+        self._id += 1
+        self.statuses.append({"id": self._id, **request.body})
+        return Answer(201, self.statuses[-1])
 
 
 @contextmanager

@@ -20,14 +20,20 @@ _STATES = {"pending", "running", "success", "failed", "canceled", "skipped"}
 
 
 class GitLab(Forge):
-    """`knows_skipped`: versions before 17.6 refuse that state."""
+    """`knows_skipped`: versions before 17.6 refuse that state. `one_record`: a status cannot be set to what it is."""
 
     def __init__(self, *, knows_skipped: bool = True) -> None:
         super().__init__()
+        self.one_record = False
         self.states = _STATES if knows_skipped else _STATES - {"skipped"}
         self.notes: list[dict[str, Any]] = []
-        self.statuses: dict[str, dict[str, Any]] = {}
+        self.all_statuses: list[dict[str, Any]] = []
         self._id = 100
+
+    @property
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """By name, the last one of each: what the pipeline shows."""
+        return {one["name"]: one for one in self.all_statuses}
 
     def says(self, body: str, author: dict[str, Any] | None = None, *, system: bool = False) -> dict[str, Any]:
         """Somebody writes a note; without an author, lena."""
@@ -56,6 +62,8 @@ class GitLab(Forge):
                 return self._note(request) or Answer(201, self.says(request.body["body"], _US))
             case (("PUT" | "DELETE"), p) if found := re.fullmatch(re.escape(of_change) + r"/(\d+)", p):
                 return self._one_note(request, int(found[1]))
+            case "GET", p if p == f"{ROOT}/projects/{PROJECT}/repository/commits/{HEAD}/statuses":
+                return self._list(request)
             case "POST", p if p == f"{ROOT}/projects/{PROJECT}/statuses/{HEAD}":
                 return self._status(request)
         return self.refuse(404, f"404 Not Found: {request.method} {request.path}")
@@ -92,10 +100,17 @@ class GitLab(Forge):
         state, name = request.body["state"], request.body.get("name", "default")
         if state not in self.states:
             return Answer(400, {"error": "state does not have a valid value"})
-        if self.statuses.get(name, {}).get("state") == state:
+        if self.statuses.get(name, {}).get("state") == state and self.one_record:
             return Answer(400, {"message": f"Cannot transition status via :{state} from :{state}"})
-        self.statuses[name] = request.body
-        return Answer(201, {**request.body, "status": state})
+        self._id += 1
+        self.all_statuses.append({"id": self._id, **request.body, "name": name, "status": state})
+        return Answer(201, self.all_statuses[-1])
+
+    def _list(self, request: Request) -> Answer:
+        """A final status is never changed: another of its name takes its place, and `all` shows both."""
+        named = [one for one in self.all_statuses if one["name"] == request.query.get("name", one["name"])]
+        shown = named if request.query.get("all") == "true" else list({one["name"]: one for one in named}.values())
+        return self.page_of([{k: v for k, v in one.items() if k != "state"} for one in shown], request)
 
 
 @contextmanager

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 class CiJob:
     """Empty where the environment says nothing.
 
-    `key` names this attempt of this job, so that a repeated upload is known as one. `change` is the number of the
-    pull or merge request, and `commit` its own, not that of a trial merge. `commit_time` is ISO 8601. A branch of a
-    fork is `owner:branch`, so that nobody's fork passes for the baseline branch. `repository` is `owner/name`.
+    `job` is what the job is called from change to change: its reports are found again by it. `key` names this attempt
+    of it, so that a repeated upload is known as one. `change` is the number of the pull or merge request, and `commit`
+    its own, not that of a trial merge. `commit_time` is ISO 8601. A branch of a fork is `owner:branch`, so that
+    nobody's fork passes for the baseline branch. `repository` is `owner/name`.
     """
 
     system: str
     key: str = ""
+    job: str = ""
     name: str = ""
     branch: str = ""
     commit: str = ""
@@ -27,6 +29,7 @@ class CiJob:
     def metadata(self) -> dict[str, object]:
         """What of it an upload states."""
         said = {
+            "job": self.job,
             "name": self.name,
             "branch": self.branch,
             "commit": self.commit,

@@ -47,6 +47,7 @@ def _github(env: Env, event: Event) -> CiJob:
     return CiJob(
         system="GitHub Actions",
         key=_key("github", repository, run, attempt, env.get("GITHUB_JOB", "")),
+        job=_within(env.get("GITHUB_WORKFLOW", ""), env.get("GITHUB_JOB", "")),
         name=_numbered(env.get("GITHUB_WORKFLOW", ""), env.get("GITHUB_RUN_NUMBER", "")),
         branch="" if is_tag and not pull else branch,
         commit=commit,
@@ -75,6 +76,7 @@ def _gitlab(env: Env, _: Event) -> CiJob:
     return CiJob(
         system="GitLab CI",
         key=_key("gitlab", env.get("CI_SERVER_HOST", ""), env.get("CI_JOB_ID", "")),
+        job=env.get("CI_JOB_NAME", ""),
         name=_numbered(env.get("CI_JOB_NAME", ""), env.get("CI_PIPELINE_IID", "")),
         branch=branch,
         commit=commit,
@@ -95,6 +97,7 @@ def _jenkins(env: Env, _: Event) -> CiJob:
     return CiJob(
         system="Jenkins",
         key=_key("jenkins", env.get("BUILD_URL", "") or env.get("BUILD_TAG", "")),
+        job=env.get("JOB_NAME", ""),
         name=_numbered(env.get("JOB_NAME", ""), env.get("BUILD_NUMBER", "")),
         branch="" if env.get("TAG_NAME") else branch,
         commit=env.get("GIT_COMMIT", ""),
@@ -110,6 +113,9 @@ def _buildkite(env: Env, _: Event) -> CiJob:
     return CiJob(
         system="Buildkite",
         key=_key("buildkite", job),
+        job=_within(
+            env.get("BUILDKITE_PIPELINE_SLUG", ""), env.get("BUILDKITE_STEP_KEY", "") or env.get("BUILDKITE_LABEL", "")
+        ),
         name=_numbered(env.get("BUILDKITE_PIPELINE_SLUG", ""), env.get("BUILDKITE_BUILD_NUMBER", "")),
         branch=env.get("BUILDKITE_BRANCH", ""),  # of a fork it is owner:branch already
         commit=commit if _SHA.fullmatch(commit) else "",  # a build may say HEAD
@@ -127,6 +133,7 @@ def _slurm(env: Env, _: Event) -> CiJob:
     return CiJob(
         system="Slurm",
         key=_key("slurm", env.get("SLURM_CLUSTER_NAME", ""), job, restarts),
+        job=name,
         name=f"{name} {job}".strip(),
         attempt=_number(restarts, 0) + 1,
     )
@@ -147,6 +154,10 @@ def _key(*parts: str) -> str:
 
 def _numbered(name: str, number: str) -> str:
     return f"{name} #{number}" if name and number else name
+
+
+def _within(whole: str, part: str) -> str:
+    return f"{whole}/{part}" if whole and part else whole or part
 
 
 def _number(text: str, default: int) -> int:
