@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Engine
 from sqlmodel import Session
 
@@ -62,11 +62,14 @@ def read_reference_point(request: Request, session: ReadSession, reference_id: R
 
 
 @router.post("/references", status_code=201, responses=documented(422))
-def add_reference_point(request: Request, engine: AppEngine, change: ReferenceChange) -> ReferenceDetailOut:
+def add_reference_point(
+    request: Request, response: Response, engine: AppEngine, change: ReferenceChange
+) -> ReferenceDetailOut:
     """Add a published figure beside those that come with the service. It is recorded with who and when."""
     if not change.project:
         acting.require_everything(request, Action.CONTRIBUTE)
     number = add_reference(engine, change.said(), change.by(), change.project or "")
+    response.headers["Location"] = f"/api/v1/references/{number}"
     return _read(engine, number, public_address(request))
 
 

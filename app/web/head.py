@@ -16,9 +16,9 @@ class HeadMiddleware:
             return
 
         async def without_body(message: Message) -> None:
-            await send(message | {"body": b""} if message["type"] == "http.response.body" else message)
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
-        asked = scope | {"method": "GET"}
+        asked = {**scope, "method": "GET"}
         try:
             await self._app(asked, receive, without_body)
         finally:

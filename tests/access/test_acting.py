@@ -67,7 +67,7 @@ def test_who_may_not_upload_is_told_before_the_log_is_read(teams: Teams) -> None
     assert teams.client("viewer").post("/api/v1/runs", content=b"whatever").status_code == 403
 
 
-@pytest.mark.parametrize(("who", "name"), [("contributor", "contributor"), ("token:triage", "token token:triage")])
+@pytest.mark.parametrize(("who", "name"), [("contributor", "contributor"), ("token:all", "token token:all")])
 def test_a_change_is_made_in_the_own_name_whatever_is_stated(teams: Teams, who: str, name: str) -> None:
     with transaction(teams.engine) as session:
         run = make_run(session, project="alpha")

@@ -180,7 +180,7 @@ def test_a_number_spelled_otherwise_is_the_same_thing(teams: Teams, address: str
 @pytest.mark.parametrize("spelled", ["{}", "%2B{}", "{}.0"])
 def test_a_figure_for_all_is_withdrawn_by_administrators_only(teams: Teams, spelled: str) -> None:
     number = _figure(teams, None)
-    assert teams.client("token:all").post(f"/references/{spelled.format(number)}/withdraw").status_code == 403
+    assert teams.client("token:all").delete(f"/api/v1/references/{spelled.format(number)}").status_code == 403
 
 
 def test_a_figure_that_is_offered_to_all_is_its_team_s_no_more(teams: Teams) -> None:

@@ -57,10 +57,30 @@ def knows(who: str, project: str) -> bool:
     return R in actions(who, project) or (who.startswith("token") and project == OURS)
 
 
-def about_one(who: str, action: Action, project: str) -> int:
+TELLS = {f"POST {_RUN}/logs"}
+"""Writes that say what is there: bytes that are held already are compared. Whatever only gives does so, too."""
+
+
+def tells(key: str) -> bool:
+    return key.startswith("GET ") or key in TELLS
+
+
+def is_page(key: str) -> bool:
+    """Pages are for browsers, not for tokens. Tables as CSV are for both."""
+    return " /api/" not in key and not key.endswith(".csv")
+
+
+def done(who: str, action: Action, project: str) -> int:
+    """The status of what was done: who may change and not read hears no more than that it was."""
+    return 204 if action is C and R not in actions(who, project) else 200
+
+
+def about_one(who: str, key: str, action: Action, project: str) -> int:
     """The status for what belongs to a project, of which the address names a thing."""
-    if action in actions(who, project):
-        return 200
+    if who.startswith("token") and is_page(key):
+        return 403
+    if action in actions(who, project) and (R in actions(who, project) or not tells(key)):
+        return done(who, action, project)
     if who == "anonymous":
         return 401
     return 403 if knows(who, project) else 404
@@ -68,13 +88,16 @@ def about_one(who: str, action: Action, project: str) -> int:
 
 def about_own(who: str, key: str, action: Action) -> int:
     """For a run of our project that this token began."""
-    return 200 if OF_OWN_RUNS.get(key) in actions(who, OURS) else about_one(who, action, OURS)
+    return 200 if OF_OWN_RUNS.get(key) in actions(who, OURS) else about_one(who, key, action, OURS)
 
 
-def about_all(who: str, action: Action) -> int:
+def about_all(who: str, key: str, action: Action) -> int:
     """For what may concern any project."""
-    if any(action in actions(who, project) for project in (OURS, THEIRS, PUBLIC)):
-        return 200
+    if who.startswith("token") and is_page(key):
+        return 403
+    for project in (OURS, THEIRS, PUBLIC):
+        if action in actions(who, project) and (R in actions(who, project) or not tells(key)):
+            return done(who, action, project)
     return 401 if who == "anonymous" else 403
 
 
@@ -139,9 +162,9 @@ def test_everybody_may_exactly_what_the_table_says(
             if isinstance(needs, Open):
                 expected, action = open_to(who, needs), R
             elif owner:
-                expected, action = about_one(who, needs, slug), needs
+                expected, action = about_one(who, route.key, needs, slug), needs
             else:
-                expected, action = about_all(who, needs), needs
+                expected, action = about_all(who, route.key, needs), needs
             if status != expected:
                 wrong.append(f"{route.key} of {slug}: {status}, not {expected}")
             # The second line: rows of no other project exist for the handler.

@@ -23,6 +23,7 @@ _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Pr
 _NO_BODY = "The body is not of the form that its Content-Type names."
 _TOO_OFTEN = "Asked too often; `Retry-After` says when to ask again."
 _WAIT = {"Retry-After": {"description": "In seconds.", "schema": {"type": "integer"}}}
+_IN_BRIEF = "Done. A token that may not read hears no more; `Location` has the address of what it made."
 _NOT_LOGGED_IN = "Nobody is logged in, or the token is unknown, revoked or expired."
 
 
@@ -55,6 +56,8 @@ def _add(document: dict[str, Any], rules: dict[tuple[str, str], Rule]) -> None:
                 _add_to(call, Action.ADMINISTER, about_one=False)
             elif rule is not None and isinstance(rule.needs, Action):
                 _add_to(call, rule.needs, about_one=bool(rule.owner), own=rule.own)
+                if rule.needs is Action.CONTRIBUTE and method != "get" and not rule.own:
+                    call["responses"].setdefault("204", {"description": _IN_BRIEF})
 
 
 def _add_to(call: dict[str, Any], action: Action, *, about_one: bool, own: Action | None = None) -> None:

@@ -12,11 +12,21 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.domain.access.principal import NONE, Anonymous, ProjectIds, granted, knows_of, may_with_own
+from app.domain.access.principal import (
+    NONE,
+    Anonymous,
+    ProjectIds,
+    TokenHolder,
+    granted,
+    knows_of,
+    may,
+    may_with_own,
+)
 from app.domain.access.roles import Action
 from app.settings import Settings
 from app.storage.visible import seeing
 from app.web.access import refusals
+from app.web.access.brief import both, in_brief, is_in_brief
 from app.web.access.credentials import Caller, Credentials, WrongTokenError, shown_token
 from app.web.access.known import Directory
 from app.web.access.open_mode import is_passed_on, may_answer
@@ -30,6 +40,7 @@ from app.web.limits.requests import RequestLimits
 _NOT_KEPT = ("/api/", "/settings/", "/account/", "/login", "/logout")
 _WRITING = ("POST", "PUT", "PATCH", "DELETE")
 _CHANGE_PASSWORD = "/account/password"  # noqa: S105
+_FOR_BROWSERS = "Tokens are for the API: this page has its call at /api/v1, and /docs lists them."
 _WRONG_TOKEN = "The token that was sent is unknown, revoked or expired. Its project's maintainers make a new one."  # noqa: S105
 
 
@@ -85,6 +96,8 @@ class AccessMiddleware:
                 answer, visible = too_many or refusals.not_logged_in(request, _WRONG_TOKEN), NONE
         if not caller.access.is_open:
             send = _private(send, scope["path"])
+        if answer is None and found is not None and is_in_brief(caller.access, found.route):
+            send = in_brief(send)
         with seeing(visible), _in_the_name_of(caller.access.name):
             if answer is not None and found is not None:
                 scope["route"] = found.route.route  # what the request is counted under
@@ -114,16 +127,22 @@ class AccessMiddleware:
     async def _in_projects(
         self, request: Request, access: Access, found: Found, action: Action
     ) -> tuple[Response | None, ProjectIds | None]:
+        if isinstance(access.principal, TokenHolder) and found.route.is_page:
+            return refusals.refused(request, "For browsers only", _FOR_BROWSERS), NONE
         where = granted(access.principal, action, access.public)
+        if found.route.tells:
+            where = both(where, granted(access.principal, Action.READ, access.public))
         if where is None:
             return None, where
         if found.route.rule.owner:
-            owned = await self._owner(found)
+            owned = await self._owner(found, access)
             if owned is None or owned.project != NOT_TOLD:
                 return self._about_one(request, access, found, where, owned)
         # A person sees empty lists rather than a refusal; whoever may do a thing nowhere hears so.
         if where or (action is Action.READ and access.person):
             return None, where
+        if where == NONE and granted(access.principal, action, access.public):
+            action = Action.READ  # which it needs besides
         return refusals.forbidden(request, access.principal, action), where
 
     def _about_one(
@@ -141,13 +160,18 @@ class AccessMiddleware:
                 return refusals.not_logged_in(request), where
             return refusals.not_there(request, rule.owner, found.params[NAMED[rule.owner].param]), where
         action = Action.ADMINISTER if owned.project == FOR_ALL else Action(rule.needs)
+        if may(principal, action, owned.project):
+            action = Action.READ  # which it needs besides
         return refusals.forbidden(request, principal, action, rule.own), where
 
-    async def _owner(self, found: Found) -> Owned | None:
+    async def _owner(self, found: Found, access: Access) -> Owned | None:
+        """Who may not know of it waits for the database, as for what is not there: else the time would tell."""
         owner = found.route.rule.owner
         value = found.params[NAMED[owner].param]
         remembered = self._owners.remembered(owner, value)
-        return await run_in_threadpool(self._owners.find, owner, value) if remembered is None else remembered
+        if remembered is not None and knows_of(access.principal, remembered.project, access.public):
+            return remembered
+        return await run_in_threadpool(self._owners.find, owner, value)
 
     def _not_from_here(self, request: Request, caller: Caller) -> Response | None:
         """Requests that another website may have had a browser send."""

@@ -29,6 +29,16 @@ class RuledRoute:
     route: Any
     pattern: re.Pattern[str]
 
+    @property
+    def is_page(self) -> bool:
+        """Of what has a call of the API for programs. A table as CSV is for both."""
+        return not self.path.startswith("/api/") and not self.path.endswith(".csv")
+
+    @property
+    def tells(self) -> bool:
+        """Whether its answer says what is there, whatever else it does."""
+        return self.method in ("GET", "HEAD") or self.rule.tells
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -30,11 +30,16 @@ class Open(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`own`: what a token needs in place of `needs`, about a run that it brought itself."""
+    """`own`: what a token needs in place of `needs`, about a run that it brought itself.
+
+    `tells`: a route that writes and says what is there, so that READ is needed besides. Routes that only give need it
+    always, and any other write answers a token without it in brief (`brief.py`).
+    """
 
     needs: Action | Open
     owner: Owner = ""
     own: Action | None = None
+    tells: bool = False
 
 
 _ALWAYS, _ANYONE, _LOGGED_IN = Rule(Open.ALWAYS), Rule(Open.ANYONE), Rule(Open.LOGGED_IN)
@@ -83,8 +88,8 @@ RULES: Mapping[str, Rule] = {
     "POST /upload": _UPLOAD,
     "GET /api/v1/runs": _READ,
     "POST /api/v1/runs": _UPLOAD,
-    # What a job brings: it goes on with that, and hears what came of it
-    "POST /api/v1/runs/{run_id}/logs": Rule(Action.CONTRIBUTE, "run", own=Action.UPLOAD),
+    # What a job brings: it goes on with that, and hears what came of it. Bytes that are held already are compared.
+    "POST /api/v1/runs/{run_id}/logs": Rule(Action.CONTRIBUTE, "run", own=Action.UPLOAD, tells=True),
     **dict.fromkeys(
         (
             "GET /api/v1/runs/{run_id}/verdict",
