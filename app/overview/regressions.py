@@ -51,9 +51,10 @@ class NeedsAttention:
     without_cost: int
 
 
-def needs_attention(session: Session, branch: str) -> NeedsAttention:
-    """Of runs on `branch`; empty for any."""
-    conditions = [col(RegressionRow.state).in_(_NEED_SOMEBODY), *_on_branch(branch)]
+def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAttention:
+    """Of runs on `branch` in `project`; empty for any."""
+    open_ones = col(RegressionRow.state).in_(_NEED_SOMEBODY)
+    conditions = [open_ones, *_on_branch(branch), *in_project(RegressionRow, project)]
     cost = col(RegressionRow.gpu_hours_per_day)
     state: Any = col(RegressionRow.state)
     counted = session.execute(
@@ -70,6 +71,14 @@ def needs_attention(session: Session, branch: str) -> NeedsAttention:
         .limit(SHOWN)
     ).all()
     return NeedsAttention(_items(session, rows), opened, acknowledged, hours, opened - known)
+
+
+def in_project(table: type[RunRow] | type[RegressionRow], project: str) -> list[ColumnElement[bool]]:
+    """What the rows of a project meet, by its name; nothing for any."""
+    if not project:
+        return []
+    of_it: Any = select(col(ProjectRow.id)).where(col(ProjectRow.slug) == project)
+    return [col(table.project_id).in_(of_it)]
 
 
 def _on_branch(branch: str) -> list[ColumnElement[bool]]:

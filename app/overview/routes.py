@@ -9,6 +9,8 @@ from app.domain.changes import gpu_hours
 from app.overview.filters import PERIODS, OverviewFilters
 from app.overview.queries import Overview, overview
 from app.overview.regressions import NeedsAttention
+from app.overview.standing import standing
+from app.web.access.state import access_of
 from app.web.dependencies import ReadSession
 from app.web.numbers import counted
 from app.web.outcomes import OUTCOMES
@@ -27,18 +29,18 @@ def show_overview(request: Request, session: ReadSession) -> HTMLResponse:
         overview=found,
         filters=filters,
         periods=PERIODS,
-        answer=answer(found, filters),
+        standing=(who := standing(session, access_of(request))),
+        answer=answer(found, filters, who.empty),
         arrived=arrived(found, filters),
         outcomes=OUTCOMES,
     )
 
 
-def answer(found: Overview, filters: OverviewFilters) -> str:
-    """What needs attention, in plain words."""
-    attention = found.attention
+def answer(found: Overview, filters: OverviewFilters, empty: str) -> str:
+    """What needs attention, in plain words; `empty` where nothing is there to look at."""
+    attention, where = found.attention, filters.where
     if not found.total:
-        return "Nothing has been uploaded yet."
-    where = f" on {filters.branch}" if filters.branch else ""
+        return f"No run is{where} that you may see." if filters.project else empty
     if not attention.open:
         more = counted(attention.acknowledged, "regression")
         return f"No open regression{where}" + (f"; {more} acknowledged." if attention.acknowledged else ".")
@@ -52,7 +54,7 @@ def arrived(found: Overview, filters: OverviewFilters) -> str:
     parts = []
     if found.waiting:
         parts.append(f"{counted(found.waiting, 'run')} {'is' if found.waiting == 1 else 'are'} being processed.")
-    period = f"the last {filters.period}" + (f" on {filters.branch}" if filters.branch else "")
+    period = f"the last {filters.period}{filters.where}"
     parts.append(_ended(found, period) if found.recent else f"Nothing was uploaded in {period}.")
     return " ".join(parts)
 

@@ -43,6 +43,12 @@ def members_of(session: Session, project_id: int) -> list[Member]:
     return sorted(found, key=lambda one: (-order.index(one.role), one.name.lower()))
 
 
+def maintainers(session: Session, project_id: int) -> list[str]:
+    """The names of those who may log in."""
+    found = members_of(session, project_id)
+    return [one.name for one in found if one.role is Role.MAINTAINER and not one.disabled]
+
+
 def roles_by_user(session: Session) -> dict[int, list[tuple[str, Role]]]:
     """For each person the projects and the role there, in alphabetical order."""
     found: dict[int, list[tuple[str, Role]]] = {}

@@ -24,6 +24,11 @@ def list_users(session: Session) -> list[User]:
     return [to_user(row) for row in rows]
 
 
+def administrators(session: Session) -> list[str]:
+    """The names of those who may log in, in alphabetical order."""
+    return [user.name for user in list_users(session) if user.administrator and user.disabled_at is None]
+
+
 def set_standing(
     session: Session, row: UserRow, *, administrator: bool | None = None, disabled: bool | None = None, by: str
 ) -> None:

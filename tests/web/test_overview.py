@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,10 +12,15 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
+from app.storage import users
 from app.storage.database import transaction
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.tables import RunRow
+from tests.access.conftest import teams
+from tests.access.people import Teams
 from tests.builders import make_run
+
+__all__ = ["teams"]
 
 Make = Callable[..., int]
 ATTACK = "<script>alert(1)</script>"
@@ -111,7 +117,7 @@ def test_a_branch_and_a_period_narrow_everything(client: TestClient, make: Make,
     assert '<option value="30" selected>30 days</option>' in month
 
 
-@pytest.mark.parametrize("query", ["days=8", "days=-1", "days=x", "branch=%00", "branch=" + "b" * 400])
+@pytest.mark.parametrize("query", ["days=8", "days=-1", "days=x", "branch=%00", "project=%00", "branch=" + "b" * 400])
 def test_a_period_that_means_nothing_is_refused(client: TestClient, query: str) -> None:
     assert client.get(f"/?{query}").status_code == 422
 
@@ -130,3 +136,42 @@ def test_nothing_to_do_is_said_calmly(client: TestClient, make: Make) -> None:
     assert answer(text) == "No open regression."
     assert "A regression opens by itself" in text
     assert "A run is judged as soon as" in text
+
+
+def test_one_team_s_morning_page_is_an_address(client: TestClient, make: Make, make_regression: Make) -> None:
+    assert 'name="project"' not in overview(client)
+    make_regression(make(project="red", name="red-run"), gpu_hours_per_day=10.0, cause="a red cause")
+    make(project="blue", name="blue-run", branch="side", verdict="no_change", verdict_delta_pct=0.1)
+    everything = overview(client)
+    assert "red-run" in everything and "blue-run" in everything and "a red cause" in everything  # noqa: PT018
+    blue = overview(client, "project=blue")
+    assert "<option selected>blue</option>" in blue
+    assert ("blue-run" in blue, "red-run" in blue, "a red cause" in blue) == (True, False, False)
+    assert answer(blue) == "No open regression in blue."
+    assert "1 run in the last 7 days in blue" in blue
+    assert 'href="/regressions?project=blue"' in blue
+    assert '"project": "blue"' in blue
+    assert answer(overview(client, "project=nosuch")) == "No run is in nosuch that you may see."
+
+
+def test_who_has_no_project_or_an_empty_one_hears_so(teams: Teams) -> None:
+    with transaction(teams.engine) as session:
+        users.create_user(session, "olga", by="test", issuer="https://id.example.org", subject="1")
+        known = {**teams.users, "olga": users.find_user(session, "olga").id or 0}  # type: ignore[union-attr]
+        users.create_user(session, "zed", by="test", administrator=True)
+    olga = replace(teams, users=known).client("olga")
+    first = html.unescape(re.sub(r"<[^>]+>", "", olga.get("/").text))
+    assert "You belong to no project yet." in first
+    assert "Your name here is olga. Ask a maintainer of your team's project for a role in it" in first
+    assert "administrator or zed, who may give roles in all" in first
+    assert "Nothing has been uploaded" not in first
+    assert "curl" not in first
+    viewer, contributor = (teams.client(who).get("/").text for who in ("viewer", "contributor"))
+    assert "Nothing has been uploaded to alpha yet." in viewer
+    assert ("Your name here" in viewer, "curl" in viewer) == (False, False)
+    assert "Authorization: Bearer $THREEWALLS_TOKEN" in contributor
+    assert '"project": "alpha"' in html.unescape(contributor)
+    assert "No project with runs is public." in teams.client("anonymous").get("/").text
+    with transaction(teams.engine) as session:
+        make_run(session, project="window")
+    assert "You belong to no project yet and see what is public." in olga.get("/").text
