@@ -1,6 +1,7 @@
 """One demo job: what was asked for, what happened, and the metadata that its CI would send along."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -16,7 +17,7 @@ class Job:
     """`started` is the start of the log's clock; `window` the steady window as (first, last), when it is declared.
 
     `committed` is when its commit was made; a rerun has that of the first run. `pinned`: why it is made the golden
-    baseline of its stack, if it is.
+    baseline of its stack, if it is. `facts`: what a profile of it measured, by the names that the rules have for it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Job:
     window: tuple[int, int] | None = None
     committed: datetime | None = None
     pinned: str = ""
+    facts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -55,6 +57,7 @@ class Job:
             "gpus": self.workload.gpus,
             "gpus_per_node": GPUS_PER_NODE,
             "cluster": "demo-h100",
+            **self.facts,
         }
         if self.committed is not None:
             document["commit_time"] = self.committed.isoformat()

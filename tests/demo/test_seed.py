@@ -48,6 +48,7 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
             house.address, {name: run["id"] for name, run in runs.items()}
         )
         assert_scaling_is_as_it_was_made(house.address)
+        assert_runs_stand_before_different_walls(house.address, {name: run["id"] for name, run in runs.items()})
         assert_one_experiment_is_accepted_and_one_waits(house.address)
         assert house.stop() == 0
 
@@ -114,6 +115,18 @@ def assert_one_experiment_is_accepted_and_one_waits(address: str) -> None:
     assert (waiting["state"], accepted["state"]) == ("waiting", "accepted")
     tree = get(address, f"journeys/{waiting['baseline_run']}")
     assert [edge["state"] for edge in tree["edges"]] == ["accepted", "waiting"]
+
+
+def assert_runs_stand_before_different_walls(address: str, ids: dict[str, int]) -> None:
+    """Communication and host by a profile, memory by the log; each is told what helps there."""
+    for name, wall, first in (
+        ("overlap smoke, EP overlap off", "communication", "eo-enable"),
+        ("overlap smoke, EP overlap on", "host", "cg-narrow"),
+        ("nightly 2026-08-29, sequence 65536", "memory", "fit-selective-first"),
+    ):
+        told = get(address, f"runs/{ids[name]}/suggestions")
+        assert (told["wall"]["wall"], told["wall"]["certainty"]) == (wall, "measured")
+        assert next(one["rule"] for one in told["suggestions"] if one["kind"] == "candidate") == first
 
 
 def assert_scaling_is_as_it_was_made(address: str) -> None:
