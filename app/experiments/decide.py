@@ -8,7 +8,7 @@ from sqlalchemy import Engine, select
 from sqlmodel import Session, col
 
 from app.domain.experiments.order import interleaved
-from app.domain.experiments.sizing import MOST_ASKED_EACH, smallest_pct
+from app.domain.experiments.sizing import MOST_ASKED_EACH, RUNS_EACH, smallest_pct
 from app.domain.experiments.values import UNDECIDED, ExperimentResult, Plan, State
 from app.errors import FieldError, InvalidChange, NotFound
 from app.storage import audit
@@ -55,7 +55,7 @@ def set_runs_each(engine: Engine, experiment_id: int, runs_each: int, who: str, 
     with transaction(engine, durable=True) as session:
         row = _open(session, experiment_id)
         if not 1 <= runs_each <= MOST_ASKED_EACH:
-            raise _refused("runs_each", f"must be 1 to {MOST_ASKED_EACH}.")
+            raise _refused("runs_each", f"{RUNS_EACH}.")
         who, note = checked(who, note)
         if runs_each == row.runs_each:
             return

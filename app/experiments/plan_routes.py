@@ -9,6 +9,7 @@ from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from app.domain.experiments.sizing import RUNS_EACH
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
 from app.experiments.forms import PlanForm, read_plan_form, whole_number
 from app.experiments.plan import plan_experiment
@@ -76,7 +77,7 @@ async def plan_by_form(request: Request, engine: AppEngine, settings: AppSetting
 def _plan(request: Request, engine: Engine, settings: Settings, run_id: int, form: PlanForm) -> Response:
     try:
         if form.value("runs_each") and form.runs_each is None:
-            raise InvalidChange("Nothing was planned.", (FieldError("runs_each", "must be a whole number from 1"),))
+            raise InvalidChange("Nothing was planned.", (FieldError("runs_each", RUNS_EACH),))
         planned = plan_experiment(engine, settings, wish_of(run_id, form), form.value("author"))
     except (InvalidChange, Conflict) as error:
         with read_session(engine) as session:

@@ -14,7 +14,7 @@ from app.domain.contract.values import is_stated, read_value, same_value, shown
 from app.domain.experiments.change import knob_change, read_knobs, turned
 from app.domain.experiments.commands import planned_change, upload_meta, with_launch
 from app.domain.experiments.planned_warnings import planned_warnings
-from app.domain.experiments.sizing import DEFAULT_EFFECT_PCT, MOST_ASKED_EACH, size
+from app.domain.experiments.sizing import DEFAULT_EFFECT_PCT, MOST_ASKED_EACH, RUNS_EACH, size
 from app.domain.experiments.values import KnobChange, Plan, Sizing
 from app.domain.matching import RunRecord
 from app.domain.matching.levels import current_level
@@ -152,7 +152,7 @@ def _check(wish: Wish) -> None:
     if bool(wish.rule_id) == bool(wish.knobs):
         errors.append(FieldError("rule", "or `knobs` must be given, and not both"))
     if wish.runs_each is not None and not 1 <= wish.runs_each <= MOST_ASKED_EACH:
-        errors.append(FieldError("runs_each", f"must be 1 to {MOST_ASKED_EACH}"))
+        errors.append(FieldError("runs_each", RUNS_EACH))
     if not LEAST_EFFECT_PCT <= wish.effect_pct <= MOST_EFFECT_PCT:
         errors.append(FieldError("effect_pct", f"must be {LEAST_EFFECT_PCT} to {MOST_EFFECT_PCT:.0f}"))
     if errors:

@@ -77,8 +77,14 @@ def test_what_cannot_be_understood_is_refused_by_field(client: TestClient) -> No
     answer = client.get("/plan?model=<b>mine&gpus=many&speed=9", headers={"Accept": "text/html"})
     assert answer.status_code == 422
     assert "<b>mine" not in answer.text
-    for said in ("Correct what is marked below", "must be a whole number of at least 1", "<code>speed</code>"):
+    for said in ("Correct what is marked below", "must be a whole number from 1 to 131,072", "<code>speed</code>"):
         assert said in answer.text
+    large = client.get("/api/v1/plan", params=DEEPSEEK | {"mtp": "101", "tp": "0"}).json()["errors"]
+    assert {one["field"]: one["message"] for one in large} == {
+        "mtp": "must be a whole number from 0 to 100",
+        "tp": "must be a whole number from 1 to 131,072",
+    }
+    assert '<a href="/plan" aria-current="page">Planner</a>' in answer.text
 
 
 def test_the_empty_page_says_how_to_begin_and_its_examples_work(client: TestClient) -> None:

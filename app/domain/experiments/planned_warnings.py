@@ -82,11 +82,17 @@ def _of_sizing(sizing: Sizing) -> Iterator[str]:
     if sizing.needed is None:
         yield (
             f"Launches of this job vary too much to see {effect}: not even {sizing.most} runs a side would. "
-            f"{counted(sizing.runs_each, 'run')} a side see {smallest}."
+            f"{counted(sizing.runs_each, 'run')} a side {_see(sizing.runs_each)} {smallest}."
         )
     elif sizing.needed > sizing.runs_each:
         asked = "" if sizing.runs_each != MOST_EACH else ", the most that is planned without being asked for"
-        yield (f"To see {effect} it would take {sizing.needed} runs a side; {sizing.runs_each}{asked} see {smallest}.")
+        yield (
+            f"To see {effect} it would take {sizing.needed} runs a side; {sizing.runs_each}{asked} {_see(sizing.runs_each)} {smallest}."
+        )
+
+
+def _see(runs: int) -> str:
+    return "sees" if runs == 1 else "see"
 
 
 def _of_run(baseline: RunRecord, change: PlannedChange) -> Iterator[str]:

@@ -20,6 +20,8 @@ MOST_EACH = 10
 """Runs a side that are planned without being asked for; from there on the test gains little by another one."""
 MOST_ASKED_EACH = 20
 """A verdict takes the newest 20 runs of a baseline."""
+RUNS_EACH = f"must be a whole number from 1 to {MOST_ASKED_EACH}"
+"""What is said of another number of runs a side."""
 _OWN_FROM = 5
 """Own launches from which their spread weighs as much as the default prior's four degrees of freedom."""
 _CURVE = (1, 2, 3, 5, 8, 10, 15, 20)

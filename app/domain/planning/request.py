@@ -26,6 +26,8 @@ LARGEST: Mapping[str, int] = {
     "mtp": 100,
 }
 """Beyond what is built today, and small enough that every layout can be tried in a moment."""
+LEAST: Mapping[str, int] = {"count": 1, "whole": 0}
+"""By the kind of the field."""
 
 
 class InvalidPlan(ValueError):  # noqa: N818  # named for what it is said of
@@ -74,10 +76,10 @@ def read_request(stated: Mapping[str, str]) -> PlanRequest:
         try:
             value = read_value(name, text)
         except ValueError as error:
-            wrong[name] = str(error)
+            wrong[name] = _within(name) if FIELDS[name].kind in LEAST else str(error)
             continue
-        if isinstance(value, int) and value > LARGEST.get(name, LARGEST["gpus"]):
-            wrong[name] = f"is at most {LARGEST.get(name, LARGEST['gpus'])}"
+        if isinstance(value, int) and value > _largest(name):
+            wrong[name] = _within(name)
         values[name] = value
     for name in REQUIRED:
         if values.get(name) is None:
@@ -99,6 +101,14 @@ def read_request(stated: Mapping[str, str]) -> PlanRequest:
         pp_layout=str(values["pp_layout"]) if values.get("pp_layout") else None,
         account=_words(values["pp_account"]) if "pp_account" in values else None,
     )
+
+
+def _largest(name: str) -> int:
+    return LARGEST.get(name, LARGEST["gpus"])
+
+
+def _within(name: str) -> str:
+    return f"must be a whole number from {LEAST[FIELDS[name].kind]} to {_largest(name):,}"
 
 
 def _int(value: Value) -> int:
