@@ -22,6 +22,7 @@ def test_a_rule_file_holds_at_most_300_lines() -> None:
 def test_contradictions_name_rules_and_sources_that_exist() -> None:
     book = built_in_rules()
 
+    assert len(contradictions()) == 34
     for one in contradictions():
         assert set(one.rules) <= book.rules.keys(), one
         assert {*one.older_sources, *one.newer_sources} <= book.sources.keys(), one
