@@ -31,8 +31,9 @@ class Stated:
 class Place:
     """`api`: address of the API. `change`: number of the pull or merge request, 0 without one.
 
-    `status_path`: the project in which the commit's status is set; in GitLab a change from a fork has its own.
-    `pipeline` is that which the status belongs to, where the commit may have several; 0: not known.
+    `sha` is empty where only the change is known, whose head it is. `status_path`: the project in which the commit's
+    status is set; in GitLab a change from a fork has its own. `pipeline` is that which the status belongs to, where
+    the commit may have several; 0: not known.
     """
 
     api: str
@@ -51,15 +52,17 @@ def github_place(env: Mapping[str, str], event: Mapping[str, Any], stated: State
     if not _REPOSITORY.fullmatch(repository):
         raise UsageError("State the repository: --repo OWNER/NAME (in GitHub Actions it is known).")
     pull = _pull_request(event)
-    change = stated.change or _number(pull.get("number")) or _number(_match(r"refs/pull/(\d+)/", env, "GITHUB_REF"))
+    of_ref = _number(_match(r"refs/pull/(\d+)/", env, "GITHUB_REF"))
+    change = stated.change or _number(pull.get("number")) or of_ref or _commented(event)
     head = pull.get("head") or {}
-    # GITHUB_SHA of a pull request is a merge that nobody sees.
     sha = stated.sha or str(head.get("sha") or _workflow_run(event).get("head_sha") or "")
+    if not (sha or of_ref or _commented(event)):
+        sha = env.get("GITHUB_SHA", "")  # else it is a merge that nobody sees, or main's: the head is asked for later
     token = _token(env, (OWN_TOKEN, "GITHUB_TOKEN", "GH_TOKEN"))
     path = f"/repos/{repository}"
     known = env.get("GITHUB_API_URL", "") or _GITHUB_API
     api = _github_api(stated.url) if stated.url else _checked(known)
-    return Place(api, path, path, change, _sha(sha or env.get("GITHUB_SHA", ""), "--sha"), token)
+    return Place(api, path, path, change, _sha(sha, "--sha") if sha or not change else "", token)
 
 
 def gitlab_place(env: Mapping[str, str], stated: Stated = Stated()) -> Place:
@@ -98,6 +101,12 @@ def _pull_request(event: Mapping[str, Any]) -> Mapping[str, Any]:
     pulls = _workflow_run(event).get("pull_requests") or [{}]
     found = event.get("pull_request") or pulls[0]
     return found if isinstance(found, dict) else {}
+
+
+def _commented(event: Mapping[str, Any]) -> int:
+    """The pull request on which somebody commented; its job runs on main all the same."""
+    issue = event.get("issue")
+    return _number(issue.get("number")) if isinstance(issue, dict) and issue.get("pull_request") else 0
 
 
 def _workflow_run(event: Mapping[str, Any]) -> Mapping[str, Any]:

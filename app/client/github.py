@@ -6,6 +6,7 @@ status has no neutral state, so `pending` stands for it there: neither green nor
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.client.comment import Comment, put_comment
@@ -51,6 +52,7 @@ def post_comment(api: ForgeApi, place: Place, message: Message) -> str:
 
 def post_check(api: ForgeApi, place: Place, message: Message) -> str:
     """What was done, in words. Raises ForgeError when neither a check nor a status may be made."""
+    place = place if place.sha else replace(place, sha=_head(api, place))
     try:
         shown, was_there = put_check(_Checks(api, place, message), Told(message.run_id, _check(message)))
     except ForgeError as error:
@@ -60,6 +62,15 @@ def post_check(api: ForgeApi, place: Place, message: Message) -> str:
     if shown != message.run_id:
         return f"check {message.name}: {left(shown)}"
     return f"check {message.name}: {message.state.value}{' (updated)' if was_there else ''}"
+
+
+def _head(api: ForgeApi, place: Place) -> str:
+    """Of the change: the job's environment says another commit."""
+    path = f"{place.path}/pulls/{place.change}"
+    sha = part(api.get(path), "head").get("sha")
+    if not isinstance(sha, str) or not sha.isalnum():
+        raise api.strange(path)
+    return sha
 
 
 def _check(message: Message) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[s
         raise UsageError(f"--key takes at most {_KEY_LENGTH} printable ASCII characters.")
     if not options.follow and (options.until_pid or options.until_idle or options.until_text):
         raise UsageError("--until-pid, --until-idle and --until-text say when --follow ends; it is not there.")
+    if job is not None and job.doubt and not meta.get("branch"):
+        _say(job.doubt)
     call = _Call(options, settings, env, job, meta, Progress(sys.stderr))
     return _follow(call) if options.follow else _send(call)
 

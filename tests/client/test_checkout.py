@@ -57,7 +57,12 @@ def test_git_knows_when_the_commit_of_a_ci_job_was_made(checkout: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[1]", "{"])
 def test_an_event_that_cannot_be_read_says_nothing(content: str, tmp_path: Path) -> None:
     (tmp_path / "event.json").write_text(content)
-    env = {"GITHUB_ACTIONS": "true", "GITHUB_SHA": "aaaa111", "GITHUB_EVENT_PATH": str(tmp_path / "event.json")}
+    env = {
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_EVENT_NAME": "push",
+        "GITHUB_SHA": "aaaa111",
+        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"),
+    }
     job = surrounding_job(env, tmp_path)
     assert job is not None
     assert job.commit == "aaaa111"

@@ -18,6 +18,8 @@ GITHUB = {
     "GITHUB_REF_NAME": "main",
     "GITHUB_REF_TYPE": "branch",
     "GITHUB_SHA": "aaaa111",
+    "GITHUB_REF": "refs/heads/main",
+    "GITHUB_EVENT_NAME": "push",
 }
 GITLAB = {
     "GITLAB_CI": "true",
@@ -101,6 +103,24 @@ def test_a_workflow_that_follows_another_is_about_the_other_s_commit() -> None:
     assert (found.branch, found.commit) == ("mara:main", "feed555")
 
 
+@pytest.mark.parametrize("name", ["issue_comment", "issues", "repository_dispatch", "check_run", ""])
+def test_an_event_that_is_about_no_ref_states_neither_main_nor_its_commit(name: str) -> None:
+    """Such jobs check out a change by themselves, while GITHUB_REF and GITHUB_SHA are those of main."""
+    event = {"issue": {"number": 42, "pull_request": {"url": "https://api.github.com/x"}}}
+    found = job(GITHUB | {"GITHUB_EVENT_NAME": name}, event)
+    assert (found.branch, found.commit, found.change) == ("", "", "42")
+    assert "--set" in found.doubt
+
+
+@pytest.mark.parametrize("ref", [{"GITHUB_REF": "refs/pull/42/merge"}, {"GITHUB_REF": ""}])
+def test_a_pull_request_without_its_event_states_no_trial_merge_and_no_branch(ref: dict[str, str]) -> None:
+    """`docker run -e GITHUB_...`: nothing says whether it is of a fork."""
+    env = GITHUB | {"GITHUB_REF_NAME": "42/merge", "GITHUB_HEAD_REF": "main", "GITHUB_EVENT_NAME": "pull_request"} | ref
+    found = job(env)
+    assert (found.branch, found.commit, found.change) == ("", "", "42")
+    assert "GITHUB_EVENT_PATH" in found.doubt
+
+
 def test_a_merge_queue_names_its_change() -> None:
     env = GITHUB | {"GITHUB_REF_NAME": "gh-readonly-queue/main/pr-42-0a1b"}
     assert job(env).change == "42"
@@ -135,6 +155,30 @@ def test_jenkins_on_a_branch_and_on_a_change() -> None:
     change = {"BRANCH_NAME": "PR-7", "CHANGE_ID": "7", "CHANGE_BRANCH": "main", "CHANGE_FORK": "mara"}
     found = job(JENKINS | change)
     assert (found.branch, found.change, found.ci_url) == ("mara:main", "7", "https://ci.example.org/job/perf/8/")
+
+
+@pytest.mark.parametrize(
+    ("branch", "theirs", "stated"),
+    [
+        ("main", "https://github.com/mara/train.git", "mara:main"),
+        ("mara:main", "https://github.com/mara/train.git", "mara:main"),
+        ("faster", "git://github.com/lab/train.git", "faster"),
+        ("main", "", ""),
+    ],
+)
+def test_a_fork_on_buildkite_is_none_of_ours_whatever_the_pipeline_s_settings(
+    branch: str, theirs: str, stated: str
+) -> None:
+    pull = {"BUILDKITE_PULL_REQUEST": "7", "BUILDKITE_PULL_REQUEST_REPO": theirs, "BUILDKITE_BRANCH": branch}
+    found = job(BUILDKITE | pull | {"BUILDKITE_REPO": "git@github.com:lab/train.git"})
+    assert found.branch == stated
+    assert bool(found.doubt) == (not stated)
+
+
+def test_what_is_no_branch_is_not_stated_as_one() -> None:
+    assert job(JENKINS | {"GIT_BRANCH": "detached"}).branch == ""
+    tag = job(BUILDKITE | {"BUILDKITE_BRANCH": "v1", "BUILDKITE_TAG": "v1"})
+    assert (tag.branch, tag.metadata()["tags"]) == ("", ["v1"])
 
 
 def test_buildkite_counts_retries_and_says_false_for_no_change() -> None:

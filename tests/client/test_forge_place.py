@@ -40,6 +40,15 @@ def test_a_push_has_a_commit_and_no_change() -> None:
     assert (place.change, place.sha) == (0, MERGE)
 
 
+def test_a_comment_on_a_change_and_a_job_without_its_event_know_the_change_and_no_commit() -> None:
+    commented = {"issue": {"number": 12, "pull_request": {"url": "x"}}}
+    for env, event in ((ACTIONS | {"GITHUB_REF": "refs/heads/main"}, commented), (ACTIONS, {})):
+        place = github_place(env, event)
+        assert (place.change, place.sha) == (12, ""), "GITHUB_SHA is main's, or a merge that nobody sees"
+    with pytest.raises(UsageError, match="--sha"):
+        github_place(ACTIONS | {"GITHUB_REF": "refs/heads/main", "GITHUB_SHA": ""}, {})
+
+
 def test_a_job_that_another_workflow_started_reports_on_that_ones_change() -> None:
     event: dict[str, Any] = {"workflow_run": {"head_sha": SHA, "pull_requests": [{"number": 3, "head": {"sha": SHA}}]}}
     place = github_place(ACTIONS | {"GITHUB_REF": "refs/heads/main"}, event)

@@ -177,6 +177,12 @@ def test_a_check_has_the_three_states_and_is_brought_up_to_date(forge: GitHub) -
     assert shown["output"]["summary"] == fine(43).markdown
 
 
+def test_where_the_job_knows_only_the_change_its_head_gets_the_check(forge: GitHub) -> None:
+    with asking(forge) as api:
+        github.post_check(api, replace(place(forge), sha=""), message([said(41)]))
+    assert [one["head_sha"] for one in forge.checks] == [HEAD]
+
+
 def test_an_answer_that_was_lost_makes_no_second_check(forge: GitHub) -> None:
     forge.faults.append(Fault("POST", "/check-runs$", BAD_GATEWAY, done=True))
     check(forge, said(41))

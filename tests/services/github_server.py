@@ -65,6 +65,8 @@ class GitHub(Forge):
                 return self._comment(request) or Answer(201, self.says(login, request.body["body"], kind))
             case (("PATCH" | "DELETE"), p) if found := re.fullmatch(r"/issues/comments/(\d+)", p):
                 return self._one_comment(request, int(found[1]))
+            case "GET", p if p == f"/pulls/{CHANGE}":
+                return Answer(200, {"id": 1, "number": CHANGE, "head": {"sha": HEAD, "ref": "faster"}})
             case "GET", p if p == f"/commits/{HEAD}/check-runs":
                 return self._checks(request)
             case "GET", p if p == f"/commits/{HEAD}/statuses":

@@ -10,7 +10,8 @@ class CiJob:
     `job` is what the job is called from change to change: its reports are found again by it. `key` names this attempt
     of it, so that a repeated upload is known as one. `change` is the number of the pull or merge request, and `commit`
     its own, not that of a trial merge. `commit_time` is ISO 8601. A branch of a fork is `owner:branch`, so that
-    nobody's fork passes for the baseline branch. `repository` is `owner/name`.
+    nobody's fork passes for the baseline branch. `repository` is `owner/name`. `doubt` says why there is no branch
+    where one could have been expected: what may be another's is not stated.
     """
 
     system: str
@@ -25,6 +26,7 @@ class CiJob:
     attempt: int = 1
     tag: str = ""
     repository: str = ""
+    doubt: str = ""
 
     def metadata(self) -> dict[str, object]:
         """What of it an upload states."""

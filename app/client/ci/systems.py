@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.client.ci.job import CiJob
@@ -10,7 +11,12 @@ Env = Mapping[str, str]
 Event = Mapping[str, Any]
 
 _QUEUED = re.compile(r"gh-readonly-queue/(?P<onto>.+)/pr-(?P<number>\d+)-[0-9a-f]+")
+_TRIAL_MERGE = re.compile(r"refs/pull/(\d+)/")
+_OF_ITS_REF = ("push", "schedule", "workflow_dispatch", "merge_group", "create", "release", "deployment")
+"""Events of GitHub whose GITHUB_REF is what they are about."""
+_UNKNOWN_HEAD = "No branch and no commit are stated, so the run is no baseline; state them with --set."
 _SHA = re.compile(r"[0-9a-f]{7,64}")
+_OWNER = re.compile(r"[:/]([^:/]+/[^:/]+?)(?:\.git)?/?$")
 
 
 def ci_job(env: Env, event: Event | None = None) -> CiJob | None:
@@ -26,38 +32,54 @@ def ci_job(env: Env, event: Event | None = None) -> CiJob | None:
 
 def _github(env: Env, event: Event) -> CiJob:
     repository, run, attempt = (env.get(f"GITHUB_{name}", "") for name in ("REPOSITORY", "RUN_ID", "RUN_ATTEMPT"))
-    is_tag = env.get("GITHUB_REF_TYPE") == "tag"
-    branch, commit, change, time = env.get("GITHUB_REF_NAME", ""), env.get("GITHUB_SHA", ""), "", ""
-    pull, caller = _object(event, "pull_request"), _object(event, "workflow_run")
-    if pull:
-        head = _object(pull, "head")
-        branch, commit, change = _of_fork(head, repository), _text(head, "sha") or commit, _text(pull, "number")
-    elif caller:
-        branch, commit = _text(caller, "head_branch") or branch, _text(caller, "head_sha") or commit
-        owner = _object(caller, "head_repository")
-        if owner and _text(owner, "full_name") != repository:
-            branch = f"{_text(owner, 'full_name').partition('/')[0]}:{branch}"
-        pulls = caller.get("pull_requests")
-        change = _text(pulls[0], "number") if isinstance(pulls, list) and len(pulls) == 1 else ""
-    elif queued := _QUEUED.fullmatch(branch):
-        change = queued["number"]
-    elif _text(_object(event, "head_commit"), "id") == commit:
-        time = _text(_object(event, "head_commit"), "timestamp")
+    code = _github_code(env, event, repository)
     address = f"{env.get('GITHUB_SERVER_URL', '').rstrip('/')}/{repository}/actions/runs/{run}"
-    return CiJob(
-        system="GitHub Actions",
+    return replace(
+        code,
         key=_key("github", repository, run, attempt, env.get("GITHUB_JOB", "")),
         job=_within(env.get("GITHUB_WORKFLOW", ""), env.get("GITHUB_JOB", "")),
         name=_numbered(env.get("GITHUB_WORKFLOW", ""), env.get("GITHUB_RUN_NUMBER", "")),
-        branch="" if is_tag and not pull else branch,
-        commit=commit,
-        commit_time=time,
         ci_url=(f"{address}/attempts/{attempt}" if attempt else address) if run else "",
-        change=change,
         attempt=_number(attempt, 1),
-        tag=branch if is_tag and not pull else "",
         repository=repository,
     )
+
+
+def _github_code(env: Env, event: Event, repository: str) -> CiJob:
+    """Which commit it is about. Only of some events GITHUB_REF and GITHUB_SHA say that; of others they are main's."""
+    job = CiJob(system="GitHub Actions")
+    pull, caller, name = (
+        _object(event, "pull_request"),
+        _object(event, "workflow_run"),
+        env.get("GITHUB_EVENT_NAME", ""),
+    )
+    branch, commit = env.get("GITHUB_REF_NAME", ""), env.get("GITHUB_SHA", "")
+    if pull:
+        head = _object(pull, "head")
+        return replace(job, branch=_of_fork(head, repository), commit=_text(head, "sha"), change=_text(pull, "number"))
+    if caller:
+        return _of_caller(job, caller, repository)
+    if trial := _TRIAL_MERGE.match(env.get("GITHUB_REF", "") or f"refs/pull/{branch}"):
+        return replace(job, change=trial[1], doubt=f"{_UNKNOWN_HEAD} GITHUB_EVENT_PATH names no file that can be read.")
+    if name not in _OF_ITS_REF:
+        change = _text(_object(event, "issue"), "number") if _object(_object(event, "issue"), "pull_request") else ""
+        what = f"An event `{name}`" if name else "A job without GITHUB_EVENT_NAME"
+        return replace(job, change=change, doubt=f"{_UNKNOWN_HEAD} {what} does not say which commit was checked out.")
+    if env.get("GITHUB_REF_TYPE") == "tag":
+        return replace(job, commit=commit, tag=branch)
+    pushed, queued = _object(event, "head_commit"), _QUEUED.fullmatch(branch)
+    time = _text(pushed, "timestamp") if _text(pushed, "id") == commit and not queued else ""
+    return replace(job, branch=branch, commit=commit, change=queued["number"] if queued else "", commit_time=time)
+
+
+def _of_caller(job: CiJob, caller: Event, repository: str) -> CiJob:
+    """Of a job that follows another workflow."""
+    branch, owner = _text(caller, "head_branch"), _object(caller, "head_repository")
+    if branch and owner and _text(owner, "full_name") != repository:
+        branch = f"{_text(owner, 'full_name').partition('/')[0]}:{branch}"
+    pulls = caller.get("pull_requests")
+    change = _text(pulls[0], "number") if isinstance(pulls, list) and len(pulls) == 1 else ""
+    return replace(job, branch=branch, commit=_text(caller, "head_sha"), change=change)
 
 
 def _of_fork(head: Event, repository: str) -> str:
@@ -91,6 +113,7 @@ def _gitlab(env: Env, _: Event) -> CiJob:
 def _jenkins(env: Env, _: Event) -> CiJob:
     change = env.get("CHANGE_ID", "")
     branch = env.get("BRANCH_NAME", "") or re.sub(r"^(refs/remotes/)?origin/", "", env.get("GIT_BRANCH", ""))
+    branch = "" if branch == "detached" else branch  # a commit was checked out, and git names no branch
     if change:
         fork = env.get("CHANGE_FORK", "").partition("/")[0]
         branch = (f"{fork}:" if fork else "") + (env.get("CHANGE_BRANCH", "") or branch)
@@ -110,6 +133,7 @@ def _jenkins(env: Env, _: Event) -> CiJob:
 def _buildkite(env: Env, _: Event) -> CiJob:
     number, commit = env.get("BUILDKITE_PULL_REQUEST", ""), env.get("BUILDKITE_COMMIT", "")
     job, address = env.get("BUILDKITE_JOB_ID", ""), env.get("BUILDKITE_BUILD_URL", "")
+    branch, doubt = ("", "") if env.get("BUILDKITE_TAG") else _buildkite_branch(env)
     return CiJob(
         system="Buildkite",
         key=_key("buildkite", job),
@@ -117,13 +141,28 @@ def _buildkite(env: Env, _: Event) -> CiJob:
             env.get("BUILDKITE_PIPELINE_SLUG", ""), env.get("BUILDKITE_STEP_KEY", "") or env.get("BUILDKITE_LABEL", "")
         ),
         name=_numbered(env.get("BUILDKITE_PIPELINE_SLUG", ""), env.get("BUILDKITE_BUILD_NUMBER", "")),
-        branch=env.get("BUILDKITE_BRANCH", ""),  # of a fork it is owner:branch already
+        branch=branch,
         commit=commit if _SHA.fullmatch(commit) else "",  # a build may say HEAD
         ci_url=f"{address}#{job}" if address and job else address,
         change=number if number.isdigit() else "",
         attempt=_number(env.get("BUILDKITE_RETRY_COUNT", ""), 0) + 1,
         tag=env.get("BUILDKITE_TAG", ""),
+        doubt=doubt,
     )
+
+
+def _buildkite_branch(env: Env) -> tuple[str, str]:
+    """With the pipeline's setting "prefix third-party fork branch names" a fork's is `owner:branch` already."""
+    branch = env.get("BUILDKITE_BRANCH", "")
+    if ":" in branch or not env.get("BUILDKITE_PULL_REQUEST", "").isdigit():
+        return branch, ""
+    ours, theirs = (_OWNER.search(env.get(name, "")) for name in ("BUILDKITE_REPO", "BUILDKITE_PULL_REQUEST_REPO"))
+    if ours is None or theirs is None:
+        return "", (
+            "No branch is stated, so the run is no baseline: BUILDKITE_REPO and BUILDKITE_PULL_REQUEST_REPO do not say "
+            "whether the pull request is from a fork. State it with --set branch=NAME."
+        )
+    return (branch if ours[1].lower() == theirs[1].lower() else f"{theirs[1].partition('/')[0]}:{branch}"), ""
 
 
 def _slurm(env: Env, _: Event) -> CiJob:
