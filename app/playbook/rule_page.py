@@ -111,6 +111,12 @@ class RulePageOf:
         return None if found is None else found.result
 
     @property
+    def planned_abs(self) -> tuple[int, ...]:
+        """Experiments among what was measured."""
+        found = self.item.results.together(self.rule.id)
+        return () if found is None else found.experiments
+
+    @property
     def overridden(self) -> str:
         """By what was measured here; "" where it was not, or agrees."""
         return standing(self.rule, {}, self._own).overridden

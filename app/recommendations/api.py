@@ -186,5 +186,6 @@ def _evidence(advice: Advice, one: Statement) -> EvidenceOut:
             same_stack=measured.result.same_contract,
             stacks=list(measured.result.stacks),
             runs=list(measured.runs),
+            experiments=list(measured.experiments),
         ),
     )

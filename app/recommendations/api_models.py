@@ -78,6 +78,9 @@ class MeasuredOut(BaseModel):
     same_stack: bool
     stacks: list[str]
     runs: list[int]
+    experiments: list[int] = Field(
+        description="Planned A/Bs among them; the verdicts on their runs do not count a second time."
+    )
 
 
 class EvidenceOut(BaseModel):

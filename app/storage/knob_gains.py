@@ -14,7 +14,7 @@ __all__ = ["AB", "MOST_RESULTS", "Gain", "MeasuredHere", "gains_of", "matched_ab
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One A/B, in percent of throughput, with its interval."""
+    """One A/B, in percent of throughput, with its interval. `experiment_id` None: it is the verdict on that run."""
 
     pct: float
     low: float
@@ -22,6 +22,7 @@ class Gain:
     run_id: int
     stack_key: str
     at: datetime
+    experiment_id: int | None = None
 
     @property
     def paid_off(self) -> bool:
@@ -31,10 +32,12 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredHere:
-    """`result`: what was gained on one stack, or on several; `runs`: the candidates of the A/Bs."""
+    """`result`: what was gained on one stack, or on several; `runs`: the candidates of the A/Bs. `experiments`: those
+    of them that were planned; the verdicts on their runs are not counted beside them."""
 
     result: OwnResult
     runs: tuple[int, ...]
+    experiments: tuple[int, ...] = ()
 
 
 def gains_of(rows: Iterable[AB], knob: Knob) -> list[Gain]:
@@ -55,7 +58,7 @@ def _gain(row: AB, knob: Knob) -> Gain | None:
         middle, least, most = _throughput(row.delta_pct), _throughput(high), _throughput(low)
     else:
         middle, least, most = row.delta_pct, low, high
-    return Gain(middle, least, most, row.run_id, row.stack_key, row.ordered_at)
+    return Gain(middle, least, most, row.run_id, row.stack_key, row.ordered_at, row.experiment_id)
 
 
 def _throughput(step_time_pct: float) -> float:
@@ -78,4 +81,5 @@ def measured(
         contract=contract or {},
         same_contract=same_contract,
     )
-    return MeasuredHere(result, tuple(gain.run_id for gain in gains))
+    experiments = tuple(gain.experiment_id for gain in gains if gain.experiment_id is not None)
+    return MeasuredHere(result, tuple(gain.run_id for gain in gains), experiments)

@@ -47,6 +47,10 @@ def test_a_finished_experiment_is_one_result_and_its_runs_are_no_others(
     assert result.delta_pct == pytest.approx(time.step_time.delta_pct)
     (told,) = evidence(client, found.baseline_run_id)
     assert (told["level"], told["measured_here"]["n"], told["measured_here"]["runs"]) == (2, 1, [result.run_id])
+    assert told["measured_here"]["experiments"] == [waiting]
+    for path in (f"/runs/{found.baseline_run_id}/next/eo-enable", "/playbook/eo-enable"):
+        page = client.get(path).text
+        assert f'<a href="/experiments/{waiting}">experiment #{waiting}</a>; the verdicts on its own runs' in page
 
 
 def test_an_experiment_that_is_withdrawn_leaves_the_verdicts_of_its_runs(

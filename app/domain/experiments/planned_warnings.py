@@ -86,9 +86,8 @@ def _of_sizing(sizing: Sizing) -> Iterator[str]:
         )
     elif sizing.needed > sizing.runs_each:
         asked = "" if sizing.runs_each != MOST_EACH else ", the most that is planned without being asked for"
-        yield (
-            f"To see {effect} it would take {sizing.needed} runs a side; {sizing.runs_each}{asked} {_see(sizing.runs_each)} {smallest}."
-        )
+        few = sizing.runs_each
+        yield f"To see {effect} it would take {sizing.needed} runs a side; {few}{asked} {_see(few)} {smallest}."
 
 
 def _see(runs: int) -> str:

@@ -121,9 +121,8 @@ def changed_since(contract: Values, values: Values) -> tuple[str, ...]:
         if name not in contract or name not in values:
             continue
         before, now = contract[name], values[name]
-        if name == "container":
-            before, now = container_major(before), container_major(now)
-        if before != now:
+        same = container_major(before) == container_major(now) if name == "container" else before == now
+        if not same:
             found.append(f"{name} was {_shown(before)}, now it is {_shown(now)}")
     return tuple(found)
 

@@ -215,7 +215,7 @@ def test_evidence_of_an_older_container_drops_a_level_and_no_longer_decides() ->
     assert [one.rule.id for one in told.suggestions] == ["b-older", "a-plain"]  # its level still orders
     standing = told.suggestions[0].standing
     assert (standing.level, standing.own_order) == (3, 0.0)
-    assert standing.statements[0].expired == ("container was nemo:25, now it is nemo:26",)
+    assert standing.statements[0].expired == ("container was nemo:25.11, now it is nemo:26.06",)
     assert changed_since({"container": "nemo:26.04"}, {"container": "nemo:26.06"}) == ()
 
 
