@@ -8,7 +8,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from app.errors import InvalidUpload
+from app.domain.access.roles import Action
+from app.errors import FieldError, InvalidMetadata, InvalidUpload
 from app.runs.amend import amend_contract
 from app.runs.amend_form import AmendForm, read_amend_form
 from app.runs.filters import PURPOSES
@@ -19,7 +20,9 @@ from app.runs.run_view import RunView
 from app.runs.upload_form import UploadForm, read_form
 from app.settings import Settings
 from app.storage.database import read_session
+from app.storage.projects import slugs_by_id
 from app.web.access.acting import token_id, upload_project
+from app.web.access.state import access_of
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.forms import sent_form
 from app.web.templating import render
@@ -33,8 +36,8 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/upload")
-def show_upload(request: Request, settings: AppSettings) -> HTMLResponse:
-    return _render_upload(request, settings, UploadForm())
+def show_upload(request: Request, engine: AppEngine, settings: AppSettings) -> HTMLResponse:
+    return _render_upload(request, engine, settings, UploadForm())
 
 
 @router.post("/upload")
@@ -51,11 +54,11 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
         ]
         try:
             meta = form.metadata()
-            into = partial(upload_project, request, engine)
+            into = partial(_chosen_project, request, engine)
             accept = partial(accept_upload, files=files, meta=meta, into=into, token_id=token_id(request))
             accepted = await run_in_threadpool(accept, engine, log_files, settings)
         except InvalidUpload as error:
-            return await run_in_threadpool(_render_upload, request, settings, form.refused(error), status=422)
+            return await run_in_threadpool(_render_upload, request, engine, settings, form.refused(error), status=422)
     return RedirectResponse(f"/runs/{accepted.run_id}", status_code=303)
 
 
@@ -86,7 +89,27 @@ def _amend(engine: Engine, run_id: int, form: AmendForm) -> AmendForm | None:
     return None
 
 
-def _render_upload(request: Request, settings: Settings, form: UploadForm, status: int = 200) -> HTMLResponse:
+def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str:
+    """Raises InvalidMetadata, NotAllowed."""
+    person = access_of(request).person
+    if stated is None and person is not None and person.administrator:
+        raise InvalidMetadata("No project was chosen.", (FieldError("meta.project", "must be chosen or named"),))
+    return upload_project(request, engine, stated)
+
+
+def _render_upload(
+    request: Request, engine: Engine, settings: Settings, form: UploadForm, status: int = 200
+) -> HTMLResponse:
+    """With log-ins the project is one of those that there are: none begins by a word that was mistyped or left out."""
+    access = access_of(request)
+    with read_session(engine) as session:
+        slugs = slugs_by_id(session)
     return render(
-        request, "runs/upload.html", status=status, form=form, purposes=PURPOSES, max_bytes=settings.max_upload_bytes
+        request,
+        "runs/upload.html",
+        status=status,
+        form=form,
+        purposes=PURPOSES,
+        max_bytes=settings.max_upload_bytes,
+        projects=sorted(slug for number, slug in slugs.items() if access.may(Action.UPLOAD, number)),
     )

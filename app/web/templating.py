@@ -1,5 +1,6 @@
 """Templates in, HTML out: a full page, or one block of it to htmx. Only this module reads and writes `HX-*` headers."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -104,9 +105,11 @@ def leave_for(address: str, status: int) -> Response:
     return Response(status_code=status, headers={"HX-Redirect": address, "Cache-Control": "no-store"})
 
 
-def render_error(request: Request, status: int, title: str, detail: str) -> HTMLResponse:
-    """The page of an error."""
-    return render(request, "error.html", status=status, error_status=status, title=title, detail=detail)
+def render_error(
+    request: Request, status: int, title: str, detail: str, back: Sequence[tuple[str, str]] = ()
+) -> HTMLResponse:
+    """The page of an error. `back`: pages to go on from, with what their links say."""
+    return render(request, "error.html", status=status, error_status=status, title=title, detail=detail, back=back)
 
 
 def public_address(request: Request) -> str:

@@ -32,8 +32,9 @@ from app.web.access.known import Directory
 from app.web.access.open_mode import is_passed_on, may_answer
 from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
 from app.web.access.route_table import Found, RouteTable
-from app.web.access.rules import Open
+from app.web.access.rules import Open, Owner
 from app.web.access.state import Access, acting_as, put
+from app.web.access.whom_to_ask import refusal
 from app.web.limits.counting import Counting
 from app.web.limits.requests import RequestLimits
 
@@ -66,6 +67,7 @@ class AccessMiddleware:
         self._metrics_token = settings.metrics_token
         self._directory = Directory(engine, timedelta(hours=settings.session_hours))
         self._credentials = Credentials(self._directory, open_to)
+        self._engine = engine
         self._owners = Owners(engine)
         self._limits = RequestLimits(settings, counting or Counting(settings))
 
@@ -119,7 +121,7 @@ class AccessMiddleware:
         if found is None or needs is Open.ANYONE:
             return None, readable
         if needs is Open.METRICS:
-            return self._metrics(request, access), None  # totals of all projects
+            return await self._metrics(request, access), None  # totals of all projects
         if needs is Open.LOGGED_IN:
             return (None if access.person else refusals.not_logged_in(request)), readable
         return await self._in_projects(request, access, found, Action(needs))
@@ -137,15 +139,15 @@ class AccessMiddleware:
         if found.route.rule.owner:
             owned = await self._owner(found, access)
             if owned is None or owned.project != NOT_TOLD:
-                return self._about_one(request, access, found, where, owned)
+                return await self._about_one(request, access, found, where, owned)
         # A person sees empty lists rather than a refusal; whoever may do a thing nowhere hears so.
         if where or (action is Action.READ and access.person):
             return None, where
         if where == NONE and granted(access.principal, action, access.public):
             action = Action.READ  # which it needs besides
-        return refusals.forbidden(request, access.principal, action), where
+        return await self._forbidden(request, access, action), where
 
-    def _about_one(
+    async def _about_one(
         self, request: Request, access: Access, found: Found, where: ProjectIds, owned: Owned | None
     ) -> tuple[Response | None, ProjectIds | None]:
         """Of what belongs to a project, or is not there."""
@@ -162,7 +164,20 @@ class AccessMiddleware:
         action = Action.ADMINISTER if owned.project == FOR_ALL else Action(rule.needs)
         if may(principal, action, owned.project):
             action = Action.READ  # which it needs besides
-        return refusals.forbidden(request, principal, action, rule.own), where
+        return await self._forbidden(request, access, action, found, owned.project), where
+
+    async def _forbidden(
+        self, request: Request, access: Access, action: Action, found: Found | None = None, project: int = FOR_ALL
+    ) -> Response:
+        """A person hears who gives what is missing. `found`: where it is about one thing, of that project."""
+        rule = found.route.rule if found else None
+        if access.person is None:
+            return refusals.forbidden(request, access.principal, action, rule.own if rule else None)
+        about: tuple[Owner, str] = (
+            (rule.owner, found.params[NAMED[rule.owner].param]) if rule and found and rule.owner else ("", "")
+        )
+        told = await run_in_threadpool(refusal, self._engine, access.person, action, project, about)
+        return refusals.forbidden_person(request, told)
 
     async def _owner(self, found: Found, access: Access) -> Owned | None:
         """Who may not know of it waits for the database, as for what is not there: else the time would tell."""
@@ -204,11 +219,11 @@ class AccessMiddleware:
         shown = shown_token(request.headers) or ""
         return bool(self._metrics_token) and hmac.compare_digest(shown.encode(), self._metrics_token.encode())
 
-    def _metrics(self, request: Request, access: Access) -> Response | None:
+    async def _metrics(self, request: Request, access: Access) -> Response | None:
         person = access.person
         if access.is_open or (person is not None and person.administrator):
             return None
-        return refusals.forbidden(request, access.principal, Action.ADMINISTER)
+        return await self._forbidden(request, access, Action.ADMINISTER)
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from starlette.responses import RedirectResponse, Response
 
 from app.domain.access.principal import Anonymous, Principal, missing
 from app.domain.access.roles import Action
+from app.web.access.whom_to_ask import Refusal
 from app.web.error_pages import answer, is_machine
-from app.web.templating import asked_by_part, leave_for
+from app.web.templating import asked_by_part, leave_for, render_error
 
 _NOBODY = "This needs a log-in."
 _BEARER = 'Bearer realm="threewalls"'
@@ -36,6 +37,13 @@ def forbidden(request: Request, principal: Principal, action: Action, own: Actio
     if isinstance(principal, Anonymous):
         return not_logged_in(request)
     return answer(request, 403, "Not allowed", missing(principal, action, own) + _kept(request))
+
+
+def forbidden_person(request: Request, told: Refusal) -> Response:
+    detail = told.detail + _kept(request)
+    if is_machine(request):
+        return answer(request, 403, "Not allowed", detail)
+    return render_error(request, 403, "Not allowed", detail, told.back)
 
 
 def refused(request: Request, title: str, detail: str) -> Response:
