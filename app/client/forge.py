@@ -82,7 +82,7 @@ def message(runs: Sequence[RunSaid], key: str = "") -> Message:
     runs = sorted(runs, key=lambda run: _WORST_FIRST.index(run.state))
     worst = runs[0]
     what = key or _joint_key([run.key for run in runs])
-    project = quote(",".join(sorted({run.project for run in runs})), safe="")
+    project = ",".join(sorted({run.project for run in runs}))
     return Message(
         key=what,
         state=worst.state,
@@ -90,9 +90,28 @@ def message(runs: Sequence[RunSaid], key: str = "") -> Message:
         title=one_line(worst.headline) if len(runs) == 1 else _title(runs),
         url=worst.url,
         run_id=max(run.run_id for run in runs),
-        marker=f"<!-- threewalls:report project={project} key={quote(what, safe='')}",
+        marker=_marker(project, what),
         text=bounded(worst.markdown if len(runs) == 1 else _table(runs), worst.url),
     )
+
+
+def no_verdict(key: str, project: str, why: str, url: str) -> Message:
+    """Of no run, so a report of any run replaces it and it replaces none. `why` is text of others."""
+    shown = re.sub(r"[`<>@\[\]|*_]", " ", one_line(why))
+    return Message(
+        key=key,
+        state=State.NEUTRAL,
+        name=f"threewalls ({shortened(key, 100)})",
+        title=f"no verdict came: {one_line(why)}",
+        url=url,
+        run_id=0,
+        marker=_marker(project, key),
+        text=f"**… no verdict came**  \n{shortened(shown, 1000)}\n",
+    )
+
+
+def _marker(project: str, key: str) -> str:
+    return f"<!-- threewalls:report project={quote(project, safe='')} key={quote(key, safe='')}"
 
 
 def _joint_key(keys: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     sync.add_argument("--all", action="store_true", help="also those that were made for another service")
     sync.add_argument("--list", action="store_true", help="send nothing, say what waits")
     report = commands.add_parser("report", help="the verdict of a run, with its exit code")
-    report.add_argument("run", nargs="+", metavar="RUN", help="its number or its address; several of one job")
+    report.add_argument("run", nargs="*", metavar="RUN", help="its number or its address; several of one job")
     printed = report.add_mutually_exclusive_group()
     printed.add_argument("--markdown", action="store_true", help="the comment to post on a change")
     printed.add_argument("--json", action="store_true", help="print a JSON document a run, each in a line")

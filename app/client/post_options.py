@@ -15,6 +15,9 @@ def add_post_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sha", default="", help="commit of the check (default: the head of the change)")
     group.add_argument("--key", default="", metavar="NAME", help="name of this comment and check (default: the stack)")
     group.add_argument("--forge-url", default="", metavar="URL", help="a forge of your own (default: that of the job)")
+    group.add_argument(
+        "--no-verdict", default="", metavar="WHY", help="instead of a RUN, when none could be uploaded: a neutral check"
+    )
     group.add_argument("--no-comment", action="store_true", help="only the check")
     group.add_argument("--no-check", action="store_true", help="only the comment")
     parser.set_defaults(forge=None)

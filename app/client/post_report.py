@@ -2,18 +2,20 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from app.client import github, gitlab
-from app.client.forge import Message, RunSaid, message
+from app.client.ci import ci_job
+from app.client.forge import Message, RunSaid, message, no_verdict
 from app.client.forge_api import ForgeApi, ForgeError
 from app.client.forge_place import Place, Stated, github_place, gitlab_place, read_event
 from app.client.plain import one_line
 from app.client.service import Service
+from app.client.settings import PROJECT
 from app.errors import ThreewallsError
 
 NOT_TO_BE_TOLD_APART = (
@@ -59,6 +61,28 @@ def post(
     _say(posted, env)
 
 
+def post_no_verdict(options: argparse.Namespace, place: Place, why: str, url: str, env: Mapping[str, str]) -> None:
+    """Of a run that the service did not take, or cannot tell of now: a neutral check, which any verdict replaces."""
+    job = ci_job(env, read_event(env))
+    key = options.key or (job.job if job else "")
+    address = (job.ci_url if job else "") or url
+    said = no_verdict(key, options.project or env.get(PROJECT, ""), why, address)
+    _keep_summary(env, said)
+    posted = Posted()
+    if not options.no_check and key:
+        try:
+            forge, make_api = _forge(options)
+            with make_api(place) as api:
+                posted.done.append(forge.post_check(api, place, said))
+        except ForgeError as error:
+            posted.problems.append(error.detail)
+    _say(posted, env)
+
+
+def _forge(options: argparse.Namespace) -> tuple[_Forge, Callable[[Place], ForgeApi]]:
+    return (github, github.github_api) if options.forge == "github" else (gitlab, gitlab.gitlab_api)
+
+
 def _read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunSaid:
     """`report`: its report as values. Raises Refused or Unreachable."""
     run = report["run"]
@@ -76,7 +100,7 @@ def _read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunSa
 def _posted(options: argparse.Namespace, place: Place, said: Message) -> Posted:
     if not said.key:
         return Posted(problems=[NOT_TO_BE_TOLD_APART])
-    forge, make_api = (github, github.github_api) if options.forge == "github" else (gitlab, gitlab.gitlab_api)
+    forge, make_api = _forge(options)
     with make_api(place) as api:
         return _both(options, forge, api, place, said)
 

@@ -5,14 +5,16 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 from app.client.errors import Refused, UsageError
 from app.client.exit_codes import SERVICE
 from app.client.plain import out
-from app.client.post_report import find_place, post
+from app.client.post_report import find_place, post, post_no_verdict
 from app.client.service import Service
 from app.client.verdict import as_text, code_of, report_of
+from app.errors import ThreewallsError
 
 _ADDRESS = re.compile(r"(?P<service>https?://\S+?)/runs/(?P<number>\d+)(?:[/?#]\S*)?")
 
@@ -22,12 +24,18 @@ _WORST_FIRST = (1, SERVICE, 5, 4, 0)
 
 def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]) -> int:
     """Print each, and post them all as one where that is asked for; the worst decides. Raises Refused, Unreachable."""
+    if bool(options.run) == bool(options.no_verdict) or (options.no_verdict and not options.forge):
+        raise UsageError("State a RUN; or, where none could be uploaded, --no-verdict WHY with --github or --gitlab.")
     place = find_place(options, env) if options.forge else None  # before a long wait
-    named = [(text, run_number(text)) for text in options.run]
-    for text, number in named:
-        _check_address(service, text, number)
-    numbers = list(dict.fromkeys(number for _, number in named))
-    found = {number: report_of(service, number, options.wait or 0) for number in numbers}
+    if place is not None and options.no_verdict:
+        post_no_verdict(options, place, options.no_verdict, service.settings.url, env)
+        return SERVICE
+    try:
+        found = _reports(options, service)
+    except ThreewallsError as error:
+        if place is not None and not isinstance(error, UsageError):
+            post_no_verdict(options, place, error.detail, service.settings.url, env)
+        raise
     for number, one in found.items():
         if options.markdown:
             out(markdown_of(service, number), end="")
@@ -40,6 +48,15 @@ def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]
         post(options, place, service, found, env)
     codes = {code_of(one) for one in found.values()}
     return next((code for code in _WORST_FIRST if code in codes), SERVICE)
+
+
+def _reports(options: argparse.Namespace, service: Service) -> dict[int, dict[str, Any]]:
+    """By number, once they are judged."""
+    named = [(text, run_number(text)) for text in options.run]
+    for text, number in named:
+        _check_address(service, text, number)
+    numbers = list(dict.fromkeys(number for _, number in named))
+    return {number: report_of(service, number, options.wait or 0) for number in numbers}
 
 
 def markdown_of(service: Service, run_id: int) -> str:

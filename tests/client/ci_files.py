@@ -66,7 +66,10 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
 
 
 def _evaluated(text: str, known: Mapping[str, str]) -> str:
-    return EXPRESSION.sub(lambda found: known[found[1]], text)
+    """An output that no step has set is empty; any other name that is not known is a mistake."""
+    return EXPRESSION.sub(
+        lambda found: known.get(found[1], "") if found[1].startswith("steps.") else known[found[1]], text
+    )
 
 
 def play_template(folder: Path, **env: str) -> Played:

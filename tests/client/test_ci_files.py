@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.client.answering import Answer, answering
 from tests.client.ci_files import ACTION, TEMPLATE, play_action, play_template
 from tests.client.commands import Done, threewalls
 from tests.embedded.processes import Running
@@ -104,6 +105,45 @@ def test_a_missing_log_fails_the_job_before_anything_is_said(server: Running, tm
         played = play_action(tmp_path, inputs(server), **github_job(tmp_path, forge.base))
     assert played.code == 2, played.said
     assert forge.asked == []
+
+
+REFUSED = Answer(401, {"title": "The token is over", "detail": "The token is over."})
+"""As good as a service that is away, and nobody waits for it to come back."""
+
+
+def test_a_service_that_is_away_fails_only_those_who_want_it_and_the_log_is_kept(
+    server: Running, tmp_path: Path
+) -> None:
+    logs(tmp_path, "a.log")
+    with running_github() as forge, answering(REFUSED) as nowhere:
+        job = github_job(tmp_path, forge.base) | {"GITHUB_JOB": "perf"}
+        lenient = inputs(server, **{"url": nowhere.url, "fail-on": "1", "wait": "60"})
+        away = play_action(tmp_path, lenient, **job)
+        assert (away.code, away.outputs["report"]["exit-code"]) == (0, "3"), away.said
+        assert [(one["name"], one["conclusion"]) for one in forge.checks] == [("threewalls (perf)", "neutral")]
+        assert forge.checks[0]["output"]["title"].startswith("no verdict came")
+        assert away.summary.startswith("**… no verdict came")
+        sent = threewalls(
+            server.address, tmp_path, "sync", "--all", "--json", "--spool", away.outputs["upload"]["spool"]
+        )
+        assert (sent.code, len(sent.document["sent"])) == (0, 1), sent.err
+        back = play_action(tmp_path, {**lenient, "url": server.address}, **job)
+        assert (back.outputs["report"]["exit-code"], len(forge.checks)) == ("4", 1), "the verdict replaces it"
+        assert forge.checks[0]["output"]["title"].startswith("no baseline")
+        play_action(tmp_path, lenient, **job)
+        assert forge.checks[0]["output"]["title"].startswith("no baseline"), "and it replaces no verdict"
+        assert forge.wrong == []
+
+
+def test_a_service_that_is_away_is_a_status_on_gitlab_and_the_log_an_artifact(server: Running, tmp_path: Path) -> None:
+    logs(tmp_path, "a.log")
+    with running_gitlab() as forge, answering(REFUSED) as nowhere:
+        job = gitlab_job(server, forge.base, OWN) | {"THREEWALLS_URL": nowhere.url}
+        played = play_template(tmp_path, **job, CI_JOB_NAME="perf")
+        assert forge.wrong == []
+    assert played.code == 3, played.said
+    assert {name: one["status"] for name, one in forge.statuses.items()} == {"threewalls (perf)": "skipped"}
+    assert [one.name for one in (tmp_path / "threewalls-spool").glob("*/upload.json")] == ["upload.json"]
 
 
 def gitlab_job(server: Running, base: str, token: str) -> dict[str, str]:
