@@ -5,7 +5,6 @@ import argparse
 from app.analysis.analyze_text import text_of
 from app.analysis.documents import analysis_document, as_json
 from app.analysis.exit_codes import FINE, UNREADABLE
-from app.analysis.plain_text import printed
 from app.analysis.reading import ReadLog, analyse
 from app.analysis.statements import read_statements
 
@@ -17,5 +16,5 @@ def analyze(options: argparse.Namespace, read_log: ReadLog) -> int:
         options.logs[0].name if len(options.logs) == 1 else f"{options.logs[0].name} and {len(options.logs) - 1} more"
     )
     run = analyse(name, options.logs, metadata, read_log)
-    printed(as_json(analysis_document(run)) if options.json else text_of(run))
+    print(as_json(analysis_document(run)) if options.json else text_of(run), flush=True)
     return UNREADABLE if run.summary.error else FINE

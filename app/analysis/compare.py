@@ -8,7 +8,6 @@ from app.analysis.compare_document import comparison_document
 from app.analysis.compare_text import text_of
 from app.analysis.comparison import make_comparison
 from app.analysis.documents import as_json
-from app.analysis.plain_text import printed
 from app.analysis.reading import Analysis, ReadLog, analyse, names_of, records
 from app.analysis.statements import read_statements
 from app.analysis.usage_error import UsageError
@@ -37,7 +36,7 @@ def compare(options: argparse.Namespace, read_log: ReadLog) -> int:
     _check_reruns(new)
     assessment = assess(new, old, looks=options.looks)
     comparison = make_comparison(assessment, candidates, earlier, tuple(_of_other_stacks(new[-1], old, assessment)))
-    printed(as_json(comparison_document(comparison)) if options.json else text_of(comparison))
+    print(as_json(comparison_document(comparison)) if options.json else text_of(comparison), flush=True)
     return comparison.exit_code
 
 

@@ -1,26 +1,8 @@
 """Aligned text for a terminal or a CI log. Figures are written as on the pages, but with plain blanks."""
 
-import os
-import sys
 from collections.abc import Sequence
 
 from app.domain.numbers import THIN
-
-_ASCII = str.maketrans({"±": "+-", "−": "-", "–": "-", "…": "..."})
-
-
-def printed(text: str) -> None:
-    """To standard output, also where that takes no more than ASCII."""
-    encoding = sys.stdout.encoding or "ascii"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        text = text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-    try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has read enough; Python would flush once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def plain(text: str) -> str:

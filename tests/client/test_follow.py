@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.client.errors import Unreachable
+from app.client.errors import Refused, Unreachable
 from app.client.follow import Follower, Until
 from app.client.service import Service
 from app.client.settings import ClientSettings
@@ -59,6 +59,7 @@ def test_it_is_sent_as_it_comes_and_closed_at_its_marker(server: Running, tmp_pa
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 4
     assert "no baseline" in out
+    assert "was there already" not in out
     run = only_run(server, "follow-marker")
     assert run is not None
     assert (run["reception"], run["health"]["iterations"]) == ("complete", 60)  # type: ignore[index]
@@ -111,12 +112,18 @@ def test_a_log_written_anew_is_another_log_of_the_run(server: Running, tmp_path:
     assert files == {"train.log": first, "train.log.2": log.stat().st_size}
 
 
-def test_while_the_service_is_away_the_file_keeps_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [(Answer(503), Unreachable), (Answer(401, {"title": "Who asks?", "detail": "Over."}), Refused)],
+)
+def test_while_the_service_takes_nothing_the_file_keeps_everything(
+    answer: Answer, raised: type[Exception], tmp_path: Path
+) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(b"one\n")
     told: list[str] = []
     pauses: list[float] = []
-    with answering(Answer(503)) as house:
+    with answering(answer) as house:
         settings = ClientSettings(house.url, retries=0)
         with Service(settings) as service:
             follower = Follower(
@@ -127,7 +134,7 @@ def test_while_the_service_is_away_the_file_keeps_everything(tmp_path: Path) -> 
             stopper.start()
             follower.follow()
             stopper.join()
-            with pytest.raises(Unreachable):
+            with pytest.raises(raised):
                 follower.finish()
     assert len(told) == 1
     rest = follower.rest()
@@ -151,4 +158,20 @@ def test_a_tail_reads_on_in_the_file_that_was_moved_away_before_the_next(tmp_pat
     tail.offset = 4
     log.write_bytes(b"3\n")
     assert tail.is_over()
+    tail.close()
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["sent", "not yet sent"])
+def test_a_file_that_was_written_anew_and_is_longer_already_is_another_one(sent: bool, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(b"same head\n" + b"one\n" * 700)
+    tail = Tail(log)
+    tail.offset = len(tail.read(2000))
+    piece = tail.read(100)
+    tail.offset += len(piece) if sent else 0
+    assert not tail.is_over()
+    log.write_bytes(b"same head\n" + b"two\n" * 9000)
+    assert (tail.read(100), tail.is_over()) == (b"", True)
+    tail.next_file()
+    assert (tail.name, tail.read(14), tail.is_over()) == ("train.log.2", b"same head\ntwo\n", False)
     tail.close()

@@ -21,7 +21,7 @@ from app.client.options import with_wait
 from app.errors import OverQuota
 from tests.client.answering import Answer, answering
 from tests.client.commands import Done, job_environment, threewalls
-from tests.embedded.processes import Running
+from tests.embedded.processes import Running, wait_for
 from tests.notifications.certificate import make_certificate
 from tests.training_logs import training_log
 
@@ -240,6 +240,15 @@ def test_a_run_for_which_there_is_no_room_does_not_begin(
     assert httpx2.put(quota, json={"quota_bytes": 0, "author": "mara"}, timeout=60).status_code == 200
     assert call(server.address, "sync").code == 0
     assert httpx2.get(runs, timeout=60).json()["total"] == 2
+
+
+def test_a_run_that_was_begun_and_never_got_a_byte_is_no_near_miss(server: Running, call: Called, log: str) -> None:
+    runs = f"{server.address}/api/v1/runs"
+    meta = {"meta": (None, json.dumps({"project": "client-ghost", "gpu": "H100"}))}
+    ghost = httpx2.post(f"{runs}?complete=false", files=meta, timeout=60).json()["id"]
+    wait_for(lambda: httpx2.get(f"{runs}/{ghost}", timeout=60).json()["status"] == "ready", "its reading")
+    done = call(server.address, "upload", log, "--project", "client-ghost", "--wait", "--json")
+    assert (done.code, done.document["report"]["verdict"]["nearest_misses"]) == (4, []), done.err
 
 
 def test_a_cut_file_in_pieces_keeps_its_warning_and_many_files_go(

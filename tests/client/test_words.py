@@ -81,6 +81,12 @@ def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
     assert "suspect: code" in lines
 
 
+def test_an_inconclusive_report_says_what_would_decide() -> None:
+    said = "3 more runs of this commit would decide, if the difference stays what it is."
+    lines = as_text({"headline": "inconclusive: step time", "baseline": "12 runs", "what_would_decide": said})
+    assert lines == ["inconclusive: step time", "12 runs", "", said]
+
+
 def test_control_characters_become_spaces() -> None:
     assert plain("a\x1b[31mb\x9b\n") == "a [31mb \n"
     assert one_line(" a\n\tb\r ") == "a b"
