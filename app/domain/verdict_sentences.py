@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from app.domain.changes import THE_SAME, change_text
 from app.domain.detection import StepTimeChange, sentences
-from app.domain.detection.certainty import certainty, shows_no_difference
+from app.domain.detection.certainty import certainty, shows_no_difference, within
 from app.domain.matching import NearMiss
-from app.domain.numbers import THIN, counted, percent
+from app.domain.numbers import counted, percent
 from app.domain.verdict_document import MeasuredContrast, VerdictDocument
 from app.domain.verdict_words import Label, listed_runs, notes, sides_text, whose
 
@@ -116,10 +116,10 @@ def _speed(document: VerdictDocument, time: StepTimeChange) -> str:
         before, after = sides_text(knob)
         against = f"{knob.field} {after} instead of {before} (matched A/B, one knob)"
         if time.decision == "no_change":
-            return f"As fast with {against}, to within 2{THIN}%."
+            return f"As fast with {against}, to {within(time)}."
         return f"{_measured(time, 'with', 'with', against, sure)}."
     if time.decision == "no_change":
-        text = f"As fast as {against}, to within 2{THIN}%"
+        text = f"As fast as {against}, to {within(time)}"
     else:
         text = _measured(time, "than", "against", against, sure)
     if not document.raises_regression and found is not None and found.kind == "side_by_side":

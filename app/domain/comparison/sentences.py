@@ -7,8 +7,9 @@ from app.domain.changes import change_text
 from app.domain.comparison.sides import SideComparison
 from app.domain.contract.fields.environment import PREFIX
 from app.domain.detection import StepTimeChange
+from app.domain.detection.certainty import certainty, is_wider, within
 from app.domain.detection.sentences import prior_sentence
-from app.domain.numbers import counted, percent
+from app.domain.numbers import THIN, counted, percent
 from app.domain.verdict_words import differences
 
 KINDS = {
@@ -77,7 +78,7 @@ def _result(comparison: SideComparison) -> Iterator[str]:
 def _called(comparison: SideComparison, time: StepTimeChange) -> str:
     change, winner = _change(time), comparison.winner
     if time.decision == "no_change":
-        return f"B is as fast as A, to within 2 %: {change}."
+        return f"B is as fast as A, to {within(time)}: {change}."
     if time.decision == "inconclusive":
         return f"{_first(change)}: {_certainty(time)}."
     if not winner:
@@ -101,14 +102,15 @@ def _price(comparison: SideComparison) -> str:
 def _change(time: StepTimeChange) -> str:
     """`a step of B is 24.1 % faster than one of A (20.3 to 27.7)`."""
     text = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
-    interval = f" ({text.interval})" if text.interval else ""
+    level = f", 99{THIN}% interval" if time.decision == "no_change" and is_wider(time) else ""
+    interval = f" ({text.interval}{level})" if text.interval else ""
     if text.word == "the same":
         return f"a step of B takes as long as one of A{interval}"
     return f"a step of B is {text.size} {text.word} than one of A{interval}"
 
 
 def _certainty(time: StepTimeChange) -> str:
-    return _CERTAINTY.get(time.decision, "shown to be within 2 %")
+    return _CERTAINTY.get(time.decision) or certainty(time)
 
 
 def _directional(comparison: SideComparison) -> str:

@@ -8,15 +8,30 @@ CERTAIN_ENOUGH = "certain enough to act on"
 _DECIDED = {
     "regression": CERTAIN_ENOUGH,
     "improvement": "beyond what launches of the same job vary",
-    "no_change": f"shown to be within 2{THIN}%",
 }
+_EQUAL_PCT = 2.0
 
 
 def certainty(time: StepTimeChange) -> str:
     """`certain enough to act on`; of what is undecided although its interval has one direction, why it is."""
     if time.needs_confirmation:
         return "but on few iterations: a full run must confirm it"
+    if time.decision == "no_change":
+        return f"shown to be {within(time)}"
     return _DECIDED.get(time.decision) or _undecided(time)
+
+
+def within(time: StepTimeChange) -> str:
+    """`within 2 %`; with the level of that test where the 99 % interval that stands beside it is wider.
+
+    They are two tests: an alarm has to be sure to 99.5 %, that nothing changed to 95 % (two one-sided tests).
+    """
+    return f"within 2{THIN}%" + (f" with 95{THIN}% certainty" if is_wider(time) else "")
+
+
+def is_wider(time: StepTimeChange) -> bool:
+    """Whether the 99 % interval of what is shown to be the same reaches beyond 2 %."""
+    return time.ci_low_pct < -_EQUAL_PCT or time.ci_high_pct > _EQUAL_PCT
 
 
 def _undecided(time: StepTimeChange) -> str:

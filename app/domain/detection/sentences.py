@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from app.domain.changes import change_text
-from app.domain.detection.certainty import certainty, shows_no_difference
+from app.domain.detection.certainty import certainty, is_wider, shows_no_difference, within
 from app.domain.detection.values import DroppedRun, LossChange, MemoryChange, Prior, StepTimeChange, Verdict
 from app.domain.numbers import THIN, counted, percent
 
@@ -91,9 +91,10 @@ def prior_sentence(prior: Prior, baseline_runs: int, sd: float) -> str:
 
 def _step_time_sentence(change: StepTimeChange, baseline_runs: int) -> str:
     told = change_text(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
-    size, runs = f"{told.sentence} ({told.interval})", f"its {counted(baseline_runs, 'baseline run')}"
+    level = f", 99{THIN}% interval" if change.decision == "no_change" and is_wider(change) else ""
+    size, runs = f"{told.sentence} ({told.interval}{level})", f"its {counted(baseline_runs, 'baseline run')}"
     if change.decision == "no_change":
-        return f"As fast as {runs}, to within 2 %: {size}."
+        return f"As fast as {runs}, to {within(change)}: {size}."
     if shows_no_difference(change):
         return f"No difference shown against {runs}: {size}, {certainty(change)}."
     return f"{size} than {runs}, {certainty(change)}."

@@ -1,6 +1,7 @@
 """What an experiment's result is, in the sentence that is read first. How sure it is: the verdict's own words."""
 
 from app.domain.detection import Verdict
+from app.domain.detection.certainty import within
 from app.domain.experiments.values import ExperimentResult
 from app.domain.numbers import THIN, counted
 
@@ -28,7 +29,7 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
     if result.winner:
         return f"{_WINNERS[result.winner]}: {measured}.{_guards(verdict)}{early}"
     if verdict.decision == "no_change":
-        return f"No difference: {measured}. The two are shown to be within 2{THIN}% of each other."
+        return f"No difference: {measured}. The two are shown to be {within(verdict.step_time)}."
     return f"Undecided: {measured}.{_guards(verdict)} {_MORE}".rstrip()
 
 

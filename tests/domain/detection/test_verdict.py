@@ -236,6 +236,19 @@ def test_certainty_explains_an_interval_of_one_direction(
     assert certainty(time).replace(THIN, " ") == words
 
 
+def test_what_is_shown_to_be_the_same_contradicts_no_interval() -> None:
+    """Two tests at two levels: the interval of an alarm reaches beyond 2 %, the equivalence is sure to 95 %."""
+    found = verdict(0.009)
+    time = found.step_time
+    assert time is not None
+    assert time.decision == "no_change"
+    assert time.ci_high_pct > 2
+    assert certainty(time).replace(THIN, " ") == "shown to be within 2 % with 95 % certainty"
+    told = found.reason.replace(THIN, " ")
+    assert "to within 2 % with 95 % certainty: 0.90 % slower (" in told
+    assert ", 99 % interval)" in told
+
+
 @pytest.mark.parametrize("outcome", get_args(Outcome))
 def test_every_verdict_is_explained(outcome: str) -> None:
     document = Path(__file__).resolve().parents[3] / "docs" / "verdicts.md"
