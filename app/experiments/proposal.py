@@ -131,6 +131,7 @@ def _plan(advised: AdvisedRun, record: RunRecord, told: Evaluation, turn: _Turn,
         turn.changing,
         told.facts,
         advised.launch,
+        advised.reading.arguments,
         text=rule.change.text if rule else "",
         open_fields=turn.rule.open if turn.rule else (),
     )

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.rules.rule import Facts
-from app.domain.rules.run_facts import facts_of_pair
+from app.domain.rules.run_facts import facts_of_pair, memory_kinds
 from app.domain.run import SteadyState
 from app.storage.run_records import RunDetail
 from app.storage.tables import RunRow
@@ -31,10 +31,12 @@ def read_pair(session: Session, run: RunDetail) -> AdvisedPair | None:
     other = document.contrast.runs if document.comparability is None and document.contrast else document.baseline
     if not (beside := tuple(int(number) for number in other if number.isdigit())):
         return None
+    window, kinds = _stored(session, beside[-1])
     facts = facts_of_pair(
         [one.field for one in (*found.stack, *found.knobs) if one.is_certain],
         step_time_pct=None if document.measured is None else document.measured.delta_pct,
-        windows=(_window(run.steady_state), _stored_window(session, beside[-1])),
+        windows=(_window(run.steady_state), window),
+        memory=(memory_kinds(run.health), kinds),
     )
     return AdvisedPair(beside, facts)
 
@@ -43,6 +45,12 @@ def _window(steady: SteadyState | None) -> tuple[int, int] | None:
     return None if steady is None else (steady.first_iteration, steady.last_iteration)
 
 
-def _stored_window(session: Session, run_id: int) -> tuple[int, int] | None:
-    kept = session.execute(select(RunRow.steady_state).where(col(RunRow.id) == run_id)).scalar_one_or_none()  # type: ignore[call-overload]
-    return None if kept is None else (kept["first_iteration"], kept["last_iteration"])
+def _stored(session: Session, run_id: int) -> tuple[tuple[int, int] | None, frozenset[str]]:
+    """Window of a run, and the kinds of its memory figures."""
+    row = session.execute(select(RunRow.steady_state, RunRow.health).where(col(RunRow.id) == run_id)).one_or_none()  # type: ignore[call-overload]
+    if row is None:
+        return None, frozenset()
+    window = (
+        None if row.steady_state is None else (row.steady_state["first_iteration"], row.steady_state["last_iteration"])
+    )
+    return window, memory_kinds(row.health)

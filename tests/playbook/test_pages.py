@@ -133,7 +133,8 @@ def test_an_experiment_and_its_own_ab_count_once(client: TestClient, engine: Eng
     counts = {one["rule"]: (one["tried"], one["paid_off"]) for one in listed(client)["rules"]}
     assert counts["eo-enable"] == (1, 1)
     assert counts["host-gc"] == (2, 1)
-    assert "3 experiments planned from it, 2 ended" in client.get("/playbook/host-gc").text
+    page = client.get("/playbook/host-gc").text
+    assert '<a href="/experiments?rule=host-gc">3 experiments</a> planned from it, 2 ended' in page
 
 
 def test_a_dispute_says_which_statement_counts_and_by_what(client: TestClient) -> None:

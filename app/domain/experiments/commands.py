@@ -9,7 +9,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.experiments.values import SIDES, Commands, KnobChange, PlannedChange, Side
 from app.domain.rules.change import Changing, FrameworkChange, change_of, without_context
 from app.domain.rules.command import read_command
-from app.domain.run import Stated
+from app.domain.run import Stated, Value
 
 LONGEST_META = 4000
 """Characters of metadata that a command line holds; longer ones go into a file."""
@@ -20,12 +20,15 @@ def planned_change(
     changing: Changing,
     facts: Mapping[str, object],
     launch: object,
+    arguments: Mapping[str, Value] | None = None,
     *,
     text: str = "",
     open_fields: tuple[str, ...] = (),
 ) -> PlannedChange:
-    """`facts`: typed, as the rules know the run; `launch`: its own arguments, without credentials."""
-    diff = change_of(changing, facts, launch)
+    """`facts`: typed, as the rules know the run; `launch`: its own arguments, without credentials.
+    `arguments`: the trainer's own dump of them, so that a flag that is no contract field is seen to change, too.
+    """
+    diff = change_of(changing, facts, launch, arguments)
     own = " \\\n  ".join(item.text for item in read_command(launch))
     frameworks = (("Megatron-LM", diff.megatron_lm), ("Megatron-Bridge", diff.bridge))
     return PlannedChange(

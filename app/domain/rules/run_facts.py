@@ -102,11 +102,12 @@ def facts_of_pair(
     *,
     step_time_pct: float | None = None,
     windows: tuple[Window, Window] = (None, None),
+    memory: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset()),
 ) -> dict[str, object]:
     """Facts of two runs that stand beside each other: the contract fields in which they differ, what was measured.
 
     `step_time_pct`: the change of this run's step time against the other's; `windows`: first and last steady iteration
-    of each.
+    of each; `memory`: the kinds of its figures (`memory_kinds`).
     """
     found: dict[str, object] = {"compared": True, "differs": list(differing)}
     if step_time_pct is not None and step_time_pct > -100:
@@ -114,7 +115,15 @@ def facts_of_pair(
     own, other = windows
     if own is not None and other is not None:
         found["windows_differ"] = _differ(own, other)
+    if all(memory):
+        found["memory_kinds_differ"] = not memory[0] & memory[1]
     return found
+
+
+def memory_kinds(health: Mapping[str, object]) -> frozenset[str]:
+    """Allocated, reserved, or both: as far as the log printed them."""
+    kinds = ("peak_allocated_gib", "peak_reserved_gib")
+    return frozenset(name for name in kinds if health.get(name) is not None)
 
 
 def _differ(a: tuple[int, int], b: tuple[int, int]) -> bool:

@@ -8,7 +8,7 @@ from app.domain.metadata import read_metadata
 from app.domain.rules.derive import derive
 from app.domain.rules.engine import evaluate
 from app.domain.rules.load import built_in_rules
-from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, reading_of
+from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds, reading_of
 from app.domain.run import LogEvent, MemoryReport, Value
 from app.domain.summary import summarise
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata
@@ -75,4 +75,8 @@ def test_a_pair_is_known_by_what_differs_its_gain_and_its_windows() -> None:
         "windows_differ": False,
     }
     assert facts_of_pair([], windows=((1, 10), (8, 40)))["windows_differ"] is True
+    allocated, reserved = (memory_kinds({name: 61.2}) for name in ("peak_allocated_gib", "peak_reserved_gib"))
+    assert facts_of_pair([], memory=(allocated, reserved))["memory_kinds_differ"] is True
+    assert facts_of_pair([], memory=(allocated, allocated | reserved))["memory_kinds_differ"] is False
+    assert "memory_kinds_differ" not in facts_of_pair([], memory=(allocated, memory_kinds({})))
     assert facts_of_pair([], windows=(None, (8, 40))) == {"compared": True, "differs": []}
