@@ -84,6 +84,7 @@ from app.web.logging import configure_logging
 from app.web.metrics import Metrics
 from app.web.reference import router as reference
 from app.web.request_frame import RequestFrameMiddleware
+from app.web.slow_body import SlowBodyMiddleware
 
 
 def create_app(settings: Settings | None = None, *, open_to: Collection[str] | None = None) -> FastAPI:
@@ -178,6 +179,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     describe_access(app, table)
     # The last one added is the outermost.
     app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_upload_bytes)
+    app.add_middleware(SlowBodyMiddleware, seconds=settings.request_seconds)
     app.add_middleware(
         AccessMiddleware,
         engine=app.state.engine,

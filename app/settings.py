@@ -78,6 +78,12 @@ class Settings(BaseSettings):
         repr=False,
         description="What a scraper sends /metrics as its bearer token. Empty: only administrators read it.",
     )
+    request_seconds: float = Field(
+        60,
+        gt=0,
+        description="Longest wait for the head of a request, for the body of one by nobody known, or for more of any "
+        "other, in seconds.",
+    )
     max_upload_bytes: int = Field(2 * 1024**3, gt=0, description="Largest request body, as sent, in bytes.")
     max_log_bytes: int = Field(4 * 1024**3, gt=0, description="Largest decompressed log file, in bytes.")
     max_compression_ratio: int = Field(

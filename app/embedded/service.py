@@ -12,7 +12,7 @@ import structlog
 import uvicorn
 
 from app import queue
-from app.embedded import data_folder
+from app.embedded import connections, data_folder
 from app.embedded.worker import Worker
 from app.errors import Unavailable
 from app.main import create_app
@@ -43,6 +43,7 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
     With a broker in the settings the workers and the migration are somebody else's, and this is the web server only.
     Raises Unavailable when the port is taken, FolderInUse when another service has the data folder, NoAdministrator.
     """
+    connections.make_room()
     with _interrupted_quietly(), ExitStack() as house:
         if settings.embedded:
             record_owner = house.enter_context(data_folder.own(settings.data_dir.resolve()))
@@ -70,6 +71,8 @@ class _Server(uvicorn.Server):
                 create_app(settings, open_to=open_to),
                 log_config=None,
                 access_log=False,
+                http=connections.protocol(settings.request_seconds),
+                ws="none",
                 # Whoever may say whom a request comes from: nobody, unless they were named.
                 proxy_headers=bool(settings.trusted_proxies),
                 forwarded_allow_ips=list(listed(settings.trusted_proxies)),

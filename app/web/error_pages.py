@@ -24,7 +24,7 @@ STATUS: Mapping[type[ThreewallsError], int] = {
     errors.InvalidQuery: 422,
     errors.NotAllowed: 403,
     errors.NotFound: 404,
-    errors.TooManyRuns: 429,
+    errors.TooMany: 429,
     errors.Conflict: 409,
     errors.Unavailable: 503,
 }
@@ -33,6 +33,7 @@ STATUS: Mapping[type[ThreewallsError], int] = {
 _TITLES = {
     404: "There is no such page",
     405: "This address does not take that method",
+    408: "The request came too slowly",
     413: "The upload is too large",
     422: "The request is not valid",
 }
@@ -78,7 +79,7 @@ async def _our_error(request: Request, error: Exception) -> Response:
     response = answer(request, status, error.title, error.detail, error.errors, offset=offset)
     if status == 503:
         response.headers["Retry-After"] = "30"
-    if isinstance(error, errors.TooManyRuns):
+    if isinstance(error, errors.TooMany):
         response.headers["Retry-After"] = str(error.retry_after)
     return response
 

@@ -21,6 +21,7 @@ _SCHEMES = {
 }  # fmt: skip
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 _NO_BODY = "The body is not of the form that its Content-Type names."
+_SLOW_BODY = "The body did not come in time."
 _TOO_OFTEN = "Asked too often; `Retry-After` says when to ask again."
 _WAIT = {"Retry-After": {"description": "In seconds.", "schema": {"type": "integer"}}}
 _IN_BRIEF = "Done. A token that may not read hears no more; `Location` has the address of what it made."
@@ -47,6 +48,7 @@ def _add(document: dict[str, Any], rules: dict[tuple[str, str], Rule]) -> None:
             rule = rules.get((method, path))
             if "requestBody" in call:
                 call["responses"].setdefault("400", {"description": _NO_BODY, **_PROBLEM})
+                call["responses"].setdefault("408", {"description": _SLOW_BODY, **_PROBLEM})
             if rule is not None and rule.needs is not Open.ALWAYS:
                 call["responses"].setdefault("429", {"description": _TOO_OFTEN, "headers": _WAIT, **_PROBLEM})
             if rule is not None and rule.needs is Open.LOGGED_IN:
