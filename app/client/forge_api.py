@@ -29,7 +29,8 @@ MOST_PAGES = 50
 
 _TIMEOUT = httpx2.Timeout(30.0, connect=10.0)
 _FAILED = (500, 502, 503, 504)
-_BUSY = (409, 429)
+_LIMITED = 429
+_BUSY = (409, _LIMITED)
 
 
 class ForgeError(ThreewallsError):
@@ -142,7 +143,8 @@ class ForgeApi:
                 break
             self.sleep(wait)
         late = f" It asks to wait {wait:.0f} s." if wait > LONGEST_WAIT_SECONDS else ""
-        raise ForgeError(f"{what}: {problem}.{late} It was tried {attempt} times.", status)
+        # GitHub says 403 to both: too much was asked, and the token may not.
+        raise ForgeError(f"{what}: {problem}.{late} It was tried {attempt} times.", _LIMITED if is_limit else status)
 
     def _once(self, method: str, path: str, request: Mapping[str, Any]) -> tuple[httpx2.Response | None, str]:
         try:
