@@ -1,9 +1,11 @@
 """People: kept, found, given a password and a role. Who did it goes to the audit in the same transaction."""
 
+import re
+import unicodedata
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from app.domain.access import passwords
@@ -17,8 +19,10 @@ from app.storage.run_records import aware
 from app.storage.tables import utc_now
 
 MAX_NAME = 100
-RESERVED = (audit.SERVICE.lower(),)
-"""Names that the audit gives to others than people."""
+_RESERVED = re.compile(rf"{audit.SERVICE}|command line|token|token .*|nobody|nobody .*", re.IGNORECASE)
+"""Names that the record gives to others than people."""
+_LETTERS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._@'+-]*[A-Za-z0-9.])?")
+"""Of which no two look alike but by their case. Accounts from before may have others."""
 
 
 class NameTaken(Conflict):
@@ -59,7 +63,7 @@ def create_user(
 ) -> User:
     """Raises InvalidChange for a name or password that will not do, NameTaken. Without a password none opens it."""
     name = checked_name(name)
-    if session.execute(select(UserRow.id).where(col(UserRow.name) == name)).first():  # type: ignore[call-overload]
+    if is_taken(session, name):
         raise NameTaken(f"There is an account {name} already. Nothing was changed. Choose another name.")
     row = UserRow(
         name=name,
@@ -77,6 +81,12 @@ def create_user(
         after={"name": name, "administrator": administrator},
     )  # fmt: skip
     return to_user(row)
+
+
+def is_taken(session: Session, name: str) -> bool:
+    """Whether somebody has it, in whatever case."""
+    alike = select(UserRow.id).where(func.lower(col(UserRow.name)) == name.lower())  # type: ignore[call-overload]
+    return session.execute(alike).first() is not None
 
 
 def find_user(session: Session, name: str) -> UserRow | None:
@@ -139,12 +149,25 @@ def disable(session: Session, row: UserRow, *, by: str) -> None:
 
 
 def checked_name(text: str) -> str:
-    name = one_line(text)
+    """As it is kept. Raises InvalidChange for one that could pass for another's."""
+    name = one_line(unicodedata.normalize("NFKC", text))
     if not 0 < len(name) <= MAX_NAME:
         raise _refused("name", f"must have 1 to {MAX_NAME} characters")
-    if name.lower() in RESERVED:
-        raise _refused("name", "is what the service calls itself")
+    if not _LETTERS.fullmatch(name):
+        raise _refused(
+            "name", "must begin with a letter a to z or a digit, and have besides only blanks and . _ - ' + @"
+        )
+    if _RESERVED.fullmatch(name):
+        raise _refused("name", "is what the record calls the service, a token or nobody")
     return name
+
+
+def plain_name(text: str) -> str:
+    """What of a name that is spelled elsewhere may be one here: without marks, and without letters of other scripts."""
+    spelled = unicodedata.normalize("NFKD", text)
+    kept = "".join(c for c in spelled if re.fullmatch(r"[A-Za-z0-9 ._@'+-]", c))
+    name = one_line(kept)[: MAX_NAME - 5].strip(" ._@'+-") or "somebody"
+    return f"account {name}" if _RESERVED.fullmatch(name) else name
 
 
 def new_hash(password: str) -> str:

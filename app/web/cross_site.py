@@ -37,8 +37,8 @@ class CrossSiteMiddleware:
     def _foreign(self, headers: Headers) -> FieldError | None:
         """The header by which the browser says that the page is another's."""
         site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")
-        if site == "cross-site":
-            return FieldError("Sec-Fetch-Site", "is cross-site")
+        if site == "cross-site" or (site == "same-site" and origin is None):
+            return FieldError("Sec-Fetch-Site", f"is {site}")
         # A browser that compared the addresses itself is right, whatever a proxy made of Host.
         if origin is None or site == "same-origin":
             return None

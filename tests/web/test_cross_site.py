@@ -17,6 +17,7 @@ PEOPLE = {"Accept": "text/html"}
     [
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "cross-site", "Origin": "http://testserver"},
+        {"Sec-Fetch-Site": "same-site"},
         {"Origin": "https://elsewhere.example"},
         {"Origin": "http://testserver.elsewhere.example"},
         {"Origin": "http://testserver:9000", "Sec-Fetch-Site": "same-site"},

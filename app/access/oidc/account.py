@@ -1,5 +1,7 @@
 """The account of somebody whom the identity provider knows: found by issuer and subject, else made, of no project."""
 
+import secrets
+
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
@@ -39,12 +41,10 @@ def _find(session: Session, identity: Identity) -> UserRow | None:
 
 
 def _free_name(session: Session, identity: Identity) -> str:
-    """As the provider says; with a number where somebody has it already."""
-    name = identity.name[: users.MAX_NAME - 5].strip() or "somebody"
-    if name.lower() in users.RESERVED:
-        name = f"{name} 2"
+    """As the provider says, as far as it may be a name here; with a number where somebody has it already."""
+    name = users.plain_name(identity.name)[: users.MAX_NAME - 15]
     for number in range(1, _MOST_ALIKE):
         wanted = name if number == 1 else f"{name} {number}"
-        if users.find_user(session, wanted) is None:
+        if not users.is_taken(session, wanted):
             return wanted
-    return f"{name[:50]} {identity.subject[:40]}"
+    return f"{name[:50]} {secrets.token_hex(8)}"
