@@ -17,9 +17,11 @@ from app.experiments.api_models import (
 )
 from app.experiments.decide import accept, reject, set_runs_each, withdraw
 from app.experiments.journey_models import JourneyOut
+from app.experiments.journey_page import JourneyPage
 from app.experiments.plan import plan_experiment
 from app.experiments.proposal import Wish
 from app.experiments.queries import journey_of
+from app.experiments.tree_svg import svg
 from app.storage.database import read_session
 from app.storage.experiments import ExperimentFilter, find_experiments, get_experiment
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
@@ -79,15 +81,18 @@ def change_experiment(
 @router.get(
     "/journeys/{run_id}",
     response_model=JourneyOut,
-    responses=documented(404, 422, ok=as_content("text/vnd.mermaid", also="text/vnd.graphviz")),
+    responses=documented(404, 422, ok=as_content("text/vnd.mermaid", "", "text/vnd.graphviz", "image/svg+xml")),
 )
 def read_journey(
     session: ReadSession,
     run_id: Annotated[int, Path(ge=1, lt=2**31)],
-    form: Annotated[str, Query(pattern="^(json|mermaid|dot)$", alias="format")] = "json",
+    form: Annotated[str, Query(pattern="^(json|mermaid|dot|svg)$", alias="format")] = "json",
 ) -> JourneyOut | Response:
-    """The tuning journey that a run is part of: runs as nodes, knobs as edges. Also as Mermaid or DOT."""
+    """The tuning journey that a run is part of: runs as nodes, knobs as edges. Also as Mermaid, DOT or SVG."""
     journey = journey_of(session, run_id)
+    if form == "svg":
+        page = JourneyPage(journey, run_id)
+        return Response(svg(page.picture, page.picture_label), media_type="image/svg+xml")
     if form not in _AS_TEXT:
         return JourneyOut.of(journey)
     media_type, write = _AS_TEXT[form]

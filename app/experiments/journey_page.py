@@ -17,7 +17,7 @@ _ENDS = {
     "done": "to be decided",
     "rejected": "rejected",
     "withdrawn": "withdrawn",
-    "accepted": "accepted",
+    "accepted": "accepted, not on the way",
 }
 
 
@@ -95,6 +95,11 @@ class JourneyPage:
         if gain is None or self.current is self.root:
             return f"{counts} Nothing better than the run that it began from was accepted yet."
         return f"{signed(gain)} throughput from {self.root.name} to {self.current.name}, step by step. {counts}"
+
+    @property
+    def beside(self) -> list[Row]:
+        """Accepted, and not on the way that was taken: a later one from the same run was accepted, too."""
+        return [row for row in self.rows if row.kind == "accepted"]
 
     @cached_property
     def picture(self) -> Picture:

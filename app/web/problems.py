@@ -54,7 +54,7 @@ def documented(*statuses: int, ok: dict[str, Any] | None = None) -> Responses:
     return problems
 
 
-def as_content(media_type: str, schema_format: str = "", also: str = "") -> dict[str, Any]:
-    """An `ok` that is also offered as another media type than JSON, or two."""
+def as_content(media_type: str, schema_format: str = "", *also: str) -> dict[str, Any]:
+    """An `ok` that is also offered as another media type than JSON, or several."""
     schema = {"type": "string"} | ({"format": schema_format} if schema_format else {})
-    return {"content": {one: {"schema": schema} for one in (media_type, also) if one}}
+    return {"content": {one: {"schema": schema} for one in (media_type, *also)}}
