@@ -5,6 +5,8 @@ import getpass
 import os
 import sys
 
+from sqlalchemy import make_url
+
 from app.domain.access import passwords
 from app.errors import InvalidChange, NotFound
 from app.settings import Settings
@@ -26,17 +28,24 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
         with transaction(engine) as session:
             if options.action == "create":
                 users.create_user(session, name, by=BY, password=password, administrator=True)
-                done = f"{name} is an administrator now. From now on everybody logs in."
+                done = f"{name} is an administrator now of {_where(settings)}. From now on everybody logs in there."
             else:
                 row = users.find_user(session, name)
                 if row is None:
                     raise NotFound(f"There is no account {name}.")
                 users.set_password(session, row, password, by=BY)
                 sessions.end_sessions_of(session, row.id or 0)
-                done = f"{name} has a new password, and is logged out everywhere."
+                done = f"{name} has a new password in {_where(settings)}, and is logged out everywhere."
     finally:
         engine.dispose()
     print(done)
+
+
+def _where(settings: Settings) -> str:
+    """What was written to: the same command in another folder makes the administrator of another service."""
+    if not settings.database_url:
+        return f"the service whose data are in {settings.data_dir.resolve()}"
+    return f"the service on {make_url(settings.database_url).render_as_string(hide_password=True)}"
 
 
 def _password() -> str:

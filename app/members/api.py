@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Self
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
@@ -14,6 +14,7 @@ from app.storage import projects
 from app.storage.database import transaction
 from app.storage.members import Member
 from app.storage.tables import utc_now
+from app.storage.tokens import MadeToken
 from app.web.access.state import Access, access_of
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.problems import documented
@@ -68,6 +69,14 @@ class ProjectChange(BaseModel):
     author: str = Field("", max_length=100, description="Who changes it, where nobody is logged in.")
 
 
+class MadeTokenOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    id: int
+    name: str
+    project: str
+
+
 class MemberOut(BaseModel):
     user_id: int
     name: str
@@ -76,10 +85,17 @@ class MemberOut(BaseModel):
     added_at: datetime
     disabled: bool = Field(description="The account may do nothing now.")
     administrator: bool = Field(description="The account may do everything, whatever its role here.")
+    tokens: list[MadeTokenOut] = Field(
+        description="Tokens of this project that the person made and that are in force; they outlive the role."
+    )
 
     @classmethod
-    def of(cls, one: Member) -> Self:
-        return cls.model_validate(one, from_attributes=True)
+    def of(cls, one: Member, made: list[MadeToken]) -> Self:
+        return cls(
+            user_id=one.user_id, name=one.name, role=one.role, added_by=one.added_by, added_at=one.added_at,
+            disabled=one.disabled, administrator=one.administrator,
+            tokens=[MadeTokenOut.model_validate(token) for token in made],
+        )  # fmt: skip
 
 
 class Members(BaseModel):
@@ -89,7 +105,8 @@ class Members(BaseModel):
 
     @classmethod
     def of(cls, found: membership.Membership) -> Self:
-        return cls(project=found.project, public=found.public, members=[MemberOut.of(one) for one in found.members])
+        members = [MemberOut.of(one, found.tokens_of(one.name)) for one in found.members]
+        return cls(project=found.project, public=found.public, members=members)
 
 
 class NewMember(BaseModel):
@@ -175,15 +192,25 @@ def list_members(session: ReadSession, slug: Slug) -> Members:
 
 
 @router.post("/{slug}/members", responses=documented(404, 422))
-def set_member(engine: AppEngine, slug: Slug, body: NewMember) -> Members:
-    """Make somebody a member, or change the role."""
-    return Members.of(membership.set_member(engine, slug, name=body.name, role=body.role, by=signed(body.author)))
+def set_member(request: Request, engine: AppEngine, slug: Slug, body: NewMember) -> Members:
+    """Make somebody a member, or change the role. That of the last maintainer is an administrator's to take."""
+    by, may_orphan = signed(body.author), access_of(request).may_anywhere(Action.ADMINISTER)
+    return Members.of(membership.set_member(engine, slug, name=body.name, role=body.role, by=by, may_orphan=may_orphan))
 
 
 @router.delete("/{slug}/members/{user_id}", status_code=204, responses=documented(404, 422))
-def remove_member(engine: AppEngine, slug: Slug, user_id: UserId) -> None:
-    """End a membership, at once."""
-    membership.change_role(engine, slug, user_id, role="", by=signed())
+def remove_member(
+    request: Request,
+    engine: AppEngine,
+    slug: Slug,
+    user_id: UserId,
+    revoke_tokens: Annotated[bool, Query(description="Also the tokens of the project that the person made.")] = False,
+) -> None:
+    """End a membership, at once. Tokens that the person made stay in force unless they are revoked with it."""
+    may_orphan = access_of(request).may_anywhere(Action.ADMINISTER)
+    membership.change_role(
+        engine, slug, user_id, role="", by=signed(), may_orphan=may_orphan, revoke=revoke_tokens
+    )  # fmt: skip
 
 
 @router.get("/{slug}/tokens", responses=documented(404, 422))

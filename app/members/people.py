@@ -6,7 +6,7 @@ import structlog
 from sqlalchemy import Engine
 
 from app.errors import FieldError, InvalidChange
-from app.storage import people, sessions, users
+from app.storage import people, sessions, tokens, users
 from app.storage.database import transaction
 from app.storage.users import User
 
@@ -33,14 +33,24 @@ def add_person(engine: Engine, *, name: str, email: str, administrator: bool, by
 
 
 def change_person(
-    engine: Engine, user_id: int, *, administrator: bool | None = None, disabled: bool | None = None, by: str
+    engine: Engine,
+    user_id: int,
+    *,
+    administrator: bool | None = None,
+    disabled: bool | None = None,
+    revoke: bool = False,
+    by: str,
 ) -> User:
-    """Raises LastAdministrator, NotFound."""
+    """`revoke`: with all tokens that the person made. Raises LastAdministrator, NotFound."""
     with transaction(engine) as session:
         row = users.get_user(session, user_id)
         people.set_standing(session, row, administrator=administrator, disabled=disabled, by=by)
+        if revoke:
+            tokens.revoke_made(session, row.name, by=by)
         changed = users.to_user(row)
-    log.info("account_changed", account=user_id, administrator=administrator, disabled=disabled)
+    log.info(
+        "account_changed", account=user_id, administrator=administrator, disabled=disabled, tokens_revoked=revoke
+    )  # fmt: skip
     return changed
 
 

@@ -1,18 +1,21 @@
 """`/api/v1/users`: the people of the service, for administrators."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Self
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
+from sqlmodel import Session
 from starlette.responses import JSONResponse
 
 from app.domain.access.roles import Role
 from app.members import people
-from app.members.api import LARGEST_ID
+from app.members.api import LARGEST_ID, MadeTokenOut
 from app.members.signed import signed
 from app.storage.members import roles_by_user
 from app.storage.people import list_users
+from app.storage.tokens import MadeToken, made_in_force
 from app.storage.users import User
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.problems import documented
@@ -33,14 +36,17 @@ class UserOut(BaseModel):
     created_at: datetime
     last_login_at: datetime | None = Field(description="null: never.")
     disabled_at: datetime | None
+    tokens: list[MadeTokenOut] = Field(
+        description="Tokens of projects that the person made and that are in force; they outlive role and account."
+    )
 
     @classmethod
-    def of(cls, user: User, roles: list[tuple[str, Role]]) -> Self:
+    def of(cls, user: User, roles: list[tuple[str, Role]], made: Sequence[MadeToken] = ()) -> Self:
         return cls(
             id=user.id, name=user.name, email=user.email, administrator=user.administrator,
             disabled=user.disabled_at is not None, must_change_password=user.must_change_password,
             comes_by=user.comes_by, roles=dict(roles), created_at=user.created_at, last_login_at=user.last_login_at,
-            disabled_at=user.disabled_at,
+            disabled_at=user.disabled_at, tokens=[MadeTokenOut.model_validate(one) for one in made],
         )  # fmt: skip
 
 
@@ -68,14 +74,16 @@ class UserChange(BaseModel):
 
     administrator: bool | None = None
     disabled: bool | None = Field(None, description="May do nothing any more, and is logged out at once.")
+    revoke_tokens: bool = Field(False, description="Also revoke all tokens that the person made.")
     author: str = Field("", max_length=100, description="Who changes it, where nobody is logged in.")
 
 
 @router.get("")
 def read_users(session: ReadSession) -> UserList:
     """Everybody who has an account, also those who are disabled."""
-    roles = roles_by_user(session)
-    return UserList(items=[UserOut.of(user, roles.get(user.id, [])) for user in list_users(session)])
+    roles, made = roles_by_user(session), made_in_force(session)
+    listed = list_users(session)
+    return UserList(items=[UserOut.of(user, roles.get(user.id, []), made.get(user.name, [])) for user in listed])
 
 
 @router.post("", status_code=201, responses=documented(409, 422), response_model=UserMade)
@@ -91,16 +99,21 @@ def create_user(engine: AppEngine, body: NewUser) -> JSONResponse:
 def change_user(engine: AppEngine, session: ReadSession, user_id: UserId, change: UserChange) -> UserOut:
     """Disable an account or enable it, make it an administrator's or not. The last administrator stays one."""
     user = people.change_person(
-        engine, user_id, administrator=change.administrator, disabled=change.disabled, by=signed(change.author)
-    )
-    return UserOut.of(user, roles_by_user(session).get(user.id, []))
+        engine, user_id, administrator=change.administrator, disabled=change.disabled, revoke=change.revoke_tokens,
+        by=signed(change.author),
+    )  # fmt: skip
+    return _now(session, user)
 
 
 @router.post("/{user_id}/password", responses=documented(404, 422), response_model=UserMade)
 def reset_password(engine: AppEngine, session: ReadSession, user_id: UserId) -> JSONResponse:
     """Give an account a new first password; it is logged out everywhere."""
     user, password = people.reset_password(engine, user_id, by=signed())
-    return _made(UserOut.of(user, roles_by_user(session).get(user.id, [])), password, 200)
+    return _made(_now(session, user), password, 200)
+
+
+def _now(session: Session, user: User) -> UserOut:
+    return UserOut.of(user, roles_by_user(session).get(user.id, []), made_in_force(session).get(user.name, []))
 
 
 def _made(user: UserOut, password: str, status: int) -> JSONResponse:

@@ -14,7 +14,9 @@ from app.members.signed import signed
 from app.storage.database import read_session
 from app.storage.members import roles_by_user
 from app.storage.people import list_users
+from app.storage.tokens import made_in_force
 from app.storage.users import User
+from app.web.access.open_mode import make_administrator
 from app.web.access.state import access_of
 from app.web.dependencies import AppEngine
 from app.web.templating import render
@@ -67,7 +69,8 @@ def _change(request: Request, engine: Engine, user_id: int, form: Form) -> Respo
             return _page(request, engine, Form(), made=people.reset_password(engine, user_id, by=by))
         if (standing := _STANDINGS.get(wanted)) is None:
             raise InvalidChange("This is nothing that can be done with an account. Nothing was changed.")
-        people.change_person(engine, user_id, by=by, **standing)
+        revoke = wanted == "disable" and form.value("revoke") == "yes"
+        people.change_person(engine, user_id, by=by, revoke=revoke, **standing)
     except (InvalidChange, Conflict) as error:
         return _page(request, engine, Form(), 422, refused=error)
     person = access_of(request).person
@@ -86,17 +89,18 @@ def _page(
     refused: ThreewallsError | None = None,
 ) -> HTMLResponse:
     with read_session(engine) as session:
-        found, roles = list_users(session), roles_by_user(session)
+        found, roles, tokens = list_users(session), roles_by_user(session), made_in_force(session)
     response = render(
         request,
         "members/people.html",
         status=status,
         people=found,
         roles=roles,
+        tokens=tokens,
         form=form,
         made=made,
         refused=refused,
-        data_dir=request.app.state.settings.data_dir,
+        make_one=make_administrator(request.app.state.settings),
     )
     if made:
         response.headers["Cache-Control"] = "no-store"

@@ -96,10 +96,17 @@ def _add_member(request: Request, engine: Engine, slug: str, form: Form) -> Resp
 async def change_member(request: Request, engine: AppEngine, slug: Slug, user_id: UserId) -> Response:
     """Another role, or none. Somebody who takes their own leaves the page that they may see no longer."""
     form = await read_form(request)
+    return await run_in_threadpool(_change_member, request, engine, slug, user_id, form)
+
+
+def _change_member(request: Request, engine: Engine, slug: str, user_id: int, form: Form) -> Response:
     role = "" if form.value("remove") else form.value("role") or "none"
-    await run_in_threadpool(
-        membership.change_role, engine, slug, user_id, role=role, by=signed(form.value("author"))
-    )  # fmt: skip
+    revoke = not role and form.value("revoke") == "yes"
+    by, may_orphan = signed(form.value("author")), access_of(request).may_anywhere(Action.ADMINISTER)
+    try:
+        membership.change_role(engine, slug, user_id, role=role, by=by, may_orphan=may_orphan, revoke=revoke)
+    except InvalidChange as error:
+        return _members_page(request, engine, slug, Form(problem=error.detail), 422)
     person = access_of(request).person
     own = person is not None and person.user_id == user_id and not person.administrator
     stays = not own or role == Role.MAINTAINER

@@ -30,6 +30,15 @@ class KnownToken:
     last_used_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class MadeToken:
+    """`project`: by its slug."""
+
+    id: int
+    name: str
+    project: str
+
+
 def make_token(
     session: Session,
     *,
@@ -111,6 +120,24 @@ def in_force() -> ColumnElement[bool]:
         col(TokenRow.revoked_at).is_(None),
         or_(col(TokenRow.expires_at).is_(None), col(TokenRow.expires_at) > utc_now()),
     )
+
+
+def made_in_force(session: Session, *, project_id: int | None = None) -> dict[str, list[MadeToken]]:
+    """By the name of who made them: a token outlives its maker's role and account."""
+    chosen = select(TokenRow.id, TokenRow.name, ProjectRow.slug, TokenRow.created_by).where(in_force())  # type: ignore[call-overload]
+    chosen = chosen.join(ProjectRow, col(ProjectRow.id) == TokenRow.project_id)
+    if project_id is not None:
+        chosen = chosen.where(col(TokenRow.project_id) == project_id)
+    found: dict[str, list[MadeToken]] = {}
+    for number, name, slug, maker in session.execute(chosen.order_by(col(ProjectRow.slug), col(TokenRow.id))):
+        found.setdefault(maker, []).append(MadeToken(number, name, slug))
+    return found
+
+
+def revoke_made(session: Session, maker: str, *, by: str, project_id: int | None = None) -> None:
+    """All that somebody made, in a project or anywhere."""
+    for one in made_in_force(session, project_id=project_id).get(maker, []):
+        revoke_token(session, one.id, by=by)
 
 
 def _names_in_force(session: Session, project_id: int) -> set[str]:

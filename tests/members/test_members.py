@@ -46,9 +46,18 @@ def test_the_page_adds_changes_and_removes(teams: Teams) -> None:
 
 
 def test_whoever_gives_up_the_own_role_is_led_to_what_is_left(teams: Teams) -> None:
-    client = teams.client("maintainer")
-    answer = client.post(f"{PAGE}/{teams.users['maintainer']}", data={"role": "maintainer", "remove": "yes"})
+    client, own = teams.client("maintainer"), f"{PAGE}/{teams.users['maintainer']}"
+    for sent in ({"role": "maintainer", "remove": "yes"}, {"role": "viewer"}):
+        page = client.post(own, data=sent)
+        assert (page.status_code, "maintainer is the last maintainer of alpha" in page.text) == (422, True)
+    refused = client.post(MEMBERS, json={"name": "maintainer", "role": "contributor"})
+    assert (refused.status_code, "ask an administrator" in refused.json()["detail"]) == (422, True)
+    assert client.delete(f"{MEMBERS}/{teams.users['maintainer']}").status_code == 422
+    client.post(MEMBERS, json={"name": "outsider", "role": "maintainer"})
+    answer = client.post(own, data={"role": "maintainer", "remove": "yes"})
     assert answer.headers["Location"] == "/settings/projects"
+    last = f"{PAGE}/{teams.users['outsider']}"
+    assert teams.client("administrator").post(last, data={"remove": "yes"}).status_code == 303
     assert OURS not in client.get("/settings/projects").text
 
 
@@ -95,3 +104,33 @@ def test_an_administrator_makes_projects(teams: Teams) -> None:
     again = client.post("/settings/projects", data={"slug": "second"})
     assert (again.status_code, "There is a project second already" in again.text) == (422, True)
     assert teams.client("maintainer").post("/api/v1/projects", json={"project": "third"}).status_code == 403
+
+
+def test_tokens_of_who_goes_are_named_and_revoked_with_them_when_asked(teams: Teams) -> None:
+    admin, maintainer = teams.client("administrator"), teams.client("maintainer")
+    outsider = {"name": "outsider", "role": "maintainer"}
+    maintainer.post(MEMBERS, json=outsider)
+    made = {}
+    for slug, name in ((OURS, "nightly"), (OURS, "bench"), (THEIRS, "theirs")):
+        answer = teams.client("outsider").post(f"/api/v1/projects/{slug}/tokens", json={"name": name})
+        made[name] = answer.json()["token"]
+
+    def opens() -> list[str]:
+        job = teams.client("anonymous")
+        return [n for n in made if job.get("/api/v1/whoami", headers={"Authorization": f"Bearer {made[n]}"}).is_success]
+
+    listed = next(one for one in maintainer.get(MEMBERS).json()["members"] if one["name"] == "outsider")
+    assert [(one["name"], one["project"]) for one in listed["tokens"]] == [("nightly", OURS), ("bench", OURS)]
+    assert "2 tokens that outsider made are in force here" in maintainer.get(PAGE).text
+    maintainer.post(f"{PAGE}/{teams.users['outsider']}", data={"remove": "yes"})
+    assert opens() == ["nightly", "bench", "theirs"]
+    maintainer.post(MEMBERS, json=outsider)
+    maintainer.post(f"{PAGE}/{teams.users['outsider']}", data={"remove": "yes", "revoke": "yes"})
+    assert opens() == ["theirs"]
+    told = next(one for one in admin.get("/api/v1/users").json()["items"] if one["name"] == "outsider")["tokens"]
+    assert [(one["name"], one["project"]) for one in told] == [("theirs", THEIRS)]
+    assert "1 token that outsider made is in force" in admin.get("/settings/users").text
+    admin.post(f"/settings/users/{teams.users['outsider']}", data={"do": "disable", "revoke": "yes"})
+    assert opens() == []
+    answer = admin.get(f"/api/v1/projects/{THEIRS}/tokens").json()["items"]
+    assert [(one["name"], one["revoked_by"]) for one in answer] == [("theirs", "administrator")]

@@ -29,7 +29,7 @@ from app.web.access import refusals
 from app.web.access.brief import both, in_brief, is_in_brief
 from app.web.access.credentials import Caller, Credentials, WrongTokenError, shown_token
 from app.web.access.known import Directory
-from app.web.access.open_mode import is_passed_on, may_answer
+from app.web.access.open_mode import is_passed_on, make_administrator, may_answer
 from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
 from app.web.access.route_table import Found, RouteTable
 from app.web.access.rules import Open, Owner
@@ -68,6 +68,7 @@ class AccessMiddleware:
         self._directory = Directory(engine, timedelta(hours=settings.session_hours))
         self._credentials = Credentials(self._directory, open_to)
         self._engine = engine
+        self._make_one = make_administrator(settings)
         self._owners = Owners(engine)
         self._limits = RequestLimits(settings, counting or Counting(settings))
 
@@ -197,13 +198,13 @@ class AccessMiddleware:
                 return refusals.refused(
                     request, "Not at this address",
                     f"This service has no log-ins, so it answers only at names of its own machine, not at {host[:100]}."
-                    " Make an administrator to have it answer elsewhere: threewalls admin create NAME.",
+                    f" Make an administrator to have it answer elsewhere: {self._make_one}",
                 )  # fmt: skip
             if is_passed_on(headers.keys()):
                 return refusals.refused(
                     request, "Not through a proxy",
                     "This service has no log-ins, so it answers this machine only, and a proxy passed this request on."
-                    " Make an administrator to have it answer elsewhere: threewalls admin create NAME.",
+                    f" Make an administrator to have it answer elsewhere: {self._make_one}",
                 )  # fmt: skip
             return None
         told = "sec-fetch-site" in headers or "origin" in headers

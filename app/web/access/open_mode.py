@@ -5,7 +5,10 @@ the same origin as ours, and no other check could tell.
 """
 
 import ipaddress
+import shlex
 from collections.abc import Collection, Iterable
+
+from app.settings import Settings
 
 LOOPBACK_NAMES = ("localhost",)
 
@@ -30,3 +33,9 @@ def may_answer(host_header: str, names: Collection[str]) -> bool:
 def is_passed_on(header_names: Iterable[str]) -> bool:
     """Whether a proxy passed the request on: then the Host is the proxy's word for us, and the caller is a stranger."""
     return any(name.lower().startswith(_OF_PROXIES) for name in header_names)
+
+
+def make_administrator(settings: Settings) -> str:
+    """The command that makes one of this very service: without its folder it would make that of another one."""
+    command = f"threewalls admin create NAME --data {shlex.quote(str(settings.data_dir.resolve()))}"
+    return f'THREEWALLS_DATABASE_URL="..." {command}' if settings.database_url else command
