@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import xml.etree.ElementTree as ET
 
 import pytest
 from sqlalchemy import Engine
@@ -12,6 +13,7 @@ from app.experiments.decide import accept
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 
 AUTHOR = {"author": "mara"}
+SVG = "{http://www.w3.org/2000/svg}"
 FAST = [25_000.0, 25_100.0]
 
 
@@ -164,6 +166,11 @@ def test_a_journey_goes_on_from_the_winner(client: TestClient, engine: Engine, b
     tree = client.get(f"/api/v1/journeys/{baseline}").json()
     assert [edge["experiment"] for edge in tree["edges"]] == [first, second]
     assert f'href="/api/v1/journeys/{won}?format=mermaid"' in page
+    assert 'id="beside"' not in page
+    picture = client.get(f"/api/v1/journeys/{won}?format=svg")
+    assert picture.headers["content-type"] == "image/svg+xml"
+    drawn = ET.fromstring(picture.text).iter(f"{SVG}text")  # noqa: S314
+    assert [one.text for one in drawn if one.get("class") == "name"][1:] == ["overlap <on>", "no run yet"]
     assert client.get("/runs/999999/journey").status_code == 404
 
 
