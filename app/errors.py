@@ -13,7 +13,9 @@ ThreewallsError
 ├── InvalidQuery             a filter or a page number that means nothing
 ├── NotFound
 ├── NotAllowed               who asks may not do it there
-├── TooManyRuns              more than a project may begin within 24 hours
+├── TooMany                  of what a project may do within a time
+│   ├── TooManyRuns          more than it may begin within 24 hours
+│   └── TooManyMessages      more than it may send
 ├── Conflict                 the same Idempotency-Key with another content
 │   ├── OffsetConflict       a piece of a log that does not go on where what is held ends
 │   ├── EditConflict         somebody else changed it since it was read
@@ -91,14 +93,22 @@ class NotAllowed(ThreewallsError):
     title = "Not allowed"
 
 
-class TooManyRuns(ThreewallsError):
-    """`retry_after`: seconds until the next one may begin."""
+class TooMany(ThreewallsError):
+    """`retry_after`: seconds until it may be done again."""
 
-    title = "The project's quota of runs is used up"
+    title = "Too often"
 
     def __init__(self, detail: str, retry_after: int) -> None:
         super().__init__(detail)
         self.retry_after = retry_after
+
+
+class TooManyRuns(TooMany):
+    title = "The project's quota of runs is used up"
+
+
+class TooManyMessages(TooMany):
+    title = "Too many messages"
 
 
 class Conflict(ThreewallsError):

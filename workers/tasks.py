@@ -46,8 +46,9 @@ def judge_stack(work_id: int) -> None:
 
 
 def deliver_one(delivery_id: int) -> None:
-    """Send one message."""
-    deliver.deliver(_engine(), get_settings(), delivery_id)
+    """Send one message, and ring for those that waited for it."""
+    if deliver.deliver(_engine(), get_settings(), delivery_id) is not None:
+        delivery_work.call_due(_engine())
 
 
 def sweep() -> None:

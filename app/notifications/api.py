@@ -7,9 +7,11 @@ from sqlalchemy import Engine
 
 from app.notifications.api_models import (
     By,
+    DeliveriesMade,
     DeliveryList,
     DeliveryMade,
     DeliveryQuery,
+    Dismissed,
     NewReceiverOut,
     Number,
     ReceiverChangeIn,
@@ -28,7 +30,7 @@ from app.notifications.receivers import (
     new_secret_of,
     set_enabled,
 )
-from app.notifications.sending import replay, send_trial
+from app.notifications.sending import dismiss, replay, replay_all, send_trial
 from app.storage.database import read_session
 from app.web.access.acting import author
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
@@ -125,6 +127,18 @@ def renew_secret(response: Response, engine: AppEngine, slug: Slug, receiver_id:
     return SecretOut(secret=new_secret_of(engine, slug, receiver_id, by.author))
 
 
+@router.post("/receivers/{receiver_id}/replay", status_code=202, responses=documented(404, 422))
+def replay_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: By) -> DeliveriesMade:
+    """Send again what was given up and not dismissed, in its order; the oldest 500."""
+    return DeliveriesMade(deliveries=replay_all(engine, slug, receiver_id, by.author))
+
+
+@router.post("/receivers/{receiver_id}/dismiss", responses=documented(404, 422))
+def dismiss_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: By) -> Dismissed:
+    """What was given up needs nobody any more. It stays in the log."""
+    return Dismissed(dismissed=dismiss(engine, slug, receiver_id, by.author))
+
+
 @router.get("/deliveries", responses=documented(404, 422))
 def list_deliveries(session: ReadSession, slug: Slug, query: Annotated[DeliveryQuery, Query()]) -> DeliveryList:
     """What was sent, is being sent and was given up, newest first."""
@@ -136,7 +150,7 @@ def list_deliveries(session: ReadSession, slug: Slug, query: Annotated[DeliveryQ
 
 @router.post("/deliveries/{delivery_id}/replay", status_code=202, responses=documented(404, 422))
 def replay_delivery(engine: AppEngine, slug: Slug, delivery_id: Number, by: By) -> DeliveryMade:
-    """Send it again, as a delivery of its own."""
+    """Send it again, as a delivery of its own. What still waits is itself tried now."""
     return DeliveryMade(delivery=replay(engine, slug, delivery_id, by.author))
 
 

@@ -62,7 +62,7 @@ class ReceiverOut(BaseModel):
     created_by: str
     created_at: datetime
     waiting: int = Field(description="Deliveries that are still to arrive.")
-    failed: int = Field(description="Deliveries that were given up.")
+    failed: int = Field(description="Deliveries that were given up, and neither sent again nor dismissed.")
     delivered_at: datetime | None = Field(description="When the newest one arrived.")
 
     @classmethod
@@ -100,6 +100,11 @@ class DeliveryOut(BaseModel):
     tried_at: datetime | None
     delivered_at: datetime | None
     again_at: datetime | None = Field(description="When it is tried again.")
+    message_id: str = Field(
+        description="The same at every attempt, and no other service's: `webhook-id`, `Message-ID`."
+    )
+    behind: int | None = Field(description="The delivery of the same run or regression that it waits for.")
+    settled: bool = Field(description="It was given up, and sent again or dismissed.")
 
     @classmethod
     def of(cls, one: Delivery) -> Self:
@@ -107,6 +112,7 @@ class DeliveryOut(BaseModel):
             id=one.id, receiver=one.receiver_id, event=one.event, title=one.title, state=one.state,
             attempts=one.attempts, answer_status=one.answer_status, error=one.error, replay_of=one.replay_of,
             created_at=one.created_at, tried_at=one.tried_at, delivered_at=one.delivered_at, again_at=one.again_at,
+            message_id=one.message_id, behind=one.behind, settled=one.settled,
         )  # fmt: skip
 
 
@@ -124,6 +130,14 @@ class DeliveryList(BaseModel):
 
 class DeliveryMade(BaseModel):
     delivery: int = Field(description="Its number in the list of deliveries.")
+
+
+class DeliveriesMade(BaseModel):
+    deliveries: list[int] = Field(description="Their numbers in the list of deliveries, oldest first.")
+
+
+class Dismissed(BaseModel):
+    dismissed: int = Field(description="How many there were.")
 
 
 class DeliveryQuery(BaseModel):

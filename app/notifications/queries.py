@@ -1,6 +1,6 @@
 """What is read of receivers and deliveries; no secret is in it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -21,7 +21,7 @@ State = Literal["waiting", "delivered", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """`target` as it may be shown. `waiting` and `failed` count its deliveries of these states."""
+    """`target` as it may be shown. `waiting` and `failed` count its deliveries that wait and that need somebody."""
 
     id: int
     kind: str
@@ -38,7 +38,11 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """`again_at`: when it is tried next; None when it is done, or due. `is_done`: nobody works on it any more."""
+    """`again_at`: when it is tried next; None when it is done, or due. `is_done`: nobody works on it any more.
+
+    `behind`: the delivery of the same subject that it waits for. `settled`: it failed and was sent again or dismissed.
+    `is_due`: what becomes of it shows within seconds.
+    """
 
     id: int
     receiver_id: int
@@ -56,6 +60,13 @@ class Delivery:
     delivered_at: datetime | None
     again_at: datetime | None
     is_done: bool
+    message_id: str = ""
+    settled: bool = False
+    behind: int | None = None
+
+    @property
+    def is_due(self) -> bool:
+        return not self.is_done and self.again_at is None and self.behind is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,11 @@ class DeliveryPage:
     total: int
     page: int
     page_size: int
+
+    @property
+    def moves(self) -> bool:
+        """Whether it looks different soon."""
+        return any(one.is_due for one in self.items)
 
     @property
     def pages(self) -> int:
@@ -115,13 +131,27 @@ def deliveries_of(
         .limit(page_size)
         .offset((page - 1) * page_size)
     )
-    return DeliveryPage([_delivery(row, name) for row, name in rows], total.scalar_one(), page, page_size)
+    found = rows.all()
+    first = _first_of_subjects(session, {row.receiver_id for row, _ in found if row.work and row.subject})
+    items = [_delivery(row, name, first.get((row.receiver_id, row.subject))) for row, name in found]
+    return DeliveryPage(items, total.scalar_one(), page, page_size)
+
+
+def _first_of_subjects(session: Session, receivers: Collection[int]) -> dict[tuple[int, str], int]:
+    """The oldest delivery that is on its way, by receiver and subject."""
+    rows = session.execute(
+        select(DeliveryRow.receiver_id, DeliveryRow.subject, func.min(DeliveryRow.id))  # type: ignore[call-overload]
+        .where(col(DeliveryRow.receiver_id).in_(receivers), col(DeliveryRow.work) != "", col(DeliveryRow.subject) != "")
+        .group_by(DeliveryRow.receiver_id, DeliveryRow.subject)
+    )
+    return {(receiver, subject): first for receiver, subject, first in rows}
 
 
 def _counts(session: Session, ids: Sequence[int]) -> dict[tuple[int, str], tuple[int, datetime | None]]:
+    """By receiver and state; of what failed only what nobody has seen to."""
     rows = session.execute(
         select(DeliveryRow.receiver_id, DeliveryRow.state, func.count(), func.max(DeliveryRow.delivered_at))  # type: ignore[call-overload]
-        .where(col(DeliveryRow.receiver_id).in_(ids))
+        .where(col(DeliveryRow.receiver_id).in_(ids), ~col(DeliveryRow.settled))
         .group_by(DeliveryRow.receiver_id, DeliveryRow.state)
     )
     return {(receiver, state): (count, newest) for receiver, state, count, newest in rows}
@@ -138,11 +168,12 @@ def _receiver(row: ReceiverRow, counts: dict[tuple[int, str], tuple[int, datetim
     )  # fmt: skip
 
 
-def _delivery(row: DeliveryRow, receiver: str) -> Delivery:
+def _delivery(row: DeliveryRow, receiver: str, first: int | None) -> Delivery:
     again = row.lease_until if row.work == "waiting" and row.attempts else None
     return Delivery(
         row.id or 0, row.receiver_id, receiver, row.event, str(row.payload.get("title", "")),
         str(row.payload.get("path", "")), row.state, row.attempts, row.answer_status, row.error, row.replay_of,
         aware(row.created_at), row.tried_at and aware(row.tried_at), row.delivered_at and aware(row.delivered_at),
-        again and aware(again), not row.work,
+        again and aware(again), not row.work, row.message_id, row.settled,
+        first if row.work and first != row.id else None,
     )  # fmt: skip

@@ -32,6 +32,8 @@ MAX_NAME = 100
 MAX_AUTHOR = 100
 MOST_RECEIVERS = 50
 MOST_STACKS = 50
+MOST_MAILBOXES_OF_A_PROJECT = 60
+"""Nobody asked their owners."""
 _SHORTEST_KEY = 6
 _LIKE = "%_\\"
 
@@ -157,7 +159,7 @@ def _checked(session: Session, settings: Settings, project: ProjectRow, wish: Wi
         errors.append(FieldError("kind", f"must be one of {', '.join(KINDS)}"))
     elif row is None or target:
         try:
-            _check_target(settings, kind, target)
+            _check_target(settings, kind, target, _mailboxes_besides(session, project, row))
         except ValueError as error:
             errors.append(FieldError("target", str(error)))
     unknown = [event for event in wish.events if event not in EVENTS]
@@ -178,14 +180,26 @@ def _checked(session: Session, settings: Settings, project: ProjectRow, wish: Wi
     return Wish(name, kind, kept, events, tuple(dict.fromkeys(stacks)), author, wish.address)
 
 
-def _check_target(settings: Settings, kind: str, target: str) -> None:
-    """Raises ValueError."""
+def _check_target(settings: Settings, kind: str, target: str, others: set[str]) -> None:
+    """`others`: mailboxes that the project's other receivers have. Raises ValueError."""
     if kind == EMAIL:
-        read_mailboxes(target)
         if not settings.smtp_host:
             raise ValueError("needs a mail server: whoever runs the service sets THREEWALLS_SMTP_HOST")
+        mailboxes = {one.lower() for one in read_mailboxes(target)} | others
+        if len(mailboxes) > MOST_MAILBOXES_OF_A_PROJECT:
+            most = MOST_MAILBOXES_OF_A_PROJECT
+            raise ValueError(f"would make {len(mailboxes)} mailboxes of this project, more than {most}: use a list")
         return
     check_reach(read_web(target), read_networks(settings.allow_private_targets))
+
+
+def _mailboxes_besides(session: Session, project: ProjectRow, row: ReceiverRow | None) -> set[str]:
+    """Of the project's other receivers."""
+    others = select(ReceiverRow.target).where(  # type: ignore[call-overload]
+        col(ReceiverRow.project_id) == project.id, col(ReceiverRow.kind) == EMAIL,
+        col(ReceiverRow.id) != (row.id if row else 0),
+    )  # fmt: skip
+    return {one.lower() for target in session.execute(others).scalars() for one in read_mailboxes(target)}
 
 
 def _stacks(session: Session, project: ProjectRow, wanted: Sequence[str]) -> Iterator[str]:

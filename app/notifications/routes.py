@@ -10,8 +10,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.notices.events import EVENTS
-from app.domain.notices.retries import MOST_ATTEMPTS
-from app.errors import InvalidChange
+from app.domain.notices.retries import ATTEMPTS
+from app.errors import InvalidChange, TooManyMessages
 from app.notifications.form import ReceiverForm, filled_receiver_form, read_receiver_form
 from app.notifications.queries import STATES, State, deliveries_of, one_receiver, receivers_of
 from app.notifications.receivers import (
@@ -22,7 +22,7 @@ from app.notifications.receivers import (
     project_of,
     set_enabled,
 )
-from app.notifications.sending import replay, send_trial
+from app.notifications.sending import dismiss, replay, replay_all, send_trial
 from app.storage.database import read_session
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import sent_form
@@ -32,7 +32,7 @@ router = APIRouter(include_in_schema=False, prefix="/settings/projects/{slug}/no
 
 Slug = Annotated[str, Path(min_length=1, max_length=100)]
 Number = Annotated[int, Path(ge=1, lt=2**31)]
-Done = Literal["", "saved", "paused", "resumed", "deleted", "tested", "replayed"]
+Done = Literal["", "saved", "paused", "resumed", "deleted", "tested", "replayed", "dismissed"]
 PAGE_SIZE = 25
 _MAX_FIELDS = 40
 _NOBODY = "somebody"
@@ -129,6 +129,30 @@ async def test(request: Request, engine: AppEngine, slug: Slug, receiver_id: Num
     )
 
 
+@router.post("/{receiver_id}/replay")
+async def send_all_again(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
+    return await _do(
+        request,
+        engine,
+        slug,
+        receiver_id,
+        done="replayed",
+        change=lambda author: replay_all(engine, slug, receiver_id, author),
+    )
+
+
+@router.post("/{receiver_id}/dismiss")
+async def dismiss_given_up(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
+    return await _do(
+        request,
+        engine,
+        slug,
+        receiver_id,
+        done="dismissed",
+        change=lambda author: dismiss(engine, slug, receiver_id, author),
+    )
+
+
 @router.post("/{receiver_id}/delete")
 async def delete(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     return await _do(
@@ -163,9 +187,9 @@ async def send_again(request: Request, engine: AppEngine, slug: Slug, delivery_i
     def act() -> Response:
         try:
             replay(engine, slug, delivery_id, author)
-        except InvalidChange as error:
+        except (InvalidChange, TooManyMessages) as error:
             with read_session(engine) as session:
-                return _list(request, session, slug, problem=error.detail, status=422)
+                return _told(_list(request, session, slug, problem=error.detail, status=_status(error)), error)
         return RedirectResponse(f"{_address(slug)}?done=replayed#log", 303)
 
     return await run_in_threadpool(act)
@@ -179,7 +203,7 @@ async def _do(
     def act() -> Response:
         try:
             change(author)
-        except InvalidChange as error:
+        except (InvalidChange, TooManyMessages) as error:
             return _refused(request, engine, slug, receiver_id, error)
         if done == "deleted":
             return RedirectResponse(f"{_address(slug)}?done=deleted", 303)
@@ -194,9 +218,22 @@ async def _author(request: Request) -> str:
     return stated if isinstance(stated, str) and stated.strip() else _NOBODY
 
 
-def _refused(request: Request, engine: Engine, slug: str, receiver_id: int, error: InvalidChange) -> HTMLResponse:
+def _refused(
+    request: Request, engine: Engine, slug: str, receiver_id: int, error: InvalidChange | TooManyMessages
+) -> HTMLResponse:
     with read_session(engine) as session:
-        return _one(request, session, slug, receiver_id, problem=error.detail, status=422)
+        page = _one(request, session, slug, receiver_id, problem=error.detail, status=_status(error))
+    return _told(page, error)
+
+
+def _status(error: InvalidChange | TooManyMessages) -> int:
+    return 429 if isinstance(error, TooManyMessages) else 422
+
+
+def _told(page: HTMLResponse, error: InvalidChange | TooManyMessages) -> HTMLResponse:
+    if isinstance(error, TooManyMessages):
+        page.headers["Retry-After"] = str(error.retry_after)
+    return page
 
 
 def _address(slug: str) -> str:
@@ -215,6 +252,7 @@ def _list(
     return render(
         request,
         "notifications/list.html",
+        block="delivery_log",
         status=status,
         receivers=receivers_of(session, slug),
         form=form or ReceiverForm(),
@@ -235,6 +273,7 @@ def _one(
     answer = render(
         request,
         "notifications/receiver.html",
+        block="delivery_log",
         status=status,
         one=one,
         form=form or filled_receiver_form(one),
@@ -252,4 +291,4 @@ def _one(
 def _common(session: Session, slug: str) -> dict[str, Any]:
     """What both pages need beside their own."""
     project = {"id": project_of(session, slug).id, "slug": slug}
-    return {"slug": slug, "of_project": project, "events": EVENTS, "states": STATES, "most_attempts": MOST_ATTEMPTS}
+    return {"slug": slug, "of_project": project, "events": EVENTS, "states": STATES, "attempts": ATTEMPTS}

@@ -1,23 +1,30 @@
 """News become deliveries in the transaction of what happened: one row for each receiver that wants to hear of it.
 
-At most one of each cause and receiver, so whatever is judged again is not told again.
+At most one of each cause and receiver, so whatever is judged again is not told again. What is about the same thing has
+the same subject, and arrives in the order in which it happened (`delivery_work.py`).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
+from app.domain.contract.fields import STACK_FIELDS
 from app.domain.notices.events import Notice, Wants, event_of_verdict, is_fresh
 from app.domain.notices.texts import failed_notice, regression_notice, verdict_notice
+from app.domain.stack_names import TitledStack, stack_names
 from app.domain.stack_title import stack_title
 from app.domain.verdict_document import VerdictDocument
-from app.storage.findings import stated
+from app.storage import delivery_work
+from app.storage.findings import frozen, stated
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow
 from app.storage.notice_tables import DeliveryRow, ReceiverRow
 from app.storage.run_records import aware
+from app.storage.standings_tables import StandingRow
 from app.storage.tables import ProjectRow, RunRow, utc_now
 
 MOST_CAUSE = 200
@@ -55,13 +62,15 @@ class Teller:
         receivers = self.wanted(event, [stack_key]) if event else []
         if not receivers or not is_fresh(aware(run.created_at), utc_now()):
             return
-        # Reruns of a commit are judged together: one message for all of them.
-        first = run_id if event == "run.failed" else document.candidates[0]
         notice = verdict_notice(
-            event, document, project=self._slug(), run_id=run_id, name=run.name, stack=(stack_key, _title(run)),
+            event, document, project=self._slug(), run_id=run_id, name=run.name, stack=(stack_key, self._name(run)),
             branch=run.branch, commit=run.commit, at=utc_now(),
         )  # fmt: skip
-        self._put(receivers, notice, f"run:{first}:{event}")
+        if event == "run.failed":
+            self._put(receivers, notice, _failure(run), f"run:{run_id}")
+        else:  # reruns of a commit are judged together: one message for all of them
+            subject = f"run:{document.candidates[0]}"
+            self._put(receivers, notice, f"{subject}:{event}", subject)
 
     def regression(self, row: RegressionRow, event: str, cause: str, note: str = "") -> None:
         """`cause`: what makes it another message than the last one of its kind; empty when it can happen once."""
@@ -71,14 +80,16 @@ class Teller:
         members = self._session.execute(
             runs.where(col(RegressionMemberRow.regression_id) == row.id).order_by(col(RegressionMemberRow.run_id))
         ).all()
-        stacks = {key: _title(run) for key, run in members}
-        if receivers := self.wanted(event, stacks):
+        runs_by_stack = dict(members)
+        if receivers := self.wanted(event, runs_by_stack):
+            stacks = self._names(runs_by_stack)
             notice = regression_notice(
                 event, project=self._slug(), number=row.id or 0, metric=row.metric, cause=row.cause,
                 delta_pct=row.worst_delta_pct, hours_per_day=row.gpu_hours_per_day, stacks=list(stacks.items()),
                 note=note, at=utc_now(),
             )  # fmt: skip
-            self._put(receivers, notice, f"regression:{row.id}:{event}{':' if cause else ''}{cause}")
+            subject = f"regression:{row.id}"
+            self._put(receivers, notice, f"{subject}:{event}{':' if cause else ''}{cause}", subject)
 
     def failed(self, run_id: int) -> None:
         """Of a run of which nothing could be read."""
@@ -87,40 +98,68 @@ class Teller:
         if run.status != "failed" or not receivers or not is_fresh(aware(run.created_at), utc_now()):
             return
         notice = failed_notice(
-            project=self._slug(), run_id=run_id, name=run.name, error=run.error or "", at=utc_now()
+            project=self._slug(), run_id=run_id, name=run.name, error=run.error or "",
+            stack=(run.stack_key, self._name(run) if run.contract else ""), branch=run.branch, commit=run.commit,
+            at=utc_now(),
         )  # fmt: skip
-        self._put(receivers, notice, f"run:{run_id}:run.failed")
+        self._put(receivers, notice, _failure(run), f"run:{run_id}")
 
     def _slug(self) -> str:
         return self._session.get_one(ProjectRow, self._project_id).slug
 
-    def _put(self, receivers: Sequence[ReceiverRow], notice: Notice, cause: str) -> None:
+    def _name(self, run: RunRow) -> str:
+        return self._names({run.stack_key: run})[run.stack_key]
+
+    def _names(self, runs: Mapping[str, RunRow]) -> dict[str, str]:
+        """By the key of the stack: its title, and the fields in which others of the project with that title differ."""
+        contracts = {key: {name: stated(entry) for name, entry in run.contract.items()} for key, run in runs.items()}
+        titles = {key: stack_title(contract, dispatcher=False) for key, contract in contracts.items()}
+        alike = self._session.execute(
+            select(StandingRow.stack_key, StandingRow.title, StandingRow.about).where(  # type: ignore[call-overload]
+                col(StandingRow.project_id) == self._project_id, col(StandingRow.title).in_(titles.values())
+            )
+        )
+        found = {
+            key: TitledStack(key, title, "", {name: frozen(value) for name, value in about.items()})
+            for key, title, about in alike
+        }
+        for key, contract in contracts.items():
+            known = {name: contract[name].value for name in STACK_FIELDS if name in contract}
+            found[key] = TitledStack(key, titles[key], "", known)
+        names = stack_names(found.values())
+        # The dispatcher is no part of a stack's name, but it is one of what people know the run by.
+        return {key: stack_title(contracts[key]) + names[key].removeprefix(titles[key]) for key in runs}
+
+    def _put(self, receivers: Sequence[ReceiverRow], notice: Notice, cause: str, subject: str) -> None:
         ids = [one.id or 0 for one in receivers]
+        same = col(DeliveryRow.cause) == cause[:MOST_CAUSE]
+        if notice.event == "run.failed":  # a run that is read again may fail otherwise
+            same = or_(same, and_(col(DeliveryRow.subject) == subject, col(DeliveryRow.event) == notice.event))
         told = set(
             self._session.execute(
-                select(DeliveryRow.receiver_id).where(  # type: ignore[call-overload]
-                    col(DeliveryRow.receiver_id).in_(ids), col(DeliveryRow.cause) == cause[:MOST_CAUSE]
-                )
+                select(DeliveryRow.receiver_id).where(col(DeliveryRow.receiver_id).in_(ids), same)  # type: ignore[call-overload]
             ).scalars()
         )
         for receiver in ids:
             if receiver not in told:
-                put_delivery(self._session, receiver, notice, cause)
+                put_delivery(self._session, receiver, notice, cause, subject=subject)
 
 
 def put_delivery(
-    session: Session, receiver_id: int, notice: Notice, cause: str, replay_of: int | None = None
+    session: Session, receiver_id: int, notice: Notice, cause: str, *, subject: str = "", replay_of: int | None = None
 ) -> int | None:
     """The id of a message that waits to be sent; None when the receiver has one of this cause."""
     row = DeliveryRow(
-        receiver_id=receiver_id, event=notice.event, cause=cause[:MOST_CAUSE], payload=notice.as_json(),
-        replay_of=replay_of,
+        receiver_id=receiver_id, event=notice.event, cause=cause[:MOST_CAUSE], subject=subject,
+        payload=notice.as_json(), replay_of=replay_of,
     )  # fmt: skip
     try:
         with session.begin_nested():
             session.add(row)
     except IntegrityError:  # somebody else told it in the same moment
         return None
+    if subject:  # it would wait behind an older one for hours, though nobody knows that the receiver is still away
+        delivery_work.hurry(session, receiver_id, subject)
     return row.id
 
 
@@ -141,5 +180,15 @@ def tell_failed(session: Session, run_id: int) -> None:
     Teller(session, run).failed(run_id)
 
 
-def _title(run: RunRow) -> str:
-    return stack_title({name: stated(entry) for name, entry in run.contract.items()})
+def _failure(run: RunRow) -> str:
+    """The cause of a failure's message: its commit, its configuration and what went wrong.
+
+    So a job that is tried again and fails alike is told once. Of a run without a commit nobody knows what it repeats.
+    """
+    if not run.commit:
+        return f"run:{run.id}:run.failed"
+    kinds = [str(failure.get("kind", "")) for failure in run.failures]
+    # Of what has no kind the text, but for its numbers: lines and times differ each time.
+    what = (kinds and kinds[0]) or run.outcome or re.sub(r"\d+", "#", run.error or "")
+    told = "\0".join((run.commit, run.config_key or run.stack_key, what))
+    return f"failure:{hashlib.sha256(told.encode()).hexdigest()}"

@@ -20,11 +20,15 @@ class Got:
 
 @dataclass
 class Receiver:
-    """`answers`: statuses of the next requests, then 200. `released`: until it is set, nothing is answered."""
+    """`answers`: statuses of the next requests, then 200; 400 to what holds the bytes of `refuses`.
+
+    `released`: until it is set, nothing is answered.
+    """
 
     port: int = 0
     got: list[Got] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
+    refuses: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     released: threading.Event = field(default_factory=threading.Event)
     came: threading.Event = field(default_factory=threading.Event)
@@ -52,7 +56,8 @@ def receiving(port: int = 0, certificate: Path | None = None) -> Iterator[Receiv
             receiver.got.append(Got(self.path, {name.lower(): value for name, value in self.headers.items()}, body))
             receiver.came.set()
             receiver.released.wait(HELD_SECONDS)
-            self.send_response(receiver.answers.pop(0) if receiver.answers else 200)
+            bad = receiver.refuses and receiver.refuses in body
+            self.send_response(400 if bad else receiver.answers.pop(0) if receiver.answers else 200)
             for name, value in receiver.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", "2")

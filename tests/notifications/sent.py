@@ -7,7 +7,8 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, select, update
 from starlette.testclient import TestClient
 
-from app.domain.notices.texts import trial_notice
+from app.domain.notices.retries import PATIENCE
+from app.domain.notices.texts import regression_notice, trial_notice
 from app.notifications.deliver import deliver
 from app.settings import Settings
 from app.storage import delivery_work
@@ -65,6 +66,12 @@ def later(engine: Engine) -> None:
         session.execute(update(DeliveryRow).where(col(DeliveryRow.work) != "").values(lease_until=past))
 
 
+def a_day_later(engine: Engine) -> None:
+    """Whatever waits was told longer ago than it is tried."""
+    with transaction(engine) as session:
+        session.execute(update(DeliveryRow).values(created_at=utc_now() - PATIENCE))
+
+
 def deliveries(engine: Engine) -> list[DeliveryRow]:
     with read_session(engine) as session:
         return list(session.exec(select(DeliveryRow).order_by(col(DeliveryRow.id))).all())
@@ -78,6 +85,16 @@ def states(engine: Engine) -> list[tuple[str, str, int]]:
 def put_trial(session: Session, receiver_id: int, cause: str = "test:1") -> int:
     notice = trial_notice(project=PROJECT, receiver="ci", path="/", by="Ada", at=utc_now())
     return put_delivery(session, receiver_id, notice, cause) or 0
+
+
+def put_news(session: Session, receiver_id: int, event: str, number: int = 7) -> int:
+    """Of a regression."""
+    notice = regression_notice(
+        f"regression.{event}", project=PROJECT, number=number, metric="step_time_ms", cause="Code.", delta_pct=3.4,
+        hours_per_day=None, stacks=[], note="", at=utc_now(),
+    )  # fmt: skip
+    subject = f"regression:{number}"
+    return put_delivery(session, receiver_id, notice, f"{subject}:{event}", subject=subject) or 0
 
 
 def trial(engine: Engine, target: str, kind: str = "webhook", n: int = 1) -> int:

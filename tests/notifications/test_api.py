@@ -1,10 +1,11 @@
 """Receivers by the API: what is kept, what is told again, what is never told again, and who did it."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 from starlette.testclient import TestClient
 
 from app.domain.notices.events import EVENTS, USUAL
@@ -12,7 +13,8 @@ from app.settings import ROOT, Settings
 from app.storage.audit import events
 from app.storage.database import read_session, transaction
 from app.storage.judging_tables import StackWorkRow
-from app.storage.notice_tables import ReceiverRow
+from app.storage.notice_tables import AllowanceRow, DeliveryRow, ReceiverRow
+from app.storage.tables import utc_now
 from tests.builders import make_project
 from tests.notifications.receiving import Receiver
 from tests.notifications.sent import API, PROJECT, add, deliveries, later, project, states, work_off
@@ -77,13 +79,12 @@ def test_a_test_message_arrives_and_can_be_sent_again(
 ) -> None:
     number = add(client, receiver.address)["id"]
     made = client.post(f"{API}/receivers/{number}/test", json={"author": "Ada"}).json()["delivery"]
-    waits = client.post(f"{API}/deliveries/{made}/replay", json={"author": "Ada"})
-    assert_problem(waits, 422, "still being sent")
     assert work_off(engine, settings) == [True]
     again = client.post(f"{API}/deliveries/{made}/replay", json={"author": "Ada"}).json()["delivery"]
     assert work_off(engine, settings) == [True]
     first, second = (json.loads(one.body) for one in receiver.got)
-    assert (second["replay_of"], second["delivery"]) == (first["delivery"], f"delivery-{again}")
+    assert (second["replay_of"], second["delivery"]) == (first["delivery"], deliveries(engine)[-1].message_id)
+    assert len({first["delivery"], second["delivery"]}) == 2
     assert second["title"] == first["title"]
     assert first["url"].startswith("http://testserver/settings/projects/moe-lab/notifications")
     listed = client.get(f"{API}/deliveries").json()
@@ -104,7 +105,36 @@ def test_what_waits_for_a_receiver_that_is_paused_is_not_sent(
     later(engine)
     assert work_off(engine, settings) == []
     assert states(engine) == [("test", "failed", 0)]
-    assert deliveries(engine)[0].error == "The receiver is paused."
+    assert deliveries(engine)[0].error == "The receiver was paused."
+
+
+def test_a_receiver_that_is_paused_hides_no_reason(
+    client: TestClient, engine: Engine, settings: Settings, receiver: Receiver
+) -> None:
+    number = add(client, receiver.address)["id"]
+    receiver.answers = [500]
+    client.post(f"{API}/receivers/{number}/test", json={"author": "Ada"})
+    work_off(engine, settings)
+    client.patch(f"{API}/receivers/{number}", json={"author": "Ada", "enabled": False})
+    assert deliveries(engine)[0].error == "It answered 500. Then the receiver was paused."
+    assert "HTTP 500" not in client.get(f"/settings/projects/{PROJECT}/notifications/{number}").text
+
+
+def test_test_messages_are_few(client: TestClient, engine: Engine) -> None:
+    numbers = [add(client, f"https://ci.example/{place}")["id"] for place in range(5)]
+    answers = [client.post(f"{API}/receivers/{numbers[0]}/test", json={"author": "Ada"}) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [202, 202, 202, 429]
+    assert 0 < int(answers[-1].headers["Retry-After"]) <= 60
+    # Neither a new receiver, nor one that is deleted with its log, makes room for more.
+    client.delete(f"{API}/receivers/{numbers[0]}", params={"author": "Ada"})
+    answers = [client.post(f"{API}/receivers/{one}/test", json={"author": "Ada"}) for one in numbers[1:] * 2]
+    assert [answer.status_code for answer in answers] == [202] * 7 + [429]
+    page = client.post(f"/settings/projects/{PROJECT}/notifications/{numbers[1]}/test", data={"author": "Ada"})
+    assert (page.status_code, "Retry-After" in page.headers) == (429, True)
+    assert "more than 10 tests a minute, the limit of a project" in page.text
+    with transaction(engine) as session:
+        session.execute(update(AllowanceRow).values(began_at=utc_now() - timedelta(minutes=1)))
+    assert client.post(f"{API}/receivers/{numbers[1]}/test", json={"author": "Ada"}).status_code == 202
 
 
 @pytest.mark.parametrize(
@@ -153,6 +183,10 @@ def test_another_project_s_receiver_is_not_there(client: TestClient, engine: Eng
         session.add(row)
         session.flush()
         number = row.id
+        session.add(DeliveryRow(receiver_id=number or 0, event="test", cause="test", state="failed", work=""))
+        session.flush()
+    theirs, none = (client.post(f"{API}/deliveries/{one}/replay", json={"author": "Ada"}) for one in (1, 9999))
+    assert theirs.json() == none.json() | {"detail": none.json()["detail"].replace("9999", "1")}
     for answer in (
         client.get(f"{API}/receivers/{number}"),
         client.patch(f"{API}/receivers/{number}", json={"author": "Ada", "name": "y"}),

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine
 
 from app.domain.notices.networks import read_networks
-from app.domain.notices.retries import MOST_ATTEMPTS
+from app.domain.notices.retries import ATTEMPTS
 from app.domain.notices.targets import read_web
 from app.notifications.deliver import deliver
 from app.notifications.outgoing import NotReachedError, RefusedError, checked_addresses, post
@@ -21,7 +21,7 @@ from app.storage import delivery_work
 from app.storage.database import transaction
 from tests.notifications.certificate import make_certificate
 from tests.notifications.receiving import Receiver, receiving
-from tests.notifications.sent import deliveries, later, states, trial, work_off
+from tests.notifications.sent import a_day_later, deliveries, later, states, trial, work_off
 
 NEAR = read_networks("127.0.0.0/8")
 
@@ -33,6 +33,7 @@ def test_a_webhook_gets_signed_json(engine: Engine, settings: Settings, receiver
     body = json.loads(got.body)
     assert got.path == "/hook?key=abc"
     assert (body["type"], body["project"], body["delivery"]) == ("test", "moe-lab", got.headers["webhook-id"])
+    assert body["delivery"] == deliveries(engine)[0].message_id
     assert got.headers["content-type"] == "application/json; charset=utf-8"
     assert got.headers["host"] == f"127.0.0.1:{receiver.port}"
     assert got.headers["user-agent"].startswith("Threewalls/")
@@ -100,13 +101,14 @@ def test_a_redirect_is_not_followed(engine: Engine, settings: Settings, receiver
 def test_what_never_arrives_is_given_up_and_stays_in_the_log(
     engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
-    receiver.answers = [503] * MOST_ATTEMPTS
+    receiver.answers = [503] * ATTEMPTS
     trial(engine, receiver.address)
-    for _ in range(MOST_ATTEMPTS + 2):
+    a_day_later(engine)
+    for _ in range(ATTEMPTS + 2):
         work_off(engine, settings)
         later(engine)
-    assert len(receiver.got) == MOST_ATTEMPTS
-    assert states(engine) == [("test", "failed", MOST_ATTEMPTS)]
+    assert len(receiver.got) == ATTEMPTS
+    assert states(engine) == [("test", "failed", ATTEMPTS)]
     assert deliveries(engine)[0].error == "It answered 503."
 
 

@@ -1,15 +1,24 @@
 """Mails to a real mail server: in the clear where that is set, encrypted and logged in otherwise, or not at all."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from fastapi import FastAPI
+from sqlalchemy import Engine, update
+from starlette.testclient import TestClient
 
+from app.notifications import deliver
 from app.settings import Settings
+from app.storage.database import transaction
+from app.storage.notice_tables import AllowanceRow
+from app.storage.run_records import aware
+from app.storage.tables import utc_now
 from tests.notifications.certificate import make_certificate
 from tests.notifications.mail_server import MailServer, mail_server
-from tests.notifications.sent import deliveries, later, trial, work_off
+from tests.notifications.sent import API, add, deliveries, later, project, trial, work_off
+from tests.runs.uploading import assert_problem
 
 ACCOUNT = ("walls", "a password of the mail server")
 
@@ -40,8 +49,41 @@ def test_a_mail_is_taken_by_a_mail_server(engine: Engine, settings: Settings) ->
         (mail,) = server.mails
     assert mail.to == ["a@example.com", "b@example.com"]
     assert mail.message["Subject"] == "[Threewalls] Test message for ci of moe-lab"
-    assert mail.message["Message-ID"] == "<delivery-1@example.com>"
+    assert mail.message["Message-ID"] == f"<{deliveries(engine)[0].message_id}@example.com>"
     assert "https://walls.example/" in mail.message.get_content()
+
+
+def test_a_project_sends_so_many_mails_an_hour_and_the_others_later(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliver, "MAILS_AN_HOUR", 4)
+    with mail_server() as server:
+        mailing = by(settings, server, "none", smtp_user="")
+        trial(engine, "a@example.com, b@example.com", "email", n=3)
+        assert work_off(engine, mailing) == [True, True, False]
+        last = deliveries(engine)[-1]
+        assert (last.state, "the 4 mails that it may send an hour" in last.error) == ("waiting", True)
+        assert last.lease_until is not None
+        assert timedelta(minutes=55) < aware(last.lease_until) - utc_now() <= timedelta(hours=1)
+        later(engine)
+        assert work_off(engine, mailing) == [False]
+        with transaction(engine) as session:
+            session.execute(update(AllowanceRow).values(began_at=utc_now() - timedelta(hours=1)))
+        later(engine)
+        assert work_off(engine, mailing) == [True]
+    assert len(server.mails) == 3
+
+
+def test_a_project_has_so_many_mailboxes(app: FastAPI, client: TestClient, engine: Engine) -> None:
+    app.state.settings = app.state.settings.model_copy(update={"smtp_host": "127.0.0.1"})
+    project(engine)
+    for group in range(3):
+        add(client, ", ".join(f"p{group}-{n}@example.com" for n in range(20)), "email")
+    body = {"name": "more", "kind": "email", "author": "Ada"}
+    refused = client.post(f"{API}/receivers", json=body | {"target": "p9@example.com"})
+    assert_problem(refused, 422, "61 mailboxes of this project, more than 60", field="target")
+    assert client.post(f"{API}/receivers", json=body | {"target": "P1-1@example.com"}).status_code == 201
+    assert client.patch(f"{API}/receivers/1", json={"target": "p9@example.com", "author": "Ada"}).status_code == 200
 
 
 def test_a_mail_waits_for_its_server(engine: Engine, settings: Settings) -> None:

@@ -45,7 +45,8 @@ def test_a_regression_is_told_when_it_opens_when_it_recovers_and_when_it_is_back
     assert client.patch("/api/v1/regressions/1", json=accepted).status_code == 200
     assert events(engine)[2:] == ["regression.fixed"]
     assert "Ada says so." in deliveries(engine)[2].payload["lines"]
-    assert deliveries(engine)[2].work == "rung"  # the web process has rung the bell
+    # The web process has rung the bell, for the first of them: the others wait behind it.
+    assert [one.work for one in deliveries(engine)] == ["rung", "waiting", "waiting"]
     bring(engine, settings, steady(1080, 4), 24)
     assert events(engine)[3:] == ["regression.reopened"]
 
@@ -103,5 +104,41 @@ def test_a_run_that_cannot_be_read_is_told_once(client: TestClient, engine: Engi
     process_run(run_id)
     (told,) = deliveries(engine)
     assert (told.event, told.payload["title"]) == ("run.failed", "Failed: night in moe-lab")
+    assert told.payload["data"]["run"].keys() == {"id", "name", "branch", "commit", "stack"}
     assert told.payload["path"] == f"/runs/{run_id}"
     assert told.work == "rung"  # the worker that read the run has rung the bell
+
+
+def test_a_failure_is_told_once_for_all_reruns_that_fail_alike(client: TestClient, engine: Engine) -> None:
+    project(engine)
+    listen(engine, NOWHERE, "run.failed")
+    missing = b"ModuleNotFoundError: No module named 'deep_ep'\n"
+    crashed = b"RuntimeError: CUDA error: an illegal memory access was encountered\n"
+
+    def fail(log: bytes, name: str, **meta: str) -> None:
+        answer = upload(client, log + name.encode(), meta={"project": PROJECT, "name": name, **meta})
+        process_run(answer.json()["id"])
+
+    job = {"branch": "main", "commit": "0f3c2a9d", "model": "Qwen3-30B-A3B", "gpu": "H100"}
+    fail(missing, "first", **job)
+    fail(missing, "again", **job)
+    fail(crashed, "otherwise", **job)
+    fail(missing, "elsewhere", **job | {"gpu": "GB200"})
+    fail(missing, "later", **job | {"commit": "77aa01bc"})
+    told = [one.payload for one in deliveries(engine)]
+    assert [one["data"]["run"]["name"] for one in told] == ["first", "otherwise", "elsewhere", "later"]
+    assert told[0]["data"]["run"] | {"id": 1, "stack": ""} == {
+        "id": 1, "name": "first", "branch": "main", "commit": "0f3c2a9d", "stack": "",
+    }  # fmt: skip
+    assert told[0]["lines"][-1].startswith("On Qwen3-30B-A3B · H100")
+    assert told[0]["lines"][-1].endswith(", branch main, commit 0f3c2a9d.")
+
+
+def test_stacks_of_one_title_are_told_apart(engine: Engine, settings: Settings) -> None:
+    listen(engine, NOWHERE, "verdict.no_change")
+    for seq_len in (4096, 8192):
+        for number, time in enumerate(steady(1000, 14)):
+            arrive(engine, time, number, project=PROJECT, fields={"seq_len": seq_len}, created_at=utc_now())
+        judge_all(engine, settings)
+    lines = {one.payload["lines"][-1] for one in deliveries(engine)}
+    assert any(" · seq 8192, branch" in line for line in lines)

@@ -46,6 +46,10 @@ class Wants:
         return cls(tuple(rules.get("events", USUAL)), tuple(rules.get("stacks", ())))
 
 
+class UnreadableNotice(Exception):  # noqa: N818
+    """It was kept in another form than this version's. The message says so to a person."""
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """One thing to tell. `lines` are sentences under the title; `path` is the page of it, from the service's address.
@@ -69,10 +73,14 @@ class Notice:
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> Self:
-        return cls(
-            kept["event"], kept["project"], kept["title"], tuple(kept["lines"]), kept["path"],
-            datetime.fromisoformat(kept["at"]), kept["data"],
-        )  # fmt: skip
+        """Raises UnreadableNotice."""
+        try:
+            return cls(
+                kept["event"], kept["project"], kept["title"], tuple(kept["lines"]), kept["path"],
+                datetime.fromisoformat(kept["at"]), kept["data"],
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreadableNotice("What was kept of this message cannot be read.") from error
 
 
 def event_of_verdict(decision: str, *, raises_regression: bool, purpose: str, quarantined: bool) -> str:

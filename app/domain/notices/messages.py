@@ -1,13 +1,14 @@
 """A notice in the form of each channel. What came from outside is data there, never markup.
 
 Slack: https://docs.slack.dev/messaging/formatting-message-text (only `&`, `<` and `>` are escaped).
-Teams: https://learn.microsoft.com/adaptive-cards/authoring-cards/text-features (a RichTextBlock takes no Markdown, a
-TextBlock takes some; what stands in one is escaped).
+Teams: https://learn.microsoft.com/adaptive-cards/authoring-cards/text-features (a RichTextBlock takes no Markdown;
+`fallbackText` may, so it is escaped).
 """
 
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC
 from email.message import EmailMessage
 from email.policy import SMTP
 from typing import Any
@@ -20,13 +21,13 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!<>|~&])")
 _MOST_SUBJECT = 200
 
 
-def webhook_body(notice: Notice, delivery: str, link: str, replay_of: str | None = None) -> bytes:
-    """`delivery` is its id, in the signed header, too; `replay_of` that of the one it repeats."""
+def webhook_body(notice: Notice, message_id: str, link: str, replay_of: str | None = None) -> bytes:
+    """`message_id` stands in the signed header, too; `replay_of` is that of the one it repeats."""
     return _json(
         {
             "type": notice.event,
             "timestamp": notice.at.isoformat(),
-            "delivery": delivery,
+            "delivery": message_id,
             "replay_of": replay_of,
             "project": notice.project,
             "title": notice.title,
@@ -66,9 +67,9 @@ def teams_body(notice: Notice, link: str) -> bytes:
         "version": "1.4",
         "fallbackText": card_text(notice.title),
         "body": [
-            {"type": "TextBlock", "size": "Medium", "weight": "Bolder", "wrap": True, "text": card_text(notice.title)},
+            _plain(notice.title, size="Medium", weight="Bolder"),
             *(_plain(line) for line in notice.lines),
-            {"type": "TextBlock", "isSubtle": True, "wrap": True, "text": card_text(_meaning(notice))},
+            _plain(_meaning(notice), isSubtle=True),
         ],
     }  # fmt: skip
     if link:
@@ -77,23 +78,23 @@ def teams_body(notice: Notice, link: str) -> bytes:
     return _json({"type": "message", "attachments": [attachment]})
 
 
-def _plain(line: str) -> dict[str, Any]:
-    return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": _no_functions(line)}]}
+def _plain(line: str, **looks: str | bool) -> dict[str, Any]:
+    return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": _no_functions(line), **looks}]}
 
 
 def card_text(text: str) -> str:
-    """For a TextBlock: nothing in it is Markdown."""
+    """For what clients read as Markdown: nothing in it is."""
     return _MARKDOWN.sub(r"\\\1", _no_functions(text))
 
 
-def mail(notice: Notice, delivery: str, link: str, *, sender: str, to: tuple[str, ...], domain: str) -> EmailMessage:
-    """A mail in plain text. The same delivery has the same Message-ID at every attempt, so that none is kept twice."""
+def mail(notice: Notice, message_id: str, link: str, *, sender: str, to: tuple[str, ...], domain: str) -> EmailMessage:
+    """A mail in plain text. It has the same Message-ID at every attempt, so that none is kept twice."""
     message = EmailMessage(policy=SMTP)
     message["Subject"] = one_line(f"[Threewalls] {notice.title}")[:_MOST_SUBJECT]
     message["From"] = one_line(sender)
     message["To"] = ", ".join(to)
     message["Date"] = notice.at
-    message["Message-ID"] = f"<{delivery}@{domain}>"
+    message["Message-ID"] = f"<{message_id}@{domain}>"
     message["Auto-Submitted"] = "auto-generated"
     message["X-Threewalls-Event"] = notice.event
     message.set_content(
@@ -103,8 +104,9 @@ def mail(notice: Notice, delivery: str, link: str, *, sender: str, to: tuple[str
 
 
 def _meaning(notice: Notice) -> str:
+    """With the time, because it may come late, or again."""
     told = "A test message" if notice.event == TEST else EVENTS.get(notice.event, notice.event)
-    return f"{told}. Project {notice.project}."
+    return f"{told}. Project {notice.project}, {notice.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC."
 
 
 def _no_functions(text: str) -> str:

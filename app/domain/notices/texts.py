@@ -71,12 +71,15 @@ def verdict_notice(
 ) -> Notice:
     """`stack`: its key and its name."""
     word = decision_word(document.decision)
-    where = f"On {stack[1]}" + (f", branch {branch}" if branch else "") + (f", commit {commit}" if commit else "")
     return Notice(
         event=event,
         project=project,
         title=_line(f"{word[:1].upper()}{word[1:]}: {name} in {project}"),
-        lines=_lines(_sentence(headline(document, _run)), _sentence(baseline_line(document, _run)), f"{where}."),
+        lines=_lines(
+            _sentence(headline(document, _run)),
+            _sentence(baseline_line(document, _run)),
+            _where(stack[1], branch, commit),
+        ),
         path=f"/runs/{run_id}",
         at=at,
         data={
@@ -90,16 +93,29 @@ def verdict_notice(
     )
 
 
-def failed_notice(*, project: str, run_id: int, name: str, error: str, at: datetime) -> Notice:
-    """Of a run of which nothing could be read."""
+def failed_notice(
+    *,
+    project: str,
+    run_id: int,
+    name: str,
+    error: str,
+    stack: tuple[str, str],
+    branch: str,
+    commit: str,
+    at: datetime,
+) -> Notice:
+    """Of a run of which nothing could be read. `stack`: its key and its name, as far as they are known."""
     return Notice(
         event="run.failed",
         project=project,
         title=_line(f"Failed: {name} in {project}"),
-        lines=_lines(error or "No figure could be read from its files."),
+        lines=_lines(error or "No figure could be read from its files.", _where(stack[1], branch, commit)),
         path=f"/runs/{run_id}",
         at=at,
-        data={"run": {"id": run_id, "name": name}, "verdict": None},
+        data={
+            "run": {"id": run_id, "name": name, "branch": branch, "commit": commit, "stack": stack[0]},
+            "verdict": None,
+        },
     )
 
 
@@ -113,6 +129,13 @@ def trial_notice(*, project: str, receiver: str, path: str, by: str, at: datetim
         path=path,
         at=at,
     )
+
+
+def _where(stack: str, branch: str, commit: str) -> str:
+    """`On Qwen3-30B-A3B · 16 × H100, branch main, commit 0f3c2a9d.`; empty when nothing is known."""
+    told = [stack, f"branch {branch}" if branch else "", f"commit {commit}" if commit else ""]
+    text = ", ".join(part for part in told if part)
+    return f"On {text}." if text else ""
 
 
 def _run(number: str) -> str:

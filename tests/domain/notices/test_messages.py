@@ -11,7 +11,7 @@ import pytest
 
 from app.domain.notices import messages
 from app.domain.notices.events import EVENTS, USUAL, Notice, Wants, event_of_verdict, is_fresh
-from app.domain.notices.retries import LONGEST_ASKED, MOST_ATTEMPTS, wait_after
+from app.domain.notices.retries import ATTEMPTS, LONGEST_ASKED, PATIENCE, wait_after
 from app.domain.notices.signature import headers, new_secret, signature
 from app.domain.notices.texts import failed_notice, regression_notice
 
@@ -57,10 +57,11 @@ def test_teams_gets_a_card_in_which_nothing_is_markdown_that_we_did_not_write() 
     assert (body["type"], attachment["contentType"]) == ("message", "application/vnd.microsoft.card.adaptive")
     card = attachment["content"]
     assert card["type"] == "AdaptiveCard"
-    title, *lines, _ = card["body"]
-    assert r"a\_b\*\[c\]\(d\)" in title["text"]
     # A RichTextBlock takes no Markdown, so what is in it stands as it is; but for functions of dates.
-    assert {line["type"] for line in lines} == {"RichTextBlock"}
+    assert {line["type"] for line in card["body"]} == {"RichTextBlock"}
+    title, *lines, _ = card["body"]
+    assert title["inlines"][0]["text"] == "Regression: step time +3.4 % slower in a_b*[c](d)"
+    assert r"a\_b\*\[c\]\(d\)" in card["fallbackText"]
     assert lines[0]["inlines"][0]["text"].startswith("Cause: <!channel> <https://evil.example|click> & [x]")
     assert "{{" not in json.dumps(card)
     assert card["actions"] == [{"type": "Action.OpenUrl", "title": "Open in Threewalls", "url": LINK}]
@@ -68,8 +69,9 @@ def test_teams_gets_a_card_in_which_nothing_is_markdown_that_we_did_not_write() 
 
 def test_a_mail_has_one_head_whatever_a_name_holds() -> None:
     notice = failed_notice(
-        project="moe", run_id=3, name="night\r\nBcc: evil@example.com\n\nbody", error="Lost.\nFrom here", at=NOW
-    )
+        project="moe", run_id=3, name="night\r\nBcc: evil@example.com\n\nbody", error="Lost.\nFrom here",
+        stack=("ab" * 32, "Qwen3-30B-A3B"), branch="main\r\nBcc: x@example.com", commit="0f3c2a9d", at=NOW,
+    )  # fmt: skip
     sent = messages.mail(
         notice, "delivery-9", LINK, sender="Walls <walls@example.com>", to=("a@x.org",), domain="x.org"
     )
@@ -79,6 +81,8 @@ def test_a_mail_has_one_head_whatever_a_name_holds() -> None:
     assert (read["From"], read["To"]) == ("Walls <walls@example.com>", "a@x.org")
     assert read["Message-ID"] == "<delivery-9@x.org>"
     assert LINK in read.get_content()
+    assert "On Qwen3-30B-A3B, branch main Bcc: x@example.com, commit 0f3c2a9d." in read.get_content()
+    assert "2026-11-21 05:00 UTC" in read.get_content()
 
 
 def test_the_signature_is_that_of_the_specification() -> None:
@@ -142,10 +146,17 @@ def test_runs_of_last_month_are_no_news() -> None:
 
 
 def test_a_message_is_tried_over_a_day_and_then_given_up() -> None:
-    waits = [wait_after(attempt) for attempt in range(1, MOST_ATTEMPTS)]
-    known = [one.total_seconds() for one in waits if one]
-    assert known == sorted(known)
-    assert 12 * 3600 < sum(known) < 36 * 3600
-    assert wait_after(MOST_ATTEMPTS) is None
-    assert wait_after(1, 120) == timedelta(seconds=120)
-    assert wait_after(1, 10**7) == timedelta(seconds=LONGEST_ASKED)
+    age, waits = timedelta(), list[timedelta]()
+    while wait := wait_after(len(waits) + 1, age):
+        waits.append(wait)
+        age += wait
+    assert waits == sorted(waits)
+    assert (len(waits) + 1, age) == (ATTEMPTS, PATIENCE)
+    assert timedelta(hours=12) < age < timedelta(hours=36)
+    assert wait_after(1, age, 120) == timedelta(seconds=120)
+    assert wait_after(1, age, 10**7) == timedelta(seconds=LONGEST_ASKED)
+
+
+def test_a_message_that_somebody_hurries_is_not_given_up_earlier() -> None:
+    assert wait_after(ATTEMPTS * 2, PATIENCE - timedelta(seconds=1)) == timedelta(hours=12)
+    assert wait_after(ATTEMPTS * 2, PATIENCE) is None
