@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-START_SECONDS = 60
+START_SECONDS = 150
 
 
 @dataclass
@@ -67,7 +67,7 @@ def start(command: str, data: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Until `condition` is true; fails after a minute, so that a hang has a name."""
+    """Until `condition` is true; fails after some minutes, so that a hang has a name."""
     end = time.monotonic() + START_SECONDS
     while not condition():
         assert time.monotonic() < end, f"waited for {what}"

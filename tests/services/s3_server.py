@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tests.services.redis_server import free_port
 
 ACCESS_KEY, SECRET_KEY = "test", "test"
-START_SECONDS = 30
+START_SECONDS = 90
 
 
 @dataclass(frozen=True)
