@@ -1,5 +1,6 @@
 """`GET /api/v1/audit`: what was changed, page by page, to its beginning."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Self
 
@@ -7,8 +8,10 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
 from app.auditing.filters import LARGEST_ID, NAMES, AuditQuery
+from app.auditing.told import subject_name
 from app.storage.audit import AuditEvent
 from app.storage.audit_log import find_events
+from app.storage.people import names_by_id
 from app.storage.projects import slugs_by_id
 from app.web.dependencies import ReadSession
 from app.web.problems import documented
@@ -26,16 +29,18 @@ class AuditItem(BaseModel):
     project: str | None = Field(description="null for what concerns no project, or all.")
     subject: str
     subject_id: str
+    name: str = Field(description="Of the subject; empty for one that has a number only.")
     action: str
     before: dict[str, Any] = Field(description="What changed, by name, as it was.")
     after: dict[str, Any]
     note: str
 
     @classmethod
-    def of(cls, one: AuditEvent, project: str | None) -> Self:
+    def of(cls, one: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> Self:
         return cls(
-            id=one.id, at=one.at, who=one.who, project=project, subject=one.subject, subject_id=one.subject_id,
-            action=one.action, before=dict(one.before), after=dict(one.after), note=one.note,
+            id=one.id, at=one.at, who=one.who, project=slugs.get(one.project_id or 0), subject=one.subject,
+            subject_id=one.subject_id, name=subject_name(one, slugs, names), action=one.action,
+            before=dict(one.before), after=dict(one.after), note=one.note,
         )  # fmt: skip
 
 
@@ -55,6 +60,6 @@ def read_audit(
 ) -> AuditList:
     """Every change of access, state, baseline, quarantine and setting: all of them, or of the projects one manages."""
     page = find_events(session, query.read(), before=before, limit=limit)
-    slugs = slugs_by_id(session)
-    items = [AuditItem.of(one, slugs.get(one.project_id or 0)) for one in page.events]
+    slugs, names = slugs_by_id(session), names_by_id(session)
+    items = [AuditItem.of(one, slugs, names) for one in page.events]
     return AuditList(items=items, next_before=page.next_before)

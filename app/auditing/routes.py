@@ -9,7 +9,7 @@ from app.auditing.filters import LARGEST_ID, AuditQuery
 from app.auditing.told import csv_rows, told
 from app.domain.access.roles import Action
 from app.storage.audit_log import SUBJECTS, all_events, find_events
-from app.storage.people import list_users
+from app.storage.people import names_by_id
 from app.storage.projects import list_projects, slugs_by_id
 from app.web.access.state import access_of
 from app.web.dependencies import AppEngine, ReadSession
@@ -28,7 +28,7 @@ def show_audit(
     before: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
 ) -> HTMLResponse:
     page = find_events(session, query.read(), before=before, limit=_ON_A_PAGE)
-    slugs, names = slugs_by_id(session), {str(user.id): user.name for user in list_users(session)}
+    slugs, names = slugs_by_id(session), names_by_id(session)
     access = access_of(request)
     return render(
         request,
@@ -46,6 +46,6 @@ def show_audit(
 @router.get("/audit.csv")
 def export_audit(engine: AppEngine, session: ReadSession, query: Annotated[AuditQuery, Depends()]) -> StreamingResponse:
     """All of it, as filtered."""
-    rows = csv_rows(all_events(engine, query.read()), slugs_by_id(session))
+    rows = csv_rows(all_events(engine, query.read()), slugs_by_id(session), names_by_id(session))
     headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
     return StreamingResponse(rows, media_type="text/csv", headers=headers)

@@ -1,6 +1,7 @@
 """An event of the audit in words, with the page of what it changed."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,8 @@ _PAGES = {
     "receiver": "/settings/projects/{project}/notifications",
 }
 _LONGEST = 120
-_HEADING = ("id", "at", "who", "project", "subject", "subject_id", "action", "before", "after", "note")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
+_HEADING = ("id", "at", "who", "project", "subject", "subject_id", "name", "action", "before", "after", "note")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,7 @@ def told(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) 
         page = ""
     address = page.format(id=quote(event.subject_id, safe=""), project=quote(project, safe=""))
     both = {**event.before, **event.after}
-    name = both.get("name")
-    label = name if isinstance(name, str) and name else event.subject_id[:12]
-    label = names.get(event.subject_id, label) if event.subject == "account" else label
-    label = project if event.subject == "project" and project else label
+    label = subject_name(event, slugs, names) or event.subject_id[:12]
     changes = tuple(
         Change(key, _shown(event.before.get(key)), _shown(event.after.get(key)))
         for key in both
@@ -61,14 +60,26 @@ def told(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) 
     return Told(event, project, label, address, changes)
 
 
-def csv_rows(pieces: Iterator[tuple[AuditEvent, ...]], slugs: Mapping[int, str]) -> Iterator[str]:
+def subject_name(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> str:
+    """What it is called that was changed; empty where it has a number only."""
+    if event.subject == "project":
+        return slugs.get(event.project_id or 0, "")
+    name = {**event.before, **event.after}.get("name")
+    of_account = names.get(event.subject_id, "") if event.subject in ("account", "member") else ""
+    return of_account or (name if isinstance(name, str) else "")
+
+
+def csv_rows(
+    pieces: Iterator[tuple[AuditEvent, ...]], slugs: Mapping[int, str], names: Mapping[str, str]
+) -> Iterator[str]:
     """One line each, newest first, with the heading first. What changed is JSON."""
     yield csv_text([_HEADING])
     for events in pieces:
         yield csv_text(
             (
-                one.id, one.at.isoformat(), one.who, slugs.get(one.project_id or 0), one.subject, one.subject_id,
-                one.action, _json(one.before), _json(one.after), one.note,
+                one.id, one.at.isoformat(timespec="seconds"), one.who, slugs.get(one.project_id or 0), one.subject,
+                one.subject_id, subject_name(one, slugs, names), one.action, _json(one.before),
+                _json(one.after), one.note,
             )
             for one in events
         )  # fmt: skip
@@ -79,11 +90,13 @@ def _json(values: Mapping[str, Any]) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    if value is None or value == "":
+    if value is None or value in ("", []):
         return "nothing"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         value = ", ".join(value)
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        value = f"{value[:10]} {value[11:16]} UTC"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

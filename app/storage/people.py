@@ -24,6 +24,11 @@ def list_users(session: Session) -> list[User]:
     return [to_user(row) for row in rows]
 
 
+def names_by_id(session: Session) -> Mapping[str, str]:
+    """Of all accounts, by their number as a text, as the audit keeps it."""
+    return {str(user.id): user.name for user in list_users(session)}
+
+
 def administrators(session: Session) -> list[str]:
     """The names of those who may log in, in alphabetical order."""
     return [user.name for user in list_users(session) if user.administrator and user.disabled_at is None]

@@ -81,6 +81,10 @@ def test_the_export_is_complete_and_no_formula(teams: Teams) -> None:
     assert [len(piece) for piece in all_events(teams.engine, AuditFilter(who="Ada"))] == [500, 500, 203]
     assert (rows[0]["who"], rows[0]["note"], rows[0]["after"]) == ("'=cmd()", "'+1", '{"a": "é"}')
     assert rows[0]["project"] == OURS
+    named = {(one["subject"], one["name"]) for one in rows}
+    assert {("token", "token:read"), ("member", "viewer")} <= named
+    assert not any("." in one["at"] for one in rows)
+    assert {one["name"] for one in read(teams, "administrator", subject="account")} >= {"viewer", "outsider"}
     assert "attachment" in answer.headers["Content-Disposition"]
 
 
