@@ -58,7 +58,7 @@ def test_a_receiver_is_changed_paused_tested_and_deleted(
     page = client.get(f"{AT}/1").text
     assert "HTTP 200" in page
     assert "Test message for night watch" in page
-    assert "sent again" in client.post(f"{AT}/deliveries/1/replay", data={"author": "Ada"}).text
+    assert "On its way" in client.post(f"{AT}/deliveries/1/replay", data={"author": "Ada"}).text
     assert [one.replay_of for one in deliveries(engine)] == [None, 1]
     assert re.findall(r"whsec_\S{44}", client.post(f"{AT}/1/secret", data={"author": "Ada"}).text)
     assert "Deleted, with its log" in client.post(f"{AT}/1/delete", data={"author": "Ada"}).text
