@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.metadata import version
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from starlette.routing import BaseRoute
 
 from app.access.account_routes import api as account_api
 from app.access.account_routes import pages as account_pages
@@ -102,7 +104,6 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
-        generate_unique_id_function=lambda route: route.name,  # names of calls, and anchors in the reference
     )
     app.state.settings = settings
     app.state.engine = make_engine(settings)
@@ -113,6 +114,34 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.state.oidc = Provider(settings) if settings.oidc_issuer else None
     app.state.next_step = lambda session, run_id: first_suggestion(session, run_id, rules_in_force(settings))
     app.state.plan_offer = lambda session, run_id, rule: offer_of_rule(session, settings, run_id, rule)
+    app.router.routes.extend(_routes())
+    mount_assets(app)
+    error_pages.register(app)
+    table = route_table(app)
+    describe_access(app, table)
+    # The last one added is the outermost.
+    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_upload_bytes)
+    app.add_middleware(SlowBodyMiddleware, seconds=settings.request_seconds)
+    app.add_middleware(
+        AccessMiddleware,
+        engine=app.state.engine,
+        settings=settings,
+        table=table,
+        open_to=open_to,
+        counting=counting,
+    )
+    app.add_middleware(CrossSiteMiddleware, public_url=settings.public_url)
+    app.add_middleware(HostMiddleware, allowed=listed(settings.allowed_hosts))
+    app.add_middleware(HeadMiddleware)
+    app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics, public_url=settings.public_url)
+    return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """What all applications of a process answer: FastAPI reads the types of 200 calls for it, which takes a while."""
+    # The names of calls, and anchors in the reference
+    together = APIRouter(generate_unique_id_function=lambda route: route.name)
     for router in (
         health,
         access_pages,
@@ -172,27 +201,8 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         glossary,
         reference,
     ):
-        app.include_router(router)
-    mount_assets(app)
-    error_pages.register(app)
-    table = route_table(app)
-    describe_access(app, table)
-    # The last one added is the outermost.
-    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_upload_bytes)
-    app.add_middleware(SlowBodyMiddleware, seconds=settings.request_seconds)
-    app.add_middleware(
-        AccessMiddleware,
-        engine=app.state.engine,
-        settings=settings,
-        table=table,
-        open_to=open_to,
-        counting=counting,
-    )
-    app.add_middleware(CrossSiteMiddleware, public_url=settings.public_url)
-    app.add_middleware(HostMiddleware, allowed=listed(settings.allowed_hosts))
-    app.add_middleware(HeadMiddleware)
-    app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics, public_url=settings.public_url)
-    return app
+        together.include_router(router)
+    return together.routes
 
 
 @asynccontextmanager
