@@ -13,10 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from typing import Any, TextIO
 
 _PLAIN = str.maketrans({"−": "-", "–": "-", "…": "...", "±": "+-", "×": "x", "≤": "<=", "≥": ">=", "→": "->"})
 _BLANKS = str.maketrans(dict.fromkeys("\u00a0\u2009\u202f", " "))
@@ -63,7 +60,7 @@ class _Raw(io.RawIOBase):
     def isatty(self) -> bool:
         return self._onward.isatty()
 
-    def write(self, data: "ReadableBuffer") -> int | None:
+    def write(self, data: Any) -> int | None:
         try:
             return self._onward.write(data)
         except OSError as error:
