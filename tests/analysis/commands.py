@@ -38,7 +38,7 @@ class Answer:
 
 def threewalls(*arguments: object, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> Answer:
     words = [sys.executable, "-m", "app.cli", *(str(argument) for argument in arguments)]
-    done = subprocess.run(words, capture_output=True, input=stdin, timeout=60, check=False, env=env)
+    done = subprocess.run(words, capture_output=True, input=stdin, timeout=300, check=False, env=env)
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 

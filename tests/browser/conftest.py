@@ -25,7 +25,7 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 90_000
 """How long a page may take to show what is expected: a machine that others use, too, fails no test."""
 
 OpenPage = Callable[..., Page]
@@ -84,6 +84,7 @@ def open_page(chromium: Browser, house: House) -> Iterator[OpenPage]:
             java_script_enabled=script,
             base_url=house.address,
         )
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         page.on("console", note)

@@ -14,7 +14,7 @@ def upload(house: House, text: str, **query: str) -> int:
     meta = json.dumps({"project": "changing", "name": query.pop("name")})
     files = {"log": ("train.log", text.encode())}
     answer = httpx2.post(
-        f"{house.address}/api/v1/runs", params=query | {"wait": "30"}, files=files, data={"meta": meta}, timeout=60
+        f"{house.address}/api/v1/runs", params=query | {"wait": "30"}, files=files, data={"meta": meta}, timeout=300
     )
     assert answer.status_code == 202, answer.text
     return int(answer.json()["id"])
@@ -25,7 +25,7 @@ def append(house: House, run: int, text: str, offset: int, **query: str) -> None
         f"{house.address}/api/v1/runs/{run}/logs",
         params=query | {"offset": str(offset)},
         content=text.encode(),
-        timeout=60,
+        timeout=300,
     )
     assert answer.status_code == 200, answer.text
 
@@ -48,7 +48,7 @@ def test_an_unknown_field_is_filled_in_and_says_who_stated_it(open_page: OpenPag
     page.get_by_role("button", name="Save").click()
     page.wait_for_url(re.compile(rf"/runs/{run}#contract$"))
     row = page.locator("#contract-cluster")
-    expect(row).to_contain_text("eos", timeout=30_000)
+    expect(row).to_contain_text("eos", timeout=90_000)
     expect(row).to_contain_text(re.compile(r"stated by Ada Lovelace on \d{4}-\d\d-\d\d"))
     expect(page.locator("#amendments")).to_contain_text("unknown")
     expect(page.locator("#run-top")).not_to_contain_text("is being read again")
@@ -67,16 +67,16 @@ def test_a_growing_log_moves_its_figures_and_nothing_else(open_page: OpenPage, h
     page.get_by_label("cluster", exact=True).fill("half typed")
     page.evaluate("window.scrollTo(0, 400)")
     append(house, run, text[cut:later], cut)
-    expect(page.locator("#run-middle")).to_contain_text("the last is 79", timeout=30_000)
+    expect(page.locator("#run-middle")).to_contain_text("the last is 79", timeout=90_000)
     assert '"iteration": 79' in (page.locator("#run-chart-data script").text_content() or "")
     page.wait_for_function(
-        "before => document.querySelector('#run-chart canvas')?.toDataURL() !== before", arg=before, timeout=30_000
+        "before => document.querySelector('#run-chart canvas')?.toDataURL() !== before", arg=before, timeout=90_000
     )
     expect(canvas).to_have_count(1)
     expect(page.get_by_label("cluster", exact=True)).to_have_value("half typed")
     assert page.evaluate("window.scrollY") == 400
     append(house, run, text[later:], later, complete="true")
-    expect(page.locator(".badge", has_text="receiving")).to_have_count(0, timeout=30_000)
-    expect(page.locator("#run-middle")).to_contain_text("the last is 120 of 120", timeout=30_000)
+    expect(page.locator(".badge", has_text="receiving")).to_have_count(0, timeout=90_000)
+    expect(page.locator("#run-middle")).to_contain_text("the last is 120 of 120", timeout=90_000)
     expect(page.locator("#run-poll[hx-trigger]")).to_have_count(0)
     assert page.evaluate("window.sameDocument")

@@ -46,7 +46,7 @@ def upload(address: str, log: str, meta: dict[str, Any]) -> int:
         data=f"{body}--{boundary}--\r\n".encode(),
         headers={"Content-Type": f"multipart/form-data; boundary={boundary}"},
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         return int(json.load(answer)["id"])
 
 
@@ -88,7 +88,7 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
         house.address, log_of(25_010.0, overlap=True), metadata_to_send(page, "B") | {"name": "overlap on"}
     )
 
-    expect(page.locator(".answer")).to_contain_text("The change is faster", timeout=30_000)
+    expect(page.locator(".answer")).to_contain_text("The change is faster", timeout=90_000)
     assert page.evaluate("window.sameDocument"), "the page followed without a reload"
     expect(page.locator("#result")).to_contain_text("faster")
     expect(page.locator("#result .effect")).to_be_visible()

@@ -22,8 +22,8 @@ def stacks(house: House) -> dict[str, str]:
 
 
 def drawn(page: Page) -> Page:
-    expect(page.locator(":is(#gain-chart, #leader-chart)[hx-trigger]")).to_have_count(0, timeout=15_000)
-    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=15_000)
+    expect(page.locator(":is(#gain-chart, #leader-chart)[hx-trigger]")).to_have_count(0, timeout=90_000)
+    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=90_000)
     return page
 
 

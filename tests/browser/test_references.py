@@ -61,8 +61,8 @@ def own(ids: dict[str, str], open_page: OpenPage) -> str:
 
 
 def drawn(page: Page) -> Page:
-    expect(page.locator("[id^=scaling-chart][hx-trigger]")).to_have_count(0, timeout=15_000)
-    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=15_000)
+    expect(page.locator("[id^=scaling-chart][hx-trigger]")).to_have_count(0, timeout=90_000)
+    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=90_000)
     return page
 
 

@@ -93,7 +93,7 @@ def test_a_failure_leads_to_the_line_that_shows_it(open_page: OpenPage, house: H
         params={"wait": "30"},
         files={"log": ("crash.log", log)},
         data={"meta": "{}"},
-        timeout=60,
+        timeout=300,
     )
     page = open_page(f"/runs/{answer.json()['id']}")
     card = page.locator("#failure-1")

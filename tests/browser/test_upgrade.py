@@ -29,8 +29,8 @@ def moved(house: House) -> None:
 
 
 def drawn(page: Page) -> Page:
-    expect(page.locator("#upgrade-chart[hx-trigger]")).to_have_count(0, timeout=15_000)
-    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=15_000)
+    expect(page.locator("#upgrade-chart[hx-trigger]")).to_have_count(0, timeout=90_000)
+    expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=90_000)
     return page
 
 

@@ -46,7 +46,7 @@ def test_the_run_page_goes_live_from_received_to_ready(open_page: OpenPage, hous
         assert row is not None
         row.lease_until = None
     make_celery(house.settings).send_task(PROCESS_RUN, args=(run,), queue=QUEUE)
-    expect(page.locator(".badge", has_text="ready")).to_be_visible(timeout=30_000)
+    expect(page.locator(".badge", has_text="ready")).to_be_visible(timeout=90_000)
     expect(page.locator("[data-chart][data-ready]")).to_be_visible()
     expect(page.locator("#announce")).to_have_text("The run is ready.")
     assert page.evaluate("window.sameDocument")
@@ -66,7 +66,7 @@ def test_an_error_stands_at_its_field_and_the_file_stays_chosen(open_page: OpenP
     page.get_by_label("GPUs").fill("8")
     page.get_by_role("button", name="Upload").click()
     page.wait_for_url(re.compile(r"/runs/\d+$"))
-    expect(page.locator(".badge", has_text="failed").first).to_be_visible(timeout=30_000)
+    expect(page.locator(".badge", has_text="failed").first).to_be_visible(timeout=90_000)
 
 
 def test_upload_works_without_script(open_page: OpenPage) -> None:

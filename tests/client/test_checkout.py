@@ -13,7 +13,7 @@ def git(folder: Path, *words: str) -> str:
     own = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     done = subprocess.run(
         ["git", "-C", str(folder), *own, *words],
-        check=True, capture_output=True, text=True, timeout=60,
+        check=True, capture_output=True, text=True, timeout=300,
         env={"GIT_COMMITTER_DATE": WHEN, "GIT_AUTHOR_DATE": WHEN, "PATH": "/usr/bin:/bin", "HOME": str(folder)},
     )  # fmt: skip
     return done.stdout.strip()

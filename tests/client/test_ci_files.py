@@ -29,7 +29,7 @@ from tests.training_logs import training_log
 )
 def test_the_file_is_valid(file: Path, options: list[str]) -> None:
     command = [sys.executable, "-m", "check_jsonschema", *options, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -196,7 +196,7 @@ def test_several_runs_of_a_job_are_one_comment_with_a_table(server: Running, tmp
 def test_a_report_before_the_verdict_becomes_the_report_of_the_verdict(server: Running, tmp_path: Path) -> None:
     """And that of another run of the same job, still unread, is another one."""
     job = {"project": f"ci-{uuid.uuid4().hex[:8]}", "job": "nightly/perf", "ci_url": f"https://ci/{uuid.uuid4()}"}
-    with httpx2.Client(base_url=f"{server.address}/api/v1", timeout=60) as service, running_github() as forge:
+    with httpx2.Client(base_url=f"{server.address}/api/v1", timeout=300) as service, running_github() as forge:
         env = github_job(tmp_path, forge.base) | {"GITHUB_TOKEN": APP, "GITHUB_ACTIONS": "true"}
 
         def begun(**stated: str) -> str:

@@ -33,11 +33,11 @@ def following(server: Running, log: Path, project: str, *words: str, **env: str)
 
 def only_run(server: Running, project: str) -> dict[str, object] | None:
     params = {"project": project}
-    items = httpx2.get(f"{server.address}/api/v1/runs", params=params, timeout=60).json()["items"]
+    items = httpx2.get(f"{server.address}/api/v1/runs", params=params, timeout=300).json()["items"]
     assert len(items) <= 1
     if not items:
         return None
-    found: dict[str, object] = httpx2.get(f"{server.address}/api/v1/runs/{items[0]['id']}", timeout=60).json()
+    found: dict[str, object] = httpx2.get(f"{server.address}/api/v1/runs/{items[0]['id']}", timeout=300).json()
     return found
 
 
@@ -56,7 +56,7 @@ def test_it_is_sent_as_it_comes_and_closed_at_its_marker(server: Running, tmp_pa
         assert run is not None
         assert run["receiving"]
         job.write(b"".join(LINES[30:]) + b"training is over\n")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 4
     assert "no baseline" in out
     assert "was there already" not in out
@@ -79,7 +79,7 @@ def test_kill_9_and_a_second_start_are_one_run_and_a_signal_closes_it(server: Ru
     with log.open("ab") as job:
         job.write(b"".join(LINES[40:]))
     second.send_signal(signal.SIGTERM)  # a scheduler's time limit
-    _, told = second.communicate(timeout=60)
+    _, told = second.communicate(timeout=300)
     assert second.returncode == 0, told
     assert "going on at byte" in told
     run = only_run(server, "follow-killed")
@@ -92,7 +92,7 @@ def test_it_ends_with_the_process_that_writes(server: Running, tmp_path: Path) -
     job = subprocess.Popen(["sh", "-c", f"cat > {log}"], stdin=subprocess.PIPE)
     process = following(server, log, "follow-pid", "--until-pid", str(job.pid))
     job.communicate(b"".join(LINES))
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
     assert sent(server, "follow-pid") == len(b"".join(LINES))
 
@@ -105,7 +105,7 @@ def test_a_log_written_anew_is_another_log_of_the_run(server: Running, tmp_path:
     first = log.stat().st_size
     (tmp_path / "next").write_bytes(b"".join(LINES[30:]) + b"the end\n")
     (tmp_path / "next").rename(log)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     run = only_run(server, "follow-anew")
     assert run is not None
     files = {file["name"]: file["size_bytes"] for file in run["files"]}  # type: ignore[attr-defined]

@@ -51,7 +51,7 @@ def tokens(server: Running, folder: Path, *words: str, word: str = WORD, **env: 
 def sessions(server: Running) -> int:
     """How many mara has, besides the one that asks."""
     origin = {"Sec-Fetch-Site": "none"}
-    with httpx2.Client(base_url=server.address, headers=origin, timeout=60) as client:
+    with httpx2.Client(base_url=server.address, headers=origin, timeout=300) as client:
         client.post("/login", data={"name": "mara", "password": WORD})
         items: list[object] = client.get("/api/v1/account/sessions").json()["items"]
         client.post("/logout")
@@ -108,7 +108,7 @@ def test_what_is_wrong_is_told_and_no_secret_printed(guarded: Running, tmp_path:
 
 
 def test_without_log_ins_nobody_is_asked(server: Running, tmp_path: Path) -> None:
-    httpx2.post(f"{server.address}/api/v1/projects", json={"project": "open-tokens"}, timeout=60)
+    httpx2.post(f"{server.address}/api/v1/projects", json={"project": "open-tokens"}, timeout=300)
     words = ("--project", "open-tokens")
     made = threewalls(
         server.address, tmp_path, "token", "create", "--name", "ci", "--expires", "never", "--json", *words
@@ -127,9 +127,10 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
     def held() -> list[tuple[str, int]]:
         headers = {"Authorization": f"Bearer {reader}"}
         params = {"q": "follow-again"}
-        runs = httpx2.get(f"{guarded.address}/api/v1/runs", params=params, headers=headers, timeout=60).json()["items"]
+        runs = httpx2.get(f"{guarded.address}/api/v1/runs", params=params, headers=headers, timeout=300).json()["items"]
         found = [
-            httpx2.get(f"{guarded.address}/api/v1/runs/{run['id']}", headers=headers, timeout=60).json() for run in runs
+            httpx2.get(f"{guarded.address}/api/v1/runs/{run['id']}", headers=headers, timeout=300).json()
+            for run in runs
         ]
         return [(run["reception"], sum(file["size_bytes"] for file in run["files"])) for run in found]
 
@@ -137,14 +138,14 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
     first = following(guarded, log, "moe", *words, THREEWALLS_TOKEN=secret)
     wait_for(lambda: held() == [("receiving", log.stat().st_size)], "what is there")
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
+    first.communicate(timeout=300)
     assert held() == [("complete", log.stat().st_size)]
     with log.open("ab") as job:
         job.write(b"".join(LINES[20:]))
     second = following(guarded, log, "moe", *words, THREEWALLS_TOKEN=secret)
     wait_for(lambda: held() == [("receiving", log.stat().st_size)], "the run to go on")
     second.send_signal(signal.SIGTERM)
-    second.communicate(timeout=60)
+    second.communicate(timeout=300)
     assert second.returncode == 0
     there = [("complete", log.stat().st_size)]
     assert held() == there
@@ -152,7 +153,7 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
     with log.open("ab") as job:
         job.write(b"one more line\n")
     third = following(guarded, log, "moe", *words, THREEWALLS_TOKEN=secret)
-    _, said = third.communicate(timeout=60)
+    _, said = third.communicate(timeout=300)
     assert (third.returncode, held()) == (3, there)
     assert "closed since" in said
     assert "another --key" in said

@@ -162,7 +162,7 @@ def test_the_token_is_not_in_the_spool(tmp_path: Path, monkeypatch: pytest.Monke
     env = {**os.environ, "THREEWALLS_TOKEN": token, "THREEWALLS_URL": "http://127.0.0.1:1"}
     words = [sys.executable, "-m", "app.cli", "upload", str(tmp_path / "train.log"), "--retries", "0", "--json"]
     words += ["--spool", str(tmp_path / "spool")]
-    done = subprocess.run(words, env=env, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(words, env=env, capture_output=True, timeout=300, check=False)
     assert done.returncode == 3
     assert Path(json.loads(done.stdout)["spooled"]).parent == tmp_path / "spool"
     everything = done.stdout + done.stderr

@@ -199,9 +199,9 @@ def test_names_that_are_no_text_and_pipes_are_uploaded(server: Running, tmp_path
         "rank2.log --project client-names --json"
     )
     env = job_environment(server.address, tmp_path, PYTHONPATH=str(Path(__file__).parents[2]))
-    done = subprocess.run(["bash", "-c", line], env=env, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", line], env=env, cwd=tmp_path, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    run = httpx2.get(f"{server.address}/api/v1/runs/{json.loads(done.stdout)['id']}", timeout=60).json()
+    run = httpx2.get(f"{server.address}/api/v1/runs/{json.loads(done.stdout)['id']}", timeout=300).json()
     assert {file["name"]: file["size_bytes"] for file in run["files"]} == {
         "caf?.log": len(text), "train.log": len(text), "rank2.log": len(text),
     }  # fmt: skip
@@ -231,22 +231,22 @@ def test_a_run_for_which_there_is_no_room_does_not_begin(
     small = call(server.address, "upload", log, "--project", "client-full", "--set", "gpu=H100", "--json")
     assert small.code == 0, small.err
     size = Path(log).stat().st_size
-    assert httpx2.put(quota, json={"quota_bytes": size + 100, "author": "mara"}, timeout=60).status_code == 200
+    assert httpx2.put(quota, json={"quota_bytes": size + 100, "author": "mara"}, timeout=300).status_code == 200
     Path(log).write_bytes(training_log(step_time_ms=444))
     done = call(server.address, "upload", log, "--project", "client-full", "--json")
     assert (done.code, waits(tmp_path)) == (3, 1)
     assert "quota" in done.document["error"]
-    assert httpx2.get(runs, timeout=60).json()["total"] == 1
-    assert httpx2.put(quota, json={"quota_bytes": 0, "author": "mara"}, timeout=60).status_code == 200
+    assert httpx2.get(runs, timeout=300).json()["total"] == 1
+    assert httpx2.put(quota, json={"quota_bytes": 0, "author": "mara"}, timeout=300).status_code == 200
     assert call(server.address, "sync").code == 0
-    assert httpx2.get(runs, timeout=60).json()["total"] == 2
+    assert httpx2.get(runs, timeout=300).json()["total"] == 2
 
 
 def test_a_run_that_was_begun_and_never_got_a_byte_is_no_near_miss(server: Running, call: Called, log: str) -> None:
     runs = f"{server.address}/api/v1/runs"
     meta = {"meta": (None, json.dumps({"project": "client-ghost", "gpu": "H100"}))}
-    ghost = httpx2.post(f"{runs}?complete=false", files=meta, timeout=60).json()["id"]
-    wait_for(lambda: httpx2.get(f"{runs}/{ghost}", timeout=60).json()["status"] == "ready", "its reading")
+    ghost = httpx2.post(f"{runs}?complete=false", files=meta, timeout=300).json()["id"]
+    wait_for(lambda: httpx2.get(f"{runs}/{ghost}", timeout=300).json()["status"] == "ready", "its reading")
     done = call(server.address, "upload", log, "--project", "client-ghost", "--wait", "--json")
     assert (done.code, done.document["report"]["verdict"]["nearest_misses"]) == (4, []), done.err
 
@@ -262,7 +262,7 @@ def test_a_cut_file_in_pieces_keeps_its_warning_and_many_files_go(
     done = call(server.address, *words, "--wait")
     again = call(server.address, *words)
     assert (done.document["created"], again.document["created"]) == (True, False), done.err
-    run = httpx2.get(f"{server.address}/api/v1/runs/{done.document['id']}", timeout=60).json()
+    run = httpx2.get(f"{server.address}/api/v1/runs/{done.document['id']}", timeout=300).json()
     assert [file["name"] for file in run["files"]] == ["a.log", "b.log"]
     assert any("a.log is gzip, but ends early" in warning for warning in run["warnings"]), run["warnings"]
 

@@ -62,6 +62,6 @@ def test_it_is_neither_lost_nor_doubled(server: Running, tmp_path: Path) -> None
     done = threewalls(server.address, tmp_path, "sync", "--json", "--spool", kept)
     assert (done.code, [one["created"] for one in done.document["sent"]]) == (0, [False]), done.err
     assert list((tmp_path / "spool").iterdir()) == []
-    items = httpx2.get(f"{server.address}/api/v1/runs", params={"project": project}, timeout=60).json()["items"]
+    items = httpx2.get(f"{server.address}/api/v1/runs", params={"project": project}, timeout=300).json()["items"]
     assert len(items) == 1
     assert threewalls(server.address, tmp_path, *stated).out.endswith("(was there already)\n")

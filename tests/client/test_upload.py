@@ -25,7 +25,7 @@ def upload(server: Running, folder: Path, *words: str, **env: str) -> Done:
 
 def runs_of(server: Running, project: str) -> list[dict[str, object]]:
     found: list[dict[str, object]] = httpx2.get(
-        f"{server.address}/api/v1/runs", params={"project": project}, timeout=60
+        f"{server.address}/api/v1/runs", params={"project": project}, timeout=300
     ).json()["items"]
     return found
 
@@ -42,7 +42,7 @@ def test_a_log_becomes_a_run_and_repeated_it_is_the_same(server: Running, tmp_pa
     words = (write(tmp_path, f"train.log{suffix}", packed), "--project", f"client-one{suffix[1:]}", *CONTRACT)
     first = upload(server, tmp_path, *words, "--wait", "--json", "--name", "nightly 1", "--tag", "a", "--tag", "b")
     assert first.code == first.document["exit_code"] == 4, first.err
-    run = httpx2.get(f"{server.address}/api/v1/runs/{first.document['id']}", timeout=60).json()
+    run = httpx2.get(f"{server.address}/api/v1/runs/{first.document['id']}", timeout=300).json()
     assert (run["name"], run["tags"], run["purpose"]) == ("nightly 1", ["a", "b"], "ci")
     assert run["health"]["iterations"] == 50
     again = upload(server, tmp_path, *words, "--name", "nightly 1", "--tag", "a", "--tag", "b")
@@ -69,7 +69,7 @@ def test_a_long_log_goes_on_where_it_stopped(server: Running, tmp_path: Path, mo
         assert (again.id, again.created, offsets[0], offsets[-1]) == (run.id, False, half, len(text))
         once_more = deliver(service, known)
         assert once_more.id == run.id
-    found = httpx2.get(f"{server.address}/api/v1/runs/{run.id}", timeout=60).json()
+    found = httpx2.get(f"{server.address}/api/v1/runs/{run.id}", timeout=300).json()
     assert found["reception"] == "complete"
     assert {file["name"]: file["size_bytes"] for file in found["files"]}["train.log"] == len(text)
     assert len(runs_of(server, "client-long")) == 1
@@ -81,7 +81,7 @@ def test_long_compressed_logs_are_sent_by_their_text(server: Running, tmp_path: 
     two = write(tmp_path, "rank1.log.zst", zstandard.compress(text[:-100]))
     done = upload(server, tmp_path, one, two, "--project", "client-packed", "--json")
     assert done.code == 0, done.err
-    files = httpx2.get(f"{server.address}/api/v1/runs/{done.document['id']}", timeout=60).json()["files"]
+    files = httpx2.get(f"{server.address}/api/v1/runs/{done.document['id']}", timeout=300).json()["files"]
     assert sorted((file["name"], file["size_bytes"]) for file in files) == [
         ("rank0.log", len(text)), ("rank1.log", len(text) - 100),
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def test_a_job_says_what_it_is_of(server: Running, tmp_path: Path) -> None:
         "CI_COMMIT_TIMESTAMP": "2026-11-20T10:00:00+00:00",
     }  # fmt: skip
     done = upload(server, tmp_path, log, "--project", "client-job", "--json", **gitlab)
-    run = httpx2.get(f"{server.address}/api/v1/runs/{done.document['id']}", timeout=60).json()
+    run = httpx2.get(f"{server.address}/api/v1/runs/{done.document['id']}", timeout=300).json()
     assert (run["name"], run["branch"], run["commit"]) == ("perf #3", "main", "bbbb2222")
     assert run["ordered_at"].startswith("2026-11-20T10:00:00")
     alone = upload(server, tmp_path, log, "--project", "client-job", "--json", "--no-ci", **gitlab)
@@ -153,7 +153,7 @@ def test_runs_and_reports_are_read_back(server: Running, tmp_path: Path) -> None
     assert (text.code, text.out.splitlines()[0][:11]) == (4, "no baseline")
     assert threewalls(server.address, tmp_path, "report", str(run["id"]), "--json").document == run["report"]
     markdown = threewalls(server.address, tmp_path, "report", str(run["id"]), "--markdown").out
-    assert markdown == httpx2.get(f"{run['url'].replace('/runs/', '/api/v1/runs/')}/report.md", timeout=60).text
+    assert markdown == httpx2.get(f"{run['url'].replace('/runs/', '/api/v1/runs/')}/report.md", timeout=300).text
     assert threewalls(server.address, tmp_path, "report", "2000000000").code == 3
 
 

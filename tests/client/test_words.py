@@ -139,7 +139,7 @@ def test_only_a_verdict_of_regression_is_exit_code_1(pipe: str, code: int, tmp_p
     with answering(Answer(200, REPORT)) as house:
         line = f'set -o pipefail; threewalls() {{ {sys.executable} -m app.cli "$@"; }}; {pipe}'
         env = job_environment(house.url, tmp_path)
-        done = subprocess.run(["bash", "-c", line], env=env, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(["bash", "-c", line], env=env, capture_output=True, timeout=300, check=False)
     assert done.returncode == code, done.stderr
     assert b"Traceback" not in done.stderr
 

@@ -85,9 +85,9 @@ def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Pa
         "FORGE": forge.base, "OUTAGE": outage, "BACK": back, "THREEWALLS_SWEEP_SECONDS": "1",
     }  # fmt: skip
     try:
-        subprocess.run(["bash", "-c", back], env=env, check=True, timeout=60)
+        subprocess.run(["bash", "-c", back], env=env, check=True, timeout=300)
         done = subprocess.run(
-            [SCRIPT], env=env, cwd=tmp_path / "home", timeout=150, check=False,
+            [SCRIPT], env=env, cwd=tmp_path / "home", timeout=300, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
@@ -97,7 +97,7 @@ def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Pa
         def runs() -> list[dict[str, object]]:
             params = {"page_size": 100}
             found: list[dict[str, object]] = httpx2.get(
-                f"{address}/api/v1/runs", params=params, headers=headers, timeout=60
+                f"{address}/api/v1/runs", params=params, headers=headers, timeout=300
             ).json()["items"]
             return found
 

@@ -61,7 +61,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
-    subprocess.run([sys.executable, "-m", *wheel_command, "-w", folder, source], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", *wheel_command, "-w", folder, source], check=True, timeout=300)
     target = folder / "site"
     with zipfile.ZipFile(next(folder.glob("threewalls-*.whl"))) as wheel:
         wheel.extractall(target)
@@ -76,7 +76,7 @@ def run(alone: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str
     plain = {"PATH": os.environ["PATH"], "HOME": str(alone.parent)}
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", program, *words],
-        env=plain | env, capture_output=True, text=True, timeout=120, check=False, cwd=alone.parent,
+        env=plain | env, capture_output=True, text=True, timeout=300, check=False, cwd=alone.parent,
     )  # fmt: skip
 
 
@@ -118,9 +118,9 @@ def curl_job(folder: Path, address: str) -> tuple[str, dict[str, str]]:
     script = re.search(r"## Without the client\n.*?```sh\n(.*?)```", text, re.DOTALL)
     assert script is not None
     (folder / "train.log").write_bytes(training_log(step_time_ms=408))
-    subprocess.run(["git", "init", "-q", "-b", "work", folder], check=True, timeout=60)
+    subprocess.run(["git", "init", "-q", "-b", "work", folder], check=True, timeout=300)
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *identity, "commit", "-qm", "x", "--allow-empty"], cwd=folder, check=True, timeout=60)
+    subprocess.run(["git", *identity, "commit", "-qm", "x", "--allow-empty"], cwd=folder, check=True, timeout=300)
     env = {
         "PATH": os.environ["PATH"], "HOME": str(folder), "THREEWALLS_URL": address,
         "THREEWALLS_TOKEN": "tw_none", "THREEWALLS_PROJECT": "client-curl", "JOB_ID": "17",
@@ -130,7 +130,7 @@ def curl_job(folder: Path, address: str) -> tuple[str, dict[str, str]]:
 
 def in_shell(shell: list[str], script: str, env: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*shell, script], env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [*shell, script], env=env, cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -140,13 +140,13 @@ def test_the_documented_curl_line_does_the_same_upload(server: Running, tmp_path
         done = in_shell(shell, script, env, tmp_path)
         assert done.returncode == 4, done.stdout + done.stderr
     # As CI systems check out: a commit and no branch.
-    subprocess.run(["git", "checkout", "-q", "--detach"], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(["git", "checkout", "-q", "--detach"], cwd=tmp_path, check=True, timeout=300)
     done = in_shell(["bash", "-euc"], script, env, tmp_path)
     assert (done.returncode, "BRANCH" in done.stderr) == (3, True), done.stderr
     done = in_shell(["bash", "-euc"], script, env | {"BRANCH": "work"}, tmp_path)
     assert done.returncode == 4, done.stdout + done.stderr
     params = {"project": "client-curl"}
-    (run_made,) = httpx2.get(f"{server.address}/api/v1/runs", params=params, timeout=60).json()["items"]
+    (run_made,) = httpx2.get(f"{server.address}/api/v1/runs", params=params, timeout=300).json()["items"]
     assert (run_made["branch"], run_made["purpose"]) == ("work", "ci")
 
 

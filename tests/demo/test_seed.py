@@ -20,7 +20,7 @@ CAUSES = ("Code", "Upgrade of the container", "permute_fusion")
 
 
 def get(address: str, path: str) -> Any:
-    with urllib.request.urlopen(f"{address}/api/v1/{path}", timeout=30) as answer:
+    with urllib.request.urlopen(f"{address}/api/v1/{path}", timeout=300) as answer:
         return json.load(answer)
 
 

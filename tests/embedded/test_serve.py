@@ -35,13 +35,13 @@ def processes_of_session(leader: int) -> list[int]:
 
 
 def test_it_answers_at_the_address_that_it_prints(server: Running) -> None:
-    with urllib.request.urlopen(f"{server.address}/healthz", timeout=30) as answer:
+    with urllib.request.urlopen(f"{server.address}/healthz", timeout=300) as answer:
         assert answer.status == 200
 
 
 def test_a_second_service_on_one_folder_is_refused_by_name(server: Running) -> None:
     second = start("serve", server.data, "--port", "0")
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=300)
     assert second.returncode == 3
     assert f"process {server.process.pid} at {server.address}" in output
     assert "Traceback" not in output
@@ -70,7 +70,7 @@ def test_an_address_that_others_reach_needs_an_administrator_and_sigterm_stops_i
     assert "root is an administrator now" in made.stdout
     with running("serve", tmp_path / "data", "--host", "0.0.0.0") as house:
         address = house.address.replace("0.0.0.0", "127.0.0.1")
-        assert httpx2.get(f"{address}/api/v1/runs", timeout=30).status_code == 401
+        assert httpx2.get(f"{address}/api/v1/runs", timeout=300).status_code == 401
         worker = worker_of(house)
         assert house.stop(signal.SIGTERM) == 0
         assert processes_of_session(worker) == []
@@ -94,7 +94,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         process = start("serve", tmp_path / "data", "--port", str(port))
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 3
     assert f"Port {port} on 127.0.0.1 is taken" in output
     assert "Traceback" not in output
@@ -103,7 +103,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
 def test_a_setting_that_is_not_valid_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREEWALLS_MAX_UPLOAD_BYTES", "-1")
     process = start("serve", tmp_path / "data")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 2
     assert "max_upload_bytes" in output
     assert "Traceback" not in output

@@ -24,12 +24,12 @@ def send_a_log(house: Running) -> None:
     begin = urllib.request.Request(
         f"{house.address}/api/v1/runs", META.encode(), {"Content-Type": "multipart/form-data; boundary=x"}
     )
-    with urllib.request.urlopen(begin, timeout=30) as answer:
+    with urllib.request.urlopen(begin, timeout=300) as answer:
         run = json.load(answer)["id"]
     more = urllib.request.Request(
         f"{house.address}/api/v1/runs/{run}/logs?complete=true", b"hello\n", {"Content-Type": "text/plain"}
     )
-    with urllib.request.urlopen(more, timeout=30) as answer:
+    with urllib.request.urlopen(more, timeout=300) as answer:
         assert answer.status == 200
 
 

@@ -61,7 +61,7 @@ def test_what_is_no_name_is_refused_without_a_list_too(settings: Settings, host:
 )
 def test_no_line_break_and_no_other_name_becomes_a_header(server: Running, head: bytes) -> None:
     port = int(server.address.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
         connection.sendall(head + b"Connection: close\r\n\r\n")
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     headers = answer.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")

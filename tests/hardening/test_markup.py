@@ -38,7 +38,7 @@ from tests.runs.uploading import LOG, upload
 from tests.training_logs import training_log
 from workers.tasks import process_run
 
-pytestmark = [pytest.mark.xdist_group("hostile"), pytest.mark.timeout(600)]  # one process fills one service
+pytestmark = [pytest.mark.xdist_group("hostile"), pytest.mark.timeout(1_500)]  # one process fills one service
 
 TAGS = f"<img src=x onerror=window.{MARK}=1><svg onload=alert({MARK})>"
 SLUG = f"a\"'>{TAGS}<!--{{{{7*7}}}}"
@@ -211,8 +211,8 @@ def test_nothing_of_it_runs_in_a_browser(hostile: Hostile, chromium: Browser) ->
             page.goto(address)
             if "/login" in page.url and address != "/login":
                 found.append(f"{address}: nobody is logged in")
-            expect(page.locator(".htmx-request")).to_have_count(0, timeout=30_000)
-            expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=30_000)
+            expect(page.locator(".htmx-request")).to_have_count(0, timeout=90_000)
+            expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=90_000)
             tooltips += hovered(page)
             found += [f"{address}: {fault}" for fault in page.evaluate(RUNS)]
         context.close()

@@ -30,7 +30,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def connect(house: Running) -> socket.socket:
     host, port = house.address.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=30)
+    return socket.create_connection((host, int(port)), timeout=300)
 
 
 def rest(connection: socket.socket) -> bytes:

@@ -113,7 +113,7 @@ def test_two_workers_keep_what_a_rebuild_makes(
     scaled = Settings(data_dir=house.data, database_url=postgres_url)
     engine = make_engine(scaled)
     with (
-        httpx2.Client(base_url=house.web.address, headers=house.headers, timeout=60) as client,
+        httpx2.Client(base_url=house.web.address, headers=house.headers, timeout=300) as client,
         ThreadPoolExecutor(4) as pool,
     ):
         runs = dict(zip(NIGHTS, pool.map(lambda job: job.upload(client), NIGHTS), strict=True))

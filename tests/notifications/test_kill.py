@@ -22,11 +22,11 @@ def test_a_message_survives_the_death_of_its_worker(
     with running("serve", tmp_path / "data") as house:
         api = f"{house.address}/api/v1"
         files = {"log": LOG, "meta": (None, '{"project": "moe-lab"}')}
-        assert httpx2.post(f"{api}/runs", files=files, timeout=60).status_code == 202
+        assert httpx2.post(f"{api}/runs", files=files, timeout=300).status_code == 202
         api = f"{api}/projects/moe-lab"
         body = {"name": "ci", "kind": "webhook", "target": receiver.address, "author": "Ada"}
-        number = httpx2.post(f"{api}/receivers", json=body, timeout=60).json()["id"]
-        assert httpx2.post(f"{api}/receivers/{number}/test", json={"author": "Ada"}, timeout=60).status_code == 202
+        number = httpx2.post(f"{api}/receivers", json=body, timeout=300).json()["id"]
+        assert httpx2.post(f"{api}/receivers/{number}/test", json={"author": "Ada"}, timeout=300).status_code == 202
         assert receiver.came.wait(60)
         worker = house.worker_pid()
         assert worker is not None
@@ -35,10 +35,10 @@ def test_a_message_survives_the_death_of_its_worker(
         receiver.released.set()
 
         def one() -> dict[str, object]:
-            found: dict[str, object] = httpx2.get(f"{api}/deliveries", timeout=60).json()["items"][0]
+            found: dict[str, object] = httpx2.get(f"{api}/deliveries", timeout=300).json()["items"][0]
             return found
 
         wait_for(lambda: one()["state"] == "delivered", "the delivery to be written down")
         assert len(set(receiver.ids)) == 1
-        assert httpx2.get(f"{api}/deliveries", timeout=60).json()["total"] == 1
+        assert httpx2.get(f"{api}/deliveries", timeout=300).json()["total"] == 1
         assert house.stop() == 0

@@ -115,7 +115,7 @@ def test_an_upload_that_waits_answers_with_its_verdict(server: Running) -> None:
         httpx2.post(
             f"{server.address}/api/v1/runs?wait=60",
             files={"log": training_log(step_time_ms=300.0 + number), "meta": (None, _json(number))},
-            timeout=90,
+            timeout=300,
         ).json()
         for number in (1, 2)
     ]
@@ -127,18 +127,18 @@ def test_uploads_at_once_end_in_the_same_verdicts_as_one_after_another(server: R
         answer = httpx2.post(
             f"{server.address}/api/v1/runs?wait=60",
             files={"log": training_log(step_time_ms=300.0 + number % 3), "meta": (None, _json(number, "at-once"))},
-            timeout=90,
+            timeout=300,
         )
         return number, answer.json()["id"]
 
     with ThreadPoolExecutor(4) as pool:
         ids = dict(pool.map(send, [7, 3, 1, 8, 2, 6, 5, 4]))
-    last = httpx2.get(f"{server.address}/api/v1/runs/{ids[8]}/verdict", timeout=60).json()
+    last = httpx2.get(f"{server.address}/api/v1/runs/{ids[8]}/verdict", timeout=300).json()
     # Whoever waited got an answer on what was there; in the end all seven stand before it.
     for _ in range(100):
         if len(last["baseline"]["runs"]) == 7:
             break
-        last = httpx2.get(f"{server.address}/api/v1/runs/{ids[8]}/verdict", timeout=60).json()
+        last = httpx2.get(f"{server.address}/api/v1/runs/{ids[8]}/verdict", timeout=300).json()
     assert last["baseline"]["runs"] == [str(ids[number]) for number in range(1, 8)]
 
 

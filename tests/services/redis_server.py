@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import redis
 
-START_SECONDS = 90
+START_SECONDS = 200
 
 
 def free_port() -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tests.services.redis_server import free_port
 
 ACCESS_KEY, SECRET_KEY = "test", "test"
-START_SECONDS = 90
+START_SECONDS = 200
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class S3Server:
     def new_bucket(self) -> str:
         name = f"bucket-{uuid.uuid4().hex[:12]}"
         put = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
-        with urllib.request.urlopen(put, timeout=30) as answer:
+        with urllib.request.urlopen(put, timeout=300) as answer:
             assert answer.status == 200
         return name
 
@@ -46,7 +46,7 @@ def _wait_until_it_answers(endpoint: str) -> None:
     end = time.monotonic() + START_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(endpoint, timeout=30):
+            with urllib.request.urlopen(endpoint, timeout=300):
                 return
         except (urllib.error.URLError, ConnectionError):
             assert time.monotonic() < end, "the S3 server did not start"

@@ -47,13 +47,13 @@ class House:
     def upload(self, log: bytes, **headers: str) -> int:
         """The run's id, once it is acknowledged."""
         answer = httpx2.post(
-            f"{self.web.address}/api/v1/runs", files={"log": log}, headers=headers | self.headers, timeout=60
+            f"{self.web.address}/api/v1/runs", files={"log": log}, headers=headers | self.headers, timeout=300
         )
         assert answer.status_code in (200, 202), answer.text
         return int(answer.json()["id"])
 
     def run(self, run_id: int) -> dict[str, object]:
-        answer = httpx2.get(f"{self.web.address}/api/v1/runs/{run_id}", headers=self.headers, timeout=60)
+        answer = httpx2.get(f"{self.web.address}/api/v1/runs/{run_id}", headers=self.headers, timeout=300)
         run: dict[str, object] = answer.json()
         return run
 

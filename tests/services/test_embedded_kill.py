@@ -18,7 +18,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def runs(house: Running) -> list[dict[str, object]]:
-    items: list[dict[str, object]] = httpx2.get(f"{house.address}/api/v1/runs", timeout=60).json()["items"]
+    items: list[dict[str, object]] = httpx2.get(f"{house.address}/api/v1/runs", timeout=300).json()["items"]
     return items
 
 
@@ -29,7 +29,7 @@ def test_everything_acknowledged_is_there_and_processed_after_a_kill(data: Path)
         with running("serve", data) as house:
             for number in range(2):
                 log = training_log(step_time_ms=100.0 * killed + 10 * number + 50)
-                answer = httpx2.post(f"{house.address}/api/v1/runs", files={"log": log}, timeout=60)
+                answer = httpx2.post(f"{house.address}/api/v1/runs", files={"log": log}, timeout=300)
                 assert answer.status_code == 202
                 acknowledged.add(answer.json()["id"])
             grows = grows or _opened(house)
@@ -41,7 +41,7 @@ def test_everything_acknowledged_is_there_and_processed_after_a_kill(data: Path)
             house.process.kill()
             house.process.wait()
     with running("serve", data) as house:
-        assert httpx2.get(f"{house.address}{grows}/files/0", timeout=60).content == growing[:sent]
+        assert httpx2.get(f"{house.address}{grows}/files/0", timeout=300).content == growing[:sent]
         assert _append(house, grows, growing[sent:], sent, "&complete=true")["offset"] == len(growing)
         wait_for(lambda: _iterations(house, grows) == 60, "the whole log to be read")
         wait_for(lambda: {run["status"] for run in runs(house)} <= {"ready", "failed"}, "all runs to be processed")
@@ -52,18 +52,18 @@ def test_everything_acknowledged_is_there_and_processed_after_a_kill(data: Path)
 
 def _opened(house: Running) -> str:
     answer = httpx2.post(
-        f"{house.address}/api/v1/runs?complete=false", files={"meta": (None, '{"name": "grows"}')}, timeout=60
+        f"{house.address}/api/v1/runs?complete=false", files={"meta": (None, '{"name": "grows"}')}, timeout=300
     )
     assert answer.status_code == 202, answer.text
     return f"/api/v1/runs/{answer.json()['id']}"
 
 
 def _append(house: Running, address: str, piece: bytes, offset: int, more: str = "") -> dict[str, object]:
-    answer = httpx2.post(f"{house.address}{address}/logs?offset={offset}{more}", content=piece, timeout=60)
+    answer = httpx2.post(f"{house.address}{address}/logs?offset={offset}{more}", content=piece, timeout=300)
     assert answer.status_code == 200, answer.text
     body: dict[str, object] = answer.json()
     return body
 
 
 def _iterations(house: Running, address: str) -> object:
-    return httpx2.get(f"{house.address}{address}", timeout=60).json()["health"].get("iterations")
+    return httpx2.get(f"{house.address}{address}", timeout=300).json()["health"].get("iterations")

@@ -42,14 +42,14 @@ def upload(house: House, number: int) -> int:
         ("log", ("train.log", training_log(step_time_ms=400.0 + number % 7))),
         ("meta", (None, json.dumps(meta))),
     ]
-    answer = httpx2.post(f"{house.web.address}/api/v1/runs", files=parts, headers=house.headers, timeout=60)
+    answer = httpx2.post(f"{house.web.address}/api/v1/runs", files=parts, headers=house.headers, timeout=300)
     assert answer.status_code == 202, answer.text
     return int(answer.json()["id"])
 
 
 def definitions(house: House) -> dict[str, Any]:
     found: dict[str, Any] = httpx2.get(
-        f"{house.web.address}/api/v1/definitions", headers=house.headers, timeout=60
+        f"{house.web.address}/api/v1/definitions", headers=house.headers, timeout=300
     ).json()
     return found
 

@@ -47,7 +47,7 @@ def test_a_log_that_grows_under_two_workers_is_whole_at_its_end(house: House, po
     house.start(BEAT)
     log, step = training_log(iterations=200), 4000
     opened = httpx2.post(
-        f"{house.web.address}/api/v1/runs?complete=false", files={"log": log[:step]}, headers=house.headers, timeout=60
+        f"{house.web.address}/api/v1/runs?complete=false", files={"log": log[:step]}, headers=house.headers, timeout=300
     )
     run_id = int(opened.json()["id"])
     logs = f"{house.web.address}/api/v1/runs/{run_id}/logs"
@@ -56,12 +56,12 @@ def test_a_log_that_grows_under_two_workers_is_whole_at_its_end(house: House, po
         with ThreadPoolExecutor(2) as pool:
             sent = pool.map(
                 lambda _, at=start: httpx2.post(
-                    f"{logs}?offset={at}", content=log[at : at + step], headers=house.headers, timeout=60
+                    f"{logs}?offset={at}", content=log[at : at + step], headers=house.headers, timeout=300
                 ),
                 "ab",
             )
         assert {answer.json()["offset"] for answer in sent} == {min(start + step, len(log))}
-    assert httpx2.post(f"{logs}?complete=true", headers=house.headers, timeout=60).json()["receiving"] is False
+    assert httpx2.post(f"{logs}?complete=true", headers=house.headers, timeout=300).json()["receiving"] is False
     house.wait_until(run_id, "ready")
     wait_for(lambda: not house.run(run_id)["updating"], "the last reading")
     run = house.run(run_id)
@@ -92,7 +92,7 @@ def test_a_wait_answers_when_the_run_is_processed(house: House) -> None:
         f"{house.web.address}/api/v1/runs?wait=60",
         files={"log": training_log(step_time_ms=77.0)},
         headers=house.headers,
-        timeout=90,
+        timeout=300,
     )
     assert (answer.status_code, answer.json()["status"]) == (202, "ready")
 
@@ -108,7 +108,7 @@ def test_redis_down_at_upload_loses_nothing(tmp_path: Path, monkeypatch: pytest.
             house.wait_until(first, "ready")
         second = house.upload(training_log(step_time_ms=200.0))
         assert house.run(second)["status"] == "received"
-        ready = httpx2.get(f"{house.web.address}/readyz", timeout=60)
+        ready = httpx2.get(f"{house.web.address}/readyz", timeout=300)
         assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
         with running_redis(port):
             assert house.wait_until(second, "ready", "failed")["status"] == "ready"

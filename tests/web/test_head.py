@@ -17,7 +17,7 @@ OF_THIS_ANSWER = ("x-request-id", "date")
 
 
 def test_a_real_server_answers_it_and_goes_on_with_the_connection(server: Running) -> None:
-    connection = HTTPConnection(urlsplit(server.address).netloc, timeout=30)
+    connection = HTTPConnection(urlsplit(server.address).netloc, timeout=300)
     addresses = (
         "/",
         "/healthz",
