@@ -48,6 +48,10 @@ ADDRESSES = (
 )
 
 
+COLOURS = {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]}
+"""What a theme may break: names, roles and order are the same in the other one."""
+
+
 @pytest.fixture(scope="module")
 def ids(house: House) -> dict[str, int]:
     long = "a-name-that-is-much-longer-than-any-screen-of-a-phone-could-ever-show-in-one-line-without-help" * 2
@@ -86,11 +90,13 @@ def settled(page: Page) -> Page:
     return page
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_axe_finds_nothing(open_page: OpenPage, ids: dict[str, int], address: str, dark: bool) -> None:
-    page = settled(open_page(address.format(**ids), dark=dark))
+def test_axe_finds_nothing_in_either_theme(open_page: OpenPage, ids: dict[str, int], address: str) -> None:
+    page = settled(open_page(address.format(**ids)))
     results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+    page.emulate_media(color_scheme="dark")
+    results = Axe().run(page, options=COLOURS)
     assert results.violations_count == 0, results.generate_report()
 
 
