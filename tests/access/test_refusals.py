@@ -19,7 +19,7 @@ def words(text: str) -> str:
 def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         run, shown = make_run(session, project=OURS), make_run(session, project=PUBLIC)
-        second = users.create_user(session, "ada <i>", by="test").id
+        second = users.create_user(session, "ada o'neil", by="test").id
         gone = users.create_user(session, "gone", by="test")
         for user in (second, gone.id):
             users.set_role(session, project_id=teams.ours, user_id=user, role=Role.MAINTAINER, by="test")
@@ -29,7 +29,7 @@ def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> N
     assert page.status_code == 403
     assert (
         "You may not work in alpha. This needs the role contributor, and you are viewer there. "
-        "Its maintainers give it: ask ada <i> or maintainer. Nothing was kept." in words(page.text)
+        "Its maintainers give it: ask ada o'neil or maintainer. Nothing was kept." in words(page.text)
     )
     assert f'<a class="button" href="/runs/{run}">Back to the run</a>' in page.text
     assert ('href="/runs?project=alpha"' in page.text, 'href="/upload"' in page.text) == (True, False)
