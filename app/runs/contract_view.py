@@ -67,7 +67,7 @@ def amend_command(base_url: str, run_id: int, blocking: Sequence[str]) -> str:
     """
     body = json.dumps({"fields": dict.fromkeys(blocking), "author": ""})
     address = f"{base_url}/api/v1/runs/{run_id}/contract"
-    return f"curl -X PATCH -H 'Content-Type: application/json' -d {shlex.quote(body)} {address}"
+    return f"curl --fail-with-body -X PATCH -H 'Content-Type: application/json' -d {shlex.quote(body)} {address}"
 
 
 def _row(name: str, stated: Stated | None) -> ContractRow:

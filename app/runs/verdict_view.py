@@ -197,7 +197,7 @@ def rerun_command(base_url: str, run: RunDetail) -> str:
     """The upload of one more run of this commit, with the metadata of this one: pooled with it by commit and config."""
     meta = json.dumps({**run.metadata_stated, "project": run.project, "purpose": run.purpose, "commit": run.commit})
     part = f"meta={meta}" if len(meta) <= _LONGEST_META else "meta=@meta.json"
-    return f"curl -F log=@train.log -F {shlex.quote(part)} {base_url}/api/v1/runs"
+    return f"curl --fail-with-body -F log=@train.log -F {shlex.quote(part)} {base_url}/api/v1/runs"
 
 
 def _left_out(document: VerdictDocument) -> tuple[LeftOut, ...]:

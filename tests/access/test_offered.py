@@ -1,4 +1,5 @@
-"""Pages offer only what one may do: every form, call and link of every page, held against the check itself.
+"""Pages offer only what one may do: every form, call and link of every page, held against the check itself. And the
+lines to copy say by which token.
 
 The pages are those of the application's own table, read as a browser reads them; the check is the real one, in front of
 a stub. And the reverse, so that a page that hides everything does not pass: whoever may is offered every form.
@@ -53,13 +54,14 @@ class Offer(NamedTuple):
 
 
 class Reader(HTMLParser):
-    """What a page offers to do, and the regressions that it offers to select."""
+    """What a page offers to do, which regressions one can select, which lines to copy would be refused."""
 
     def __init__(self, address: str) -> None:
         super().__init__()
         self._address = address
         self.offers: set[Offer] = set()
         self.selectable: set[int] = set()
+        self.refused: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         has = {name: value or "" for name, value in attrs}
@@ -72,6 +74,10 @@ class Reader(HTMLParser):
         for name, method in _CALLS.items():
             if name in has:
                 self._add(method, has[name])
+
+    def handle_data(self, data: str) -> None:
+        if data.lstrip().startswith("curl ") and "Authorization: Bearer $THREEWALLS_TOKEN" not in data:
+            self.refused.append(data)
 
     def _add(self, method: str, address: str) -> None:
         there = urlsplit(urljoin(f"http://here{self._address}", address))
@@ -173,6 +179,7 @@ def test_what_a_page_offers_is_allowed_and_whoever_may_is_offered_it(town: Town)
         answers: dict[Offer, int] = {}
         offered: set[str] = set()
         for address, page in pages.items():
+            wrong += [f"{address} has {who} copy a line without a token: {line}" for line in page.refused]
             for offer in page.offers:
                 found = town.table.find(*offer)
                 if found is None or found.route.rule.needs in (Open.ALWAYS, Open.ANYONE):

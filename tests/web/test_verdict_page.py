@@ -97,7 +97,9 @@ def test_an_inconclusive_run_says_how_to_run_it_again(client: TestClient, make: 
     assert re.search(r"2 more runs of this commit would decide", text)
     with read_session(engine) as session:
         commit = session.get_one(RunRow, run).commit
-    command = re.search(r"curl -F log=@train.log -F 'meta=(\{.*?\})' http://testserver/api/v1/runs", text)
+    command = re.search(
+        r"curl --fail-with-body -F log=@train.log -F 'meta=(\{.*?\})' http://testserver/api/v1/runs", text
+    )
     assert command is not None
     assert f'"commit": "{commit}"' in command[1]
     assert '"purpose": "ci"' in command[1]
