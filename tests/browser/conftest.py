@@ -65,10 +65,27 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
+def one_context(chromium: Browser, house: House, *, script: bool) -> Iterator[BrowserContext]:
+    context = chromium.new_context(base_url=house.address, reduced_motion="reduce", java_script_enabled=script)
+    context.set_default_timeout(PATIENCE_MS)
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="session")
+def with_script(chromium: Browser, house: House) -> Iterator[BrowserContext]:
+    """One person's browser for the pages of all tests: what it has loaded once (Vega is 0.9 MB) it keeps."""
+    yield from one_context(chromium, house, script=True)
+
+
+@pytest.fixture(scope="session")
+def without_script(chromium: Browser, house: House) -> Iterator[BrowserContext]:
+    yield from one_context(chromium, house, script=False)
+
+
 @pytest.fixture
-def open_page(chromium: Browser, house: House) -> Iterator[OpenPage]:
-    """Opens an address of the house in a browser of its own; at the end its console must be silent."""
-    contexts: list[BrowserContext] = []
+def open_page(with_script: BrowserContext, without_script: BrowserContext, house: House) -> Iterator[OpenPage]:
+    """Opens an address of the house in a page that knows nothing of the tests before; its console must stay silent."""
     complaints: list[str] = []
 
     def note(message: ConsoleMessage) -> None:
@@ -77,22 +94,26 @@ def open_page(chromium: Browser, house: House) -> Iterator[OpenPage]:
             complaints.append(f"{message.type}: {message.text}")
 
     def open_page(path: str, *, width: int = 1440, dark: bool = False, script: bool = True) -> Page:
-        context = chromium.new_context(
-            viewport={"width": width, "height": 900 if width > 600 else 844},
-            color_scheme="dark" if dark else "light",
-            reduced_motion="reduce",
-            java_script_enabled=script,
-            base_url=house.address,
-        )
-        context.set_default_timeout(PATIENCE_MS)
-        contexts.append(context)
-        page = context.new_page()
+        page = (with_script if script else without_script).new_page()
+        page.set_viewport_size({"width": width, "height": 900 if width > 600 else 844})
+        page.emulate_media(color_scheme="dark" if dark else "light")
         page.on("console", note)
         page.on("pageerror", lambda error: complaints.append(f"exception: {error}"))
         page.goto(path)
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for context in (with_script, without_script):
+        forget(context, house.address)
     assert not complaints, "\n".join(complaints)
+
+
+def forget(context: BrowserContext, address: str) -> None:
+    """What a test left behind: its pages, cookies, permissions, and what pages remember (the theme, a name)."""
+    if not context.pages:
+        return
+    kept = {"origin": address, "storageTypes": "cookies,local_storage,indexeddb"}
+    context.new_cdp_session(context.pages[0]).send("Storage.clearDataForOrigin", kept)
+    context.clear_permissions()
+    for page in context.pages:
+        page.close()

@@ -4,11 +4,11 @@ import re
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.compare.runs import make_compared, timers
 
 PROJECT = "side-by-side"
@@ -115,18 +115,9 @@ def address(request: pytest.FixtureRequest, runs: dict[str, int]) -> str:
     return str(request.param).format(**runs)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing(open_page: OpenPage, address: str, dark: bool) -> None:
-    page = settled(open_page(address, dark=dark))
-    for fold in page.locator("main details").all():
-        fold.evaluate("node => { node.open = true }")
-    results = Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
-
-
-def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, address: str) -> None:
-    page = settled(open_page(address, width=390))
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(open_page: OpenPage, address: str) -> None:
+    page = settled(open_page(address, width=PHONE))
+    assert_looks_well(page, unfold=True)
 
 
 def test_errors_are_said_on_the_page(open_page: OpenPage, runs: dict[str, int], house: House) -> None:

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from app.domain.detection import Prior
@@ -11,6 +10,7 @@ from app.domain.notices.events import EVENTS
 from app.storage.database import transaction
 from app.storage.notice_tables import DeliveryRow, ReceiverRow
 from tests.browser.conftest import House, OpenPage
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_project
 from tests.explained import explained
 from tests.judged import judge, make_baseline, make_stack_run
@@ -46,10 +46,6 @@ ADDRESSES = (
     "/nowhere",
     "/runs?status=no",
 )
-
-
-COLOURS = {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]}
-"""What a theme may break: names, roles and order are the same in the other one."""
 
 
 @pytest.fixture(scope="module")
@@ -91,20 +87,12 @@ def settled(page: Page) -> Page:
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_axe_finds_nothing_in_either_theme(open_page: OpenPage, ids: dict[str, int], address: str) -> None:
-    page = settled(open_page(address.format(**ids)))
-    results = Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
-    page.emulate_media(color_scheme="dark")
-    results = Axe().run(page, options=COLOURS)
-    assert results.violations_count == 0, results.generate_report()
-
-
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, ids: dict[str, int], address: str) -> None:
-    page = settled(open_page(address.format(**ids), width=390))
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(
+    open_page: OpenPage, ids: dict[str, int], address: str
+) -> None:
+    page = settled(open_page(address.format(**ids), width=PHONE))
     expect(page.get_by_text("Menu", exact=True)).to_be_visible()
+    assert_looks_well(page)
 
 
 def test_the_theme_follows_the_system_until_it_is_chosen(open_page: OpenPage) -> None:

@@ -8,7 +8,6 @@ import urllib.request
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from app.experiments.decide import accept
@@ -17,6 +16,7 @@ from app.experiments.proposal import Wish
 from app.storage.database import read_session, transaction
 from app.storage.experiments import get_experiment
 from tests.browser.conftest import House, OpenPage
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_stack, megatron_log, step_times
 from tests.recommendations.advised import FIELDS, LAUNCH, PROFILED
 
@@ -149,19 +149,12 @@ ADDRESSES = (
 )
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_axe_finds_nothing(open_page: OpenPage, ids: dict[str, int], address: str, dark: bool) -> None:
-    page = open_page(address.format(**ids), dark=dark)
-    page.evaluate("for (const folded of document.querySelectorAll('main details')) folded.open = true")
-    results = Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
-
-
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, ids: dict[str, int], address: str) -> None:
-    page = open_page(address.format(**ids), width=390)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(
+    open_page: OpenPage, ids: dict[str, int], address: str
+) -> None:
+    page = open_page(address.format(**ids), width=PHONE)
+    assert_looks_well(page, unfold=True)
 
 
 def test_a_journey_is_a_list_on_a_phone(open_page: OpenPage, ids: dict[str, int]) -> None:

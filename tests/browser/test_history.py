@@ -4,12 +4,12 @@ import re
 from datetime import timedelta
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from app.storage.database import transaction
 from app.storage.tables import RunRow
 from tests.browser.conftest import House, OpenPage
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import FIRST_PLACE, make_stack
 from tests.history.test_history import series
 
@@ -145,17 +145,8 @@ def test_the_list_leads_to_the_history(open_page: OpenPage, runs: list[int], add
     drawn(page)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("path", ["/history", "/history?q=nothing", "{address}", "/history/abcdef0123"])
-def test_axe_finds_nothing(open_page: OpenPage, address: str, path: str, dark: bool) -> None:
-    page = open_page(path.format(address=address), dark=dark)
+def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(open_page: OpenPage, address: str, path: str) -> None:
+    page = open_page(path.format(address=address), width=PHONE)
     expect(page.locator("#history-chart[hx-trigger], [data-chart]:not([data-ready])")).to_have_count(0)
-    results = Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
-
-
-@pytest.mark.parametrize("path", ["/history", "{address}", "/history/abcdef0123"])
-def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, address: str, path: str) -> None:
-    page = open_page(path.format(address=address), width=390)
-    expect(page.locator("#history-chart[hx-trigger], [data-chart]:not([data-ready])")).to_have_count(0)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert_looks_well(page)

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_leaderboard
 
 PROJECT = "boards"
@@ -138,17 +138,7 @@ PAGES = (
 )
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("address", PAGES)
-def test_axe_finds_nothing(open_page: OpenPage, address: str, dark: bool) -> None:
-    page = drawn(open_page(address, dark=dark))
-    page.evaluate("document.querySelectorAll('main details').forEach((one) => { one.open = true; })")
-    results = Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
-
-
-@pytest.mark.parametrize("address", PAGES)
-@pytest.mark.parametrize("width", [390, 1024])
-def test_a_page_scrolls_in_one_direction_only(open_page: OpenPage, address: str, width: int) -> None:
-    page = drawn(open_page(address, width=width))
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(open_page: OpenPage, address: str) -> None:
+    page = drawn(open_page(address, width=PHONE))
+    assert_looks_well(page, unfold=True)

@@ -1,11 +1,11 @@
 """Next steps of a run in a browser: from the list to a step, its flags, phone, no script."""
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.recommendations.advised import PROFILED, make_advised
 
 ADDRESSES = (
@@ -62,19 +62,12 @@ def test_a_fact_is_stated_where_it_is_missing_and_stands_with_who_said_it(
     expect(page.locator("#wall")).to_contain_text("stated by Ada on")
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_axe_finds_nothing(open_page: OpenPage, ids: dict[str, int], address: str, dark: bool) -> None:
-    page = open_page(address.format(**ids), dark=dark)
-    page.evaluate("for (const folded of document.querySelectorAll('main details')) folded.open = true")
-    results = Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
-
-
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, ids: dict[str, int], address: str) -> None:
-    page = open_page(address.format(**ids), width=390)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(
+    open_page: OpenPage, ids: dict[str, int], address: str
+) -> None:
+    page = open_page(address.format(**ids), width=PHONE)
+    assert_looks_well(page, unfold=True)
 
 
 UNSOURCED = """() => {

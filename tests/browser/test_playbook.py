@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from app.playbook.firings import ask_next_runs
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.recommendations.advised import PROFILED, make_advised
 
 ADDRESSES = (
@@ -58,14 +58,7 @@ def test_the_list_pages_and_filters_without_script(open_page: OpenPage, run: int
     expect(page.get_by_role("link", name="Remove the filter phase: validate")).to_be_visible()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_axe_finds_nothing(open_page: OpenPage, run: int, address: str, dark: bool) -> None:
-    results = Axe().run(open_page(address, dark=dark))
-    assert results.violations_count == 0, results.generate_report()
-
-
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, run: int, address: str) -> None:
-    page = open_page(address, width=390)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(open_page: OpenPage, run: int, address: str) -> None:
+    page = open_page(address, width=PHONE)
+    assert_looks_well(page)

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_stack
 from tests.scaling.test_scaling import KNOWN, NOISE
 
@@ -146,18 +146,9 @@ def test_scaling_draws_each_kind_and_names_its_series(open_page: OpenPage, ids: 
     expect(page.get_by_role("heading", name="No series")).to_be_visible()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_axe_finds_nothing(open_page: OpenPage, ids: dict[str, str], own: str, address: str, dark: bool) -> None:
-    page = drawn(open_page(address.format(**ids), dark=dark))
-    page.evaluate("for (const folded of document.querySelectorAll('main details')) folded.open = true")
-    results = Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
-
-
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_a_phone_scrolls_in_one_direction_only(
+def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(
     open_page: OpenPage, ids: dict[str, str], own: str, address: str
 ) -> None:
-    page = drawn(open_page(address.format(**ids), width=390))
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page = drawn(open_page(address.format(**ids), width=PHONE))
+    assert_looks_well(page, unfold=True)

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from sqlalchemy import select
 from sqlmodel import col
@@ -11,6 +10,7 @@ from sqlmodel import col
 from app.storage.database import read_session, transaction
 from app.storage.judging_tables import AuditEventRow, RegressionRow
 from tests.browser.conftest import House, OpenPage
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
 
 
@@ -203,19 +203,13 @@ def addresses(house: House) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", ["list", "none", "one", "other"])
-def test_axe_finds_nothing(open_page: OpenPage, addresses: dict[str, str], name: str, dark: bool) -> None:
-    page = settled(open_page(addresses[name], dark=dark))
-    results = Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
-
-
-@pytest.mark.parametrize("name", ["list", "none", "one", "other"])
-def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, addresses: dict[str, str], name: str) -> None:
-    page = settled(open_page(addresses[name], width=390))
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(
+    open_page: OpenPage, addresses: dict[str, str], name: str
+) -> None:
+    page = settled(open_page(addresses[name], width=PHONE))
     if name == "list":
         first = page.locator("#regression-table tbody tr").first
         expect(first.get_by_role("checkbox")).to_be_visible()
         expect(first.locator("td.big")).to_be_visible()
+    assert_looks_well(page)

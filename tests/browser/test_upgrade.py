@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_stack
 from tests.upgrade.test_upgrade import KNOWN, LATER, NEW, NOISE, OLD
 
@@ -53,14 +53,7 @@ def test_the_choice_works_without_script(open_page: OpenPage) -> None:
     expect(page.locator(".upgrade-table tbody tr")).to_have_count(2)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("address", [ADDRESS, f"/upgrade?project={PROJECT}", "/upgrade?project=upgrading&field=driver"])
-def test_axe_finds_nothing(open_page: OpenPage, address: str, dark: bool) -> None:
-    results = Axe().run(drawn(open_page(address, dark=dark)))
-    assert results.violations_count == 0, results.generate_report()
-
-
-@pytest.mark.parametrize("address", [ADDRESS, "/upgrade?project=upgrading&field=driver"])
-def test_a_phone_scrolls_in_one_direction_only(open_page: OpenPage, address: str) -> None:
-    page = drawn(open_page(address, width=390))
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(open_page: OpenPage, address: str) -> None:
+    page = drawn(open_page(address, width=PHONE))
+    assert_looks_well(page)
