@@ -25,7 +25,7 @@ demo: $(VENV)/.runtime  ## Start on http://127.0.0.1:8000 with the demo project 
 .PHONY: test
 test: $(VENV)/.dev  ## Run every test against real Redis, PostgreSQL and Chromium (WORKERS= processes, ARGS= for pytest)
 	@.ci/test-services
-	@exec $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@exec $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 ##@ Every day
 .PHONY: serve

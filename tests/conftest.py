@@ -23,15 +23,6 @@ pytest_plugins = ["tests.services.fixtures"]
 OPEN_TO = ("testserver",)
 """Tests that are about something else need no log-ins; those of `tests/access` make their own application."""
 
-NEEDS_SERVICES = {"postgres_server", "redis_server"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need real servers share one xdist process, and with it the servers."""
-    for item in items:
-        if NEEDS_SERVICES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group("services"))
-
 
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -64,7 +64,10 @@ def newest_of_each(
             col(RunRow.project_id) == project_id,
             col(RunRow.status) == "ready",
             # One that was begun, and of which never a byte came, is nothing to come near to.
-            select(RunFileRow.id).where(col(RunFileRow.run_id) == RunRow.id).exists(),  # type: ignore[call-overload]
+            or_(
+                col(RunRow.step_time_ms).is_not(None),
+                select(RunFileRow.id).where(col(RunFileRow.run_id) == RunRow.id).exists(),  # type: ignore[call-overload]
+            ),
             col(RunRow.id).not_in(candidate.ids),
             or_(col(RunRow.ordered_at) < at, and_(col(RunRow.ordered_at) == at, col(RunRow.id) < first)),
         )

@@ -26,8 +26,6 @@ from schemathesis.specs.openapi.checks import (
 from tests.access.people import OURS, THEIRS, Teams
 from tests.contract.conftest import Held
 
-pytestmark = pytest.mark.xdist_group("contract")
-
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

@@ -6,7 +6,6 @@ Schemathesis infers such links too, but draws its next call from what the servic
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 import schemathesis
 from schemathesis.core.transport import Response
 
@@ -19,8 +18,6 @@ from tests.access.people import OURS, PUBLIC, Teams
 from tests.contract.conftest import Held
 from tests.contract.test_api import CHECKS, as_headers
 from tests.training_logs import training_log
-
-pytestmark = pytest.mark.xdist_group("contract")
 
 LOG = training_log()
 META = f'{{"project": "{OURS}", "gpu": "H100", "purpose": "ci", "branch": "main"}}'

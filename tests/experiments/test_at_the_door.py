@@ -75,7 +75,6 @@ def either(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engin
     engine.dispose()
 
 
-@pytest.mark.xdist_group("services")
 def test_both_databases_plan_join_and_measure(either: Engine) -> None:
     make_history(either)
     experiment = plan(either, make_baseline(either), runs_each=2)

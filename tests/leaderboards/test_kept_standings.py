@@ -17,7 +17,6 @@ from app.storage.standings import (
 )
 from tests.builders import make_leaderboard
 
-pytestmark = pytest.mark.xdist_group("services")
 HERE = ("h100", "qwen3-30b-a3b")
 
 

@@ -31,9 +31,6 @@ def engine(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engin
     engine.dispose()
 
 
-pytestmark = pytest.mark.xdist_group("services")
-
-
 def verdict_rows(engine: Engine) -> int:
     with read_session(engine) as session:
         return len(session.exec(select(VerdictRow.id)).all())

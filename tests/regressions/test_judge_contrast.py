@@ -47,6 +47,15 @@ def test_runs_from_before_the_upgrade_that_come_late_open_its_regression(engine:
         assert verdicts_of(session, upgraded[0])[0].because == ELSEWHERE
 
 
+def test_a_run_of_which_never_a_byte_came_is_near_to_nothing(engine: Engine, settings: Settings) -> None:
+    before = bring(engine, settings, [1000.0, 1001.0])
+    empty = arrive(engine, 1000, 2, fields={"container": "nvcr.io/nvidia/nemo:26.07"})
+    with transaction(engine) as session:
+        session.get_one(RunRow, empty).step_time_ms = None
+    upgraded = bring(engine, settings, [1100.0], 14, fields=NEW)
+    assert [miss.run for miss in document_of(engine, upgraded[0]).misses] == [str(before[1])]
+
+
 def test_a_run_from_before_the_upgrade_that_is_quarantined_counts_no_more(engine: Engine, settings: Settings) -> None:
     before = bring(engine, settings, steady(1000, 10))
     upgraded = bring(engine, settings, [1100.0], 14, fields=NEW)

@@ -21,8 +21,6 @@ from app.storage.standings_tables import StandingRow
 from app.storage.tables import utc_now
 from tests.regressions.judging import arrive, decisions, judge_all
 
-pytestmark = pytest.mark.xdist_group("services")
-
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def engine(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engine]:

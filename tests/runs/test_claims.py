@@ -23,9 +23,6 @@ def engine(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engin
     engine.dispose()
 
 
-pytestmark = pytest.mark.xdist_group("services")
-
-
 def add_run(engine: Engine, key: str = "k") -> int:
     with transaction(engine) as session:
         project = session.exec(select(ProjectRow)).one_or_none() or ProjectRow(slug="p")

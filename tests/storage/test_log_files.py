@@ -15,8 +15,6 @@ from app.storage.frames import FRAME_BYTES
 from app.storage.log_files import MAX_LINE_BYTES, LogFiles
 from tests.services.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
-pytestmark = pytest.mark.xdist_group("s3")
-
 TEXT = b"".join(b"%07d %s\n" % (number, b"x" * 90) for number in range(1, 40_001))
 
 

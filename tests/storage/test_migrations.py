@@ -14,8 +14,6 @@ from app.storage.database import alembic_config, make_engine, migrate, read_sess
 from app.storage.tables import StoredObjectRow
 from tests.services.postgres_server import Postgres
 
-pytestmark = pytest.mark.xdist_group("services")
-
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:

@@ -18,7 +18,6 @@ from app.storage.tables import RunRow, StoredObjectRow, utc_now
 from app.storage.visible import seeing
 from tests.runs.uploading import LOG, traces, upload
 
-pytestmark = pytest.mark.xdist_group("services")
 NOW = timedelta(0)
 
 
