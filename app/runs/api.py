@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 
+from app.domain.access.principal import Uploader
 from app.errors import InvalidQuery, InvalidUpload, NotFound, Unavailable
 from app.runs import export
 from app.runs.api_findings import unknown_fields
@@ -33,7 +34,7 @@ from app.runs.waiting import settled
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
-from app.web.access.acting import token_id, upload_project
+from app.web.access.acting import upload_project, uploader
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession
 from app.web.forms import sent_form
 from app.web.problems import as_content, documented
@@ -91,7 +92,7 @@ async def upload_run(
     ) as form:
         accept = partial(_accept, engine, log_files, settings, idempotency_key=idempotency_key)
         accept = partial(accept, complete=complete, expects=expects)
-        accept = partial(accept, into=partial(upload_project, request, engine), token_id=token_id(request))
+        accept = partial(accept, into=partial(upload_project, request, engine), uploader=uploader(request))
         accepted = await run_in_threadpool(accept, form)
     answer = {"id": accepted.run_id, "url": _page(request, accepted.run_id), "created": accepted.created}
     answer |= {"status": accepted.status, "warnings": accepted.warnings}
@@ -199,7 +200,7 @@ def _accept(
     complete: bool | None,
     expects: int,
     into: IntoProject,
-    token_id: int | None,
+    uploader: Uploader,
 ) -> Accepted:
     try:
         return accept_upload(
@@ -212,7 +213,7 @@ def _accept(
             complete=complete,
             expects=expects,
             into=into,
-            token_id=token_id,
+            uploader=uploader,
         )
     except OSError as error:
         if error.errno == errno.ENOSPC:

@@ -149,6 +149,7 @@ class RunOut(FromDomain):
     ci_url: str
     tags: list[str]
     created_at: datetime
+    uploaded_by: str = Field(description="The person, or `token` and its name; empty where nobody logs in.")
     processed_at: datetime | None
     status: Status
     error: str | None = Field(description="Why no figure could be computed, when `status` is `failed`.")

@@ -21,7 +21,7 @@ from app.runs.upload_form import UploadForm, read_form
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
-from app.web.access.acting import token_id, upload_project
+from app.web.access.acting import upload_project, uploader
 from app.web.access.state import access_of
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.forms import sent_form
@@ -55,7 +55,7 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
         try:
             meta = form.metadata()
             into = partial(_chosen_project, request, engine)
-            accept = partial(accept_upload, files=files, meta=meta, into=into, token_id=token_id(request))
+            accept = partial(accept_upload, files=files, meta=meta, into=into, uploader=uploader(request))
             accepted = await run_in_threadpool(accept, engine, log_files, settings)
         except InvalidUpload as error:
             return await run_in_threadpool(_render_upload, request, engine, settings, form.refused(error), status=422)

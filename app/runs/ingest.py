@@ -17,6 +17,7 @@ from sqlalchemy import Engine, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
+from app.domain.access.principal import NOBODY, Uploader
 from app.domain.metadata import DEFAULT_PROJECT, read_metadata
 from app.domain.run import Metadata
 from app.errors import Conflict, EmptyUpload, FieldError, InvalidMetadata, InvalidUpload
@@ -94,7 +95,7 @@ def accept_upload(
     complete: bool | None = None,
     expects: int = 0,
     into: IntoProject = as_stated,
-    token_id: int | None = None,
+    uploader: Uploader = NOBODY,
 ) -> Accepted:
     """Check, store and acknowledge one upload.
 
@@ -103,8 +104,7 @@ def accept_upload(
     The same content in the same project is the same run, and so is the same `idempotency_key`; that key with another
     content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come (`append.py`): such a
     run may begin without a file, and is told from others by its key only. `expects`: bytes that are to come then; where
-    the project has no room for them, or for one, the run does not begin. `into` says which project it goes to,
-    `token_id` with which token it comes.
+    the project has no room for them, or for one, the run does not begin. `into` says which project it goes to.
     """
     document = _read_meta(meta)
     is_open = _is_open(document, complete)
@@ -118,7 +118,7 @@ def accept_upload(
         _check_something_is_read(staged, is_open)
         row = _row(metadata, document, staged, is_open)
         row.content_key, row.idempotency_key = _content_key(document, staged, is_open, idempotency_key), idempotency_key
-        row.token_id = token_id
+        row.token_id, row.uploaded_by = uploader.token_id, uploader.name
         row.lease_until = utc_now() + timedelta(seconds=settings.sweep_seconds)
         keys = [file.key for file in staged]
         room = _bytes_of(staged) + (max(expects, 1) if is_open else 0)

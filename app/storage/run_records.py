@@ -89,6 +89,7 @@ class RunDetail:
 
     `reception`: whole, receiving, complete or incomplete. `updating`: it is shown as last read, and will be read again.
     `ordered_at`: its place in the history of its stack. `verdict`: the current one, empty until it was judged.
+    `uploaded_by`: the person or token; empty where nobody logs in.
     `commit_url`, `compare_url`: the project's templates of links (`domain/commit_links.py`).
     """
 
@@ -102,6 +103,7 @@ class RunDetail:
     ci_url: str
     tags: tuple[str, ...]
     created_at: datetime
+    uploaded_by: str
     processed_at: datetime | None
     status: str
     attempts: int
@@ -184,13 +186,14 @@ def detail(
     return RunDetail(
         id=row.id, name=row.name, project=project.slug, generated=project.generated, purpose=row.purpose,
         branch=row.branch, commit=row.commit, ci_url=row.ci_url, tags=tuple(row.tags),
-        created_at=aware(row.created_at), processed_at=aware(row.processed_at) if row.processed_at else None,
-        status=row.status, attempts=row.attempts, error=row.error, warnings=_warnings(row),
-        trainer=row.trainer, contract=_contract(row.contract), unknown=tuple(row.unknown), stack_key=row.stack_key,
-        config_key=row.config_key, provisional=row.provisional, steady_state=_steady_state(row.steady_state),
-        metrics=metrics_of(row.metrics), health=row.health, evidence_level=row.evidence_level,
-        semantic_class=row.semantic_class, definition_version=row.definition_version,
-        metadata_stated=row.metadata_stated, files=files, reception=row.reception,
+        created_at=aware(row.created_at), uploaded_by=row.uploaded_by,
+        processed_at=aware(row.processed_at) if row.processed_at else None, status=row.status, attempts=row.attempts,
+        error=row.error, warnings=_warnings(row), trainer=row.trainer, contract=_contract(row.contract),
+        unknown=tuple(row.unknown), stack_key=row.stack_key, config_key=row.config_key, provisional=row.provisional,
+        steady_state=_steady_state(row.steady_state), metrics=metrics_of(row.metrics), health=row.health,
+        evidence_level=row.evidence_level, semantic_class=row.semantic_class,
+        definition_version=row.definition_version, metadata_stated=row.metadata_stated, files=files,
+        reception=row.reception,
         heard_at=aware(row.heard_at) if row.heard_at else None, updating=is_updating(row.status, row.work),
         definitions=row.definitions, fair_for_timing=row.fair_for_timing, amendments=amendments,
         project_id=row.project_id, ordered_at=aware(row.ordered_at), verdict=row.verdict, quarantine=_quarantine(row),

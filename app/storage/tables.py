@@ -65,7 +65,7 @@ class RunRow(SQLModel, table=True):
     (`storage/run_work.py`). A run that is read again keeps its status and figures until the new ones are there.
 
     `token_id` is the token that brought it; None for a person's, and where nobody logs in. No foreign key: tokens are
-    never deleted.
+    never deleted. `uploaded_by` names the token, or the person; it is empty where nobody logs in.
 
     `reception`: `whole` (uploaded at once), `receiving` (more of its logs is to come), `complete` (the client said so)
     or `incomplete` (no news for too long). `heard_at` is when the last bytes came.
@@ -114,6 +114,7 @@ class RunRow(SQLModel, table=True):
     quarantined_at: datetime | None = Field(default=None, sa_column=time_column())
 
     token_id: int | None = None
+    uploaded_by: str = Field(default="", max_length=100)
     idempotency_key: str | None = Field(default=None, max_length=255)
     content_key: str = Field(max_length=64)
     metadata_stated: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))

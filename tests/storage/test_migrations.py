@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from alembic import command
 from sqlalchemy import Engine, inspect, text
-from sqlmodel import select
+from sqlmodel import col, select
 
+from app.domain.access.roles import Scope
 from app.settings import Settings
 from app.storage.database import alembic_config, make_engine, migrate, read_session, transaction
-from app.storage.tables import StoredObjectRow
+from app.storage.tables import RunRow, StoredObjectRow
+from app.storage.tokens import make_token
+from tests.builders import make_run
 from tests.services.postgres_server import Postgres
 
 
@@ -83,6 +86,20 @@ def test_runs_of_the_first_version_keep_their_files_and_their_work(empty_databas
     command.downgrade(alembic_config(engine), "0001")
     with read_session(engine) as session:
         assert session.execute(text("SELECT object_key FROM run_file")).scalars().all() == ["ab/abc.zst"] * 3
+
+
+def test_of_earlier_runs_it_is_said_which_token_brought_them(empty_database: Settings, engine: Engine) -> None:
+    migrate(empty_database)
+    with transaction(engine) as session:
+        runs = [make_run(session, project="moe", name=name) for name in ("a", "b")]
+        project = session.get_one(RunRow, runs[0]).project_id
+        token, _ = make_token(session, project_id=project, name="n" * 100, scopes=[Scope.UPLOAD], by="mia")
+        session.get_one(RunRow, runs[1]).token_id = token.id
+    command.downgrade(alembic_config(engine), "0016")
+    migrate(empty_database)
+    with read_session(engine) as session:
+        said = session.exec(select(RunRow.uploaded_by).order_by(col(RunRow.id))).all()
+    assert list(said) == ["", f"token {'n' * 94}"]
 
 
 def test_migrating_again_changes_nothing(empty_database: Settings, engine: Engine) -> None:

@@ -44,6 +44,17 @@ class TokenHolder:
 Principal = Everyone | Anonymous | Person | TokenHolder
 
 
+@dataclass(frozen=True, slots=True)
+class Uploader:
+    """Who brings a run: by name, empty where nobody logs in, and with which token, where it is one."""
+
+    name: str = ""
+    token_id: int | None = None
+
+
+NOBODY = Uploader()
+
+
 def granted(principal: Principal, action: Action, public: ProjectIds) -> ProjectIds | None:
     """Where the principal may do it: ids of projects, None for all of them and what concerns all.
 

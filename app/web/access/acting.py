@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 from sqlalchemy import Engine
 from starlette.requests import HTTPConnection
 
-from app.domain.access.principal import NONE, Everyone, Person, TokenHolder, granted, may, missing
+from app.domain.access.principal import NONE, Everyone, Person, TokenHolder, Uploader, granted, may, missing
 from app.domain.access.roles import Action
 from app.domain.metadata import DEFAULT_PROJECT
 from app.errors import FieldError, InvalidMetadata, NotAllowed
@@ -45,10 +45,10 @@ def require_everything(request: HTTPConnection, action: Action) -> None:
         raise NotAllowed("Only an administrator may do this for all projects. Nothing was kept. Name a project.")
 
 
-def token_id(request: HTTPConnection) -> int | None:
-    """Of the token that a job showed; None for people."""
-    principal = access_of(request).principal
-    return principal.token_id if isinstance(principal, TokenHolder) else None
+def uploader(request: HTTPConnection) -> Uploader:
+    access = access_of(request)
+    shown = access.principal
+    return Uploader(access.name, shown.token_id if isinstance(shown, TokenHolder) else None)
 
 
 def require_contributor(request: HTTPConnection, what: str, project_id: int) -> None:
