@@ -19,7 +19,7 @@ from app.main import create_app
 from app.runs import claims
 from app.settings import Settings, listed
 from app.storage import delivery_work, stack_work
-from app.storage.database import make_engine, migrate, read_session, transaction
+from app.storage.database import make_engine, migrate, read_session, require_migrated, transaction
 from app.storage.users import has_administrator
 from app.web.access.open_mode import is_loopback
 from app.web.assets import vega_bundle
@@ -41,7 +41,8 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
     """Run until SIGINT or SIGTERM; port 0 takes a free one. `seed` runs beside, once the server answers.
 
     With a broker in the settings the workers and the migration are somebody else's, and this is the web server only.
-    Raises Unavailable when the port is taken, FolderInUse when another service has the data folder, NoAdministrator.
+    Raises Unavailable when the port is taken or the database is of an earlier version, FolderInUse when another service
+    has the data folder, NoAdministrator.
     """
     connections.make_room()
     with _interrupted_quietly(), ExitStack() as house:
@@ -49,11 +50,14 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
             record_owner = house.enter_context(data_folder.own(settings.data_dir.resolve()))
         listener = house.enter_context(_listen(host, port))
         address = _address(host, listener.getsockname()[1])
-        vega_bundle(settings.data_dir)  # the first page would wait for it
         if settings.embedded:
             record_owner(f"process {os.getpid()} at {address}")
             migrate(settings)
-        server = _Server(settings, _open_to(settings, host), address, house.enter_context(_beside(seed, address)))
+        else:
+            require_migrated(settings)
+        open_to = _open_to(settings, host)
+        vega_bundle(settings.data_dir)  # the first page would wait for it
+        server = _Server(settings, open_to, address, house.enter_context(_beside(seed, address)))
         if settings.embedded:
             house.enter_context(_worker(settings))
         with _on_signal(server.stop):  # uvicorn's own handlers come on top, and raise what they caught again at the end

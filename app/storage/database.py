@@ -8,9 +8,13 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import OperationalError
 from sqlmodel import Session
 
+from app.errors import Unavailable
 from app.settings import ROOT, Settings
 from app.storage import json_column
 
@@ -97,6 +101,24 @@ def migrate(settings: Settings) -> None:
             command.upgrade(alembic_config(engine), "head")
     finally:
         engine.dispose()
+
+
+def require_migrated(settings: Settings) -> None:
+    """Raises Unavailable when the database does not answer, is empty or of an earlier version. A later one will do."""
+    engine = make_engine(settings)
+    try:
+        with engine.connect() as connection:
+            found = MigrationContext.configure(connection).get_current_revision()
+    except OperationalError as error:
+        where = engine.url.render_as_string(hide_password=True)
+        raise Unavailable(f"The database {where} does not answer: {str(error.orig).strip()}") from error
+    finally:
+        engine.dispose()
+    script = ScriptDirectory.from_config(alembic_config(engine))
+    earlier = {one.revision for one in script.walk_revisions()} - set(script.get_heads())
+    if found is None or found in earlier:
+        what = "has no tables yet" if found is None else "has the tables of an earlier version"
+        raise Unavailable(f"The database {what}. Bring it to this version's, then start again: threewalls migrate")
 
 
 def alembic_config(engine: Engine) -> Config:
