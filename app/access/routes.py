@@ -22,7 +22,7 @@ from app.web.limits.places import address_of
 from app.web.limits.requests import in_words, too_often
 from app.web.templating import render
 
-MAX_FIELDS = 4
+MAX_FIELDS = 5
 PASSWORD_PAGE = "/account/password"  # noqa: S105  an address
 _MOST_CHARACTERS = 1_000
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -65,18 +65,18 @@ def log_out(request: Request, engine: AppEngine) -> Response:
 
 
 @router.get(PASSWORD_PAGE)
-def show_password(request: Request) -> HTMLResponse:
-    return _password_page(request, PasswordForm())
+def show_password(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A002  as at the log-in
+    return _password_page(request, PasswordForm(), next)
 
 
 @router.post(PASSWORD_PAGE)
 async def change_password(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
-        form = PasswordForm.read(sent)
-    return await with_password(_change_password, request, engine, settings, form)
+        form, wanted = PasswordForm.read(sent), str(sent.get("next", ""))[:_MOST_CHARACTERS]
+    return await with_password(_change_password, request, engine, settings, form, wanted)
 
 
-def _change_password(request: Request, engine: Engine, settings: Settings, form: PasswordForm) -> Response:
+def _change_password(request: Request, engine: Engine, settings: Settings, form: PasswordForm, wanted: str) -> Response:
     person = access_of(request).person
     assert person is not None  # noqa: S101  the rule of the route
     guesses: Guesses = request.app.state.guesses
@@ -88,9 +88,9 @@ def _change_password(request: Request, engine: Engine, settings: Settings, form:
         refused = form.refused(error)
         if not refused.error("old"):
             guesses.right(person.name, came_from(request).address)
-        return _password_page(request, refused, 422)
+        return _password_page(request, refused, wanted, 422)
     guesses.right(person.name, came_from(request).address)
-    return logged_in(request, secret, "/")
+    return logged_in(request, secret, wanted)
 
 
 def logged_in(request: Request, secret: str, wanted: str) -> Response:
@@ -141,5 +141,5 @@ def login_page(
     return response
 
 
-def _password_page(request: Request, form: PasswordForm, status: int = 200) -> HTMLResponse:
-    return render(request, "access/password.html", status=status, form=form)
+def _password_page(request: Request, form: PasswordForm, wanted: str, status: int = 200) -> HTMLResponse:
+    return render(request, "access/password.html", status=status, form=form, wanted=local_path(wanted))

@@ -126,7 +126,7 @@ def test_whoever_must_change_the_password_does_so_first(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         users.get_user(session, teams.users["viewer"]).must_change_password = True
     client = teams.client("viewer")
-    assert client.get("/runs", headers=PAGE).headers["Location"] == "/account/password"
+    assert client.get("/runs?q=a", headers=PAGE).headers["Location"] == "/account/password?next=%2Fruns%3Fq%3Da"
     assert client.get("/api/v1/runs").status_code == 403
     assert client.get("/account/password").status_code == 200
 

@@ -121,8 +121,10 @@ def test_another_password_ends_every_other_session(teams: Teams, browser: TestCl
     for wrong, told in (("old", "is not your password"), ("new", "at least 12 characters"), ("again", "not the same")):
         answer = browser.post("/account/password", data=form | {wrong: "short"})
         assert (answer.status_code, told in answer.text, PASSWORD in answer.text) == (422, True, False)
-    assert browser.post("/account/password", data=form).status_code == 303
-    assert browser.get("/account/password").status_code == 200
+    assert 'value="/runs?q=a"' in browser.get("/account/password?next=/runs%3Fq%3Da").text
+    answer = browser.post("/account/password", data=form | {"username": "viewer", "next": "/runs?q=a"})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/runs?q=a")
+    assert 'value="/"' in browser.get("/account/password?next=//evil.example/").text
     assert elsewhere.get("/account/password", headers=PAGE).status_code == 303
     assert [log_in(browser), log_in(browser, password=OTHER)] == [422, 303]
 

@@ -242,7 +242,9 @@ def _must_change_password(access: Access) -> bool:
 
 def _password_first(request: Request) -> Response:
     if request.method in ("GET", "HEAD") and not request.url.path.startswith("/api/"):
-        return RedirectResponse(_CHANGE_PASSWORD, 303, {"Cache-Control": "no-store"})
+        return RedirectResponse(
+            refusals.leading_back(_CHANGE_PASSWORD, str(request.url)), 303, {"Cache-Control": "no-store"}
+        )
     return refusals.refused(request, "Choose a password first", f"Choose one of your own at {_CHANGE_PASSWORD}.")
 
 

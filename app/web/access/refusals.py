@@ -59,8 +59,12 @@ def not_there(request: Request, owner: str, value: str) -> Response:
 
 def login_address(wanted: str) -> str:
     """Where to log in and come back from to the page that was wanted."""
+    return leading_back("/login", wanted)
+
+
+def leading_back(first: str, wanted: str) -> str:
     parts = urlsplit(wanted)
-    return f"/login?{urlencode({'next': parts.path + (f'?{parts.query}' if parts.query else '')})}"
+    return f"{first}?{urlencode({'next': parts.path + (f'?{parts.query}' if parts.query else '')})}"
 
 
 def _kept(request: Request) -> str:
