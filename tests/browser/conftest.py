@@ -1,7 +1,8 @@
-"""One Chromium a test process, and a real server beside it. No page of any test may complain in its console."""
+"""One Chromium for the pages of a process, and a real server beside it. No page may complain in its console."""
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,8 +55,9 @@ def house(server: Running) -> Iterator[House]:
     engine.dispose()
 
 
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
+@contextmanager
+def running_chromium() -> Iterator[Browser]:
+    """Until the block ends, nothing else in this thread may run an event loop of its own."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert path, "Chromium is needed for these tests: apt-get install chromium"
     expect.set_options(timeout=PATIENCE_MS)
@@ -65,6 +67,12 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    with running_chromium() as browser:
+        yield browser
+
+
 def one_context(chromium: Browser, house: House, *, script: bool) -> Iterator[BrowserContext]:
     context = chromium.new_context(base_url=house.address, reduced_motion="reduce", java_script_enabled=script)
     context.set_default_timeout(PATIENCE_MS)
@@ -72,13 +80,13 @@ def one_context(chromium: Browser, house: House, *, script: bool) -> Iterator[Br
     context.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def with_script(chromium: Browser, house: House) -> Iterator[BrowserContext]:
     """One person's browser for the pages of all tests: what it has loaded once (Vega is 0.9 MB) it keeps."""
     yield from one_context(chromium, house, script=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def without_script(chromium: Browser, house: House) -> Iterator[BrowserContext]:
     yield from one_context(chromium, house, script=False)
 

@@ -1,6 +1,5 @@
-"""Two teams, as the tests of access have them, and the browser of the tests of pages."""
+"""Two teams, as the tests of access have them."""
 
 from tests.access.conftest import teams
-from tests.browser.conftest import chromium
 
-__all__ = ["chromium", "teams"]
+__all__ = ["teams"]

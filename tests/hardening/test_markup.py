@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pytest
 import uvicorn
 from httpx2 import Response
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from playwright.sync_api import ConsoleMessage, Page, expect
 from sqlalchemy import update
 from sqlmodel import Session
 from starlette.testclient import TestClient
@@ -32,6 +32,7 @@ from app.web.access.cookie import NAME as NAME_OF_COOKIE
 from app.web.access.route_table import route_table
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import Teams, make_teams
+from tests.browser.conftest import running_chromium
 from tests.experiments.planned import make_baseline
 from tests.hardening.markup import MARK, Markup, data_faults
 from tests.runs.uploading import LOG, upload
@@ -185,14 +186,14 @@ def served(hostile: Hostile) -> Iterator[str]:
             thread.join()
 
 
-def test_nothing_of_it_runs_in_a_browser(hostile: Hostile, chromium: Browser) -> None:
+def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
     run, other = hostile.read.run, hostile.theirs.run
     asked = {one for one in hostile.addresses if not NO_PAGES.search(one)}
     asked |= {f"/compare?a={run}&b={other}", f"/plan?run={other}", f"/runs/{run}?view=table", "/upgrade?project=alpha"}
     found: list[str] = []
     for chart in ("distributions", "series"):  # the first one imports much, longer than a browser may wait
         hostile.teams.client("administrator").get(f"/compare/{chart}?a={run}&b={other}")
-    with served(hostile) as house:
+    with running_chromium() as chromium, served(hostile) as house:
         context = chromium.new_context(base_url=house, reduced_motion="reduce")
         context.add_cookies([{"name": NAME_OF_COOKIE, "value": hostile.teams.session("administrator"), "url": house}])
         context.add_init_script(WATCH)
