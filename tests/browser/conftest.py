@@ -76,6 +76,7 @@ def chromium() -> Iterator[Browser]:
 def one_context(chromium: Browser, house: House, *, script: bool) -> Iterator[BrowserContext]:
     context = chromium.new_context(base_url=house.address, reduced_motion="reduce", java_script_enabled=script)
     context.set_default_timeout(PATIENCE_MS)
+    context.new_page()  # stays, and with it the window: to open one takes longer than a page
     yield context
     context.close()
 
@@ -118,10 +119,11 @@ def open_page(with_script: BrowserContext, without_script: BrowserContext, house
 
 def forget(context: BrowserContext, address: str) -> None:
     """What a test left behind: its pages, cookies, permissions, and what pages remember (the theme, a name)."""
-    if not context.pages:
+    stays, *opened = context.pages
+    if not opened:
         return
     kept = {"origin": address, "storageTypes": "cookies,local_storage,indexeddb"}
-    context.new_cdp_session(context.pages[0]).send("Storage.clearDataForOrigin", kept)
+    context.new_cdp_session(stays).send("Storage.clearDataForOrigin", kept)
     context.clear_permissions()
-    for page in context.pages:
+    for page in opened:
         page.close()

@@ -34,7 +34,7 @@ def test_the_first_password_opens_nothing_but_its_change(teams: Teams) -> None:
     assert (made["must_change_password"], made["roles"], made["disabled"]) == (True, {}, False)
     ada = browser(teams)
     assert log_in(ada, "Ada", made["password"]) == "/"
-    assert ada.get("/runs").headers["Location"] == "/account/password"
+    assert ada.get("/runs").headers["Location"] == "/account/password?next=%2Fruns"
     assert ada.get("/api/v1/runs").status_code == 403
     sent = {"old": made["password"], "new": CHOSEN, "again": CHOSEN}
     assert ada.post("/account/password", data=sent).status_code == 303
