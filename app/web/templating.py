@@ -114,9 +114,18 @@ def render_error(
 
 def public_address(request: Request) -> str:
     """The service's own address without a trailing slash, for the commands that pages show."""
+    return (_stated_address(request) or str(request.base_url)).rstrip("/")
+
+
+def is_https(request: Request) -> bool:
+    """Whether browsers reach the service by https. Each request asks, and the whole address takes long."""
+    return (_stated_address(request) or f"{request.scope['scheme']}:").startswith("https:")
+
+
+def _stated_address(request: Request) -> str:
     state = getattr(request.scope.get("app"), "state", None)  # a check that stands alone has no application
     settings = getattr(state, "settings", None)
-    return str((settings and settings.public_url) or request.base_url).rstrip("/")
+    return str(settings.public_url) if settings else ""
 
 
 def _open_regressions(request: Request) -> int:

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.storage.sessions import LONGEST
-from app.web.templating import public_address
+from app.web.templating import is_https
 
 NAME = "threewalls_session"
 HOST_NAME = f"__Host-{NAME}"
@@ -24,17 +24,13 @@ def set_session(request: Request, response: Response, secret: str) -> None:
     """No script reads it, no other website sends it. How long it counts is the service's matter, not the cookie's."""
     response.set_cookie(
         _name(request), secret, max_age=int(LONGEST.total_seconds()), path="/", httponly=True, samesite="lax",
-        secure=_is_secure(request),
+        secure=is_https(request),
     )  # fmt: skip
 
 
 def forget_session(request: Request, response: Response) -> None:
-    response.delete_cookie(_name(request), path="/", httponly=True, samesite="lax", secure=_is_secure(request))
+    response.delete_cookie(_name(request), path="/", httponly=True, samesite="lax", secure=is_https(request))
 
 
 def _name(request: Request) -> str:
-    return HOST_NAME if _is_secure(request) else NAME
-
-
-def _is_secure(request: Request) -> bool:
-    return public_address(request).startswith("https:")
+    return HOST_NAME if is_https(request) else NAME
