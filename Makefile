@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 HOST ?= 127.0.0.1
 PORT ?= 8000
-WORKERS ?= 2
+WORKERS ?= 3
 PIP := $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --override overrides.txt \
         --custom-compile-command "make lock" --extra server pyproject.toml
