@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
-from app.domain.changes import gpu_hours
+from app.domain.changes import daily_cost
 from app.overview.filters import PERIODS, OverviewFilters
 from app.overview.queries import Overview, overview
 from app.overview.regressions import NeedsAttention
@@ -66,7 +66,7 @@ def _open(attention: NeedsAttention, where: str) -> str:
         return f"{regressions}; what {'it costs' if attention.open == 1 else 'they cost'} is not known yet."
     unknown = f", {attention.without_cost} of them at an unknown cost" if attention.without_cost else ""
     more = f" {counted(attention.acknowledged, 'more is', 'more are')} acknowledged." if attention.acknowledged else ""
-    return f"{regressions} {verb} about {gpu_hours(attention.hours)} GPU-hours a day{unknown}.{more}"
+    return f"{regressions} {verb} {daily_cost(attention.hours)}{unknown}.{more}"
 
 
 def _ended(found: Overview, period: str) -> str:

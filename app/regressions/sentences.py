@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from app.domain.changes import change_text, gpu_hours
+from app.domain.changes import change_text, daily_cost, gpu_hours
 from app.domain.cost import Cost
 from app.domain.numbers import THIN, counted, grouped, short_commit, significant, step_time
 from app.regressions.read_models import Member, Regression
@@ -50,7 +50,7 @@ def _cost(found: Regression) -> str:
     if found.gpu_hours_per_day == 0:
         return "It costs nothing any more."
     verb = "It cost" if found.state in ("fixed", "invalid") else "It costs"
-    return f"{verb} about {gpu_hours(found.gpu_hours_per_day)} GPU-hours a day."
+    return f"{verb} {daily_cost(found.gpu_hours_per_day)}."
 
 
 def to_do(count: int, hours: float | None, without_cost: int) -> str:
@@ -62,7 +62,7 @@ def to_do(count: int, hours: float | None, without_cost: int) -> str:
         return f"{text}, at an unknown cost."
     verb = "costs" if count == 1 else "cost"
     rest = f", and the cost of {without_cost} is unknown" if without_cost else ""
-    return f"{text} {verb} about {gpu_hours(hours)} GPU-hours a day{rest}."
+    return f"{text} {verb} {daily_cost(hours)}{rest}."
 
 
 def cost_factors(cost: Cost) -> str:

@@ -24,6 +24,7 @@ from app.web.assets import asset_url
 
 _FILTERS = (
     changes.change_text,
+    changes.daily_cost,
     changes.gpu_hours,
     commit_address,
     range_address,
