@@ -1,7 +1,7 @@
 # One image for web, worker, beat and migrate. Dependencies come from the lock, with their hashes.
 FROM python:3.11.13-slim-bookworm AS build
 WORKDIR /srv/threewalls
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/threewalls
 COPY requirements.lock .
 RUN /opt/threewalls/bin/pip install --no-deps --require-hashes -r requirements.lock
@@ -19,7 +19,9 @@ COPY migrations migrations
 COPY templates templates
 COPY static static
 COPY docs/glossary.md docs/
-ENV PATH=/opt/threewalls/bin:$PATH PYTHONUNBUFFERED=1 THREEWALLS_DATA_DIR=/data
+ENV PATH=/opt/threewalls/bin:$PATH PYTHONUNBUFFERED=1 THREEWALLS_DATA_DIR=/data XDG_CACHE_HOME=/opt/threewalls/cache
+# A container starts in a fraction of the time with bytecode and the chart script in its image.
+RUN python -m compileall -q /opt/threewalls/lib app workers migrations && python -m app.web.assets
 USER threewalls
 VOLUME /data
 EXPOSE 8000

@@ -12,7 +12,6 @@ from app.compare.page import ComparePage
 from app.compare.picker import Picker
 from app.compare.selection import Selection
 from app.errors import InvalidQuery, NotFound, NotReady, ThreewallsError
-from app.web.assets import vega_bundle
 from app.web.dependencies import ReadSession
 from app.web.templating import render
 
@@ -67,8 +66,6 @@ def _shown(request: Request, session: Session, page: ComparePage, block: str, an
         p=page,
         s=page.selection,
         picker=Picker(session, page.selection),
-        # Writing the bundle takes a second the first time, so only a page that draws asks for it.
-        vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
     )
 
 

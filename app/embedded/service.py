@@ -56,7 +56,7 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
         else:
             require_migrated(settings)
         open_to = _open_to(settings, host)
-        vega_bundle(settings.data_dir)  # the first page would wait for it
+        vega_bundle()  # the first page would wait for it
         server = _Server(settings, open_to, address, house.enter_context(_beside(seed, address)))
         if settings.embedded:
             house.enter_context(_worker(settings))

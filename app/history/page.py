@@ -43,7 +43,6 @@ from app.history.view import HistoryView, refused
 from app.history.words import version_text
 from app.storage.decisions import Pin
 from app.storage.stack_runs import StackRun
-from app.web.assets import vega_bundle
 from app.web.numbers import UNITS
 from app.web.series_groups import series_label
 from app.web.templating import public_address, render
@@ -285,6 +284,4 @@ def render_history(request: Request, page: HistoryPage, *, block: str | None, st
         view=page.view,
         status=status,
         badges=lambda: page.badges(public_address(request)),
-        # Writing the bundle takes a second the first time, so only a page that draws asks for it.
-        vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
     )

@@ -17,7 +17,6 @@ from app.leaderboards.leaders import told_class
 from app.leaderboards.page import LeaderboardPage
 from app.leaderboards.summary_view import gain_text as gain_range
 from app.leaderboards.view import MOST_COMPARED
-from app.web.assets import vega_bundle
 from app.web.dependencies import ReadSession
 from app.web.templating import render
 
@@ -99,5 +98,4 @@ def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse
         told_class=told_class,
         told_head=told,
         most_compared=MOST_COMPARED,
-        vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
     )

@@ -19,7 +19,6 @@ from app.regressions.history_chart import history_chart
 from app.regressions.queries import cost_of, count_by_state, find_regressions, options_of
 from app.regressions.triage import MAX_AT_ONCE, change_regressions
 from app.storage.database import read_session
-from app.web.assets import vega_bundle
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import sent_form
 from app.web.templating import render
@@ -136,6 +135,5 @@ def _render_regression(
         view=view,
         found=view.found,
         form_failed=status != 200,
-        vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
         **({"drawn": None, "points": (), "spec": None} | drawn),
     )

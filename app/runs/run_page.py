@@ -31,7 +31,6 @@ from app.storage.audit import AuditEvent, events
 from app.storage.experiments import ExperimentFilter, ExperimentPage, find_experiments
 from app.storage.log_files import LogFiles
 from app.storage.run_records import ENDED_BADLY, RunDetail, Series
-from app.web.assets import vega_bundle
 from app.web.contract_inputs import ContractInput
 from app.web.numbers import counted
 from app.web.series_groups import grouped_series, series_label
@@ -321,6 +320,4 @@ def render_run(
         status=status,
         whole=whole,
         announce=announce,
-        # Writing the bundle takes a second the first time, so only a page that draws asks for it.
-        vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
     )

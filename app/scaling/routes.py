@@ -12,7 +12,6 @@ from app.scaling.page import ScalingPage, scaling_page
 from app.scaling.query import ScalingQuery, check_names
 from app.scaling.view import Section
 from app.scaling.words import KINDS
-from app.web.assets import vega_bundle
 from app.web.dependencies import ReadSession
 from app.web.templating import render
 
@@ -62,5 +61,4 @@ def _render(request: Request, page: ScalingPage, drawn: Section | None = None) -
         most_drawn=MOST_DRAWN,
         looks=LOOKS,
         marks=MARKS,
-        vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
     )

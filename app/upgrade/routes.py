@@ -9,7 +9,6 @@ from app.domain.upgrade import UPGRADE_FIELDS
 from app.upgrade.charts import chart_height, upgrade_chart
 from app.upgrade.page import UpgradePage, UpgradeQuery, upgrade_page
 from app.upgrade.view import StackRow, lonely_rows, near_rows, stack_rows
-from app.web.assets import vega_bundle
 from app.web.csv_text import csv_text
 from app.web.dependencies import ReadSession
 from app.web.templating import render
@@ -73,5 +72,4 @@ def _render(request: Request, page: UpgradePage, block: str | None = None) -> HT
         lonely=lonely_rows(measured.report) if measured else (),
         chart=upgrade_chart(rows) if block else None,
         chart_height=chart_height(rows),
-        vega_url=lambda: f"/assets/{vega_bundle(request.app.state.settings.data_dir).name}",
     )

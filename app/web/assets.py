@@ -9,7 +9,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -20,8 +19,8 @@ from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from app.errors import NotFound
-from app.settings import ROOT
+from app.errors import NotFound, Unavailable
+from app.settings import ROOT, get_settings
 
 STATIC = ROOT / "static"
 FOREVER = "public, max-age=31536000, immutable"
@@ -49,7 +48,9 @@ def mount_assets(app: FastAPI) -> None:
 
 
 def asset_url(name: str) -> str:
-    """Address of a file of `static/`, or of `htmx.js`, with its content hash."""
+    """Address of a file of `static/`, of `htmx.js` or of the chart script `vega.js`, with its content hash."""
+    if name == "vega.js":
+        return f"/assets/{vega_bundle().name}"
     path = htmx_path() if name == "htmx.js" else STATIC / name
     folder = "assets" if name == "htmx.js" else "static"
     return f"/{folder}/{name}?v={_hash_of(path, path.stat().st_mtime_ns)}"
@@ -64,20 +65,36 @@ def htmx_path() -> Path:
     return Path(spec.origin).parent / "static" / "django_htmx" / "htmx-2.min.js"
 
 
-def vega_bundle(data_dir: Path) -> Path:
-    """The script that draws charts, written to the data folder once per version of vl-convert."""
-    folder = data_dir / "assets"
+def vega_bundle() -> Path:
+    """Return the script that draws charts, with its packed copy (`.js.gz`) beside it.
+
+    Rendering it takes two processor seconds, so it is kept in the cache folder, once per version of vl-convert.
+    """
+    folders = _bundle_folders()
     mark = f"vl{version('vl-convert-python')}"
     with _building:
-        if found := sorted(folder.glob(f"vega-{mark}-*.js")):
-            return found[0]
-        folder.mkdir(parents=True, exist_ok=True)
+        for folder in folders:
+            if bundles := sorted(folder.glob(f"vega-{mark}-*.js")):
+                return bundles[0]
         script = _build_bundle()
-        path = folder / f"vega-{mark}-{hashlib.sha256(script).hexdigest()[:16]}.js"
-        # The packed copy goes first: whoever finds the script finds its packed copy too.
-        _write_whole(path.with_suffix(".js.gz"), gzip.compress(script, 9, mtime=0))
-        _write_whole(path, script)
-        return path
+        name = f"vega-{mark}-{hashlib.sha256(script).hexdigest()[:16]}.js"
+        for folder in folders:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                # The packed copy goes first: a process that finds the script finds its packed copy too.
+                _write_whole(folder / f"{name}.gz", gzip.compress(script, 9, mtime=0))
+                _write_whole(folder / name, script)
+            except OSError:  # such as a home folder that is read-only
+                continue
+            return folder / name
+    raise Unavailable(f"The chart script cannot be written to {' or '.join(map(str, folders))}.")
+
+
+def _bundle_folders() -> tuple[Path, ...]:
+    """The user's cache folder, then the data folder."""
+    kept = get_settings().data_dir / "assets"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  # never raises
+    return (Path(cache) / "threewalls", kept) if Path(cache).is_absolute() else (kept,)
 
 
 def _build_bundle() -> bytes:
@@ -90,10 +107,9 @@ def _build_bundle() -> bytes:
 
 def _write_whole(path: Path, content: bytes) -> None:
     """Write beside and rename: a reader or a second process sees all of the file or none."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    Path(temporary).replace(path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 def _serve_htmx() -> FileResponse:
@@ -101,13 +117,13 @@ def _serve_htmx() -> FileResponse:
 
 
 def _serve_bundle(request: Request, name: str) -> FileResponse:
-    path = vega_bundle(request.app.state.settings.data_dir)
+    path = vega_bundle()
     if name != path.name:
         raise NotFound("There is no such file. Reload the page: it names the one in use.")
     headers = {"Cache-Control": FOREVER, "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
-        path = path.with_suffix(".js.gz")
+        path = path.with_name(f"{path.name}.gz")
     return FileResponse(path, media_type="text/javascript", headers=headers)
 
 
@@ -115,3 +131,7 @@ def _serve_bundle(request: Request, name: str) -> FileResponse:
 def _hash_of(path: Path, _changed_ns: int) -> str:
     """The time of the last change is part of the key, so that an edited stylesheet shows at once."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+if __name__ == "__main__":  # an image is built with the script in it
+    print(vega_bundle())
