@@ -2,9 +2,9 @@
 
 import ast
 import sys
+from collections.abc import Collection
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
@@ -37,59 +37,68 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports_of(path: Path) -> set[str]:
+@cache
+def imports_of(path: Path) -> frozenset[str]:
     """Modules that the file imports, wherever in it; `from app import queue` counts as `app.queue`."""
-    found: set[str] = set()
+    imports: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            imports |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             module = node.module or ""
-            found |= {f"{module}.{name.name}" for name in node.names} if module == "app" else {module}
-    return found
+            imports |= {f"{module}.{name.name}" for name in node.names} if module == "app" else {module}
+    return frozenset(imports)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
-    here = part_of(name_of(path))
-    for imported in imports_of(path):
-        top = imported.split(".")[0]
-        if top not in {"app", "workers"}:
-            continue
-        there = part_of(imported)
-        why = f"{name_of(path)} imports {imported}"
-        if here == there or (here in COMPOSITION and there != "workers") or there in LEAVES:
-            continue
-        assert there not in COMPOSITION, f"{why}: nothing imports what puts the parts together"
-        assert there != "workers", f"{why}: app sends a task by name"
-        assert here not in LEAVES, f"{why}: {here} is a leaf"
-        assert here == "workers" or layer_of(there) < layer_of(here), f"{why}: that is not below it"
+def why_not_below(here: str, there: str) -> str:
+    """Why the part `here` may not import the part `there`; empty when it may."""
+    if here == there or (here in COMPOSITION and there != "workers") or there in LEAVES:
+        return ""
+    if there in COMPOSITION:
+        return "nothing imports what puts the parts together"
+    if there == "workers":
+        return "app sends a task by name"
+    if here in LEAVES:
+        return f"{here} is a leaf"
+    return "" if here == "workers" or layer_of(there) < layer_of(here) else "that is not below it"
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if "domain" in p.parts], ids=name_of)
-def test_the_domain_is_pure(path: Path) -> None:
-    for imported in imports_of(path):
-        top = imported.split(".")[0]
-        if top == "app":
-            assert imported.startswith("app.domain") or imported == "app.errors", f"{name_of(path)} imports {imported}"
-        else:
-            assert top in sys.stdlib_module_names or top in THIRD_PARTY_OF_DOMAIN, f"{name_of(path)} imports {imported}"
+def imports_outside(folder: str, *, third_party: Collection[str]) -> list[str]:
+    """Imports of the modules under `app/<folder>` that are neither its own, nor Python's, nor named."""
+    outside = []
+    for path in sorted((ROOT / "app" / folder).rglob("*.py")):
+        for imported in imports_of(path):
+            own = imported.startswith(f"app.{folder}") or imported == "app.errors"
+            top = imported.split(".")[0]
+            if not own and top not in sys.stdlib_module_names and top not in third_party:
+                outside.append(f"{name_of(path)} imports {imported}")
+    return outside
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if "client" in p.parts], ids=name_of)
-def test_the_client_needs_nothing_of_the_service(path: Path) -> None:
-    for imported in imports_of(path):
-        top = imported.split(".")[0]
-        if top == "app":
-            assert imported.startswith("app.client") or imported == "app.errors", f"{name_of(path)} imports {imported}"
-        else:
-            assert top in sys.stdlib_module_names or top in THIRD_PARTY_OF_CLIENT, f"{name_of(path)} imports {imported}"
+def test_a_module_imports_only_what_lies_below_it() -> None:
+    wrong = []
+    for path in MODULES:
+        here = part_of(name_of(path))
+        for imported in imports_of(path):
+            if imported.split(".")[0] in {"app", "workers"} and (why := why_not_below(here, part_of(imported))):
+                wrong.append(f"{name_of(path)} imports {imported}: {why}")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_holds_one_concept(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= LINES_OF_A_MODULE
+def test_the_domain_is_pure() -> None:
+    outside = imports_outside("domain", third_party=THIRD_PARTY_OF_DOMAIN)
+    assert not outside, "\n".join(outside)
+
+
+def test_the_client_needs_nothing_of_the_service() -> None:
+    outside = imports_outside("client", third_party=THIRD_PARTY_OF_CLIENT)
+    assert not outside, "\n".join(outside)
+
+
+def test_a_module_holds_one_concept() -> None:
+    long = [name_of(path) for path in MODULES if len(path.read_text().splitlines()) > LINES_OF_A_MODULE]
+    assert not long, "\n".join(long)
 
 
 def test_leaves_import_only_leaves() -> None:

@@ -4,29 +4,36 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from app.settings import Settings
+from tests.cases import every_case
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *(ROOT / "docs").glob("*.md")]
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", Settings.model_fields)
-def test_every_setting_stands_in_the_settings_document(name: str) -> None:
-    field = Settings.model_fields[name]
-    default = (
-        "`data/` in the checkout" if name == "data_dir" else f"`{field.default}`" if field.default != "" else "empty"
-    )
-    row = f"| `THREEWALLS_{name.upper()}` | {default} | {field.description} |"
-    assert row in (ROOT / "docs/settings.md").read_text().splitlines()
+def test_every_setting_stands_in_the_settings_document() -> None:
+    with every_case() as case:
+        for name in Settings.model_fields:
+            with case(name):
+                field = Settings.model_fields[name]
+                default = (
+                    "`data/` in the checkout"
+                    if name == "data_dir"
+                    else f"`{field.default}`"
+                    if field.default != ""
+                    else "empty"
+                )
+                row = f"| `THREEWALLS_{name.upper()}` | {default} | {field.description} |"
+                assert row in (ROOT / "docs/settings.md").read_text().splitlines()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_make_command_is_a_target(document: Path) -> None:
-    commands = re.findall(r"(?:^|`|&& )make ([a-z-]+)", document.read_text(), re.MULTILINE)
-    assert set(commands) <= MAKE_TARGETS
+def test_every_make_command_is_a_target() -> None:
+    with every_case() as case:
+        for document in DOCUMENTS:
+            with case(document):
+                commands = re.findall(r"(?:^|`|&& )make ([a-z-]+)", document.read_text(), re.MULTILINE)
+                assert set(commands) <= MAKE_TARGETS
 
 
 def test_the_readme_names_its_two_commands() -> None:
@@ -35,10 +42,12 @@ def test_the_readme_names_its_two_commands() -> None:
     assert "make test" in text
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_link_inside_the_project_leads_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", document.read_text()):
-        assert (document.parent / target).exists(), target
+def test_every_link_inside_the_project_leads_somewhere() -> None:
+    with every_case() as case:
+        for document in DOCUMENTS:
+            with case(document):
+                for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", document.read_text()):
+                    assert (document.parent / target).exists(), target
 
 
 def test_every_folder_of_the_readme_s_tree_exists() -> None:

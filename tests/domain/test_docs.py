@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from app.domain.contract.fields import FIELDS, METRICS
 from app.domain.contract.model_names import KNOWN_MODELS
 from app.domain.definitions import DEFINITIONS
 from app.domain.evidence import EvidenceLevel, SemanticClass
 from app.domain.flops.peak_flops import PEAKS
+from tests.cases import every_case
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 GLOSSARY = (DOCS / "glossary.md").read_text()
@@ -36,26 +35,34 @@ TERMS = (
 )
 
 
-@pytest.mark.parametrize("name", [*FIELDS, *METRICS])
-def test_each_field_and_figure_has_a_line_in_the_glossary(name: str) -> None:
-    assert f"| `{name}` |" in GLOSSARY
+def test_each_field_and_figure_has_a_line_in_the_glossary() -> None:
+    with every_case() as case:
+        for name in [*FIELDS, *METRICS]:
+            with case(name):
+                assert f"| `{name}` |" in GLOSSARY
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_the_glossary_tells_the_role_and_choices_of_a_field(name: str) -> None:
-    line = next(line for line in GLOSSARY.splitlines() if line.startswith(f"| `{name}` |"))
-    assert line.split("|")[2].strip() == FIELDS[name].role
-    assert all(f"`{choice}`" in line for choice in FIELDS[name].choices)
+def test_the_glossary_tells_the_role_and_choices_of_a_field() -> None:
+    with every_case() as case:
+        for name in FIELDS:
+            with case(name):
+                line = next(line for line in GLOSSARY.splitlines() if line.startswith(f"| `{name}` |"))
+                assert line.split("|")[2].strip() == FIELDS[name].role
+                assert all(f"`{choice}`" in line for choice in FIELDS[name].choices)
 
 
-@pytest.mark.parametrize("term", TERMS)
-def test_each_term_is_defined(term: str) -> None:
-    assert f"**{term}**" in GLOSSARY
+def test_each_term_is_defined() -> None:
+    with every_case() as case:
+        for term in TERMS:
+            with case(term):
+                assert f"**{term}**" in GLOSSARY
 
 
-@pytest.mark.parametrize("word", [*METRICS, *EvidenceLevel.__args__, *SemanticClass.__args__[:2]])
-def test_each_figure_and_badge_is_explained(word: str) -> None:
-    assert f"`{word}`" in METRICS_PAGE
+def test_each_figure_and_badge_is_explained() -> None:
+    with every_case() as case:
+        for word in [*METRICS, *EvidenceLevel.__args__, *SemanticClass.__args__[:2]]:
+            with case(word):
+                assert f"`{word}`" in METRICS_PAGE
 
 
 def test_the_table_of_peaks_is_that_of_the_code() -> None:

@@ -10,6 +10,7 @@ from app.domain.contract.values import read_value
 from app.domain.logs import parse_text
 from app.domain.run import Problem
 from app.domain.summary import summarise
+from tests.cases import every_case
 from tests.domain.builders import make_log, make_metadata
 
 CUT = Problem("unfinished dump", "This configuration dump has no end.", 7)
@@ -85,19 +86,25 @@ def test_the_readers_remark_decides(problems: tuple[Problem, ...], known: bool) 
     assert ("attention" in summarise(log, make_metadata()).contract) is known
 
 
-@pytest.mark.parametrize("name", [name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if not name.startswith(PREFIX)])
-def test_each_field_of_the_keys_has_a_default_or_is_known_to_have_none(name: str) -> None:
-    assert (name in DEFAULTS) is not (name in WITHOUT_DEFAULT)
+def test_each_field_of_the_keys_has_a_default_or_is_known_to_have_none() -> None:
+    with every_case() as case:
+        for name in [name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if not name.startswith(PREFIX)]:
+            with case(name):
+                assert (name in DEFAULTS) is not (name in WITHOUT_DEFAULT)
 
 
-@pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.group == "Experts and routing"])
-def test_a_dense_model_has_no_knob_of_experts(name: str) -> None:
-    assert name in MOE_FIELDS
+def test_a_dense_model_has_no_knob_of_experts() -> None:
+    with every_case() as case:
+        for name in [name for name, field in FIELDS.items() if field.group == "Experts and routing"]:
+            with case(name):
+                assert name in MOE_FIELDS
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_defaults_are_canonical(name: str) -> None:
-    assert read_value(name, DEFAULTS[name]) == DEFAULTS[name]
+def test_defaults_are_canonical() -> None:
+    with every_case() as case:
+        for name in DEFAULTS:
+            with case(name):
+                assert read_value(name, DEFAULTS[name]) == DEFAULTS[name]
 
 
 def test_no_field_without_default_is_a_stranger() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from app.domain.logs import parse_log
 from app.domain.run import ParsedLog
+from tests.cases import every_case
 
 CORPUS = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "logs"
 LOGS = sorted(path.relative_to(CORPUS).as_posix() for path in CORPUS.glob("*/*.log"))
@@ -107,22 +108,26 @@ def test_every_value_of_the_sidecars_is_compared_or_named() -> None:
     assert {key for name in LOGS for key in read(name)[1]} <= known
 
 
-@pytest.mark.parametrize("name", LOGS or [""])
-def test_log_gives_what_its_sidecar_says(name: str) -> None:
-    if not name:
-        return  # no corpus: told by test_corpus_is_beside_the_checkout
-    log, expected = read(name)
-    iterations = expected["iterations"]
-    if iterations is None:  # step lines have no numbers, so they were counted
-        iterations = list(range(1, expected["n_steps"] + 1))
-    rows = kept_rows(iterations)
-    np.testing.assert_array_equal(log.columns["iteration"], [iterations[row] for row in rows])
-    assert log.n == len(rows)
-    for key, column in COLUMNS.items():
-        compare_column(log, column, in_units(key, expected.get(key)), rows, printed=key != "tflops_per_gpu_derived")
-    compare_contract(log, expected)
-    compare_memory(log, expected)
-    compare_life(log, expected)
+def test_log_gives_what_its_sidecar_says() -> None:
+    with every_case() as case:
+        for name in LOGS or [""]:
+            with case(name):
+                if not name:
+                    continue  # no corpus: told by test_corpus_is_beside_the_checkout
+                log, expected = read(name)
+                iterations = expected["iterations"]
+                if iterations is None:  # step lines have no numbers, so they were counted
+                    iterations = list(range(1, expected["n_steps"] + 1))
+                rows = kept_rows(iterations)
+                np.testing.assert_array_equal(log.columns["iteration"], [iterations[row] for row in rows])
+                assert log.n == len(rows)
+                for key, column in COLUMNS.items():
+                    compare_column(
+                        log, column, in_units(key, expected.get(key)), rows, printed=key != "tflops_per_gpu_derived"
+                    )
+                compare_contract(log, expected)
+                compare_memory(log, expected)
+                compare_life(log, expected)
 
 
 def in_units(key: str, values: Any) -> Any:
@@ -149,15 +154,17 @@ SAME_LINE = {"bridge-mtp-doc-line.log"}
 """Excerpts of one line that Megatron-LM would have printed, too."""
 
 
-@pytest.mark.parametrize("name", LOGS or [""])
-def test_family_is_recognised(name: str) -> None:
-    if name:
-        sidecar = json.loads((CORPUS / name).with_suffix(".json").read_text(encoding="utf-8"))
-        log = read(name)[0]
-        wanted = sidecar.get("trainer") or sidecar["format"]
-        if log.n and Path(name).name not in SAME_LINE:
-            assert log.trainer == TRAINERS.get(wanted, log.trainer)
-        assert log.trainer or not log.n
+def test_family_is_recognised() -> None:
+    with every_case() as case:
+        for name in LOGS or [""]:
+            with case(name):
+                if name:
+                    sidecar = json.loads((CORPUS / name).with_suffix(".json").read_text(encoding="utf-8"))
+                    log = read(name)[0]
+                    wanted = sidecar.get("trainer") or sidecar["format"]
+                    if log.n and Path(name).name not in SAME_LINE:
+                        assert log.trainer == TRAINERS.get(wanted, log.trainer)
+                    assert log.trainer or not log.n
 
 
 def compare_column(log: ParsedLog, column: str, expected: Any, rows: list[int], *, printed: bool) -> None:
@@ -245,7 +252,9 @@ def compare_life(log: ParsedLog, expected: dict[str, Any]) -> None:
         assert "validation" in kinds
 
 
-@pytest.mark.parametrize("name", LOGS or [""])
-def test_no_line_of_the_corpus_is_left_unread(name: str) -> None:
-    if name:
-        assert read(name)[0].unrecognised_lines == 0
+def test_no_line_of_the_corpus_is_left_unread() -> None:
+    with every_case() as case:
+        for name in LOGS or [""]:
+            with case(name):
+                if name:
+                    assert read(name)[0].unrecognised_lines == 0

@@ -19,13 +19,15 @@ from app.domain.logs.records import MAX_RECORD, MAX_TEMPLATES
 from app.domain.logs.scanner import BoolArray, LineReader, Scanner, blocks
 from app.domain.logs.series import MAX_COLUMNS
 from app.domain.run import ParsedLog
+from tests.cases import every_case, sized
 from tests.domain.logs.lines import column, iteration
 
 MEGABYTE = 1_000_000
+OF_A_KEY = sized(200_000, MEGABYTE)
 KEYS = tuple(key for reader in Reading()._readers() for key in reader.keys)
 
 
-def repeated(piece: bytes, size: int = 3 * MEGABYTE) -> bytes:
+def repeated(piece: bytes, size: int = sized(MEGABYTE, 3 * MEGABYTE)) -> bytes:
     return piece * (size // len(piece))
 
 
@@ -47,8 +49,8 @@ HOSTILE = {
     "summaries": repeated(b"\nConfiguration Summary\n[model]:\n", MEGABYTE),
     "JSON": repeated(b'{"log": {"log": ') + repeated(b"[" * 100),
     "numbers": iteration(1, 1.0, tail="x: " + "9" * 5000).encode() * 50,
-    **{f"key {key!r}": repeated(key, MEGABYTE) for key in KEYS},
-    **{f"lines of {key!r}": repeated(key + b"\n", MEGABYTE) for key in KEYS},
+    **{f"key {key!r}": repeated(key, OF_A_KEY) for key in KEYS},
+    **{f"lines of {key!r}": repeated(key + b"\n", OF_A_KEY) for key in KEYS},
 }  # fmt: skip
 
 
@@ -62,13 +64,15 @@ def is_storable(log: ParsedLog) -> None:
     assert len({len(column) for column in log.columns.values()} | {log.n}) == 1
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_is_read_to_its_end(name: str) -> None:
-    log = parse_text(HOSTILE[name])
-    is_storable(log)
-    assert log.line_count == HOSTILE[name].count(b"\n") + (not HOSTILE[name].endswith(b"\n"))
-    assert len(log.problems) < 100
-    assert len(log.events) <= 22 * 300
+def test_hostile_text_is_read_to_its_end() -> None:
+    with every_case() as case:
+        for name, text in HOSTILE.items():
+            with case(name):
+                log = parse_text(text)
+                is_storable(log)
+                assert log.line_count == text.count(b"\n") + (not text.endswith(b"\n"))
+                assert len(log.problems) < 100
+                assert len(log.events) <= 22 * 300
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(KEYS), st.sampled_from([b"\n", b"|", b": ", b"1"]))))
@@ -138,19 +142,21 @@ PIECES = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=sized(20, 300), deadline=None)
 @given(PIECES.filter(bool))
 def test_twice_the_text_is_at_most_twice_the_work(piece: bytes) -> None:
     once, twice = (work_for(piece * (size // len(piece) + 1)) for size in (40_000, 80_000))
     assert twice <= 2.2 * once + 200_000
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_no_key_makes_readers_look_far(key: bytes) -> None:
+def test_no_key_makes_readers_look_far() -> None:
     """Per key a few kilobytes, on one endless line as well as on many short ones."""
-    for piece in (key, key + b"\n", b"iteration 1/ 2 | " + key):
-        count = 100_000 // len(piece)
-        assert work_for(piece * count) <= count * 8_000
+    with every_case() as case:
+        for key in KEYS:
+            with case(key):
+                for piece in (key, key + b"\n", b"iteration 1/ 2 | " + key):
+                    count = 100_000 // len(piece)
+                    assert work_for(piece * count) <= count * 8_000
 
 
 @pytest.mark.parametrize(
@@ -229,12 +235,14 @@ def module_patterns() -> Iterator[tuple[str, str | bytes]]:
                     yield f"{module.name}.{name}", pattern.pattern
 
 
-@pytest.mark.parametrize(("name", "pattern"), list(module_patterns()))
-def test_no_pattern_can_backtrack_badly(name: str, pattern: str | bytes) -> None:
+def test_no_pattern_can_backtrack_badly() -> None:
     """No repetition holds another one that can be long: that is where matching takes exponential time."""
-    from re import _parser  # type: ignore[attr-defined]  # noqa: PLC0415
+    with every_case() as case:
+        for name, pattern in list(module_patterns()):
+            with case((name, pattern)):
+                from re import _parser  # type: ignore[attr-defined]  # noqa: PLC0415
 
-    check_repeats(_parser.parse(pattern), inside_repeat=False)
+                check_repeats(_parser.parse(pattern), inside_repeat=False)
 
 
 def check_repeats(items: object, *, inside_repeat: bool) -> None:

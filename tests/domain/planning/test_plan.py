@@ -21,6 +21,7 @@ from app.domain.reference_points import published
 from app.domain.rules.engine import evaluate
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Value
+from tests.cases import every_case
 from tests.domain.planning.asked import DEEPSEEK, EXPERTS_64, QWEN_30B, QWEN_235B, plan, request
 
 GPUS = (1, 3, 8, 16, 24, 72, 96, 128, 256, 1000)
@@ -53,56 +54,65 @@ def any_request(seed: int) -> PlanRequest:
     return request(fields)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_the_arrays_say_what_the_words_say(seed: int) -> None:
-    asked = any_request(seed)
-    found = candidates(asked)
-    sample = random.Random(seed).sample(range(len(found)), min(150, len(found)))  # noqa: S311  # as above
-    for index in sample:
-        names = {name for name, bit in BITS.items() if found.broken[index] & bit}
-        assert names == {one.constraint.id for one in judge(asked, found.layout(asked, index))}, found.layout(
-            asked, index
-        )
+def test_the_arrays_say_what_the_words_say() -> None:
+    with every_case() as case:
+        for seed in range(60):
+            with case(seed):
+                asked = any_request(seed)
+                found = candidates(asked)
+                sample = random.Random(seed).sample(range(len(found)), min(150, len(found)))  # noqa: S311  # as above
+                for index in sample:
+                    names = {name for name, bit in BITS.items() if found.broken[index] & bit}
+                    assert names == {one.constraint.id for one in judge(asked, found.layout(asked, index))}, (
+                        found.layout(asked, index)
+                    )
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_whatever_is_offered_satisfies_every_identity_and_what_is_rejected_names_one(seed: int) -> None:
-    asked = any_request(seed)
-    made = make_plan(asked)
-    for offer in made.offers:
-        a = offer.layout
-        assert not offer.violations
-        assert offer.dp is not None
-        assert offer.edp is not None
-        assert a.tp * a.cp * offer.dp * a.pp == asked.gpus == a.etp * a.ep * offer.edp * a.pp
-        assert a.min_gpus <= asked.gpus
-        if asked.gbs is not None:
-            assert offer.ga is not None
-            assert offer.ga * asked.mbs * offer.dp == asked.gbs
-        if a.pp_layout is not None:
-            assert layout_problem(a.pp_layout, a.pp, asked.model.layers, asked.model.mtp) is None
-            assert len(stages(a.pp_layout) or ()) == a.pp * a.vpp
-    for offer in made.closest:
-        assert offer.violations
-    assert bool(made.offers) != bool(made.closest)
-    assert (made.feasible == made.tried) == (not made.rejected)
+def test_whatever_is_offered_satisfies_every_identity_and_what_is_rejected_names_one() -> None:
+    with every_case() as case:
+        for seed in range(60):
+            with case(seed):
+                asked = any_request(seed)
+                made = make_plan(asked)
+                for offer in made.offers:
+                    a = offer.layout
+                    assert not offer.violations
+                    assert offer.dp is not None
+                    assert offer.edp is not None
+                    assert a.tp * a.cp * offer.dp * a.pp == asked.gpus == a.etp * a.ep * offer.edp * a.pp
+                    assert a.min_gpus <= asked.gpus
+                    if asked.gbs is not None:
+                        assert offer.ga is not None
+                        assert offer.ga * asked.mbs * offer.dp == asked.gbs
+                    if a.pp_layout is not None:
+                        assert layout_problem(a.pp_layout, a.pp, asked.model.layers, asked.model.mtp) is None
+                        assert len(stages(a.pp_layout) or ()) == a.pp * a.vpp
+                for offer in made.closest:
+                    assert offer.violations
+                assert bool(made.offers) != bool(made.closest)
+                assert (made.feasible == made.tried) == (not made.rejected)
 
 
-@pytest.mark.parametrize("seed", range(0, 60, 6))
-def test_the_rule_book_blocks_nothing_that_is_offered(seed: int) -> None:
+def test_the_rule_book_blocks_nothing_that_is_offered() -> None:
     """The blockers of layouts are the same identities, written by other hands."""
-    asked, mesh = any_request(seed), {one.id for one in CONSTRAINTS}
-    for offer in make_plan(asked).offers[:3]:
-        a = offer.layout
-        facts = {
-            "gpus": asked.gpus, "tp": a.tp, "cp": a.cp, "pp": a.pp, "ep": a.ep, "etp": a.etp, "mbs": asked.mbs,
-            "gbs": asked.gbs, "num_layers": asked.model.layers, "num_experts": asked.model.experts,
-            "seq_len": asked.seq_len, "pp_layout": a.pp_layout, "pp_account": list(a.account), "mtp": asked.model.mtp,
-            "vpp": None if a.pp_layout or a.vpp == 1 else a.vpp, "hybrid_layer_pattern": None,
-            "first_stage_layers": None, "last_stage_layers": None, "microbatch_group_size": None, "pp_overlap": True,
-        }  # fmt: skip
-        told = evaluate(facts, built_in_rules())
-        assert not {one.rule.id for one in told.blockers} & mesh
+    with every_case() as case:
+        for seed in range(0, 60, 6):
+            with case(seed):
+                asked, mesh = any_request(seed), {one.id for one in CONSTRAINTS}
+                for offer in make_plan(asked).offers[:3]:
+                    a = offer.layout
+                    facts = {
+                        "gpus": asked.gpus, "tp": a.tp, "cp": a.cp, "pp": a.pp, "ep": a.ep, "etp": a.etp,
+                        "mbs": asked.mbs, "gbs": asked.gbs, "num_layers": asked.model.layers,
+                        "num_experts": asked.model.experts,
+                        "seq_len": asked.seq_len, "pp_layout": a.pp_layout,
+                        "pp_account": list(a.account), "mtp": asked.model.mtp,
+                        "vpp": None if a.pp_layout or a.vpp == 1 else a.vpp, "hybrid_layer_pattern": None,
+                        "first_stage_layers": None, "last_stage_layers": None, "microbatch_group_size": None,
+                        "pp_overlap": True,
+                    }  # fmt: skip
+                    told = evaluate(facts, built_in_rules())
+                    assert not {one.rule.id for one in told.blockers} & mesh
 
 
 def test_deepseek_on_256_h100_begins_with_the_published_layout() -> None:

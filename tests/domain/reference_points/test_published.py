@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.domain.reference_points import FIGURES, LABEL, InvalidReference, ReferencePoint, published, read_reference
+from app.domain.reference_points import FIGURES, LABEL, InvalidReference, published, read_reference
 from app.domain.reference_points.table import read_rows
+from tests.cases import every_case
 from tests.shared_papers import shared_folder
 
 NAMES = {
@@ -87,17 +88,15 @@ def test_the_verification_cards_are_restated_without_a_slip() -> None:
         assert row in measured, point
 
 
-@pytest.mark.parametrize(
-    "point",
-    [one for one in published() if one.step_time_ms and one.tokens_per_s_per_gpu],
-    ids=lambda point: point.key,
-)
-def test_figures_of_one_point_agree_with_each_other(point: ReferencePoint) -> None:
-    gbs, seq_len, gpus = (point.contract.get(name) for name in ("gbs", "seq_len", "gpus"))
-    if isinstance(gbs, int) and isinstance(seq_len, int) and isinstance(gpus, int):
-        assert gbs * seq_len / gpus / (point.step_time_ms or 1) * 1000 == pytest.approx(
-            point.tokens_per_s_per_gpu, rel=0.002
-        )
+def test_figures_of_one_point_agree_with_each_other() -> None:
+    with every_case() as case:
+        for point in [one for one in published() if one.step_time_ms and one.tokens_per_s_per_gpu]:
+            with case(point.key):
+                gbs, seq_len, gpus = (point.contract.get(name) for name in ("gbs", "seq_len", "gpus"))
+                if isinstance(gbs, int) and isinstance(seq_len, int) and isinstance(gpus, int):
+                    assert gbs * seq_len / gpus / (point.step_time_ms or 1) * 1000 == pytest.approx(
+                        point.tokens_per_s_per_gpu, rel=0.002
+                    )
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,11 @@
 
 import re
 
-import pytest
-
 from app.domain.rules.change import change_of
 from app.domain.rules.engine import Evaluation, evaluate
 from app.domain.rules.load import built_in_rules
-from app.domain.rules.rule import Facts, Rule
+from app.domain.rules.rule import Facts
+from tests.cases import every_case
 from tests.shared_papers import SHARED, shared_folder
 
 CONFIDENCE = {"H": "high", "M": "medium", "L": "low"}
@@ -31,28 +30,32 @@ def test_every_candidate_of_the_papers_is_here_as_they_have_it() -> None:
     assert {name: found.get(name) for name in listed} == listed
 
 
-@pytest.mark.parametrize("rule", TUNING, ids=lambda rule: str(rule.id))
-def test_a_proposed_change_brings_no_blocker(rule: Rule) -> None:
-    for example in rule.examples.fires:
-        before = evaluate(example, built_in_rules())
-        after = evaluate(changed(example, before, rule.id), built_in_rules())
+def test_a_proposed_change_brings_no_blocker() -> None:
+    with every_case() as case:
+        for rule in TUNING:
+            with case(rule.id):
+                for example in rule.examples.fires:
+                    before = evaluate(example, built_in_rules())
+                    after = evaluate(changed(example, before, rule.id), built_in_rules())
 
-        assert blockers(after) - blockers(before) == set()
+                    assert blockers(after) - blockers(before) == set()
 
 
-@pytest.mark.parametrize("rule", TUNING, ids=lambda rule: str(rule.id))
-def test_a_change_of_fields_can_be_pasted(rule: Rule) -> None:
-    example = rule.examples.fires[0]
-    told = evaluate(example, built_in_rules())
-    suggestion = told.find(rule.id)
-    assert suggestion is not None
+def test_a_change_of_fields_can_be_pasted() -> None:
+    with every_case() as case:
+        for rule in TUNING:
+            with case(rule.id):
+                example = rule.examples.fires[0]
+                told = evaluate(example, built_in_rules())
+                suggestion = told.find(rule.id)
+                assert suggestion is not None
 
-    diff = change_of(suggestion, told.facts)
+                diff = change_of(suggestion, told.facts)
 
-    for framework in (diff.megatron_lm, diff.bridge):
-        assert "{" not in framework.paste
-    if set(suggestion.set) - set(diff.already) - {"data_mode"}:
-        assert diff.megatron_lm.paste or diff.megatron_lm.remove or diff.bridge.paste
+                for framework in (diff.megatron_lm, diff.bridge):
+                    assert "{" not in framework.paste
+                if set(suggestion.set) - set(diff.already) - {"data_mode"}:
+                    assert diff.megatron_lm.paste or diff.megatron_lm.remove or diff.bridge.paste
 
 
 def test_with_a_flex_backend_installed_dispatchers_come_before_overlap() -> None:

@@ -3,15 +3,13 @@
 import re
 from collections.abc import Mapping
 
-import pytest
-
 from app.domain.logs.launch_args import stated_by_launch_args
 from app.domain.rules.change import ChangeDiff, DiffLine, change_of
 from app.domain.rules.command import read_command
 from app.domain.rules.engine import evaluate
 from app.domain.rules.load import built_in_rules
-from app.domain.rules.rule import Rule
 from app.domain.run import Value
+from tests.cases import every_case
 from tests.domain.rules.builders import book, rule
 
 
@@ -166,19 +164,23 @@ def test_an_empty_list_is_a_flag_that_is_not_there() -> None:
     ]
 
 
-@pytest.mark.parametrize("found", built_in_rules().rules.values(), ids=lambda one: str(one.id))
-def test_what_every_rule_has_to_paste_is_a_fragment_of_a_command(found: Rule) -> None:
-    for example in found.examples.fires:
-        told = evaluate(example, built_in_rules())
-        suggestion = told.find(found.id)
-        assert suggestion is not None
-        change = change_of(suggestion, told.facts)
-        for item in read_command(change.megatron_lm.paste):
-            assert re.fullmatch(r"--[a-z][a-z0-9_-]*", item.words[0]), item.text
-            assert not {"", "None", "none", "null", "unknown", "[]"} & set(item.words[1:]) or item.words[1:] == ["none"]
-        for item in read_command(change.bridge.paste):
-            assert re.fullmatch(r"[a-z][\w.]*=[^\s{}<>]+", item.words[0]), item.text
-            assert item.words[1:] == []
-            assert "unknown" not in item.text
-        for line in change.export.splitlines():
-            assert re.fullmatch(r"export [A-Z][A-Z0-9_]*=\S+", line), line
+def test_what_every_rule_has_to_paste_is_a_fragment_of_a_command() -> None:
+    with every_case() as case:
+        for found in built_in_rules().rules.values():
+            with case(found.id):
+                for example in found.examples.fires:
+                    told = evaluate(example, built_in_rules())
+                    suggestion = told.find(found.id)
+                    assert suggestion is not None
+                    change = change_of(suggestion, told.facts)
+                    for item in read_command(change.megatron_lm.paste):
+                        assert re.fullmatch(r"--[a-z][a-z0-9_-]*", item.words[0]), item.text
+                        assert not {"", "None", "none", "null", "unknown", "[]"} & set(item.words[1:]) or item.words[
+                            1:
+                        ] == ["none"]
+                    for item in read_command(change.bridge.paste):
+                        assert re.fullmatch(r"[a-z][\w.]*=[^\s{}<>]+", item.words[0]), item.text
+                        assert item.words[1:] == []
+                        assert "unknown" not in item.text
+                    for line in change.export.splitlines():
+                        assert re.fullmatch(r"export [A-Z][A-Z0-9_]*=\S+", line), line

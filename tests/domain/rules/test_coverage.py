@@ -10,6 +10,7 @@ import yaml
 
 from app.domain.rules.load import built_in_rules
 from app.domain.rules.rule import Kind
+from tests.cases import every_case
 from tests.shared_papers import shared_file
 
 COVERAGE: Mapping[str, Mapping[str, list[str]]] = yaml.safe_load(
@@ -34,11 +35,13 @@ def _named(words: list[str]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(("document", "statement"), [(name, said) for name, rows in COVERAGE.items() for said in rows])
-def test_a_statement_of_the_founding_documents_has_its_rules(document: str, statement: str) -> None:
-    missing = _named(COVERAGE[document][statement]) - set(built_in_rules().rules)
+def test_a_statement_of_the_founding_documents_has_its_rules() -> None:
+    with every_case() as case:
+        for document, statement in [(name, said) for name, rows in COVERAGE.items() for said in rows]:
+            with case((document, statement)):
+                missing = _named(COVERAGE[document][statement]) - set(built_in_rules().rules)
 
-    assert missing == set()
+                assert missing == set()
 
 
 def test_all_rules_that_trace_to_the_founding_documents_are_there() -> None:

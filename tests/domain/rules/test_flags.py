@@ -1,11 +1,10 @@
 """Every value that is written as flags or overrides is read back as the same contract value."""
 
-import pytest
-
 from app.domain.contract.values import read_value, same_value
 from app.domain.documents.launch_command import read_launch_command
 from app.domain.logs.launch_args import stated_by_launch_args
 from app.domain.rules.flags import written
+from tests.cases import every_case
 
 VALUES = [
     ("tp", 2),
@@ -69,25 +68,29 @@ def command(name: str, value: object) -> str:
     return " ".join(f"{flag} {' '.join(values)}" for flag, values in flags.items())
 
 
-@pytest.mark.parametrize(("name", "value"), VALUES, ids=[f"{name}={value}" for name, value in VALUES])
-def test_flags_are_read_back(name: str, value: object) -> None:
-    found, warnings = stated_by_launch_args(command(name, value))
+def test_flags_are_read_back() -> None:
+    with every_case() as case:
+        for name, value in VALUES:
+            with case((name, value)):
+                found, warnings = stated_by_launch_args(command(name, value))
 
-    assert warnings == []
-    assert same_value(name, read_value(name, found[name].value), read_value(name, value))
+                assert warnings == []
+                assert same_value(name, read_value(name, found[name].value), read_value(name, value))
 
 
-@pytest.mark.parametrize(("name", "value"), VALUES, ids=[f"{name}={value}" for name, value in VALUES])
-def test_overrides_are_read_back(name: str, value: object) -> None:
-    overrides = written(name, value).bridge  # type: ignore[arg-type]
-    text = " ".join(f"{path}={item}" for path, item in overrides.items() if path != "mixed_precision")
-    if "mixed_precision" in overrides:
-        assert read_value("precision", overrides["mixed_precision"]) == value
-        return
+def test_overrides_are_read_back() -> None:
+    with every_case() as case:
+        for name, value in VALUES:
+            with case((name, value)):
+                overrides = written(name, value).bridge  # type: ignore[arg-type]
+                text = " ".join(f"{path}={item}" for path, item in overrides.items() if path != "mixed_precision")
+                if "mixed_precision" in overrides:
+                    assert read_value("precision", overrides["mixed_precision"]) == value
+                    continue
 
-    found = read_launch_command(f"torchrun pretrain.py {text}").stated
+                found = read_launch_command(f"torchrun pretrain.py {text}").stated
 
-    assert same_value(name, read_value(name, found[name].value), read_value(name, value))
+                assert same_value(name, read_value(name, found[name].value), read_value(name, value))
 
 
 def test_modules_are_read_back_beside_their_switch() -> None:
