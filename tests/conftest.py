@@ -1,6 +1,5 @@
 """The service on a database that the migrations built, for every test that goes through its door."""
 
-import fcntl
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from app.settings import Settings, get_settings
 from app.storage.database import migrate
 from app.storage.log_files import LogFiles
 from tests.embedded.processes import Running, running
+from tests.services import run
 from workers import tasks
 
 pytest_plugins = ["tests.services.fixtures"]
@@ -24,19 +24,24 @@ OPEN_TO = ("testserver",)
 """Tests that are about something else need no log-ins; those of `tests/access` make their own application."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    run.begin(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    run.end(config)
+
+
 @pytest.fixture(scope="session")
-def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def migrated_file() -> Path:
     """An empty migrated SQLite database, made once for all processes, to be copied."""
-    shared = tmp_path_factory.getbasetemp()
-    if shared.name.startswith("popen-"):
-        shared = shared.parent
-    folder = shared / "migrated"
-    with Path(f"{folder}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            migrate(Settings(data_dir=shared / "migrating"))
-            (shared / "migrating").rename(folder)
-    return folder / "threewalls.db"
+
+    def make() -> str:
+        settings = Settings(data_dir=run.folder() / "migrated")
+        migrate(settings)
+        return str(settings.data_dir / "threewalls.db")
+
+    return Path(run.once("migrated-sqlite", make))
 
 
 @pytest.fixture
@@ -89,9 +94,12 @@ def log_files(app: FastAPI) -> LogFiles:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Iterator[Running]:
     """`threewalls serve` with its worker, shared by the tests of one process: let each make its own project."""
-    with running("serve", tmp_path_factory.mktemp("served") / "data") as house:
+    data = tmp_path_factory.mktemp("served") / "data"
+    data.mkdir()
+    shutil.copy(migrated_file, data)
+    with running("serve", data) as house:
         yield house
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for the real servers, each started once for all tests that need it."""
+"""Fixtures for the real servers, each started once for all processes of a test run, by the first that needs it."""
 
 from collections.abc import Iterator
 
@@ -6,23 +6,27 @@ import pytest
 
 from app.settings import Settings
 from app.storage.database import migrate
-from tests.services.postgres_server import Postgres, running_postgres
-from tests.services.redis_server import free_port, running_redis
+from tests.services import run
+from tests.services.postgres_server import Postgres, start_postgres
+from tests.services.redis_server import free_port, start_redis
 from tests.services.s3_server import S3Server, running_s3
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Postgres]:
-    with running_postgres() as server:
-        yield server
+def postgres_server() -> Postgres:
+    return Postgres(run.once("postgres", lambda: start_postgres(run.folder() / "postgres")))
 
 
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: Postgres) -> str:
     """Name of an empty migrated database, to be copied."""
-    name = postgres_server.new_database()
-    migrate(Settings(database_url=postgres_server.url(name)))
-    return name
+
+    def make() -> str:
+        name = postgres_server.new_database()
+        migrate(Settings(database_url=postgres_server.url(name)))
+        return name
+
+    return str(run.once("migrated", make))
 
 
 @pytest.fixture
@@ -32,9 +36,16 @@ def postgres_url(postgres_server: Postgres, migrated_template: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[str]:
-    with running_redis(free_port()) as url:
-        yield url
+def redis_server(request: pytest.FixtureRequest) -> str:
+    """A broker URL with a database of this process's own."""
+
+    def make() -> int:
+        port = free_port()
+        start_redis(port)
+        return port
+
+    name = getattr(request.config, "workerinput", {}).get("workerid", "gw0")
+    return f"redis://127.0.0.1:{run.once('redis', make)}/{int(name.removeprefix('gw')) + 1}"
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ import psycopg
 from tests.services.redis_server import free_port
 
 DEBIAN_BINARIES = Path("/usr/lib/postgresql")
-SPEED = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=100"
+ACCOUNT = "postgres" if os.geteuid() == 0 else None
+SPEED = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c max_connections=300"
 
 
 @dataclass(frozen=True)
@@ -36,29 +37,35 @@ class Postgres:
             connection.execute(statement.encode())
 
 
+def start_postgres(folder: Path) -> int:
+    """Start a cluster below `folder`; returns its port. It runs until somebody stops it, such as the janitor."""
+    folder.mkdir()
+    if ACCOUNT:
+        shutil.chown(folder, ACCOUNT)
+    port = free_port()
+    _run(folder, "initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} {SPEED}"
+    _run(folder, "pg_ctl", "-l", str(folder / "log"), "-o", options, "-w", "start")
+    return port
+
+
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    # Not pytest's folder: PostgreSQL's user must be able to walk to it.
-    folder = Path(tempfile.mkdtemp(prefix="threewalls-pg-"))
-    user = "postgres" if os.geteuid() == 0 else None
-    if user:
-        shutil.chown(folder, user)
-    data, port = folder / "data", free_port()
-
-    def pg(*command: str) -> None:
-        done = subprocess.run(command, user=user, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-
-    try:
-        pg(_binary("initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
-        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} {SPEED}"
-        pg(_binary("pg_ctl"), "-D", str(data), "-l", str(folder / "log"), "-o", options, "-w", "start")
+    """A cluster that ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="threewalls-pg-") as parent:
+        Path(parent).chmod(0o755)  # PostgreSQL's user must be able to walk to its folder
+        folder = Path(parent) / "postgres"
+        port = start_postgres(folder)
         try:
             yield Postgres(port)
         finally:
-            pg(_binary("pg_ctl"), "-D", str(data), "-m", "immediate", "-w", "stop")
-    finally:
-        shutil.rmtree(folder)
+            _run(folder, "pg_ctl", "-m", "immediate", "-w", "stop")
+
+
+def _run(folder: Path, program: str, *arguments: str) -> None:
+    command = [_binary(program), "-D", str(folder / "data"), *arguments]
+    done = subprocess.run(command, user=ACCOUNT, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 
 def _binary(name: str) -> str:

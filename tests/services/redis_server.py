@@ -18,26 +18,27 @@ def free_port() -> int:
         return port
 
 
-@contextmanager
-def running_redis(port: int) -> Iterator[str]:
-    """The broker URL. FileNotFoundError, which fails the test, where `redis-server` is not installed."""
+def start_redis(port: int) -> subprocess.Popen[bytes]:
+    """Start it and wait until it answers. FileNotFoundError, which fails the test, where it is not installed."""
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        _wait_until_it_answers(port)
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _wait_until_it_answers(port: int) -> None:
+    process = subprocess.Popen([*command, "--databases", "64"], stdout=subprocess.DEVNULL)
     end = time.monotonic() + START_SECONDS
     with redis.Redis(port=port) as client:
         while True:
             try:
                 client.ping()
-                return
+                return process
             except redis.ConnectionError:
                 assert time.monotonic() < end, "Redis did not start"
                 time.sleep(0.02)
+
+
+@contextmanager
+def running_redis(port: int) -> Iterator[str]:
+    """The broker URL of a Redis that ends with the block."""
+    process = start_redis(port)
+    try:
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        process.kill()
+        process.wait()

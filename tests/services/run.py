@@ -1,0 +1,66 @@
+"""What the processes of one test run share: a folder, and the servers that each of them finds or starts."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services import janitor
+
+FOLDER = "TEST_RUN_FOLDER"
+
+
+def begin(config: pytest.Config) -> None:
+    """Start the janitor. Processes of xdist inherit the run of the process that started them."""
+    if hasattr(config, "workerinput"):
+        return
+    token = uuid.uuid4().hex
+    # Not pytest's folder: PostgreSQL's user must be able to walk to it.
+    folder = tempfile.mkdtemp(prefix="threewalls-tests-")
+    Path(folder).chmod(0o755)
+    os.environ |= {janitor.VARIABLE: token, FOLDER: folder}
+    environment = {name: value for name, value in os.environ.items() if name != janitor.VARIABLE}
+    config.stash[_JANITOR] = subprocess.Popen(
+        [sys.executable, "-I", janitor.__file__, token, str(os.getpid()), folder],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def end(config: pytest.Config) -> None:
+    """The same as the janitor, so that the run ends after what it started."""
+    process = config.stash.get(_JANITOR, None)
+    if process is None:
+        return
+    process.kill()
+    process.wait()
+    folder = os.environ.pop(FOLDER)
+    janitor.end_all(os.environ.pop(janitor.VARIABLE), folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def folder() -> Path:
+    return Path(os.environ[FOLDER])
+
+
+def once(name: str, make: Callable[[], Any]) -> Any:
+    """What `make` returned in the first process of the run that asked for `name`, as JSON keeps it."""
+    path = folder() / f"{name}.json"
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            path.write_text(json.dumps(make()))
+    return json.loads(path.read_text())
+
+
+_JANITOR = pytest.StashKey[subprocess.Popen[bytes]]()
