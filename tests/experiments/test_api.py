@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 from app.storage import audit
 from app.storage.database import read_session
 from tests.experiments.planned import PROJECT, add_runs, make_baseline, make_history, plan, read
+from tests.prepared import prepared
 from tests.runs.uploading import assert_problem
 
 API = "/api/v1/experiments"
@@ -26,12 +27,16 @@ def planned(client: TestClient, run: int, **body: Any) -> dict[str, Any]:
 @pytest.fixture
 def done(engine: Engine) -> int:
     """Two runs a side: 25 % faster with the overlap."""
-    make_history(engine)
-    experiment = plan(engine, make_baseline(engine), runs_each=2)
-    tag = read(engine, experiment).tag
-    add_runs(engine, tag, [25_000.0, 25_050.0])
-    add_runs(engine, tag, [31_280.0], side="baseline")
-    return experiment
+
+    def make() -> int:
+        make_history(engine)
+        experiment = plan(engine, make_baseline(engine), runs_each=2)
+        tag = read(engine, experiment).tag
+        add_runs(engine, tag, [25_000.0, 25_050.0])
+        add_runs(engine, tag, [31_280.0], side="baseline")
+        return experiment
+
+    return prepared(engine, make)
 
 
 def test_an_experiment_is_planned_and_read_again(client: TestClient, engine: Engine) -> None:

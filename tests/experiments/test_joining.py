@@ -11,6 +11,7 @@ from app.storage.experiment_joining import refresh
 from app.storage.tables import RunRow
 from tests.builders import judge, stated_activity
 from tests.experiments.planned import PROJECT, USUAL_MS, add_runs, change_run, make_baseline, make_history, plan, read
+from tests.prepared import prepared
 
 FAST = [25_000.0, 25_100.0]
 
@@ -18,8 +19,12 @@ FAST = [25_000.0, 25_100.0]
 @pytest.fixture
 def planned(engine: Engine) -> int:
     """Two runs a side, of which the baseline's first is there."""
-    make_history(engine)
-    return plan(engine, make_baseline(engine), runs_each=2)
+
+    def make() -> int:
+        make_history(engine)
+        return plan(engine, make_baseline(engine), runs_each=2)
+
+    return prepared(engine, make)
 
 
 def judge_again(engine: Engine, run: int) -> None:

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from app.experiments.decide import accept
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
+from tests.prepared import prepared
 
 AUTHOR = {"author": "mara"}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -19,8 +20,11 @@ FAST = [25_000.0, 25_100.0]
 
 @pytest.fixture
 def baseline(engine: Engine) -> int:
-    make_history(engine)
-    return make_baseline(engine)
+    def make() -> int:
+        make_history(engine)
+        return make_baseline(engine)
+
+    return prepared(engine, make)
 
 
 def text(client: TestClient, path: str) -> str:

@@ -20,6 +20,7 @@ from app.storage.database import transaction
 from app.storage.judging_tables import AuditEventRow
 from app.storage.tables import RunRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
+from tests.prepared import prepared
 
 HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
@@ -45,12 +46,16 @@ def make(engine: Engine) -> Make:
 @pytest.fixture
 def moved(make: Make, engine: Engine) -> list[int]:
     """26 runs that became 6 % slower at the 15th."""
-    with transaction(engine) as session:
-        project = make_project(session)
-        project.commit_url = "https://git.example/c/{commit}"
-        project.compare_url = "https://git.example/d/{from}...{to}"
-        session.add(project)
-    return make(series((14, 400.0), (12, 424.0)))
+
+    def make_moved() -> list[int]:
+        with transaction(engine) as session:
+            project = make_project(session)
+            project.commit_url = "https://git.example/c/{commit}"
+            project.compare_url = "https://git.example/d/{from}...{to}"
+            session.add(project)
+        return make(series((14, 400.0), (12, 424.0)))
+
+    return prepared(engine, make_moved)
 
 
 def key_of(engine: Engine, run: int) -> str:

@@ -17,14 +17,18 @@ from app.storage.leader_changes import leader_changes
 from app.storage.leader_news import leader_news
 from app.storage.standings import stack_standings
 from tests.builders import FIRST_PLACE, make_leaderboard, make_stack, stated_activity
+from tests.prepared import prepared
 
 PAGE = "/leaderboards/h100/qwen3-30b-a3b"
 
 
 @pytest.fixture
 def stacks(engine: Engine) -> dict[str, str]:
-    with transaction(engine) as session:
-        return make_leaderboard(session)
+    def make() -> dict[str, str]:
+        with transaction(engine) as session:
+            return make_leaderboard(session)
+
+    return prepared(engine, make)
 
 
 def of_stack(client: TestClient, key: str, **params: str) -> str:

@@ -13,6 +13,7 @@ from app.storage.database import read_session, transaction
 from app.storage.judging_tables import AuditEventRow, RegressionMemberRow, RegressionRow
 from app.storage.regressions import open_regressions
 from app.storage.tables import RunRow
+from tests.prepared import prepared
 from tests.regressions.triaged import FIRST, SlowStack, make_regression, make_slow_stack
 
 Make = Callable[..., int]
@@ -27,8 +28,11 @@ def session(engine: Engine) -> Iterator[Session]:
 
 @pytest.fixture
 def stack(engine: Engine) -> SlowStack:
-    with transaction(engine) as session:
-        return make_slow_stack(session)
+    def make() -> SlowStack:
+        with transaction(engine) as session:
+            return make_slow_stack(session)
+
+    return prepared(engine, make)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from app.storage.database import read_session, transaction
 from app.storage.judging_tables import RegressionRow
 from app.storage.tables import ProjectRow
+from tests.prepared import prepared
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
 
 HTML = {"Accept": "text/html"}
@@ -23,8 +24,11 @@ Make = Callable[..., int]
 
 @pytest.fixture
 def stack(engine: Engine) -> SlowStack:
-    with transaction(engine) as session:
-        return make_slow_stack(session, back=4)
+    def make() -> SlowStack:
+        with transaction(engine) as session:
+            return make_slow_stack(session, back=4)
+
+    return prepared(engine, make)
 
 
 @pytest.fixture
