@@ -4,6 +4,7 @@ The client needs few packages, the service many: what a command needs is importe
 """
 
 import argparse
+import gc
 import os
 import shutil
 import sys
@@ -155,12 +156,14 @@ def _choose_data_folder(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace, settings: "Settings") -> None:
+    gc.disable()  # until it answers: to look through what imports make takes a fifth of the start
     from app.embedded.service import serve
 
     serve(settings, options.host, options.port)
 
 
 def _demo(options: argparse.Namespace, settings: "Settings") -> None:
+    gc.disable()  # as above
     from app.demo.seed import seed
     from app.embedded.service import serve
 

@@ -1,22 +1,23 @@
 """The service on a database that the migrations built, for every test that goes through its door."""
 
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from fastapi import FastAPI
-from sqlalchemy import Engine
-from starlette.testclient import TestClient
 
-from app import queue
-from app.main import create_app
-from app.settings import Settings, get_settings
-from app.storage.database import migrate
-from app.storage.log_files import LogFiles
-from tests.embedded.processes import Running, running
 from tests.services import run
-from workers import tasks
+
+if TYPE_CHECKING:  # a test of the domain does not wait for the application to be imported
+    from fastapi import FastAPI
+    from sqlalchemy import Engine
+    from starlette.testclient import TestClient
+
+    from app.settings import Settings
+    from app.storage.log_files import LogFiles
+    from tests.embedded.processes import Running
 
 pytest_plugins = ["tests.services.fixtures"]
 
@@ -25,7 +26,20 @@ OPEN_TO = ("testserver",)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Importing makes a million objects that stay: to look through them again and again takes a third of the collection.
+    gc.disable()
     run.begin(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("numprocesses", None):  # only its processes collect
+        gc.enable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -36,6 +50,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def migrated_file() -> Path:
     """An empty migrated SQLite database, made once for all processes, to be copied."""
 
+    from app.settings import Settings
+    from app.storage.database import migrate
+
     def make() -> str:
         settings = Settings(data_dir=run.folder() / "migrated")
         migrate(settings)
@@ -45,8 +62,10 @@ def migrated_file() -> Path:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+def settings(tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Settings]":
     """The process's settings: the embedded mode in a folder of this test, its database migrated."""
+    from app.settings import get_settings
+
     folder = tmp_path / "data"
     folder.mkdir()
     shutil.copy(migrated_file, folder / "threewalls.db")
@@ -57,8 +76,10 @@ def settings(tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture(scope="module")
-def module_settings(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Iterator[Settings]:
+def module_settings(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> "Iterator[Settings]":
     """The same for a whole module, whose tests share what is costly to make."""
+    from app.settings import get_settings
+
     folder = tmp_path_factory.mktemp("data")
     shutil.copy(migrated_file, folder / "threewalls.db")
     with pytest.MonkeyPatch.context() as patched:
@@ -69,33 +90,39 @@ def module_settings(tmp_path_factory: pytest.TempPathFactory, migrated_file: Pat
 
 
 @pytest.fixture
-def app(settings: Settings) -> Iterator[FastAPI]:
+def app(settings: "Settings") -> "Iterator[FastAPI]":
+    from app.main import create_app
+
     app = create_app(settings, open_to=OPEN_TO)
     yield app
     app.state.engine.dispose()
 
 
 @pytest.fixture
-def client(app: FastAPI) -> TestClient:
+def client(app: "FastAPI") -> "TestClient":
     """Speaks HTTP to the application; a defect is an answer, as it is to a real client."""
+    from starlette.testclient import TestClient
+
     return TestClient(app, raise_server_exceptions=False)
 
 
 @pytest.fixture
-def engine(app: FastAPI) -> Engine:
+def engine(app: "FastAPI") -> "Engine":
     engine: Engine = app.state.engine
     return engine
 
 
 @pytest.fixture
-def log_files(app: FastAPI) -> LogFiles:
+def log_files(app: "FastAPI") -> "LogFiles":
     log_files: LogFiles = app.state.log_files
     return log_files
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Iterator[Running]:
+def server(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> "Iterator[Running]":
     """`threewalls serve` with its worker, shared by the tests of one process: let each make its own project."""
+    from tests.embedded.processes import running
+
     data = tmp_path_factory.mktemp("served") / "data"
     data.mkdir()
     shutil.copy(migrated_file, data)
@@ -105,6 +132,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Ite
 
 def forget_settings() -> None:
     """What a process makes once from its settings."""
+    from app import queue
+    from app.settings import get_settings
+    from workers import tasks
+
     if tasks._engine.cache_info().currsize:
         tasks._engine().dispose()
     for made_once in (get_settings, queue.get_celery, tasks._engine, tasks._log_files):

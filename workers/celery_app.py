@@ -1,8 +1,9 @@
 """The worker process: `celery -A workers.celery_app worker`. Settings come from the environment (`app/settings.py`)."""
 
+import gc
 from typing import Any
 
-from celery.signals import setup_logging, worker_ready
+from celery.signals import setup_logging, worker_init, worker_ready
 
 from app.queue import SWEEP, enqueue, get_celery
 from app.settings import get_settings
@@ -16,6 +17,13 @@ tasks.register(app)
 @setup_logging.connect  # type: ignore[untyped-decorator]
 def _log_as_the_service_does(**_: Any) -> None:
     configure_logging(get_settings())
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _leave_alone_what_was_imported(**_: Any) -> None:
+    # The collector skips it from now on, also in the pool processes, which then share these pages of memory.
+    gc.freeze()
+    gc.enable()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]

@@ -1,6 +1,7 @@
 """`threewalls serve`: own the data folder, migrate, keep a worker alive and answer HTTP until told to stop."""
 
 import errno
+import gc
 import os
 import signal
 import socket
@@ -91,6 +92,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        gc.freeze()  # what is there now stays
+        gc.enable()
         print(self._greeting, flush=True)
         self._start_beside()
 

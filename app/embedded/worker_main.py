@@ -7,6 +7,7 @@ Celery's pool processes end with the worker: by that signal on Linux, elsewhere 
 under way is left as a claimed row, and the next start takes it up again.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -14,8 +15,10 @@ import threading
 import time
 import warnings
 
-from celery.__main__ import main
-from celery.worker import state
+gc.disable()  # while it imports; `workers.celery_app` enables it before the first fork
+
+from celery.__main__ import main  # noqa: E402
+from celery.worker import state  # noqa: E402
 
 FINISH_SECONDS = 8.0
 """How long the run at hand may take to finish at a stop. Most take milliseconds."""

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.settings import Settings
-from app.storage.database import migrate
 from tests.services import run
 from tests.services.postgres_server import Postgres, start_postgres
 from tests.services.redis_server import free_port, start_redis
@@ -20,6 +18,8 @@ def postgres_server() -> Postgres:
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: Postgres) -> str:
     """Name of an empty migrated database, to be copied."""
+    from app.settings import Settings
+    from app.storage.database import migrate
 
     def make() -> str:
         name = postgres_server.new_database()

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
-
 from tests.services.redis_server import free_port
 
 DEBIAN_BINARIES = Path("/usr/lib/postgresql")
@@ -33,6 +31,8 @@ class Postgres:
         return name
 
     def run(self, statement: str) -> None:
+        import psycopg  # noqa: PLC0415
+
         with psycopg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres", autocommit=True) as connection:
             connection.execute(statement.encode())
 

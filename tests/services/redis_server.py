@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import redis
-
 START_SECONDS = 200
 
 
@@ -22,6 +20,8 @@ def start_redis(port: int) -> subprocess.Popen[bytes]:
     """Start it and wait until it answers. FileNotFoundError, which fails the test, where it is not installed."""
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     process = subprocess.Popen([*command, "--databases", "64"], stdout=subprocess.DEVNULL)
+    import redis  # noqa: PLC0415
+
     end = time.monotonic() + START_SECONDS
     with redis.Redis(port=port) as client:
         while True:
