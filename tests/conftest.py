@@ -61,8 +61,22 @@ def migrated_file() -> Path:
     return Path(run.once("migrated-sqlite", make))
 
 
+@pytest.fixture(scope="session")
+def event_loop_thread() -> Iterator[None]:
+    """One event loop for all clients of this process: one for each request, as usual, doubles what a request costs."""
+    from anyio.from_thread import start_blocking_portal
+    from starlette.testclient import TestClient
+
+    with start_blocking_portal() as portal:
+        TestClient.portal = portal
+        yield
+        TestClient.portal = None
+
+
 @pytest.fixture
-def settings(tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Settings]":
+def settings(
+    tmp_path: Path, migrated_file: Path, event_loop_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> "Iterator[Settings]":
     """The process's settings: the embedded mode in a folder of this test, its database migrated."""
     from app.settings import get_settings
 
@@ -76,7 +90,9 @@ def settings(tmp_path: Path, migrated_file: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture(scope="module")
-def module_settings(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> "Iterator[Settings]":
+def module_settings(
+    tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop_thread: None
+) -> "Iterator[Settings]":
     """The same for a whole module, whose tests share what is costly to make."""
     from app.settings import get_settings
 

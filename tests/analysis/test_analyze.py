@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from app.domain.contract.fields import METRICS
-from tests.analysis.commands import PLACE, generated_log, setting, threewalls, write_logs
+from tests.analysis.commands import PLACE, generated_log, setting, threewalls, threewalls_process, write_logs
 from tests.shared_papers import shared_folder
 
 
@@ -53,7 +53,7 @@ def test_compressed_logs_and_pipes_are_read_alike(log: Path, tmp_path: Path) -> 
     plain = threewalls("analyze", log, "--json").document["metrics"]
     assert threewalls("analyze", tmp_path / "train.log.gz", "--json").document["metrics"] == plain
     assert threewalls("analyze", tmp_path / "train.log.zst", "--json").document["metrics"] == plain
-    assert threewalls("analyze", "-", "--json", stdin=text).document["metrics"] == plain
+    assert threewalls_process("analyze", "-", "--json", stdin=text).document["metrics"] == plain
 
 
 def test_a_compressed_log_that_ends_early_is_read_up_to_there(log: Path, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_what_cannot_be_read_is_3_with_a_sentence(content: bytes | None, message
 
 
 def test_a_terminal_without_unicode_gets_ascii(log: Path) -> None:
-    answer = threewalls("analyze", log, env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    answer = threewalls_process("analyze", log, env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
     assert answer.code == 0
     assert answer.output.isascii()
     assert "+-" in answer.lines[0]

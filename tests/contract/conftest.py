@@ -17,7 +17,7 @@ Held = tuple[Teams, Mapping[str, Belongings]]
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Iterator[Held]:
+def held(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop_thread: None) -> Iterator[Held]:
     folder = tmp_path_factory.mktemp("contract")
     shutil.copy(migrated_file, folder / "threewalls.db")
     with pytest.MonkeyPatch.context() as patch:

@@ -19,6 +19,7 @@ from app.storage.ranking import difference, rank
 from app.storage.standings import stack_standings
 from app.storage.tables import RunRow
 from tests.builders import add_availability, judge, make_project, make_stack, settle_standings, stated_activity
+from tests.cases import sized
 
 ROUTING = ("dropless", "forced-balance", "capacity-drop")
 FINE = {"completed", "unknown", ""}
@@ -109,7 +110,7 @@ def check(session: Session, stack_key: str, board: Board) -> None:
     assert len(names) == len(set(names))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sized(20, 100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(any_run(), min_size=1, max_size=14))
 def test_no_ranking_that_is_kept_mixes_what_must_not_be(engine: Engine, runs: list[dict[str, Any]]) -> None:
     project = f"project-{next(NUMBERS)}"

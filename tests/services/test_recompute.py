@@ -12,11 +12,12 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
+from tests.cases import sized
 from tests.embedded.processes import wait_for
 from tests.services.scaled import BEAT, WORKER, House, kill, scaled_house
 from tests.training_logs import training_log
 
-RUNS = 60
+RUNS = sized(24, 60)
 OLDER = DEFINITION_VERSION - 1
 
 

@@ -16,6 +16,7 @@ from app.domain.ranking.eligibility import fallbacks, refusal
 from app.domain.ranking.rank import class_of, rank_runs
 from app.domain.ranking.ranked_run import DISPATCHERS, LEVELS, RankedRun, reaches
 from app.domain.ranking.standings import Board, Reading, StackStandings
+from tests.cases import sized
 from tests.domain.ranking.runs import START, make_run
 
 SOUND: dict[str, st.SearchStrategy[Any]] = {
@@ -88,10 +89,12 @@ def history(draw: st.DrawFn) -> list[RankedRun]:
 
 
 RUNS = st.one_of(st.lists(any_run(), max_size=20), st.lists(any_run(), max_size=20), history()).map(named)
-FINDING = settings(max_examples=2000, deadline=None, phases=[Phase.generate], database=None, derandomize=True)
+FINDING = settings(
+    max_examples=sized(400, 2000), deadline=None, phases=[Phase.generate], database=None, derandomize=True
+)
 QUIET = Prior(variance=0.002**2, degrees_of_freedom=8, configurations=9)
 """Of a family that varies little, so that all kinds of duels happen among few runs."""
-THOROUGH = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+THOROUGH = settings(max_examples=sized(40, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def boards(runs: list[RankedRun]) -> list[tuple[StackStandings, Board]]:
