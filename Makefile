@@ -17,6 +17,9 @@ PIP := $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-has
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --override overrides.txt \
         --custom-compile-command "make lock" --extra server pyproject.toml
 LOCK_FOLDER ?= .
+# What has a size of its own under SOAK=1 (tests/cases.py)
+CAMPAIGNS = $(shell grep -rlE '\bsized\(' --include='test_*.py' tests)
+FAST := tests/domain tests/analysis tests/client tests/delivery tests/demo tests/test_architecture.py
 SOURCES := app workers migrations tests bench
 
 ##@ The two commands
@@ -28,6 +31,15 @@ demo: $(VENV)/.runtime  ## Start on http://127.0.0.1:8000 with the demo project 
 test: $(VENV)/.dev  ## Run every test against real Redis, PostgreSQL and Chromium (WORKERS= processes, ARGS= for pytest)
 	@.ci/test-services
 	@exec $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(VENV)/.dev  ## Run the tests that need no server, database or browser: domain, client, documents
+	@exec $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not server" $(FAST) $(ARGS)
+
+.PHONY: soak
+soak: $(VENV)/.dev  ## Run the campaigns of the tests whole: fuzz, hostile text, golden corpus, 20 minutes (ARGS= for pytest)
+	@.ci/test-services
+	@SOAK=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(CAMPAIGNS) $(ARGS)
 
 ##@ Every day
 .PHONY: serve

@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # a test of the domain does not wait for the application to b
 
 pytest_plugins = ["tests.services.fixtures"]
 
+SERVERS = {"server", "migrated_file", "postgres_server", "redis_server", "s3_server", "chromium"}
+"""Fixtures whose tests `make test-fast` leaves out; tests that start a server themselves have the mark `server`."""
+
 OPEN_TO = ("testserver",)
 """Tests that are about something else need no log-ins; those of `tests/access` make their own application."""
 
@@ -35,6 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.getoption("numprocesses", None):  # only its processes collect
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SERVERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker("server")
 
 
 def pytest_collection_finish() -> None:

@@ -22,6 +22,8 @@ from tests.client.commands import Done, threewalls
 from tests.client.test_follow import LINES, following
 from tests.embedded.processes import Running, running, wait_for
 
+pytestmark = pytest.mark.server
+
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 WORD = "correct horse battery"
 

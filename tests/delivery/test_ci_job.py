@@ -20,6 +20,8 @@ from tests.embedded.processes import wait_for
 from tests.services.github_server import GitHub, running_github
 from tests.training_logs import training_log
 
+pytestmark = pytest.mark.server
+
 SCRIPT = Path(__file__).with_name("ci_job.sh")
 
 

@@ -22,6 +22,8 @@ from packaging.requirements import Requirement
 from tests.embedded.processes import Running
 from tests.training_logs import training_log
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

@@ -14,6 +14,8 @@ from app.demo.story import story
 from app.demo.trials import TRIALS, trial_runs
 from tests.embedded.processes import running, wait_for
 
+pytestmark = pytest.mark.server
+
 STORY = [job.name for job in story()]
 TRIED = [job.name for _, _, job in trial_runs()]
 CAUSES = ("Code", "Upgrade of the container", "permute_fusion")

@@ -18,6 +18,7 @@ from app.runs.upload import document_kind
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles, StagedFile
+from tests.cases import sized
 from tests.domain.documents.event_files import event, event_file, simple
 from tests.runs.uploading import LOG, upload
 from tests.shared_papers import shared_folder
@@ -34,7 +35,7 @@ GOLDEN = {
 TENSORBOARD = event_file(
     *(event(step, simple("iteration-time", value)) for step, value in ((1, 9.0), (2, 0.5), (3, 0.5)))
 )
-EVERY = 8
+EVERY = sized(16, 1)
 """Which of the corpus's golden runs go through a database; tests/domain/documents reads all of them."""
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.cases import sized
 from tests.embedded.processes import Running, running, wait_for
 from tests.services.scaled import QUICK
 from tests.training_logs import training_log
@@ -25,7 +26,7 @@ def runs(house: Running) -> list[dict[str, object]]:
 def test_everything_acknowledged_is_there_and_processed_after_a_kill(data: Path) -> None:
     acknowledged, grows, sent = set(), "", 0
     growing = training_log(iterations=60)
-    for killed in range(3):
+    for killed in range(sized(2, 10)):
         with running("serve", data) as house:
             for number in range(2):
                 log = training_log(step_time_ms=100.0 * killed + 10 * number + 50)
@@ -35,7 +36,7 @@ def test_everything_acknowledged_is_there_and_processed_after_a_kill(data: Path)
             grows = grows or _opened(house)
             for _ in range(4):
                 # Whoever does not know what arrived begins a little before.
-                begin, end = max(0, sent - 100), sent + len(growing) // 16
+                begin, end = max(0, sent - 100), sent + len(growing) // 48
                 assert _append(house, grows, growing[begin:end], begin)["offset"] == end
                 sent = end
             house.process.kill()
