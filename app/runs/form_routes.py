@@ -25,6 +25,7 @@ from app.web.access.acting import upload_project, uploader
 from app.web.access.state import access_of
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.forms import sent_form
+from app.web.request_session import reading
 from app.web.templating import render
 
 MAX_FILES = 64
@@ -72,7 +73,7 @@ async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles,
         return RedirectResponse(f"/runs/{run_id}#contract", status_code=303)
 
     def page() -> HTMLResponse:
-        with read_session(engine) as session:
+        with reading(request) as session:
             return render_run(
                 request, RunPage(session, log_files, run_id, RunView(), form=refused), block=None, status=422
             )

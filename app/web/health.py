@@ -40,7 +40,7 @@ class Readiness(BaseModel):
 
 
 @router.get("/healthz")
-def healthz() -> Alive:
+async def healthz() -> Alive:  # without a thread, which all may be busy
     """The process answers. Says nothing of what it needs: restarting it would not help those."""
     return Alive()
 
