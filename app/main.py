@@ -121,7 +121,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     table = route_table(app)
     describe_access(app, table)
     # The last one added is the outermost.
-    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_upload_bytes)
+    app.add_middleware(BodyLimitMiddleware, table=table, most=settings.max_upload_bytes)
     app.add_middleware(SlowBodyMiddleware, seconds=settings.request_seconds)
     app.add_middleware(
         AccessMiddleware,

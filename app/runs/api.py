@@ -34,7 +34,8 @@ from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
 from app.web.access.acting import upload_project, uploader
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession
+from app.web.body_limit import UPLOAD_BYTES
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
 from app.web.forms import sent_form
 from app.web.problems import as_content, documented
 from app.web.templating import public_address
@@ -61,10 +62,12 @@ _UPLOAD_FORM = {
 @router.post(
     "/runs",
     status_code=202,
+    max_body_size=UPLOAD_BYTES,
+    dependencies=[RoomOnDisk],
     response_model=UploadAnswer,
     response_model_exclude_none=True,
     responses=documented(
-        400, 409, 413, 422, 503, ok={"model": UploadAnswer, "description": "This upload was there already."}
+        400, 409, 413, 422, 503, 507, ok={"model": UploadAnswer, "description": "This upload was there already."}
     ),
     openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD_FORM}}}},
 )

@@ -17,7 +17,7 @@ def fault_of(error: Exception) -> Unavailable | None:
     if isinstance(error, NoConnectionError):  # of the pool
         return Overloaded("All connections to the database are in use. Try again in a moment.")
     if isinstance(error, OSError):
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
     elif isinstance(error, DBAPIError) and isinstance(error.orig, sqlite3.Error):
         code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         full = code == sqlite3.SQLITE_FULL
@@ -27,5 +27,5 @@ def fault_of(error: Exception) -> Unavailable | None:
         full = getattr(error.orig, "sqlstate", None) == _POSTGRESQL_DISK_FULL
         away = isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
     if full:
-        return DiskFull("The disk of the service is full. Tell whoever runs it, and try again later.")
+        return DiskFull("The disk of the service is full, or read-only. Tell whoever runs it, and try again later.")
     return Unavailable("The database did not answer, or is locked. Try again in a moment.") if away else None

@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from app.settings import Settings
+from app.storage.disk import require_room
 from app.storage.log_files import LogFiles
 from app.storage.rules_in_force import RulesInForce, rules_in_force
 from app.web.request_session import reading, turn_to_read
@@ -36,6 +37,15 @@ AppSettings = Annotated[Settings, Depends(get_app_settings)]
 AppEngine = Annotated[Engine, Depends(get_engine)]
 AppLogFiles = Annotated[LogFiles, Depends(get_log_files)]
 Rules = Annotated[RulesInForce, Depends(get_rules)]
+
+
+def room_on_disk(request: Request, settings: AppSettings) -> None:
+    """For routes that store what is sent, before they read it. Raises DiskFull."""
+    declared = request.headers.get("content-length", "0")
+    require_room(settings, int(declared) if declared.isdigit() else 0)
+
+
+RoomOnDisk = Depends(room_on_disk)
 
 
 def get_read_session(

@@ -44,6 +44,9 @@ _DETAILS = {
     500: "Unexpected error (id {request_id}). The service's log has the details under this id. Nothing that was "
     "acknowledged is lost.",
 }
+_MOST_FIELDS = 50
+"""Of a request that is wrong in more places the others are not named."""
+
 _MACHINE_PATHS = ("/api/", "/healthz", "/readyz", "/metrics")
 
 
@@ -90,7 +93,7 @@ def answer_error(request: Request, error: ThreewallsError) -> Response:
 
 async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    found = error.errors()
+    found = error.errors()[:_MOST_FIELDS]
     # Whoever reads pages asked for an address; that its number is checked as a field is our matter.
     if _is_page(request) and any(wrong["loc"][0] == "path" for wrong in found):
         return answer(request, 404, _TITLES[404], _DETAILS[404])
