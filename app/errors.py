@@ -21,6 +21,8 @@ ThreewallsError
 │   ├── EditConflict         somebody else changed it since it was read
 │   └── NotReady             a run that must be read first, and is not yet
 └── Unavailable              a service that we need did not answer
+    ├── Overloaded           more requests wait than can be answered soon
+    └── DiskFull             no room for what was sent, or too little is left
 """
 
 from dataclasses import dataclass
@@ -134,4 +136,17 @@ class NotReady(Conflict):
 
 
 class Unavailable(ThreewallsError):
+    """`retry_after`: seconds after which it is worth another attempt."""
+
     title = "A service did not answer"
+    retry_after = 30
+
+
+class Overloaded(Unavailable):
+    title = "The service is overloaded"
+    retry_after = 5
+
+
+class DiskFull(Unavailable):
+    title = "The disk is full"
+    retry_after = 300

@@ -84,6 +84,7 @@ from app.web.limits.counting import Counting
 from app.web.limits.guesses import Guesses
 from app.web.logging import configure_logging
 from app.web.metrics import Metrics
+from app.web.overload import OverloadMiddleware
 from app.web.reference import router as reference
 from app.web.request_frame import RequestFrameMiddleware
 from app.web.slow_body import SlowBodyMiddleware
@@ -120,7 +121,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     table = route_table(app)
     describe_access(app, table)
     # The last one added is the outermost.
-    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_upload_bytes)
+    app.add_middleware(BodyLimitMiddleware, table=table, most=settings.max_upload_bytes)
     app.add_middleware(SlowBodyMiddleware, seconds=settings.request_seconds)
     app.add_middleware(
         AccessMiddleware,
@@ -133,6 +134,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.add_middleware(CrossSiteMiddleware, public_url=settings.public_url)
     app.add_middleware(HostMiddleware, allowed=listed(settings.allowed_hosts))
     app.add_middleware(HeadMiddleware)
+    app.add_middleware(OverloadMiddleware)
     app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics, public_url=settings.public_url)
     return app
 

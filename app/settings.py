@@ -84,7 +84,14 @@ class Settings(BaseSettings):
         description="Longest wait for the head of a request, for the body of one by nobody known, or for more of any "
         "other, in seconds.",
     )
-    max_upload_bytes: int = Field(2 * 1024**3, gt=0, description="Largest request body, as sent, in bytes.")
+    max_upload_bytes: int = Field(
+        2 * 1024**3,
+        gt=0,
+        description="Largest upload, as sent, in bytes. Forms and JSON end at 2 MiB, log-ins at 16 KiB.",
+    )
+    min_free_bytes: int = Field(
+        512 * 1024**2, ge=0, description="Free disk that uploads must leave, in bytes; they are refused before. 0: any."
+    )
     max_log_bytes: int = Field(4 * 1024**3, gt=0, description="Largest decompressed log file, in bytes.")
     max_compression_ratio: int = Field(
         200, gt=1, description="Decompressed bytes a compressed byte may become, once past 64 MiB (a bomb guard)."

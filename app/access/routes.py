@@ -15,6 +15,7 @@ from app.errors import InvalidChange
 from app.settings import Settings
 from app.web.access.cookie import forget_session, set_session
 from app.web.access.state import access_of
+from app.web.body_limit import CREDENTIALS_BYTES
 from app.web.dependencies import AppEngine, AppSettings
 from app.web.forms import sent_form
 from app.web.limits.guesses import Guesses
@@ -38,7 +39,7 @@ def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  th
     return login_page(request, next)
 
 
-@router.post("/login")
+@router.post("/login", max_body_size=CREDENTIALS_BYTES)
 async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
         name, password, wanted = (str(sent.get(field, ""))[:_MOST_CHARACTERS] for field in ("name", "password", "next"))
@@ -69,7 +70,7 @@ def show_password(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A
     return _password_page(request, PasswordForm(), next)
 
 
-@router.post(PASSWORD_PAGE)
+@router.post(PASSWORD_PAGE, max_body_size=CREDENTIALS_BYTES)
 async def change_password(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
         form, wanted = PasswordForm.read(sent), str(sent.get("next", ""))[:_MOST_CHARACTERS]

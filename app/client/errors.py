@@ -49,10 +49,11 @@ class Refused(ThreewallsError):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same upload may be taken later: after another token, a raised quota, or another word of a proxy,
-        which writes no problem document. What the service refuses for what it is, it will refuse again."""
+        """Whether the same upload may be taken later: after another token, a raised quota, room on the disk (507), or
+        another word of a proxy, which writes no problem document. What the service refuses for what it is, it will
+        refuse again."""
         is_ours = isinstance(self.problem.get("title"), str)
-        return not is_ours or self.status in (401, 403) or self.problem["title"] == OverQuota.title
+        return not is_ours or self.status in (401, 403, 507) or self.problem["title"] == OverQuota.title
 
 
 def _fields(errors: object) -> tuple[FieldError, ...]:

@@ -16,11 +16,11 @@ from app.experiments.plan import plan_experiment
 from app.experiments.plan_page import IdeaPage, wish_of
 from app.settings import Settings
 from app.storage.advised_runs import read_run
-from app.storage.database import read_session
 from app.storage.run_list import latest_runs
 from app.storage.tables import RunRow
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import sent_form
+from app.web.request_session import reading
 from app.web.templating import render
 
 router = APIRouter(include_in_schema=False)
@@ -80,7 +80,7 @@ def _plan(request: Request, engine: Engine, settings: Settings, run_id: int, for
             raise InvalidChange("Nothing was planned.", (FieldError("runs_each", RUNS_EACH),))
         planned = plan_experiment(engine, settings, wish_of(run_id, form), form.value("author"))
     except (InvalidChange, Conflict) as error:
-        with read_session(engine) as session:
+        with reading(request) as session:
             return _again(request, session, settings, run_id, form.refused(error))
     return RedirectResponse(f"/experiments/{planned}", status_code=303)
 

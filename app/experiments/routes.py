@@ -17,10 +17,10 @@ from app.experiments.filters import ExperimentFilters, page_number
 from app.experiments.forms import DECISIONS, DecisionForm, read_decision_form, whole_number
 from app.experiments.page import ExperimentPage
 from app.experiments.projects import projects_with_experiments
-from app.storage.database import read_session
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import sent_form
+from app.web.request_session import reading
 from app.web.templating import public_address, render
 
 router = APIRouter(include_in_schema=False)
@@ -77,7 +77,7 @@ def _decide(request: Request, engine: Engine, experiment_id: int, form: Decision
     try:
         _apply(engine, experiment_id, form)
     except (InvalidChange, Conflict) as error:
-        with read_session(engine) as session:
+        with reading(request) as session:
             return _render_one(request, session, experiment_id, form=form.refused(error), status=_status(error))
     return RedirectResponse(f"/experiments/{experiment_id}", status_code=303)
 

@@ -50,12 +50,10 @@ def history_values(page: HistoryPage) -> dict[str, Any]:
 
 
 def csv_rows(page: HistoryPage) -> Iterator[str]:
-    """The runs in commit order, one line each, in pieces."""
+    """The runs in commit order, one line each, in pieces. All is read at once, while the session lasts."""
     rows = [_flat(run) for run in _runs(page)]
-    if rows:
-        yield csv_text([list(rows[0])])
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        yield csv_text(list(row.values()) for row in rows[start : start + _ROWS_AT_ONCE])
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
+    return (csv_text(lines[start : start + _ROWS_AT_ONCE]) for start in range(0, len(lines), _ROWS_AT_ONCE))
 
 
 def _configuration(page: HistoryPage, index: int) -> dict[str, Any]:

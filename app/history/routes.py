@@ -21,6 +21,7 @@ from app.history.words import VERDICTS
 from app.storage.database import read_session
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import sent_form
+from app.web.request_session import reading
 from app.web.templating import render
 
 MAX_FIELDS = 8
@@ -128,14 +129,14 @@ async def _decide(
         try:
             decide(engine, keys[0], form)
         except InvalidChange as error:
-            return _render_refused(request, engine, text, form.refused(error))
+            return _render_refused(request, text, form.refused(error))
         return RedirectResponse(f"/history/{text}#golden", status_code=303)
 
     return await run_in_threadpool(answer)
 
 
-def _render_refused(request: Request, engine: Engine, text: str, form: PinForm) -> HTMLResponse:
-    with read_session(engine) as session:
+def _render_refused(request: Request, text: str, form: PinForm) -> HTMLResponse:
+    with reading(request) as session:
         page = _page(request, session, text, form)
         if page is None:
             return _render_candidates(request, session, text)

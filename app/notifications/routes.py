@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -23,9 +22,9 @@ from app.notifications.receivers import (
     set_enabled,
 )
 from app.notifications.sending import dismiss, replay, replay_all, send_trial
-from app.storage.database import read_session
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import sent_form
+from app.web.request_session import reading
 from app.web.templating import public_address, render
 
 router = APIRouter(include_in_schema=False, prefix="/settings/projects/{slug}/notifications")
@@ -61,9 +60,9 @@ async def add(request: Request, engine: AppEngine, settings: AppSettings, slug: 
         try:
             number, secret = add_receiver(engine, settings, slug, form.wish(public_address(request)))
         except InvalidChange as error:
-            with read_session(engine) as session:
+            with reading(request) as session:
                 return _list(request, session, slug, form=form.refused(error), status=422)
-        with read_session(engine) as session:
+        with reading(request) as session:
             return _one(request, session, slug, number, secret=secret, added=True)
 
     return await run_in_threadpool(act)
@@ -94,7 +93,7 @@ async def change(
         try:
             change_receiver(engine, settings, slug, receiver_id, form.wish(public_address(request)))
         except InvalidChange as error:
-            with read_session(engine) as session:
+            with reading(request) as session:
                 return _one(request, session, slug, receiver_id, form=form.refused(error), status=422)
         return _back(slug, receiver_id, "saved")
 
@@ -106,7 +105,7 @@ async def pause(request: Request, engine: AppEngine, slug: Slug, receiver_id: Nu
     def change(author: str) -> None:
         set_enabled(engine, slug, receiver_id, author, enabled=False)
 
-    return await _do(request, engine, slug, receiver_id, done="paused", change=change)
+    return await _do(request, slug, receiver_id, done="paused", change=change)
 
 
 @router.post("/{receiver_id}/resume")
@@ -114,14 +113,13 @@ async def resume(request: Request, engine: AppEngine, slug: Slug, receiver_id: N
     def change(author: str) -> None:
         set_enabled(engine, slug, receiver_id, author, enabled=True)
 
-    return await _do(request, engine, slug, receiver_id, done="resumed", change=change)
+    return await _do(request, slug, receiver_id, done="resumed", change=change)
 
 
 @router.post("/{receiver_id}/test")
 async def test(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     return await _do(
         request,
-        engine,
         slug,
         receiver_id,
         done="tested",
@@ -133,7 +131,6 @@ async def test(request: Request, engine: AppEngine, slug: Slug, receiver_id: Num
 async def send_all_again(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     return await _do(
         request,
-        engine,
         slug,
         receiver_id,
         done="replayed",
@@ -145,7 +142,6 @@ async def send_all_again(request: Request, engine: AppEngine, slug: Slug, receiv
 async def dismiss_given_up(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     return await _do(
         request,
-        engine,
         slug,
         receiver_id,
         done="dismissed",
@@ -157,7 +153,6 @@ async def dismiss_given_up(request: Request, engine: AppEngine, slug: Slug, rece
 async def delete(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     return await _do(
         request,
-        engine,
         slug,
         receiver_id,
         done="deleted",
@@ -173,8 +168,8 @@ async def renew(request: Request, engine: AppEngine, slug: Slug, receiver_id: Nu
         try:
             secret = new_secret_of(engine, slug, receiver_id, author)
         except InvalidChange as error:
-            return _refused(request, engine, slug, receiver_id, error)
-        with read_session(engine) as session:
+            return _refused(request, slug, receiver_id, error)
+        with reading(request) as session:
             return _one(request, session, slug, receiver_id, secret=secret)
 
     return await run_in_threadpool(act)
@@ -188,7 +183,7 @@ async def send_again(request: Request, engine: AppEngine, slug: Slug, delivery_i
         try:
             replay(engine, slug, delivery_id, author)
         except (InvalidChange, TooManyMessages) as error:
-            with read_session(engine) as session:
+            with reading(request) as session:
                 return _told(_list(request, session, slug, problem=error.detail, status=_status(error)), error)
         return RedirectResponse(f"{_address(slug)}?done=replayed#log", 303)
 
@@ -196,7 +191,7 @@ async def send_again(request: Request, engine: AppEngine, slug: Slug, delivery_i
 
 
 async def _do(
-    request: Request, engine: Engine, slug: str, receiver_id: int, *, done: Done, change: Callable[[str], object]
+    request: Request, slug: str, receiver_id: int, *, done: Done, change: Callable[[str], object]
 ) -> Response:
     author = await _author(request)
 
@@ -204,7 +199,7 @@ async def _do(
         try:
             change(author)
         except (InvalidChange, TooManyMessages) as error:
-            return _refused(request, engine, slug, receiver_id, error)
+            return _refused(request, slug, receiver_id, error)
         if done == "deleted":
             return RedirectResponse(f"{_address(slug)}?done=deleted", 303)
         return _back(slug, receiver_id, done)
@@ -218,10 +213,8 @@ async def _author(request: Request) -> str:
     return stated if isinstance(stated, str) and stated.strip() else _NOBODY
 
 
-def _refused(
-    request: Request, engine: Engine, slug: str, receiver_id: int, error: InvalidChange | TooManyMessages
-) -> HTMLResponse:
-    with read_session(engine) as session:
+def _refused(request: Request, slug: str, receiver_id: int, error: InvalidChange | TooManyMessages) -> HTMLResponse:
+    with reading(request) as session:
         page = _one(request, session, slug, receiver_id, problem=error.detail, status=_status(error))
     return _told(page, error)
 

@@ -46,7 +46,9 @@ class DefaultsOut(BaseModel):
 class DefaultsIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    fields: dict[str, Any] = Field({}, description="By contract field; they replace all that were set before.")
+    fields: dict[str, Any] = Field(
+        {}, max_length=300, description="By contract field; they replace all that were set before."
+    )
     container_image: str = Field(
         "", max_length=500, description="For instance nvcr.io/nvidia/nemo: then `26.06` is whole."
     )

@@ -15,10 +15,10 @@ from app.projects.rules import get_rules, set_rules
 from app.projects.rules_form import RulesForm, filled_rules_form, read_rules_form
 from app.projects.settings_form import SettingsForm, filled_form, read_settings_form
 from app.storage.availability import find_availability
-from app.storage.database import read_session
 from app.web.availability_table import availability_table, told
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import sent_form
+from app.web.request_session import reading
 from app.web.templating import render
 
 MAX_FIELDS = 300
@@ -51,7 +51,7 @@ async def save_settings(request: Request, engine: AppEngine, slug: Slug) -> Resp
         return RedirectResponse(f"{request.url.path}?saved=defaults", status_code=303)
 
     def page() -> HTMLResponse:
-        with read_session(engine) as session:
+        with reading(request) as session:
             return _render_settings(request, session, slug, form=refused, status=422)
 
     return await run_in_threadpool(page)
@@ -67,7 +67,7 @@ async def save_rules(request: Request, engine: AppEngine, slug: Slug) -> Respons
         return RedirectResponse(f"{request.url.path.removesuffix('/rules')}?saved=rules", status_code=303)
 
     def page() -> HTMLResponse:
-        with read_session(engine) as session:
+        with reading(request) as session:
             return _render_settings(request, session, slug, rules_form=refused, status=422)
 
     return await run_in_threadpool(page)

@@ -50,7 +50,7 @@ def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_i
 class StateFacts(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    facts: dict[str, Any] = Field(description='By fact: its value, or {"unset": true} to take it back.')
+    facts: dict[str, Any] = Field(max_length=300, description='By fact: its value, or {"unset": true} to take it back.')
     author: Author = author_field("Who states it.", MAX_AUTHOR)
     note: str = Field("", max_length=MAX_NOTE, description="From where it is known.")
 

@@ -13,9 +13,9 @@ from app.recommendations.next_page import NextPage
 from app.recommendations.state import state
 from app.recommendations.state_form import StateForm, read_state_form
 from app.recommendations.step_page import StepPage
-from app.storage.database import read_session
 from app.web.dependencies import AppEngine, ReadSession, Rules
 from app.web.forms import sent_form
+from app.web.request_session import reading
 from app.web.templating import render
 
 router = APIRouter(include_in_schema=False)
@@ -43,7 +43,7 @@ async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id:
         return RedirectResponse(f"/runs/{run_id}/next#stated", status_code=303)
 
     def page() -> HTMLResponse:
-        with read_session(engine) as session:
+        with reading(request) as session:
             shown = NextPage(advise(session, run_id, rules), form=refused)
             return render(request, "recommendations/next.html", p=shown, status=422)
 

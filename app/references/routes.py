@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
-from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -24,12 +23,12 @@ from app.references.nearest import hold
 from app.references.sentences import summary, whose
 from app.storage import audit
 from app.storage.access_projects import project_slugs
-from app.storage.database import read_session
 from app.storage.references import Reference, find_reference
 from app.web.access.acting import require_everything
 from app.web.access.state import access_of
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import sent_form
+from app.web.request_session import reading
 from app.web.templating import render
 
 MAX_FIELDS = 300
@@ -84,7 +83,7 @@ async def add_by_form(request: Request, engine: AppEngine) -> Response:
                 require_everything(request, Action.CONTRIBUTE)
             number = add_reference(engine, form.said(), form.by(), form.project)
         except InvalidChange as error:
-            with read_session(engine) as session:
+            with reading(request) as session:
                 return _render_new(request, session, form.refused(error), status=422)
         return RedirectResponse(f"/references/{number}?saved=add", status_code=303)
 
@@ -128,15 +127,13 @@ async def change_by_form(request: Request, engine: AppEngine, number: ReferenceN
             require_everything(request, Action.CONTRIBUTE)
         change_reference(engine, number, form.said(), form.by(), form.project)
 
-    return await _decide(request, engine, number, "change", change)
+    return await _decide(request, number, "change", change)
 
 
 @router.post("/references/{number}/withdraw")
 async def withdraw_by_form(request: Request, engine: AppEngine, number: ReferenceNumber) -> Response:
     """The same as the API's DELETE."""
-    return await _decide(
-        request, engine, number, "withdraw", lambda form: withdraw_reference(engine, number, form.by())
-    )
+    return await _decide(request, number, "withdraw", lambda form: withdraw_reference(engine, number, form.by()))
 
 
 async def _sent(request: Request) -> ReferenceForm:
@@ -144,9 +141,7 @@ async def _sent(request: Request) -> ReferenceForm:
         return read_reference_form(sent)
 
 
-async def _decide(
-    request: Request, engine: Engine, number: int, what: str, do: Callable[[ReferenceForm], None]
-) -> Response:
+async def _decide(request: Request, number: int, what: str, do: Callable[[ReferenceForm], None]) -> Response:
     """Async only to read the form; the work is done in a thread."""
     form = await _sent(request)
 
@@ -154,7 +149,7 @@ async def _decide(
         try:
             do(form)
         except (InvalidChange, EditConflict) as error:
-            with read_session(engine) as session:
+            with reading(request) as session:
                 return _render_one(request, session, str(number), refused=(what, form.refused(error)), error=error)
         return RedirectResponse(f"/references/{number}?saved={what}", status_code=303)
 

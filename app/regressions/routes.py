@@ -18,9 +18,9 @@ from app.regressions.forms import TriageForm, read_triage_form
 from app.regressions.history_chart import history_chart
 from app.regressions.queries import cost_of, count_by_state, find_regressions, options_of
 from app.regressions.triage import MAX_AT_ONCE, change_regressions
-from app.storage.database import read_session
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import sent_form
+from app.web.request_session import reading
 from app.web.templating import render
 
 router = APIRouter(include_in_schema=False)
@@ -75,7 +75,7 @@ def _change_selected(request: Request, engine: Engine, form: TriageForm) -> Resp
     try:
         changed = change_regressions(engine, form.seen_rows(), form.bulk_change())
     except (InvalidChange, EditConflict, NotFound) as error:
-        with read_session(engine) as session:
+        with reading(request) as session:
             return _render_list(request, session, form.refused(error), status=_status(error))
     return RedirectResponse(f"/regressions?{query}{'&' if query else ''}changed={changed}", status_code=303)
 
@@ -84,7 +84,7 @@ def _change_one(request: Request, engine: Engine, regression_id: int, form: Tria
     try:
         change_regressions(engine, [form.seen_one(regression_id)], form.change())
     except (InvalidChange, EditConflict) as error:
-        with read_session(engine) as session:
+        with reading(request) as session:
             view = RegressionView(session, regression_id, form.refused(error))
             return _render_regression(request, view, status=_status(error))
     return RedirectResponse(f"/regressions/{regression_id}#discussion", status_code=303)

@@ -19,11 +19,16 @@ from app.web.templating import public_address
 router = APIRouter(prefix="/api/v1", tags=["runs"])
 
 
+MAX_FIELDS = 300
+"""More than the contract has."""
+
+
 class Amend(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     fields: dict[str, Any] = Field(
-        description='By contract field: the new value, or {"unset": true} to take an earlier correction back.'
+        max_length=MAX_FIELDS,
+        description='By contract field: the new value, or {"unset": true} to take an earlier correction back.',
     )
     author: Author = author_field("Who states it.", MAX_AUTHOR)
     note: str = Field("", max_length=MAX_NOTE, description="Why, or from where it is known.")

@@ -1,6 +1,5 @@
 """`/api/v1/runs`: upload, list, one run, its series, its lines, its files."""
 
-import errno
 from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -12,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 
 from app.domain.access.principal import Uploader
-from app.errors import InvalidQuery, InvalidUpload, NotFound, Unavailable
+from app.errors import InvalidQuery, InvalidUpload, NotFound
 from app.runs import export
 from app.runs.api_findings import unknown_fields
 from app.runs.api_models import (
@@ -35,7 +34,8 @@ from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
 from app.web.access.acting import upload_project, uploader
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession
+from app.web.body_limit import UPLOAD_BYTES
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
 from app.web.forms import sent_form
 from app.web.problems import as_content, documented
 from app.web.templating import public_address
@@ -62,10 +62,12 @@ _UPLOAD_FORM = {
 @router.post(
     "/runs",
     status_code=202,
+    max_body_size=UPLOAD_BYTES,
+    dependencies=[RoomOnDisk],
     response_model=UploadAnswer,
     response_model_exclude_none=True,
     responses=documented(
-        400, 409, 413, 422, 503, ok={"model": UploadAnswer, "description": "This upload was there already."}
+        400, 409, 413, 422, 503, 507, ok={"model": UploadAnswer, "description": "This upload was there already."}
     ),
     openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD_FORM}}}},
 )
@@ -202,23 +204,18 @@ def _accept(
     into: IntoProject,
     uploader: Uploader,
 ) -> Accepted:
-    try:
-        return accept_upload(
-            engine,
-            log_files,
-            settings,
-            files=uploaded_files(form),
-            meta=metadata_of(form, settings.max_metadata_bytes),
-            idempotency_key=idempotency_key,
-            complete=complete,
-            expects=expects,
-            into=into,
-            uploader=uploader,
-        )
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise Unavailable("The disk of the service is full. Nothing was kept. Tell whoever runs it.") from error
-        raise
+    return accept_upload(
+        engine,
+        log_files,
+        settings,
+        files=uploaded_files(form),
+        meta=metadata_of(form, settings.max_metadata_bytes),
+        idempotency_key=idempotency_key,
+        complete=complete,
+        expects=expects,
+        into=into,
+        uploader=uploader,
+    )
 
 
 async def _once_read(engine: Engine, run_id: int, wait: float) -> dict[str, Any]:

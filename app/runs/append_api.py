@@ -15,7 +15,8 @@ from app.errors import FieldError, InvalidUpload
 from app.runs.api_models import RunId, Status
 from app.runs.append import Piece, append_log
 from app.web.access.acting import require_contributor
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
+from app.web.body_limit import UPLOAD_BYTES
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, RoomOnDisk
 from app.web.forms import sent_form
 from app.web.problems import documented
 from app.web.templating import public_address
@@ -48,13 +49,16 @@ class AppendAnswer(BaseModel):
 
 @router.post(
     "/runs/{run_id}/logs",
-    responses=documented(400, 404, 409, 413, 422, 503),
+    max_body_size=UPLOAD_BYTES,
+    dependencies=[RoomOnDisk],
+    responses=documented(400, 404, 409, 413, 422, 503, 507),
     openapi_extra={
         "requestBody": {
             "content": {
                 "multipart/form-data": {"schema": _PIECE_FORM},
                 "text/plain": _RAW,
                 "application/octet-stream": _RAW,
+                "application/x-www-form-urlencoded": _RAW,  # as curl calls what it sends by --data-binary
             }
         }
     },

@@ -13,9 +13,9 @@ from app.runs.decision_form import DecisionForm, read_decision_form
 from app.runs.routes import RunId
 from app.runs.run_page import RunPage, render_run
 from app.runs.run_view import RunView
-from app.storage.database import read_session
 from app.web.dependencies import AppEngine, AppLogFiles
 from app.web.forms import sent_form
+from app.web.request_session import reading
 
 MAX_FIELDS = 8
 
@@ -32,7 +32,7 @@ def _route(action: Action) -> Callable[..., Awaitable[Response]]:
             return RedirectResponse(f"/runs/{run_id}#decisions", status_code=303)
 
         def page() -> HTMLResponse:
-            with read_session(engine) as session:
+            with reading(request) as session:
                 shown = RunPage(session, log_files, run_id, RunView(), decision=refused)
                 return render_run(request, shown, block=None, status=422)
 

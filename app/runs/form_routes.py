@@ -23,12 +23,15 @@ from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
 from app.web.access.acting import upload_project, uploader
 from app.web.access.state import access_of
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
+from app.web.body_limit import UPLOAD_BYTES
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, RoomOnDisk
 from app.web.forms import sent_form
+from app.web.request_session import reading
 from app.web.templating import render
 
 MAX_FILES = 64
 MAX_FIELDS = 64
+MULTIPART = {"multipart/form-data": {"schema": {"type": "object"}}}
 MAX_AMENDED = 300
 """More inputs than the contract has fields."""
 
@@ -40,7 +43,12 @@ def show_upload(request: Request, engine: AppEngine, settings: AppSettings) -> H
     return _render_upload(request, engine, settings, UploadForm())
 
 
-@router.post("/upload")
+@router.post(
+    "/upload",
+    max_body_size=UPLOAD_BYTES,
+    dependencies=[RoomOnDisk],
+    openapi_extra={"requestBody": {"content": MULTIPART}},
+)
 async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles, settings: AppSettings) -> Response:
     """The same upload as the API's. Async only to read the form; the work is done in a thread."""
     async with sent_form(
@@ -72,7 +80,7 @@ async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles,
         return RedirectResponse(f"/runs/{run_id}#contract", status_code=303)
 
     def page() -> HTMLResponse:
-        with read_session(engine) as session:
+        with reading(request) as session:
             return render_run(
                 request, RunPage(session, log_files, run_id, RunView(), form=refused), block=None, status=422
             )

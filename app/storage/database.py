@@ -1,7 +1,7 @@
 """Engines and sessions for SQLite and PostgreSQL; `transaction` is the one place that commits."""
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,14 @@ from app.errors import Unavailable
 from app.settings import ROOT, Settings
 from app.storage import json_column
 
+CONNECTIONS = 50
+"""Of one process, at most. The web server needs one for each of its 40 threads and each of its 10 reading requests."""
+
+_POOL: Mapping[str, Any] = {
+    "pool_size": 10,
+    "max_overflow": CONNECTIONS - 10,
+    "pool_timeout": 1,  # seconds: a pool that is used up is a defect, and waiting for it blocks a thread
+}
 _BUSY_TIMEOUT_MS = 15_000
 """How long a writer waits for SQLite's one write lock before it gives up."""
 
@@ -38,6 +46,7 @@ def make_engine(settings: Settings) -> Engine:
             json_serializer=json_column.dumps,
             hide_parameters=True,  # an error that is logged must not tell what was kept
             connect_args={"check_same_thread": False},
+            **_POOL,
         )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -47,8 +56,7 @@ def make_engine(settings: Settings) -> Engine:
         json_serializer=json_column.dumps,
         hide_parameters=True,
         pool_pre_ping=True,
-        pool_size=10,
-        max_overflow=40,  # as many as the threads that serve requests
+        **_POOL,
         connect_args={"connect_timeout": 5, "application_name": "threewalls", "options": _POSTGRESQL_OPTIONS},
     )
 
@@ -88,8 +96,8 @@ def transaction(engine: Engine, *, durable: bool = False) -> Iterator[Session]:
 
 @contextmanager
 def read_session(engine: Engine) -> Iterator[Session]:
-    """A session for reading: one snapshot, nothing is committed."""
-    with Session(engine, expire_on_commit=False) as session:
+    """A session for reading: one snapshot, nothing is committed. Used after the block it raises."""
+    with Session(engine, expire_on_commit=False, close_resets_only=False) as session:
         yield session
 
 

@@ -10,6 +10,7 @@ An object is on the disk (fsync) before `keep` returns; an S3 store promises as 
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -50,6 +51,10 @@ HEAD_BYTES = 64 * 1024
 
 ObjectKeys = Sequence[str]
 """The objects that hold a text, in their order."""
+
+_PROBE = "readiness/probe"
+_PROBED_SECONDS = 60
+"""A store that could be written is not tried again for so long; one that could not is, each time."""
 
 _STORE_ERRORS = (BaseError, OSError)
 
@@ -112,6 +117,7 @@ class LogFiles:
         """`folder` is that of a local store."""
         self._store = store
         self._folder = folder
+        self._written_until = 0.0
         self._index = lru_cache(_INDEXES_KEPT)(self._read_index)
 
     @classmethod
@@ -208,10 +214,14 @@ class LogFiles:
         return [_shown(line) for line in _cut_lines(frames, skip, last - first + 1)]
 
     def check(self) -> None:
-        """Raises Unavailable when the store does not answer, or is not there."""
+        """Raise Unavailable when the store does not answer, or cannot be written: that is tried once in a while."""
         try:
             for _ in obstore.list(self._store, prefix="readiness"):
                 break
+            if time.monotonic() >= self._written_until:
+                obstore.put(self._store, _PROBE, b"Written and deleted to see whether uploads can be stored.\n")
+                obstore.delete(self._store, _PROBE)
+                self._written_until = time.monotonic() + _PROBED_SECONDS
         except _STORE_ERRORS as error:
             raise _unavailable(error) from error
 

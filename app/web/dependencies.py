@@ -8,9 +8,10 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from app.settings import Settings
-from app.storage.database import read_session
+from app.storage.disk import require_room
 from app.storage.log_files import LogFiles
 from app.storage.rules_in_force import RulesInForce, rules_in_force
+from app.web.request_session import reading, turn_to_read
 
 
 def get_app_settings(request: Request) -> Settings:
@@ -38,10 +39,21 @@ AppLogFiles = Annotated[LogFiles, Depends(get_log_files)]
 Rules = Annotated[RulesInForce, Depends(get_rules)]
 
 
-def get_read_session(engine: AppEngine) -> Iterator[Session]:
-    # Ends after the response was sent, so it is for reading only.
-    with read_session(engine) as session:
+def room_on_disk(request: Request, settings: AppSettings) -> None:
+    """For routes that store what is sent, before they read it. Raises DiskFull."""
+    declared = request.headers.get("content-length", "0")
+    require_room(settings, int(declared) if declared.isdigit() else 0)
+
+
+RoomOnDisk = Depends(room_on_disk)
+
+
+def get_read_session(
+    request: Request, _: Annotated[None, Depends(turn_to_read, scope="function")]
+) -> Iterator[Session]:
+    with reading(request) as session:
         yield session
 
 
-ReadSession = Annotated[Session, Depends(get_read_session)]
+ReadSession = Annotated[Session, Depends(get_read_session, scope="function")]
+"""Ends with the handler, before the answer is sent: who reads slowly holds no connection."""

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from app import errors
 from app.errors import FieldError, ThreewallsError
+from app.storage.faults import fault_of
 from app.web.problems import problem
 from app.web.templating import render_error
 
@@ -27,6 +28,7 @@ STATUS: Mapping[type[ThreewallsError], int] = {
     errors.TooMany: 429,
     errors.Conflict: 409,
     errors.Unavailable: 503,
+    errors.DiskFull: 507,
 }
 """The nearest class of the error's own line decides; an error that is not listed is a defect, 500."""
 
@@ -39,14 +41,17 @@ _TITLES = {
 }
 _DETAILS = {
     404: "No page has this address. It may be mistyped, or the run may have been deleted.",
-    500: "This is a defect of Threewalls. Nothing you sent is lost if it was acknowledged. "
-    "The service's log has the details under the request id {request_id}.",
+    500: "Unexpected error (id {request_id}). The service's log has the details under this id. Nothing that was "
+    "acknowledged is lost.",
 }
+_MOST_FIELDS = 50
+"""Of a request that is wrong in more places the others are not named."""
+
 _MACHINE_PATHS = ("/api/", "/healthz", "/readyz", "/metrics")
 
 
 def register(app: FastAPI) -> None:
-    """Let this module answer for every expected error; `defect` is for the others (`request_frame.py`)."""
+    """Let this module answer for every expected error; `unexpected` is for the others (`request_frame.py`)."""
     app.add_exception_handler(ThreewallsError, _our_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
@@ -74,19 +79,21 @@ def is_machine(request: Request) -> bool:
 
 async def _our_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ThreewallsError)  # noqa: S101  # registered for nothing else
+    return answer_error(request, error)
+
+
+def answer_error(request: Request, error: ThreewallsError) -> Response:
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     offset = error.offset if isinstance(error, errors.OffsetConflict) else None
     response = answer(request, status, error.title, error.detail, error.errors, offset=offset)
-    if status == 503:
-        response.headers["Retry-After"] = "30"
-    if isinstance(error, errors.TooMany):
+    if isinstance(error, errors.TooMany | errors.Unavailable):
         response.headers["Retry-After"] = str(error.retry_after)
     return response
 
 
 async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    found = error.errors()
+    found = error.errors()[:_MOST_FIELDS]
     # Whoever reads pages asked for an address; that its number is checked as a field is our matter.
     if _is_page(request) and any(wrong["loc"][0] == "path" for wrong in found):
         return answer(request, 404, _TITLES[404], _DETAILS[404])
@@ -115,10 +122,17 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return response
 
 
-def defect(request: Request, error: Exception) -> Response:
-    """The answer to an error that nobody expected: a number to find it by, and nothing of its text."""
-    log.error("defect", path=request.url.path, exc_info=error)
-    request_id = structlog.contextvars.get_contextvars().get("request_id", "?")
-    response = answer(request, 500, "Something broke", _DETAILS[500].format(request_id=request_id))
+def unexpected(request: Request, error: Exception) -> Response:
+    """Answer an error that no handler answered: 503 while the database is away, 507 on a full disk.
+
+    For all others 500 with an id to find the error by, and nothing of its text.
+    """
+    if (fault := fault_of(error)) is not None:
+        log.warning("unavailable", path=request.url.path, error=str(getattr(error, "orig", None) or error))
+        response = answer_error(request, fault)
+    else:
+        log.error("defect", path=request.url.path, exc_info=error)
+        request_id = structlog.contextvars.get_contextvars().get("request_id", "?")
+        response = answer(request, 500, "Unexpected error", _DETAILS[500].format(request_id=request_id))
     response.headers["Cache-Control"] = "no-store"
     return response

@@ -11,10 +11,13 @@ from sqlalchemy import Engine, func, select, text
 from sqlmodel import col
 
 from app import queue
+from app.errors import DiskFull
+from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.definition_progress import progress
+from app.storage.disk import free_bytes, require_room
 from app.storage.tables import RunRow, utc_now
-from app.web.dependencies import AppEngine, AppLogFiles
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.metrics import STATUSES, Metrics
 
 log = structlog.get_logger(__name__)
@@ -30,33 +33,39 @@ class Part(BaseModel):
     detail: str = Field("", description="What is wrong, and what still works.")
 
 
+class DiskPart(Part):
+    free_bytes: int | None = Field(None, description="Of the fullest disk that uploads are written to.")
+
+
 class Readiness(BaseModel):
     """`degraded`: uploads are taken and kept, and processed when the queue returns."""
 
     status: Literal["ok", "degraded", "down"]
     database: Part
     artifact_store: Part
+    disk: DiskPart
     queue: Part
 
 
 @router.get("/healthz")
-def healthz() -> Alive:
+async def healthz() -> Alive:  # without a thread, which all may be busy
     """The process answers. Says nothing of what it needs: restarting it would not help those."""
     return Alive()
 
 
 @router.get("/readyz", responses={503: {"model": Readiness}})
-def readyz(engine: AppEngine, log_files: AppLogFiles, response: Response) -> Readiness:
-    """200 while uploads can be taken, 503 when the database or the artifact store is down."""
+def readyz(engine: AppEngine, log_files: AppLogFiles, settings: AppSettings, response: Response) -> Readiness:
+    """200 while uploads can be taken, 503 when the database or the artifact store is down, or the disk is full."""
     database = _part("database", lambda: _ask(engine), "Nothing can be read or uploaded.")
     store = _part("artifact_store", log_files.check, "Uploads and raw logs are not available; figures are.")
+    disk = _disk(settings)
     broker = _part("queue", queue.waiting, "Uploads are kept, and processed when it returns.")
-    if "down" in (database.status, store.status):
+    if "down" in (database.status, store.status, disk.status):
         response.status_code = 503
         status: Literal["ok", "degraded", "down"] = "down"
     else:
         status = "degraded" if broker.status == "down" else "ok"
-    return Readiness(status=status, database=database, artifact_store=store, queue=broker)
+    return Readiness(status=status, database=database, artifact_store=store, disk=disk, queue=broker)
 
 
 @router.get("/metrics", response_class=Response)
@@ -74,6 +83,14 @@ def _part(name: str, check: Callable[[], Any], consequence: str) -> Part:
         log.warning("not_ready", part=name, error=str(error))
         return Part(status="down", detail=f"{type(error).__name__}. {consequence}")
     return Part(status="ok")
+
+
+def _disk(settings: Settings) -> DiskPart:
+    part = _part("disk", lambda: require_room(settings, 0), "Uploads are refused.")
+    try:
+        return DiskPart(**part.model_dump(), free_bytes=free_bytes(settings))
+    except DiskFull:
+        return DiskPart(**part.model_dump())
 
 
 def _ask(engine: Engine) -> None:

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.web.error_pages import defect
+from app.web.error_pages import unexpected
 from app.web.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -66,7 +66,7 @@ class RequestFrameMiddleware:
                 log.info("client_went_away", path=scope["path"])
             except Exception as error:
                 # Answered here and not by Starlette, which would do so outside of this frame.
-                response = defect(Request(scope), error)
+                response = unexpected(Request(scope), error)
                 if status:
                     raise
                 await response(scope, receive, framed)

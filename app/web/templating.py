@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import structlog
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2_fragments import render_block
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,11 +17,13 @@ from starlette.responses import HTMLResponse, Response
 from app.domain import changes
 from app.domain.commit_links import commit_address, range_address
 from app.settings import ROOT
-from app.storage.database import read_session
 from app.storage.regressions import open_regressions
 from app.web import numbers
 from app.web.access.state import access_of, acting_as
 from app.web.assets import asset_url
+from app.web.request_session import reading, session_of
+
+log = structlog.get_logger(__name__)
 
 _FILTERS = (
     changes.change_text,
@@ -110,7 +113,16 @@ def render_error(
     request: Request, status: int, title: str, detail: str, back: Sequence[tuple[str, str]] = ()
 ) -> HTMLResponse:
     """The page of an error. `back`: pages to go on from, with what their links say."""
-    return render(request, "error.html", status=status, error_status=status, title=title, detail=detail, back=back)
+    return render(
+        request,
+        "error.html",
+        status=status,
+        error_status=status,
+        title=title,
+        detail=detail,
+        back=back,
+        open_regressions=lambda: None,
+    )
 
 
 def public_address(request: Request) -> str:
@@ -129,16 +141,16 @@ def _stated_address(request: Request) -> str:
     return str(settings.public_url) if settings else ""
 
 
-def _open_regressions(request: Request) -> int:
-    """For the navigation; 0 where the database does not answer, because a page of that error has one, too."""
-    engine = getattr(request.app.state, "engine", None)
-    if engine is None:
-        return 0
+def _open_regressions(request: Request) -> int | None:
+    """For the navigation; None where they cannot be read, and on pages of errors, which ask the database nothing."""
     try:
-        with read_session(engine) as session:
+        if (session := session_of(request)) is not None:
             return open_regressions(session).count
-    except SQLAlchemyError:
-        return 0
+        with reading(request) as session:
+            return open_regressions(session).count
+    except SQLAlchemyError as error:
+        log.warning("open_regressions_not_read", error=type(error).__name__)
+        return None
 
 
 def _wants_fragment(request: Request) -> bool:

@@ -191,3 +191,20 @@ def test_where_it_is(tmp_path: Path) -> None:
 def test_nothing_to_upload_is_a_wrong_command_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         read_upload(logs=[tmp_path], meta={})
+
+
+@pytest.mark.parametrize(
+    ("status", "title"),
+    [(503, "A service did not answer"), (503, "The service is overloaded"), (507, "The disk is full")],
+)
+def test_what_the_service_cannot_take_now_waits_and_is_sent_later(tmp_path: Path, status: int, title: str) -> None:
+    problem = {"title": title, "status": status, "detail": "Try again later."}
+    full = Answer(status, problem, {"Retry-After": "0", "Content-Type": "application/problem+json"})
+    (tmp_path / "train.log").write_bytes(b"iteration 1\n")
+    with answering(full) as house:
+        kept = threewalls(house.url, tmp_path, "upload", str(tmp_path / "train.log"), "--retries", "1")
+        assert kept.code == 3
+        assert len(list(tmp_path.rglob("upload.json"))) == 1
+        house.answers = [run_answer(7)]
+        sent = threewalls(house.url, tmp_path, "sync")
+    assert (sent.code, list(tmp_path.rglob("upload.json"))) == (0, [])

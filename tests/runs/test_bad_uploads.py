@@ -177,7 +177,7 @@ def test_a_log_sent_as_text_is_explained(client: TestClient) -> None:
 
 
 def test_what_is_no_form_is_refused(client: TestClient) -> None:
-    assert_problem(client.post("/api/v1/runs", json={"log": "text"}), 422, "multipart/form-data")
+    assert_problem(client.post("/api/v1/runs", json={"log": "text"}), 415, "multipart/form-data")
 
 
 def test_too_many_files_are_refused(client: TestClient) -> None:

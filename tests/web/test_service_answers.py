@@ -1,5 +1,6 @@
 """What the service says of itself: alive, ready, its numbers, its reference; and the frame around every answer."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,31 @@ def test_without_a_store_it_is_not_ready_and_uploads_say_so(settings: Settings) 
     assert_problem(refused, 503, "artifact store did not answer")
     assert refused.headers["retry-after"]
     assert client.get("/api/v1/runs").json()["total"] == 0
+
+
+def test_a_store_that_cannot_be_written_is_not_ready(client: TestClient, settings: Settings) -> None:
+    probe = settings.data_dir / "artifacts" / "readiness"
+    probe.write_text("in the way")
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["artifact_store"]["status"]) == (503, "down")
+    probe.unlink()
+    assert client.get("/readyz").status_code == 200
+    assert not list(probe.glob("*"))
+
+
+def test_before_the_disk_is_full_uploads_are_refused_and_readiness_says_so(settings: Settings) -> None:
+    free = shutil.disk_usage(settings.data_dir).free
+    full = TestClient(create_app(settings.model_copy(update={"min_free_bytes": 4 * free}), open_to=OPEN_TO))
+    ready = full.get("/readyz")
+    assert (ready.status_code, ready.json()["disk"]["status"]) == (503, "down")
+    assert ready.json()["disk"]["free_bytes"] > 0
+    for path in ("/api/v1/runs", "/upload", "/api/v1/runs/1/logs"):
+        refused = full.post(path, files={"log": ("train.log", LOG)})
+        assert_problem(refused, 507, "THREEWALLS_MIN_FREE_BYTES")
+        assert refused.headers["retry-after"]
+    assert full.get("/api/v1/runs").json()["total"] == 0
+    room = TestClient(create_app(settings.model_copy(update={"min_free_bytes": 0}), open_to=OPEN_TO))
+    assert upload(room, LOG).status_code == 202
 
 
 def test_metrics_count_requests_by_route_and_runs_by_status(client: TestClient) -> None:

@@ -22,6 +22,9 @@ _SCHEMES = {
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 _NO_BODY = "The body is not of the form that its Content-Type names."
 _SLOW_BODY = "The body did not come in time."
+_LARGE_BODY = "The body is larger than this call takes."
+_OTHER_BODY = "The body is of a type that this call does not take; `Accept` lists those that it does."
+_NOT_NOW = "The database is away, or too many requests wait; `Retry-After` says when to ask again."
 _TOO_OFTEN = "Asked too often; `Retry-After` says when to ask again."
 _WAIT = {"Retry-After": {"description": "In seconds.", "schema": {"type": "integer"}}}
 _IN_BRIEF = "Done. A token that may not read hears no more; `Location` has the address of what it made."
@@ -49,8 +52,11 @@ def _add(document: dict[str, Any], rules: dict[tuple[str, str], Rule]) -> None:
             if "requestBody" in call:
                 call["responses"].setdefault("400", {"description": _NO_BODY, **_PROBLEM})
                 call["responses"].setdefault("408", {"description": _SLOW_BODY, **_PROBLEM})
+                call["responses"].setdefault("413", {"description": _LARGE_BODY, **_PROBLEM})
+                call["responses"].setdefault("415", {"description": _OTHER_BODY, **_PROBLEM})
             if rule is not None and rule.needs is not Open.ALWAYS:
                 call["responses"].setdefault("429", {"description": _TOO_OFTEN, "headers": _WAIT, **_PROBLEM})
+                call["responses"].setdefault("503", {"description": _NOT_NOW, "headers": _WAIT, **_PROBLEM})
             if rule is not None and rule.needs is Open.LOGGED_IN:
                 call["security"] = [{"session": []}]
                 call["responses"].setdefault("401", {"description": _NOT_LOGGED_IN, **_PROBLEM})

@@ -1,0 +1,148 @@
+"""Do many readers lock the service? 64 of them over 8 kinds of page, beside one uploader, on the embedded service.
+
+`python -m bench.readers` starts the service with runs to show, reads for `BENCH_SECONDS` (60) over `BENCH_READERS`
+(64) connections of the loopback, and then times single requests. It fails when a request failed, or when a page, the
+list of the API or `/healthz` takes a second or more afterwards. Readers ask without a pause, each for the next kind.
+"""
+
+import collections
+import http.client
+import itertools
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+
+from app.settings import Settings
+from app.storage.database import make_engine, transaction
+from bench.options import without_options
+from tests.builders import make_leaderboard, make_run
+from tests.embedded.processes import running
+from tests.training_logs import training_log
+
+READERS = int(os.environ.get("BENCH_READERS", "64"))
+SECONDS = float(os.environ.get("BENCH_SECONDS", "60"))
+AFTERWARDS_SECONDS = 1.0
+RUNS = 100
+PATHS = ("/", "/runs", "/runs/1", "/regressions", "/leaderboards", "/history", "/compare?runs=1&runs=2", "/api/v1/runs")
+UPLOAD = "POST /api/v1/runs"
+
+Answer = tuple[str, int, float]
+"""Path, status (0: no answer) and seconds."""
+
+
+def main() -> None:
+    without_options(__doc__)
+    os.environ |= {"THREEWALLS_LOG_LEVEL": "error", "THREEWALLS_REQUESTS_PER_MINUTE": "0"}
+    print(f"{READERS} readers, {len(PATHS)} kinds of page, 1 uploader, {SECONDS:g} s, {os.cpu_count()} cores, ", end="")
+    print(f"load {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        with running("serve", data) as house:
+            make_rows(data)
+            for path in (*PATHS, "/healthz"):
+                assert ask(connection(house.address), path)[1] == 200, path
+            answers = under_load(house.address)
+            after = [ask(connection(house.address), path) for path in ("/healthz", *PATHS)]
+    show(answers)
+    slowest = max(after, key=lambda answer: answer[2])
+    print(f"\nafterwards the slowest of {len(after)} single requests took {slowest[2] * 1000:.0f} ms ({slowest[0]})")
+    failed = [answer for answer in answers + after if answer[1] not in (200, 202)]
+    assert not failed, f"{len(failed)} of {len(answers)} requests failed: {failed[:5]}"
+    assert slowest[2] < AFTERWARDS_SECONDS, slowest
+
+
+def make_rows(data: Path) -> None:
+    engine = make_engine(Settings(data_dir=data))
+    with transaction(engine) as session:
+        for number in range(RUNS):
+            make_run(session, name=f"run {number}", step_time_ms=31_000.0 + number)
+        make_leaderboard(session, "leaders")
+    engine.dispose()
+
+
+def under_load(address: str) -> list[Answer]:
+    """All answers of the readers, in a process of their own, and of the uploader."""
+    context = multiprocessing.get_context("spawn")
+    queue: multiprocessing.SimpleQueue[list[Answer]] = context.SimpleQueue()
+    readers = context.Process(target=read_all, args=(address, queue))
+    readers.start()
+    answers: list[Answer] = []
+    uploads = threading.Thread(target=upload_until, args=(address, time.monotonic() + SECONDS, answers))
+    uploads.start()
+    read = queue.get()
+    readers.join()
+    uploads.join()
+    return read + answers
+
+
+def read_all(address: str, queue: "multiprocessing.SimpleQueue[list[Answer]]") -> None:
+    answers: list[Answer] = []
+    until = time.monotonic() + SECONDS
+    threads = [threading.Thread(target=read_until, args=(address, n, until, answers)) for n in range(READERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    queue.put(answers)
+
+
+def read_until(address: str, number: int, until: float, answers: list[Answer]) -> None:
+    kept = connection(address)
+    for path in itertools.islice(itertools.cycle(PATHS), number, None):
+        if time.monotonic() >= until:
+            return
+        answers.append(ask(kept, path))
+
+
+def upload_until(address: str, until: float, answers: list[Answer]) -> None:
+    log = training_log(200)
+    while time.monotonic() < until:
+        began = time.monotonic()
+        try:
+            sent = {"log": (f"{uuid.uuid4().hex}.log", f"# {uuid.uuid4()}\n".encode() + log)}
+            status = httpx2.post(f"{address}/api/v1/runs", files=sent, timeout=60).status_code
+        except httpx2.RequestError:
+            status = 0
+        answers.append((UPLOAD, status, time.monotonic() - began))
+
+
+def connection(address: str) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+
+
+def ask(kept: http.client.HTTPConnection, path: str) -> Answer:
+    began = time.monotonic()
+    try:
+        kept.request("GET", path, headers={"Accept": "text/html" if not path.startswith("/api") else "*/*"})
+        answer = kept.getresponse()
+        answer.read()
+        status = answer.status
+    except (OSError, http.client.HTTPException):
+        kept.close()
+        status = 0
+    return path, status, time.monotonic() - began
+
+
+def show(answers: Sequence[Answer]) -> None:
+    print(f"\n{'':26} answers  failed     median        p95        max   (s)")
+    by_path = collections.defaultdict(list)
+    for path, status, seconds in answers:
+        by_path[path].append((seconds, status))
+    for path, rows in sorted(by_path.items()):
+        times = sorted(seconds for seconds, _ in rows)
+        failed = sum(status not in (200, 202) for _, status in rows)
+        figures = (times[len(times) // 2], times[int(0.95 * (len(times) - 1))], times[-1])
+        print(f"{path:26}{len(rows):8}{failed:8}" + "".join(f"{figure:11.3f}" for figure in figures))
+    print(f"{len(answers) / SECONDS:.1f} answers a second")
+
+
+if __name__ == "__main__":
+    main()
