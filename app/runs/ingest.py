@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -119,7 +119,7 @@ def accept_upload(
         row = _row(metadata, document, staged, is_open)
         row.content_key, row.idempotency_key = _content_key(document, staged, is_open, idempotency_key), idempotency_key
         row.token_id, row.uploaded_by = uploader.token_id, uploader.name
-        row.lease_until = utc_now() + timedelta(seconds=settings.sweep_seconds)
+        row.lease_until = utc_now()
         keys = [file.key for file in staged]
         room = _bytes_of(staged) + (max(expects, 1) if is_open else 0)
         with transaction(engine) as session:

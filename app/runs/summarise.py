@@ -22,12 +22,12 @@ from app.storage import findings, readings, series
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.news import tell_failed
+from app.storage.run_work import SHORT_SECONDS
 from app.storage.tables import AvailabilityRow, RunRow, SeriesRow, utc_now
 
 log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 1
-_SHORT_SECONDS = 1.0
 _LISTED_TEXTS = {"model": 200, "gpu": 100, "dispatcher": 30}
 """Contract fields that lists filter by, and how long a text of theirs a column takes."""
 
@@ -49,7 +49,7 @@ def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_i
         with transaction(engine) as session:
             status, stacks = _write(session, held, computed)
             waits = status and session.execute(select(RunRow.work).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
-        if waits and computed.seconds < _SHORT_SECONDS:
+        if waits and computed.seconds < SHORT_SECONDS:
             enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; one that takes long to read rests, and the sweep rings
         for work_id in stacks:
             enqueue(JUDGE_STACK, work_id)
