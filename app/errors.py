@@ -21,6 +21,7 @@ ThreewallsError
 │   ├── EditConflict         somebody else changed it since it was read
 │   └── NotReady             a run that must be read first, and is not yet
 └── Unavailable              a service that we need did not answer
+    └── DamagedObject        a stored log is missing, or is not what was stored
 """
 
 from dataclasses import dataclass
@@ -135,3 +136,7 @@ class NotReady(Conflict):
 
 class Unavailable(ThreewallsError):
     title = "A service did not answer"
+
+
+class DamagedObject(Unavailable):
+    title = "A stored log cannot be read"

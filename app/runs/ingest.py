@@ -25,6 +25,7 @@ from app.queue import PROCESS_RUN, enqueue
 from app.runs.decompress import Decompressed, Limits
 from app.runs.json_text import read_json, sorted_json
 from app.runs.sizes import size
+from app.runs.stored_logs import restore
 from app.runs.upload import Kind, checked, document_kind
 from app.settings import Settings
 from app.storage import audit, object_records
@@ -127,7 +128,9 @@ def accept_upload(
             if known is None:
                 check_room_in(session, settings, project, room)
             noted = object_records.about_to_put(session, keys) if known is None else utc_now()
-        if known is None:
+        if known is not None:
+            restore(engine, log_files, [file.file for file in staged])
+        else:
             with forgotten_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)

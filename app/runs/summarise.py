@@ -10,7 +10,7 @@ from sqlalchemy import Engine, delete, insert, select
 from sqlmodel import Session, col
 
 from app.domain.run import RunSummary, Value
-from app.errors import Unavailable
+from app.errors import DamagedObject, Unavailable
 from app.queue import JUDGE_STACK, PROCESS_RUN, SoftTimeLimitExceeded, enqueue
 from app.runs import claims, judging
 from app.runs.claims import Claim
@@ -162,9 +162,11 @@ def _end_without_result(
         log.warning("run_postponed", run_id=held.run_id, error=error.detail)
         # Figures that are only to be computed again wait for a store that is away, not for one that lost their files:
         # the whole stack would wait with them.
-        counts = held.recomputes and _answers(log_files)
+        is_damaged = isinstance(error, DamagedObject)
+        counts = (held.recomputes or is_damaged) and _answers(log_files)
         if counts and held.attempt >= settings.max_attempts:
-            return _fail(engine, held, "Its files could not be read again: the store of the logs did not give them.")
+            away = "Its files could not be read again: the store of the logs did not give them."
+            return _fail(engine, held, error.detail if is_damaged else away)
         return _postpone(engine, held, seconds=settings.lease_seconds, counts=counts)
     if isinstance(error, SoftTimeLimitExceeded):
         limit = settings.task_soft_limit_seconds

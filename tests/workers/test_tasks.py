@@ -1,5 +1,6 @@
 """Tasks as functions: what they leave behind, also when they run twice or fail."""
 
+import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -77,13 +78,15 @@ def test_a_log_without_iterations_fails_with_the_lines_that_were_seen(client: Te
 
 
 def test_a_store_that_is_away_costs_no_attempt(client: TestClient, engine: Engine, settings: Settings) -> None:
+    process_run(uploaded(client, training_log(step_time_ms=20)))
     run_id = uploaded(client)
-    stored = next(path for path in (settings.data_dir / "artifacts").rglob("*.zst"))
-    away = stored.rename(stored.with_suffix(".away"))
+    store = settings.data_dir / "artifacts"
+    away = store.rename(settings.data_dir / "away")
     process_run(run_id)
     run = run_of(engine, run_id)
     assert (run.status, run.attempts) == ("received", 0)
-    away.rename(stored)
+    shutil.rmtree(store, ignore_errors=True)
+    away.rename(store)
     process_run(run_id)
     assert run_of(engine, run_id).status == "ready"
 
