@@ -106,6 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--port", default=8000, type=_port, help="port to listen on, 0 for a free one (default: 8000)"
         )
+    verify = commands.add_parser("verify", help="read every stored log, and name the runs of damaged and missing ones")
     rebuild = commands.add_parser("rebuild-standings", help="rank every stack again, as the leaderboards keep it")
     rebuild.add_argument("--check", action="store_true", help="write nothing; exit code 1 when something differs")
     admin = commands.add_parser("admin", help="make an administrator, or set the password of an account")
@@ -116,7 +117,8 @@ def make_parser() -> argparse.ArgumentParser:
         action.add_argument("name", help="name of the account, as it stands beside what the person does")
         action.epilog = "The password: THREEWALLS_ADMIN_PASSWORD, else a prompt, else the first line of standard input."
     for command, folder in (
-        (serve, "data"), (demo, "demo-data"), (migrate, "data"), (rebuild, "data"), (create, "data"), (reset, "data"),
+        (serve, "data"), (demo, "demo-data"), (migrate, "data"), (verify, "data"), (rebuild, "data"), (create, "data"),
+        (reset, "data"),
     ):  # fmt: skip
         command.add_argument(
             "--data", type=Path, metavar="DIR", help=f"folder for all data (default: {DATA_VARIABLE}, or {folder})"
@@ -174,6 +176,12 @@ def _migrate(_: argparse.Namespace, settings: "Settings") -> None:
     from app.storage.database import migrate
 
     migrate(settings)
+
+
+def _verify(_: argparse.Namespace, settings: "Settings") -> int:
+    from app.runs.stored_logs import verify
+
+    return UNREADABLE if verify(settings) else FINE
 
 
 def _rebuild_standings(options: argparse.Namespace, settings: "Settings") -> int:
@@ -245,6 +253,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, "Settings"], int | None]] = {
     "serve": _serve,
     "demo": _demo,
     "migrate": _migrate,
+    "verify": _verify,
     "rebuild-standings": _rebuild_standings,
     "check-rules": _check_rules,
     "admin": _admin,

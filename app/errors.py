@@ -22,7 +22,8 @@ ThreewallsError
 │   └── NotReady             a run that must be read first, and is not yet
 └── Unavailable              a service that we need did not answer
     ├── Overloaded           more requests wait than can be answered soon
-    └── DiskFull             no room for what was sent, or too little is left
+    ├── DiskFull             no room for what was sent, or too little is left
+    └── DamagedObject        a stored log is missing, or is not what was stored
 """
 
 from dataclasses import dataclass
@@ -150,3 +151,7 @@ class Overloaded(Unavailable):
 class DiskFull(Unavailable):
     title = "The disk is full"
     retry_after = 300
+
+
+class DamagedObject(Unavailable):
+    title = "A stored log cannot be read"

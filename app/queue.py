@@ -1,4 +1,7 @@
-"""The doorbell: task names and ids only. The database row is the record, so a lost ring loses nothing (see `sweep`)."""
+"""The message queues: task names and ids only. The database row is the record, so a lost message loses nothing.
+
+Workers take from each queue in turn, so that sweeps and notifications do not wait behind a backlog of runs.
+"""
 
 from functools import lru_cache
 from typing import Any
@@ -31,6 +34,9 @@ DELIVER = "threewalls.deliver"
 SWEEP = "threewalls.sweep"
 RECOMPUTE = "threewalls.recompute"
 QUEUE = "threewalls"
+SWEEPS = "threewalls-sweeps"
+DELIVERIES = "threewalls-deliveries"
+_QUEUE_OF = {SWEEP: SWEEPS, DELIVER: DELIVERIES}
 
 
 def make_celery(settings: Settings) -> Celery:
@@ -50,25 +56,29 @@ def get_celery() -> Celery:
 
 
 def enqueue(task_name: str, *args: int) -> bool:
-    """Ring for `task_name`. False when the broker did not answer: the sweep will find the row."""
+    """Send a message for `task_name`, unless it is a sweep and one is waiting already.
+
+    False when the broker did not answer: the next sweep finds the row.
+    """
     try:
-        get_celery().send_task(task_name, args=args, queue=QUEUE, retry=False)
+        if task_name != SWEEP or waiting(SWEEPS) == 0:
+            get_celery().send_task(task_name, args=args, queue=_QUEUE_OF.get(task_name, QUEUE), retry=False)
     except Exception as error:  # whatever it is, the upload it rings for is safe and must be acknowledged
         log.warning("doorbell_unanswered", task=task_name, args=args, error=str(error))
         return False
     return True
 
 
-def waiting() -> int:
-    """Messages in the queue that no worker has taken. Raises OSError or OperationalError when the broker is away."""
+def waiting(queue: str = QUEUE) -> int:
+    """Messages in a queue that no worker has taken. Raises OSError or OperationalError when the broker is away."""
     with get_celery().connection_for_read() as connection:
         channel = connection.ensure_connection(max_retries=1, interval_start=0, timeout=2).default_channel
-        return int(channel.queue_declare(QUEUE, passive=False, durable=True).message_count)
+        return int(channel.queue_declare(queue, passive=False, durable=True).message_count)
 
 
 def _common(settings: Settings) -> dict[str, Any]:
     return {
-        "task_queues": [Queue(QUEUE)],  # type: ignore[no-untyped-call]
+        "task_queues": [Queue(name) for name in (QUEUE, SWEEPS, DELIVERIES)],  # type: ignore[no-untyped-call]
         "task_default_queue": QUEUE,
         "task_serializer": "json",
         "accept_content": ["json"],
@@ -83,8 +93,8 @@ def _common(settings: Settings) -> dict[str, Any]:
         "task_time_limit": settings.task_hard_limit_seconds,
         "broker_connection_retry_on_startup": True,
         "task_publish_retry": False,
-        # The schedule is one entry that may be rung too often: it needs no file to be remembered in.
-        "beat_scheduler": "celery.beat:Scheduler",
+        # The schedule is one entry that may come too often: it needs no file to be remembered in.
+        "beat_scheduler": "app.queue_transports:SweepScheduler",
         "beat_schedule": {"sweep": {"task": SWEEP, "schedule": settings.sweep_seconds}},
     }
 

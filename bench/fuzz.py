@@ -3,20 +3,22 @@
     make setup; .venv/bin/python -m bench.fuzz bench/.cache/fuzz -max_total_time=600
 
 Needs atheris, which is no dependency of the project: `uv pip install atheris`. What follows the module's name goes to
-libFuzzer; the folder keeps inputs that reached new code. Besides that nothing is raised, each input checks that the
-result can be stored, does not depend on how the bytes arrived, and took work in proportion to the input.
+libFuzzer; the folder keeps inputs that reached new code. Besides that nothing is raised, by the reader or by what
+explains its result, each input checks that both can be stored and that it does not matter how the bytes arrived.
 """
 
 import json
 import sys
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import atheris
 
 with atheris.instrument_imports(include=["app.domain"]):
     from app.domain.logs import parse_log, parse_text
     from app.domain.logs.reading import Reading
-    from app.domain.run import ParsedLog
+    from app.domain.run import Metadata, ParsedLog
+    from app.domain.summary import summarise
+    from app.runs.json_text import storable
 
 SEEDS = (
     b" [2026-05-11 02:59:22.912300] iteration 1/ 20 | consumed samples: 896 | elapsed time per iteration (ms): 78258.5/"
@@ -56,6 +58,7 @@ def check(data: bytes) -> None:
     assert len(sizes) == 1, sizes
     assert log.line_count == data.count(b"\n") + (bool(data) and not data.endswith(b"\n"))
     json.dumps({name: repr(getattr(log, name)) for name in plain(log)}, allow_nan=False).encode()
+    json.dumps(storable(asdict(summarise(log, Metadata()))), allow_nan=False)
     step = 1 + len(data) // 7
     again = parse_log([data[at : at + step] for at in range(0, len(data), step)])
     assert all(getattr(log, name) == getattr(again, name) for name in plain(log))

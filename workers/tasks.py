@@ -16,27 +16,47 @@ from app.runs import append, claims, recompute
 from app.runs.summarise import summarise_run
 from app.settings import get_settings
 from app.storage import delivery_work, object_records, ranking, stack_work
-from app.storage.database import make_engine, transaction
+from app.storage.database import make_engine, read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import utc_now
+from workers.heartbeat import Heartbeat
 
 _FORGET_SECONDS = 3600
+_MOST_SWEPT = 100
+"""Runs, and stacks, that one sweep looks at: they are done before the next one, or the next one goes on."""
 
 
 def register(app: Celery) -> None:
-    app.task(process_run, name=PROCESS_RUN)
+    Heartbeat(_engine)
+    app.task(process_next, name=PROCESS_RUN)
     app.task(judge_stack, name=JUDGE_STACK)
     app.task(deliver_one, name=DELIVER)
     app.task(sweep, name=SWEEP)
     app.task(recompute_next, name=RECOMPUTE)
 
 
-def process_run(run_id: int) -> None:
-    """Read one run, when it waits to be read, judge it, and ask what the rules say of it."""
-    summarise_run(_engine(), _log_files(), get_settings(), run_id)
+def process_next(_run_id: int) -> None:
+    """Process the run that is due longest; each message stands for one run that waits, whichever it was sent for."""
+    while (run_id := _next_run()) is not None:
+        if process_run(run_id):
+            return  # else another worker claimed it in this moment
+
+
+def process_run(run_id: int) -> str | None:
+    """Read one run, when it waits to be read, judge it, and ask what the rules say of it.
+
+    Returns the status that reading left it in; None when it was not this worker's to read.
+    """
+    status = summarise_run(_engine(), _log_files(), get_settings(), run_id)
     judge.judge_run(_engine(), get_settings(), run_id)
     firings.ask_rules(_engine(), get_settings(), run_id)
     delivery_work.call_due(_engine())
+    return status
+
+
+def _next_run() -> int | None:
+    with read_session(_engine()) as session:
+        return next(iter(claims.due(session, get_settings(), limit=1)), None)
 
 
 def judge_stack(work_id: int) -> None:
@@ -52,15 +72,15 @@ def deliver_one(delivery_id: int) -> None:
 
 
 def sweep() -> None:
-    """Ring for runs and stacks that wait without a bell, or whose worker died; close and forget what nobody needs."""
+    """Enqueue what waits without a message, or whose worker died; close and forget what nobody needs."""
     with transaction(_engine()) as session:
         append.close_abandoned(session, get_settings())
-        waiting = claims.due(session, get_settings())
-        stacks = stack_work.due(session, get_settings())
-    for run_id in waiting:
-        enqueue(PROCESS_RUN, run_id)
-    for work_id in stacks:
-        enqueue(JUDGE_STACK, work_id)
+    with read_session(_engine()) as session:
+        due = [(PROCESS_RUN, run_id) for run_id in claims.due(session, get_settings(), limit=_MOST_SWEPT)]
+        due += [(JUDGE_STACK, work_id) for work_id in stack_work.due(session, get_settings(), limit=_MOST_SWEPT)]
+    # One message for each that waits: those in the queue already are for some of them.
+    for task, key in due[: max(0, len(due) - queue.waiting())]:
+        enqueue(task, key)
     delivery_work.call_due(_engine())
     if _ask_for_old():
         enqueue(RECOMPUTE)
@@ -80,7 +100,7 @@ def _ask_for_old() -> bool:
     if queue.waiting() > recompute.MOST_QUEUED:
         return False  # the next sweep asks again
     with transaction(_engine()) as session:
-        runs = recompute.ask_next(session, get_settings())
+        runs = recompute.ask_next(session)
         stacks = recompute.ask_to_judge_again(session)
     with transaction(_engine()) as session:  # another one, because each locks its stacks in their order
         stacks += ranking.ask_to_rank_again(session)

@@ -16,6 +16,10 @@ from app.client.settings import PROJECT, ClientSettings
 _DAYS = re.compile(r"(\d{1,4})d")
 
 
+_AT_ONCE = 500
+"""Tokens that the service lists in one answer."""
+
+
 def tokens_address(settings: ClientSettings, start: str = "/api/v1") -> str:
     """Raises UsageError when no project was named."""
     if not settings.project:
@@ -24,8 +28,13 @@ def tokens_address(settings: ClientSettings, start: str = "/api/v1") -> str:
 
 
 def list_tokens(service: Service) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = service.get(tokens_address(service.settings)).json()["items"]
-    return found
+    found: list[dict[str, Any]] = []
+    while True:
+        page = len(found) // _AT_ONCE + 1
+        answer = service.get(tokens_address(service.settings), params={"page": page, "page_size": _AT_ONCE}).json()
+        found += answer["items"]
+        if not answer["items"] or len(found) >= answer.get("total", 0):
+            return found
 
 
 def create_token(service: Service, options: argparse.Namespace) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.contract.values import MAX_WHOLE
 from app.domain.failures.classify import FROM_OUTSIDE, failure_kind
 from app.domain.failures.kinds import KINDS, Outcome
 from app.domain.processes import events_of_last_process, is_after_last_iteration
@@ -92,6 +93,12 @@ def loss_of(log: ParsedLog) -> FloatArray | None:
     return next((log.columns[name] for name in _LOSSES if name in log.columns), None)
 
 
+def counts_of(log: ParsedLog, name: str) -> FloatArray | None:
+    """Return a column of counts, NaN where a damaged line prints an impossible one; None when it is not printed."""
+    printed = log.columns.get(name)
+    return None if printed is None else np.where((printed >= 0) & (printed <= MAX_WHOLE), printed, np.nan)
+
+
 def lost_losses(log: ParsedLog) -> npt.NDArray[np.bool_] | None:
     """Rows whose loss is not finite though the step was made; None when the log prints neither loss nor gradient norm.
 
@@ -104,7 +111,7 @@ def lost_losses(log: ParsedLog) -> npt.NDArray[np.bool_] | None:
         return None
     # A document leaves out what was not recorded at a step: only infinity is a lost loss there
     lost = ~np.isfinite(values) if log.line_count else np.isinf(values)
-    skipped = log.columns.get("skipped_iterations")
+    skipped = counts_of(log, "skipped_iterations")
     if skipped is not None:
         lost &= ~(skipped > 0)
     if log.truncated:

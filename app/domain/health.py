@@ -1,12 +1,12 @@
 """How a run ended and whether its numbers stayed finite, each with the line that shows it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from app.domain.contract.values import MAX_WHOLE
-from app.domain.ending import loss_of, lost_losses, outcome_of
+from app.domain.ending import counts_of, loss_of, lost_losses, outcome_of
 from app.domain.run import FloatArray, LogEvent, ParsedLog
 
 BYTES_PER_GIB = 2**30
@@ -28,8 +28,8 @@ def read_health(log: ParsedLog) -> dict[str, object]:
         "loss_finite": None if lost is None else not bool(lost.any()),
         "first_loss": _first(loss),
         "last_loss": _last(loss),
-        "skipped_iterations": _total(log.columns, "skipped_iterations"),
-        "nan_iterations": _total(log.columns, "nan_iterations"),
+        "skipped_iterations": _total(counts_of(log, "skipped_iterations")),
+        "nan_iterations": _total(counts_of(log, "nan_iterations")),
         "last_grad_norm": _last(log.columns.get("grad_norm")),
         "largest_grad_norm": _largest(log.columns.get("grad_norm")),
         "peak_allocated_gib": _gib([report.max_allocated_bytes for report in log.memory]),
@@ -57,10 +57,10 @@ def _largest(values: FloatArray | None) -> float | None:
     return float(finite.max()) if len(finite) else None
 
 
-def _total(columns: Mapping[str, FloatArray], name: str) -> int | None:
-    """A sum of counts; None when it is more than a job can count, for it comes from a damaged line then."""
-    finite = _finite(columns.get(name))
-    return int(total) if len(finite) and abs(total := float(finite.sum())) <= MAX_WHOLE else None
+def _total(counts: FloatArray | None) -> int | None:
+    """A sum of counts; None when no line prints a possible one, or when no job could count so far."""
+    possible = _finite(counts)
+    return int(total) if len(possible) and (total := possible.sum()) <= MAX_WHOLE else None
 
 
 def _last_iteration(iterations: FloatArray) -> int | None:

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -15,11 +16,12 @@ import uvicorn
 from app import queue
 from app.embedded import connections, data_folder
 from app.embedded.worker import Worker
+from app.embedded.worker_main import worker_temporary
 from app.errors import Unavailable
 from app.main import create_app
 from app.runs import claims
 from app.settings import Settings, listed
-from app.storage import delivery_work, stack_work
+from app.storage import delivery_work, heartbeat, stack_work
 from app.storage.database import make_engine, migrate, read_session, require_migrated, transaction
 from app.storage.users import has_administrator
 from app.web.access.open_mode import is_loopback
@@ -140,16 +142,16 @@ def _beside(seed: SeedAt | None, address: str) -> Iterator[Callable[[], None]]:
 
 def _worker(settings: Settings) -> Worker:
     engine = make_engine(settings)
+    heartbeat.beat(engine)  # nobody misses the worker while it starts
 
-    def void_leases() -> None:
+    def prepare() -> None:
+        shutil.rmtree(worker_temporary(settings), ignore_errors=True)
         with transaction(engine) as session:
             claims.void_leases(session)
             stack_work.void_leases(session)
             delivery_work.void_leases(session)
 
-    return Worker(
-        before_start=void_leases, ring=lambda: queue.enqueue(queue.SWEEP), ring_seconds=settings.sweep_seconds
-    )
+    return Worker(before_start=prepare, ring=lambda: queue.enqueue(queue.SWEEP), ring_seconds=settings.sweep_seconds)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
@@ -13,8 +14,8 @@ from app.embedded.worker_main import FINISH_SECONDS
 
 log = structlog.get_logger(__name__)
 
-RESTART_SECONDS = 1.0
-"""Pause before a restart, so that a worker that cannot start does not fill the log."""
+RESTART_SECONDS, MOST_RESTART_SECONDS = 1.0, 60.0
+"""Pause before a restart. It doubles while the worker ends within the longest one, so that it does not fill the log."""
 
 COMMAND = (
     sys.executable,
@@ -69,15 +70,23 @@ class Worker:
             thread.join()
 
     def _keep_alive(self) -> None:
+        pause = RESTART_SECONDS
         while not self._stopping.is_set():
+            began, status = time.monotonic(), None
             try:
                 self._before_start()
             except Exception:  # whatever it was, a service without a worker would be worse
                 log.exception("worker_start_unprepared")
-            status = self._run_one()
+            try:
+                status = self._run_one()
+            except Exception:  # no memory, process or file left: there may be later
+                log.exception("worker_not_started")
+            if time.monotonic() - began > MOST_RESTART_SECONDS:
+                pause = RESTART_SECONDS
             if not self._stopping.is_set():
-                log.error("worker_died", status=status, restart_in_seconds=RESTART_SECONDS)
-                self._stopping.wait(RESTART_SECONDS)
+                log.error("worker_died", status=status, restart_in_seconds=pause)
+                self._stopping.wait(pause)
+            pause = min(2 * pause, MOST_RESTART_SECONDS)
 
     def _run_one(self) -> int:
         # A session of its own: Ctrl-C in a terminal reaches the server only, which then stops the worker in order.

@@ -138,7 +138,8 @@ class TokenMade(TokenOut):
 
 
 class TokenList(BaseModel):
-    items: list[TokenOut]
+    items: list[TokenOut] = Field(description="Those in force first, newest first.")
+    total: int = Field(description="Of all pages.")
 
 
 class NewToken(BaseModel):
@@ -214,9 +215,15 @@ def remove_member(
 
 
 @router.get("/{slug}/tokens", responses=documented(404, 422))
-def list_tokens(session: ReadSession, slug: Slug) -> TokenList:
-    """All tokens of the project, also those that are over."""
-    return TokenList(items=[TokenOut.model_validate(one) for one in tokens.list_tokens(session, slug)])
+def list_tokens(
+    session: ReadSession,
+    slug: Slug,
+    page: Annotated[int, Query(ge=1, le=10**6)] = 1,
+    page_size: Annotated[int, Query(ge=1, le=500)] = tokens.PAGE_SIZE,
+) -> TokenList:
+    """Tokens of the project, also those that are over."""
+    found = tokens.list_tokens(session, slug, page=page, page_size=page_size)
+    return TokenList(items=[TokenOut.model_validate(one) for one in found.items], total=found.total)
 
 
 @router.post("/{slug}/tokens", status_code=201, responses=documented(404, 422), response_model=TokenMade)

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -136,8 +136,10 @@ def _members_page(request: Request, engine: Engine, slug: str, form: Form, statu
 
 
 @router.get("/{slug}/tokens")
-def show_tokens(request: Request, engine: AppEngine, slug: Slug) -> HTMLResponse:
-    return _tokens_page(request, engine, slug, Form())
+def show_tokens(
+    request: Request, engine: AppEngine, slug: Slug, page: Annotated[int, Query(ge=1, le=10**6)] = 1
+) -> HTMLResponse:
+    return _tokens_page(request, engine, slug, Form(), page=page)
 
 
 @router.post("/{slug}/tokens")
@@ -178,17 +180,17 @@ def _tokens_page(
     status: int = 200,
     made: tokens.Token | None = None,
     secret: str = "",
+    page: int = 1,
 ) -> HTMLResponse:
     with read_session(engine) as session:
         project = projects.find_project(session, slug)
-        found = tokens.list_tokens(session, slug)
+        found = tokens.list_tokens(session, slug, page=page)
     response = render(
         request,
         "members/tokens.html",
         status=status,
         of_project={"id": project.id, "slug": slug},
         tokens=found,
-        in_force=sum(one.state == "in force" for one in found),
         form=form,
         scopes=[scope.value for scope in Scope],
         lives=LIVES,

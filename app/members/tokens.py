@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 LIFE = timedelta(days=365)
 """What a token lives unless it is said."""
 
+PAGE_SIZE = 100
+
 State = Literal["in force", "expired", "revoked"]
 
 
@@ -41,10 +43,23 @@ class Token:
     revoked_by: str
 
 
-def list_tokens(session: Session, slug: str) -> list[Token]:
+@dataclass(frozen=True, slots=True)
+class TokenPage:
+    """`total` and `in_force` count all tokens of the project."""
+
+    items: tuple[Token, ...]
+    page: int
+    pages: int
+    total: int
+    in_force: int
+
+
+def list_tokens(session: Session, slug: str, *, page: int = 1, page_size: int = PAGE_SIZE) -> TokenPage:
     """Those in force first, newest first. Raises NotFound."""
-    found = [_token(row) for row in tokens.tokens_of(session, find_project(session, slug).id or 0)]
-    return sorted(found, key=lambda one: one.state != "in force")
+    project_id = find_project(session, slug).id or 0
+    total, valid = tokens.count_tokens(session, project_id)
+    rows = tokens.tokens_of(session, project_id, first=(page - 1) * page_size, limit=page_size)
+    return TokenPage(tuple(map(_token, rows)), page, max(1, -(-total // page_size)), total, valid)
 
 
 def make_token(

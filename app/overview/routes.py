@@ -10,8 +10,9 @@ from app.overview.filters import PERIODS, OverviewFilters
 from app.overview.queries import Overview, overview
 from app.overview.regressions import NeedsAttention
 from app.overview.standing import standing
+from app.storage.heartbeat import silent_since
 from app.web.access.state import access_of
-from app.web.dependencies import ReadSession
+from app.web.dependencies import AppSettings, ReadSession
 from app.web.numbers import counted
 from app.web.outcomes import OUTCOMES
 from app.web.templating import render
@@ -20,7 +21,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
-def show_overview(request: Request, session: ReadSession) -> HTMLResponse:
+def show_overview(request: Request, session: ReadSession, settings: AppSettings) -> HTMLResponse:
     filters = OverviewFilters.from_params(request.query_params)
     found = overview(session, filters, datetime.now(UTC))
     return render(
@@ -33,6 +34,7 @@ def show_overview(request: Request, session: ReadSession) -> HTMLResponse:
         answer=answer(found, filters, who.empty),
         arrived=arrived(found, filters),
         outcomes=OUTCOMES,
+        silent_since=silent_since(session, settings),
     )
 
 

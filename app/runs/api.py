@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 
 from app.domain.access.principal import Uploader
+from app.domain.numbers import absolute
 from app.errors import InvalidQuery, InvalidUpload, NotFound
 from app.runs import export
 from app.runs.api_findings import unknown_fields
@@ -32,6 +33,7 @@ from app.runs.upload_parts import metadata_of, uploaded_files
 from app.runs.waiting import settled
 from app.settings import Settings
 from app.storage.database import read_session
+from app.storage.heartbeat import silent_since
 from app.storage.log_files import LogFiles
 from app.web.access.acting import upload_project, uploader
 from app.web.body_limit import UPLOAD_BYTES
@@ -99,7 +101,7 @@ async def upload_run(
     answer = {"id": accepted.run_id, "url": _page(request, accepted.run_id), "created": accepted.created}
     answer |= {"status": accepted.status, "warnings": accepted.warnings}
     if wait > 0:
-        answer |= await _once_read(engine, accepted.run_id, min(wait, settings.max_wait_seconds))
+        answer |= await _once_read(engine, settings, accepted, min(wait, settings.max_wait_seconds))
     response.status_code = 202 if accepted.created else 200
     response.headers["Location"] = f"/api/v1/runs/{accepted.run_id}"
     return UploadAnswer.model_validate(answer)
@@ -218,15 +220,27 @@ def _accept(
     )
 
 
-async def _once_read(engine: Engine, run_id: int, wait: float) -> dict[str, Any]:
-    """What the answer says of a run that was read: its state, and which fields to supply."""
-    state = await settled(engine, run_id, wait)
+async def _once_read(engine: Engine, settings: Settings, accepted: Accepted, wait: float) -> dict[str, Any]:
+    """What the answer says of a run that was read: its state, and which fields to supply; else why it was not."""
+    state = await settled(engine, accepted.run_id, wait)
+
+    def explain() -> dict[str, Any]:
+        with read_session(engine) as session:
+            since = silent_since(session, settings)
+        if since is None:
+            return {}
+        warning = (
+            f"Nothing has been processed since {absolute(since)}: no worker takes work. The run is kept, and processed "
+            "when one does."
+        )
+        return {"nothing_processed_since": since, "warnings": [*accepted.warnings, warning]}
+
     if state.status not in ("ready", "failed"):
-        return {"status": state.status}
+        return {"status": state.status} | await run_in_threadpool(explain)
 
     def read() -> dict[str, Any]:
         with read_session(engine) as session:
-            run = get_run(session, run_id)
+            run = get_run(session, accepted.run_id)
         found = {"status": run.status, "verdict": run.verdict or None}
         return found | {"warnings": run.warnings, "unknown_fields": unknown_fields(run.unknown)}
 

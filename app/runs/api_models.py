@@ -44,6 +44,9 @@ class UploadAnswer(BaseModel):
     unknown_fields: list[UnknownFieldOut] | None = Field(
         None, description="With `wait`, once the run was read: what nobody states, and how to supply it."
     )
+    nothing_processed_since: datetime | None = Field(
+        None, description="With `wait`, when no worker takes work: since when. The run is kept, and read when one does."
+    )
 
 
 class SteadyStateOut(FromDomain):

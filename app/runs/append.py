@@ -152,7 +152,7 @@ def _append(
                 # Opens it again, or says more of it; without news, an end of what has ended changes nothing.
                 if piece.complete is False or ends_early:
                     _check_finished(row, settings, into_finished)
-                return _news(session, settings, run_id, piece, held, new_bytes=0, says_more=ends_early)
+                return _news(session, run_id, piece, held, new_bytes=0, says_more=ends_early)
         with transaction(engine) as session:
             check_room(session, settings, project_id, new.added_bytes, new_run=False)
             # What it takes the place of stays for a while, for whoever reads it just now.
@@ -167,7 +167,7 @@ def _append(
                 check_room(session, settings, project_id, new.added_bytes, new_run=False)
                 file_id = _write_segment(session, run_id, held, new)
                 _ends_early(session, file_id, piece)
-                return _news(session, settings, run_id, piece, held, new_bytes=new.added_bytes)
+                return _news(session, run_id, piece, held, new_bytes=new.added_bytes)
 
 
 def _check_finished(row: RunRow, settings: Settings, into_finished: IntoFinished) -> None:
@@ -281,7 +281,6 @@ def _write_segment(session: Session, run_id: int, held: HeldLog, new: _New) -> i
 
 def _news(
     session: Session,
-    settings: Settings,
     run_id: int,
     piece: Piece,
     held: HeldLog,
@@ -308,8 +307,7 @@ def _news(
     if new_bytes or says_more or row.reception != before:
         due = utc_now() if row.reception == "complete" else rested_at(row)
         rings = row.work == "" and due <= utc_now()
-        later = utc_now() + timedelta(seconds=settings.sweep_seconds)
         session.flush()
-        ask_to_read(session, col(RunRow.id) == run_id, ring_at=later if rings else due)
+        ask_to_read(session, col(RunRow.id) == run_id, due_at=due)
     size_bytes = held.size_bytes + new_bytes
     return Appended(run_id, row.status, held.name, size_bytes, row.reception == "receiving"), rings

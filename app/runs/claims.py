@@ -5,14 +5,14 @@ one that was given up for dead can wake and finish, and changes nothing.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
 import structlog
-from sqlalchemy import ColumnElement, CursorResult, Engine, and_, case, select, update
+from sqlalchemy import ColumnElement, CursorResult, Engine, and_, case, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session, col
 
@@ -21,13 +21,10 @@ from app.settings import Settings
 from app.storage.database import transaction
 from app.storage.definition_progress import has_old_figures
 from app.storage.news import tell_failed
-from app.storage.run_work import REST, is_claimable, is_due
+from app.storage.run_work import is_abandoned, is_due, rest
 from app.storage.tables import RunRow, utc_now
 
 log = structlog.get_logger(__name__)
-
-_SWEPT_AT_ONCE = 100
-"""Rings of one sweep: enough for any backlog over a minute, without flooding the queue with what it holds already."""
 
 _RENEWALS_A_LEASE = 3
 
@@ -52,10 +49,10 @@ def claim(session: Session, run_id: int, settings: Settings) -> Claim | None:
     A run that was given up `max_attempts` times is parked as failed: it would take down one worker after another.
     """
     now = utc_now()
-    mine = select(RunRow.claims, RunRow.attempts, RunRow.wanted, has_old_figures()).where(col(RunRow.id) == run_id)  # type: ignore[call-overload]
+    mine = and_(col(RunRow.id) == run_id, or_(col(RunRow.work) == "waiting", is_abandoned(now, settings)))
     taken = _update(
         session,
-        and_(col(RunRow.id) == run_id, is_claimable(now), col(RunRow.attempts) < settings.max_attempts),
+        and_(mine, col(RunRow.attempts) < settings.max_attempts),
         work="held",
         status=case((col(RunRow.status) == "received", "processing"), else_=RunRow.status),
         claims=RunRow.claims + 1,
@@ -63,10 +60,11 @@ def claim(session: Session, run_id: int, settings: Settings) -> Claim | None:
         lease_until=now + timedelta(seconds=settings.lease_seconds),
     )
     if taken:
-        return Claim(run_id, *session.execute(mine).one())
+        columns = select(RunRow.claims, RunRow.attempts, RunRow.wanted, has_old_figures())  # type: ignore[call-overload]
+        return Claim(run_id, *session.execute(columns.where(col(RunRow.id) == run_id)).one())
     parked = _update(
         session,
-        and_(col(RunRow.id) == run_id, is_claimable(now)),
+        mine,
         work="",
         processed_at=now,
         lease_until=None,
@@ -89,17 +87,16 @@ def renew(session: Session, held: Claim, until: datetime) -> bool:
 def finish(session: Session, held: Claim, **columns: Any) -> bool:
     """Write the result and end the claim. False, and nothing written, when the claim was lost.
 
-    When the run changed meanwhile it waits to be read again, and the sweep rings for it after a rest.
+    When the run changed meanwhile it waits to be read again, after a rest.
     """
     now = utc_now()
     unchanged = col(RunRow.wanted) == held.wanted
-    rest = timedelta(seconds=REST * columns.get("read_seconds", 0.0))
     return _update(
         session,
         _is_held(held),
         work=case((unchanged, ""), else_="waiting"),
         attempts=case((unchanged, RunRow.attempts), else_=0),
-        lease_until=case((unchanged, None), else_=now + rest),
+        lease_until=case((unchanged, None), else_=now + rest(columns.get("read_seconds", 0.0))),
         processed_at=now,
         **columns,
     )
@@ -128,25 +125,18 @@ def give_back(session: Session, held: Claim, *, again_at: datetime, counts: bool
 
 
 def void_leases(session: Session) -> None:
-    """Make every unfinished run due now. For the start of the embedded mode, where no other worker can be alive."""
-    _update(session, col(RunRow.work) != "", lease_until=utc_now() - timedelta(seconds=1))
+    """Give up the workers of all runs. For the start of the embedded mode, where no other worker can be alive."""
+    _update(session, col(RunRow.work) == "held", lease_until=utc_now() - timedelta(seconds=1))
 
 
-def due(session: Session, settings: Settings) -> Sequence[int]:
-    """The runs to ring for: waiting and not rung for lately, or given up by their worker; oldest first."""
+def due(session: Session, settings: Settings, *, limit: int) -> list[int]:
+    """The runs to process now: first those whose worker was given up, then those that are due longest."""
     now = utc_now()
-    chosen = (
-        select(RunRow.id, RunRow.work)  # type: ignore[call-overload]
-        .where(is_due(now))
-        .order_by(RunRow.id)
-        .limit(_SWEPT_AT_ONCE)
-        .with_for_update(skip_locked=True)
-    )
-    rows = session.execute(chosen).all()
-    waiting = [row.id for row in rows if row.work == "waiting"]
-    # Their messages may be in the queue already, behind others: ring again for them only after a while.
-    _update(session, col(RunRow.id).in_(waiting), lease_until=now + timedelta(seconds=settings.lease_seconds))
-    return [row.id for row in rows]
+    runs: list[int] = []
+    for condition in (is_abandoned(now, settings), is_due(now, settings)):
+        chosen = select(RunRow.id).where(condition).order_by(col(RunRow.lease_until), RunRow.id)  # type: ignore[call-overload]
+        runs += session.execute(chosen.limit(limit - len(runs))).scalars()
+    return runs
 
 
 @contextmanager

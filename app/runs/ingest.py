@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -25,6 +25,7 @@ from app.queue import PROCESS_RUN, enqueue
 from app.runs.decompress import Decompressed, Limits
 from app.runs.json_text import read_json, sorted_json
 from app.runs.sizes import size
+from app.runs.stored_logs import restore
 from app.runs.upload import Kind, checked, document_kind
 from app.settings import Settings
 from app.storage import audit, object_records
@@ -119,7 +120,7 @@ def accept_upload(
         row = _row(metadata, document, staged, is_open)
         row.content_key, row.idempotency_key = _content_key(document, staged, is_open, idempotency_key), idempotency_key
         row.token_id, row.uploaded_by = uploader.token_id, uploader.name
-        row.lease_until = utc_now() + timedelta(seconds=settings.sweep_seconds)
+        row.lease_until = utc_now()
         keys = [file.key for file in staged]
         room = _bytes_of(staged) + (max(expects, 1) if is_open else 0)
         with transaction(engine) as session:
@@ -127,7 +128,9 @@ def accept_upload(
             if known is None:
                 check_room_in(session, settings, project, room)
             noted = object_records.about_to_put(session, keys) if known is None else utc_now()
-        if known is None:
+        if known is not None:
+            restore(engine, log_files, [file.file for file in staged])
+        else:
             with forgotten_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)

@@ -7,19 +7,17 @@ ended before the next one, because its stacks are judged only when all its runs 
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
 from itertools import accumulate
 
 from sqlalchemy import and_, exists, func, select
 from sqlmodel import Session, col
 
 from app.domain.definitions import VERDICT_VERSION
-from app.settings import Settings
 from app.storage.definition_progress import is_outdated
 from app.storage.judging_tables import StackWorkRow, VerdictRow
 from app.storage.run_work import ask_to_read
 from app.storage.stack_work import EVERYTHING, ask_to_judge
-from app.storage.tables import RunRow, utc_now
+from app.storage.tables import RunRow
 
 BATCH_RUNS = 16
 BATCH_SECONDS = 5.0
@@ -31,7 +29,7 @@ MOST_QUEUED = 24
 BATCH_STACKS = 16
 
 
-def ask_next(session: Session, settings: Settings) -> list[int]:
+def ask_next(session: Session) -> list[int]:
     """Have the next runs read again. Their ids, to ring for after the commit."""
     projects = select(RunRow.project_id, func.max(RunRow.id).label("newest"))  # type: ignore[call-overload]
     newest = projects.group_by(RunRow.project_id).subquery()
@@ -44,8 +42,7 @@ def ask_next(session: Session, settings: Settings) -> list[int]:
     )
     found = session.execute(chosen).all()
     ids = [row.id for row in found[: _affordable([row.read_seconds for row in found])]]
-    rung = utc_now() + timedelta(seconds=settings.lease_seconds)
-    ask_to_read(session, col(RunRow.id).in_(ids), is_outdated(), col(RunRow.work) == "", ring_at=rung)
+    ask_to_read(session, col(RunRow.id).in_(ids), is_outdated(), col(RunRow.work) == "")
     return ids
 
 

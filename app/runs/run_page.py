@@ -14,7 +14,7 @@ from app.domain.contract.fields import FIELDS, METRICS
 from app.domain.planning.link import plan_address
 from app.domain.planning.request import REQUIRED
 from app.domain.run import Metric, Timer
-from app.errors import FieldError, InvalidQuery
+from app.errors import FieldError, InvalidQuery, Unavailable
 from app.runs import chart_data, contract_view, log_view, sentences, slices_view, timer_chart
 from app.runs.activity_view import ActivityRow, activity_rows, differing
 from app.runs.amend_form import AmendForm
@@ -69,6 +69,7 @@ class RunPage:
         self.form = form or AmendForm()
         self.decision = decision or DecisionForm()
         self.run: RunDetail = get_run(session, run_id)
+        self.log_problem = ""
 
     @property
     def token(self) -> Token:
@@ -282,7 +283,14 @@ class RunPage:
 
     @cached_property
     def log(self) -> log_view.LogPage | None:
-        """The shown page of the log, None when the run has no log file."""
+        """The shown page of the log; None when the run has no log file, or it cannot be read (`log_problem`)."""
+        try:
+            return self._read_log()
+        except Unavailable as error:
+            self.log_problem = error.detail
+            return None
+
+    def _read_log(self) -> log_view.LogPage | None:
         run, files = self.run, self.run.log_files
         if not files:
             return None

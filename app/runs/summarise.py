@@ -10,7 +10,7 @@ from sqlalchemy import Engine, delete, insert, select
 from sqlmodel import Session, col
 
 from app.domain.run import RunSummary, Value
-from app.errors import Unavailable
+from app.errors import DamagedObject, Unavailable
 from app.queue import JUDGE_STACK, PROCESS_RUN, SoftTimeLimitExceeded, enqueue
 from app.runs import claims, judging
 from app.runs.claims import Claim
@@ -22,12 +22,12 @@ from app.storage import findings, readings, series
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.news import tell_failed
+from app.storage.run_work import SHORT_SECONDS
 from app.storage.tables import AvailabilityRow, RunRow, SeriesRow, utc_now
 
 log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 1
-_SHORT_SECONDS = 1.0
 _LISTED_TEXTS = {"model": 200, "gpu": 100, "dispatcher": 30}
 """Contract fields that lists filter by, and how long a text of theirs a column takes."""
 
@@ -49,7 +49,7 @@ def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_i
         with transaction(engine) as session:
             status, stacks = _write(session, held, computed)
             waits = status and session.execute(select(RunRow.work).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
-        if waits and computed.seconds < _SHORT_SECONDS:
+        if waits and computed.seconds < SHORT_SECONDS:
             enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; one that takes long to read rests, and the sweep rings
         for work_id in stacks:
             enqueue(JUDGE_STACK, work_id)
@@ -162,9 +162,11 @@ def _end_without_result(
         log.warning("run_postponed", run_id=held.run_id, error=error.detail)
         # Figures that are only to be computed again wait for a store that is away, not for one that lost their files:
         # the whole stack would wait with them.
-        counts = held.recomputes and _answers(log_files)
+        is_damaged = isinstance(error, DamagedObject)
+        counts = (held.recomputes or is_damaged) and _answers(log_files)
         if counts and held.attempt >= settings.max_attempts:
-            return _fail(engine, held, "Its files could not be read again: the store of the logs did not give them.")
+            away = "Its files could not be read again: the store of the logs did not give them."
+            return _fail(engine, held, error.detail if is_damaged else away)
         return _postpone(engine, held, seconds=settings.lease_seconds, counts=counts)
     if isinstance(error, SoftTimeLimitExceeded):
         limit = settings.task_soft_limit_seconds

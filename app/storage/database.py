@@ -1,17 +1,20 @@
 """Engines and sessions for SQLite and PostgreSQL; `transaction` is the one place that commits."""
 
 import fcntl
+import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.pool import NullPool
 from sqlmodel import Session
 
 from app.errors import Unavailable
@@ -102,31 +105,107 @@ def read_session(engine: Engine) -> Iterator[Session]:
 
 
 def migrate(settings: Settings) -> None:
-    """Bring the database to the newest revision. Processes that start together wait for the first of them."""
+    """Bring the database to the newest revision. Processes that start together wait for the first of them.
+
+    Raises Unavailable when it does not answer, is damaged, of a later version or another program's.
+    """
     engine = make_engine(settings)
     try:
-        with _only_one_at_a_time(engine):
+        with _explained(engine), _only_one_at_a_time(engine):
+            _check_whole(engine)
+            revision = _revision(engine)
+            known = {script.revision for script in _scripts(engine).walk_revisions()}
+            if revision is not None and revision not in known:
+                raise Unavailable(
+                    f"The database {_place(engine)} is of a later version of Threewalls (revision {revision}). Start "
+                    "that version, or restore a backup from before its upgrade."
+                )
             command.upgrade(alembic_config(engine), "head")
     finally:
         engine.dispose()
 
 
 def require_migrated(settings: Settings) -> None:
-    """Raises Unavailable when the database does not answer, is empty or of an earlier version. A later one will do."""
+    """Raises Unavailable when the database cannot be used, is empty or of an earlier version. A later one will do."""
     engine = make_engine(settings)
     try:
-        with engine.connect() as connection:
-            found = MigrationContext.configure(connection).get_current_revision()
-    except OperationalError as error:
-        where = engine.url.render_as_string(hide_password=True)
-        raise Unavailable(f"The database {where} does not answer: {str(error.orig).strip()}") from error
+        with _explained(engine):
+            _check_whole(engine)
+            revision = _revision(engine)
     finally:
         engine.dispose()
-    script = ScriptDirectory.from_config(alembic_config(engine))
-    earlier = {one.revision for one in script.walk_revisions()} - set(script.get_heads())
-    if found is None or found in earlier:
-        what = "has no tables yet" if found is None else "has the tables of an earlier version"
+    scripts = _scripts(engine)
+    earlier = {script.revision for script in scripts.walk_revisions()} - set(scripts.get_heads())
+    if revision is None or revision in earlier:
+        what = "has no tables yet" if revision is None else "has the tables of an earlier version"
         raise Unavailable(f"The database {what}. Bring it to this version's, then start again: threewalls migrate")
+
+
+def _revision(engine: Engine) -> str | None:
+    """The revision of the tables, None when there are none. Raises Unavailable when they are not Threewalls'."""
+    path = engine.url.database
+    reader = engine
+    if engine.dialect.name == "sqlite" and path and path != ":memory:":
+        if not Path(path).exists():
+            return None
+        # Ours would turn a file of another program to WAL.
+        file = engine.url.set(database=f"file:{quote(path)}", query={"mode": "ro", "uri": "true"})
+        reader = create_engine(file, poolclass=NullPool)
+    with reader.connect() as connection:
+        revision = MigrationContext.configure(connection).get_current_revision()
+        tables = set(inspect(connection).get_table_names()) - {"alembic_version"}
+    # PostgreSQL databases may be shared with a program that uses other names.
+    others = tables if engine.dialect.name == "sqlite" else tables & {"run", "project"}
+    if others and (revision is None or not {"run", "project"} <= tables):
+        raise Unavailable(
+            f"The database {_place(engine)} has tables that are not Threewalls' ({', '.join(sorted(others)[:3])}). "
+            "Check its address; nothing was changed."
+        )
+    return revision
+
+
+def _check_whole(engine: Engine) -> None:
+    """Raises Unavailable when a file of SQLite is shorter than its header says: it reads well until it does not."""
+    path = Path(engine.url.database or "")
+    if engine.dialect.name != "sqlite" or not path.is_file():
+        return
+    size, log = path.stat().st_size, path.with_name(f"{path.name}-wal")
+    if log.is_file() and log.stat().st_size:  # what is missing may be in there
+        return
+    with path.open("rb") as file:
+        header = file.read(100)
+    if size == 0 or not header.startswith(b"SQLite format 3\0"):
+        return
+    page_bytes = int.from_bytes(header[16:18]) or 1
+    pages = int.from_bytes(header[28:32])
+    if len(header) < 100 or size < pages * (65_536 if page_bytes == 1 else page_bytes):
+        raise Unavailable(
+            f"The database {_place(engine)} was cut: it has {size:,} bytes of {pages * page_bytes:,}. Restore a backup."
+        )
+
+
+@contextmanager
+def _explained(engine: Engine) -> Iterator[None]:
+    """Errors of the database as sentences; those of a migration that is wrong stay as they are."""
+    try:
+        yield
+    except DatabaseError as error:
+        is_damaged = type(error.orig) is sqlite3.DatabaseError
+        if is_damaged:
+            raise Unavailable(
+                f"The database {_place(engine)} is damaged, or no database: {error.orig}. Restore a backup."
+            ) from error
+        if error.statement is None:
+            raise Unavailable(f"The database {_place(engine)} does not answer: {str(error.orig).strip()}") from error
+        raise
+
+
+def _place(engine: Engine) -> str:
+    return engine.url.render_as_string(hide_password=True)
+
+
+def _scripts(engine: Engine) -> ScriptDirectory:
+    return ScriptDirectory.from_config(alembic_config(engine))
 
 
 def alembic_config(engine: Engine) -> Config:

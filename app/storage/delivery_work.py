@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, CursorResult, Engine, and_, case, or_, sel
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
-from app.domain.notices.retries import ATTEMPTS
+from app.domain.notices.retries import ATTEMPTS, LONGEST_WAIT
 from app.queue import DELIVER, enqueue
 from app.storage.database import read_session, transaction
 from app.storage.notice_tables import DeliveryRow, ReceiverRow
@@ -26,6 +26,7 @@ from app.storage.tables import utc_now
 
 LEASE_SECONDS = 60
 """Well over the time limit of one attempt: nobody has to renew it."""
+_LEASE = timedelta(seconds=LEASE_SECONDS)
 _AT_ONCE = 100
 PAUSED, PAUSED_THEN = "The receiver was paused.", "Then the receiver was paused."
 
@@ -60,7 +61,7 @@ def ring(session: Session) -> Sequence[int]:
     )
     rows = session.execute(chosen).all()
     called = [row.id for row in rows if row.work != "held"]
-    again = now + timedelta(seconds=LEASE_SECONDS)
+    again = now + _LEASE
     _update(session, col(DeliveryRow.id).in_(called), work="rung", lease_until=again)
     return [row.id for row in rows]
 
@@ -84,13 +85,13 @@ def call_due(engine: Engine) -> None:
 def claim(session: Session, delivery_id: int) -> HeldDelivery | None:
     """Take one that was rung for, or whose worker was given up. None when it is another's, done or not due yet."""
     now = utc_now()
-    given_up = and_(col(DeliveryRow.work) == "held", col(DeliveryRow.lease_until) < now)
+    given_up = and_(col(DeliveryRow.work) == "held", _is_over(now))
     taken = _update(
         session,
         and_(col(DeliveryRow.id) == delivery_id, or_(col(DeliveryRow.work) == "rung", given_up), _is_next()),
         work="held",
         attempts=DeliveryRow.attempts + 1,
-        lease_until=now + timedelta(seconds=LEASE_SECONDS),
+        lease_until=now + _LEASE,
         tried_at=now,
     )
     if not taken:
@@ -186,7 +187,10 @@ def void_leases(session: Session) -> None:
 
 
 def _is_over(now: datetime) -> ColumnElement[bool]:
-    return or_(col(DeliveryRow.lease_until).is_(None), col(DeliveryRow.lease_until) < now)
+    """The time has come, or is further away than any is set: the clock was set back."""
+    until = col(DeliveryRow.lease_until)
+    longest = case((col(DeliveryRow.work) == "waiting", now + 2 * LONGEST_WAIT), else_=now + 2 * _LEASE)
+    return or_(until.is_(None), until < now, until > longest)
 
 
 def _is_next() -> ColumnElement[bool]:

@@ -90,7 +90,10 @@ def _index(entries: list[tuple[int, int, int]]) -> FrameIndex:
 
 
 def read_frames(index: FrameIndex, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The text, a frame at a time, of an object that arrives in chunks of any size."""
+    """The text, a frame at a time, of an object that arrives in chunks of any size.
+
+    Raises ValueError when it ends early, and ZstdError when a frame is damaged.
+    """
     decompressor = zstandard.ZstdDecompressor()
     pending, frame = bytearray(), 0
     for chunk in chunks:
@@ -100,3 +103,5 @@ def read_frames(index: FrameIndex, chunks: Iterable[bytes]) -> Iterator[bytes]:
             del pending[:size]
             frame += 1
             yield decompressor.decompress(compressed)
+    if frame < index.frames:
+        raise ValueError("the object ends early")

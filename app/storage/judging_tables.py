@@ -13,7 +13,7 @@ from app.storage.tables import time_column, utc_now
 
 
 class VerdictRow(SQLModel, table=True):
-    """What was said about a run, once. Older verdicts stay; one of a run is `current`. `because`: why it was made.
+    """What was said about a run. One of a run is `current`; which older ones stay: `verdicts.py`. `because`: why made.
 
     The columns from `decision` on repeat values of `document` (`domain/verdict_document.py`), for lists and for the
     evidence about a knob: `comparison` is the kind of comparability, `attributed_to` the one field that explains it.

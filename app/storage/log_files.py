@@ -9,30 +9,34 @@ An object is on the disk (fsync) before `keep` returns; an S3 store promises as 
 
 import hashlib
 import os
+import struct
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self
 from urllib.parse import urlsplit
 
 import obstore
+import structlog
 import zstandard
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, S3Store
 
-from app.errors import Unavailable
+from app.errors import DamagedObject, Unavailable
 from app.settings import Settings
 from app.storage.frames import FrameIndex, index_bytes, read_frames, read_index, write_frames
 from app.storage.stored_text import StoredText
 
 if TYPE_CHECKING:
     from obstore.store import S3Config  # a type only: obstore has no such name at run time
+
+log = structlog.get_logger(__name__)
 
 MAX_LINE_BYTES = 16 * 1024
 """A longer line is shown cut: some trainers print their whole configuration as one."""
@@ -57,6 +61,8 @@ _PROBED_SECONDS = 60
 """A store that could be written is not tried again for so long; one that could not is, each time."""
 
 _STORE_ERRORS = (BaseError, OSError)
+_DAMAGE = (zstandard.ZstdError, ValueError, struct.error, MemoryError)
+"""What decoding raises; a damaged length asks for more memory than there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,10 @@ class StagedFile(AbstractContextManager["StagedFile"]):
 
 
 class LogFiles:
-    """The artifact store. Every method raises Unavailable when the store does not answer."""
+    """The artifact store. Every method raises Unavailable when the store does not answer.
+
+    Those that read raise DamagedObject for an object that is missing, or is not what was stored.
+    """
 
     def __init__(self, store: ObjectStore, folder: Path | None = None) -> None:
         """`folder` is that of a local store."""
@@ -143,22 +152,35 @@ class LogFiles:
     def put(self, chunks: Iterable[bytes]) -> StoredFile:
         """Keep a file that arrives in chunks. When `chunks` raises, nothing is kept."""
         with StagedFile(chunks) as staged:
-            return self.keep(staged)
+            self.keep(staged)
+            return staged.stored
 
-    def keep(self, staged: StagedFile) -> StoredFile:
-        """Move a staged file to the store, unless the same content is there already."""
+    def keep(self, staged: StagedFile) -> bool:
+        """Move a staged file to the store. False when the same content is there already, and undamaged."""
         key = staged.stored.key
         try:
-            if staged.compressed_bytes <= _ONE_REQUEST_BYTES:
-                obstore.put(self._store, key, staged.rewound(), mode="create", use_multipart=False)
-            elif not self._holds(key):
+            is_there = self._holds(key)
+            if is_there and self._is_sound(key):
+                self._sync(key)
+                return False
+            if is_there or staged.compressed_bytes > _ONE_REQUEST_BYTES:
                 obstore.put(self._store, key, staged.rewound())
-            self._sync(key)
-        except AlreadyExistsError:
+            else:
+                with suppress(AlreadyExistsError):  # another upload of the same content was faster
+                    obstore.put(self._store, key, staged.rewound(), mode="create", use_multipart=False)
+            self._index.cache_clear()
             self._sync(key)
         except _STORE_ERRORS as error:
             raise _unavailable(error) from error
-        return staged.stored
+        return True
+
+    def check_object(self, key: str) -> None:
+        """Read an object whole. Raises DamagedObject when it is missing, or its content is not what its key says."""
+        digest = hashlib.sha256()
+        for part in self.stream([key]):
+            digest.update(part)
+        if digest.hexdigest() != PurePosixPath(key).stem:
+            raise _damaged(key)
 
     def delete(self, key: str) -> None:
         """Forget an object that no run needs; one that is not there is fine."""
@@ -172,11 +194,9 @@ class LogFiles:
     def stream(self, keys: ObjectKeys) -> Iterator[bytes]:
         """The whole text, about 1 MiB at a time."""
         for key in keys:
-            try:
+            with _reading(key):
                 index = self._index(key)
                 yield from read_frames(index, (bytes(part) for part in obstore.get(self._store, key).stream(1 << 20)))
-            except _STORE_ERRORS as error:
-                raise _unavailable(error) from error
 
     def stream_range(self, keys: ObjectKeys, start: int, end: int) -> Iterator[bytes]:
         """Bytes start..end of the text, counted from 0, without that at `end`."""
@@ -214,7 +234,9 @@ class LogFiles:
         return [_shown(line) for line in _cut_lines(frames, skip, last - first + 1)]
 
     def check(self) -> None:
-        """Raise Unavailable when the store does not answer, or cannot be written: that is tried once in a while."""
+        """Raise Unavailable when the store does not answer, is not there or cannot be written (tried once a minute)."""
+        if self._folder is not None and not self._folder.is_dir():
+            raise _unavailable(FileNotFoundError())
         try:
             for _ in obstore.list(self._store, prefix="readiness"):
                 break
@@ -232,6 +254,14 @@ class LogFiles:
             return False
         return True
 
+    def _is_sound(self, key: str) -> bool:
+        try:
+            self.check_object(key)
+        except DamagedObject as error:
+            log.warning("damaged_object_replaced", key=key, error=error.detail)
+            return False
+        return True
+
     def _sync(self, key: str) -> None:
         """Let the object and its names in the folders survive a power cut."""
         if self._folder is None:
@@ -245,13 +275,11 @@ class LogFiles:
                 os.close(descriptor)
 
     def _read_index(self, key: str) -> FrameIndex:
-        try:
+        with _reading(key):
             tail = bytes(obstore.get(self._store, key, options={"range": {"suffix": _TAIL_BYTES}}).bytes())
             if (needed := index_bytes(tail)) > len(tail):
                 tail = bytes(obstore.get(self._store, key, options={"range": {"suffix": needed}}).bytes())
-        except _STORE_ERRORS as error:
-            raise _unavailable(error) from error
-        return read_index(tail)
+            return read_index(tail)
 
     def _needed_frames(self, text: StoredText, start: int, last: int) -> Iterator[bytes]:
         of_one_line = 0
@@ -268,11 +296,9 @@ class LogFiles:
 
     def _frame(self, text: StoredText, frame: int) -> bytes:
         place = text[frame]
-        try:
+        with _reading(place.key):
             part = obstore.get_range(self._store, place.key, start=place.start, end=place.end)
-        except _STORE_ERRORS as error:
-            raise _unavailable(error) from error
-        return zstandard.ZstdDecompressor().decompress(bytes(part))
+            return zstandard.ZstdDecompressor().decompress(bytes(part))
 
 
 def _cut_lines(frames: Iterable[bytes], skip: int, count: int) -> Iterator[bytes]:
@@ -307,6 +333,22 @@ def _s3_config(settings: Settings) -> "S3Config":
         config["access_key_id"] = settings.s3_access_key_id
         config["secret_access_key"] = settings.s3_secret_access_key
     return config
+
+
+@contextmanager
+def _reading(key: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DamagedObject(f"The stored log {key} is missing. Upload the same file again to restore it.") from error
+    except _STORE_ERRORS as error:
+        raise _unavailable(error) from error
+    except _DAMAGE as error:
+        raise _damaged(key) from error
+
+
+def _damaged(key: str) -> DamagedObject:
+    return DamagedObject(f"The stored log {key} is damaged. Upload the same file again to replace it.")
 
 
 def _unavailable(error: Exception) -> Unavailable:

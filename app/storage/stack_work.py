@@ -33,7 +33,6 @@ WAITS_FOR_VERDICTS = ("waiting", "held")
 
 EVERYTHING = datetime(1970, 1, 1, tzinfo=UTC)
 """As `judge_from`: the whole history."""
-_SWEPT_AT_ONCE = 100
 _MOST_BECAUSE = 300
 ELSEWHERE = "Runs of a stack that differs in one field changed."
 """Why a stack is judged again of which no run changed: what stands in for its baseline did."""
@@ -42,9 +41,13 @@ _SEVERAL = "Several things changed earlier in its history."
 # As a table, and made once: putting one of these together takes several times as long as running it.
 _WORK: Table = StackWorkRow.__table__  # type: ignore[attr-defined]
 _CLAIMED = _WORK.c.work.in_(("held", "ranking"))
+_ABANDONED = and_(
+    _CLAIMED, or_(_WORK.c.lease_until < bindparam("now"), _WORK.c.lease_until > bindparam("longest_lease"))
+)
+"""Its worker was given up: the lease is over, or was made before the clock was set back."""
 _READY = and_(
     _WORK.c.id == bindparam("one"),
-    or_(_WORK.c.work == "waiting", and_(_CLAIMED, _WORK.c.lease_until < bindparam("now"))),
+    or_(_WORK.c.work == "waiting", _ABANDONED),
     _WORK.c.project_id.not_in(outdated_projects()),
 )
 """It waits or its worker was given up, and all runs of its project are of the current definitions."""
@@ -133,14 +136,13 @@ def claim(session: Session, work_id: int, settings: Settings) -> StackClaim | No
 
     None, too, while runs of its project are still to be computed by the current definitions: then it goes on waiting.
     """
-    now = utc_now()
-    until = now + timedelta(seconds=settings.lease_seconds)
-    limits = {"one": work_id, "now": now, "until": until, "most_attempts": settings.max_attempts}
+    until = utc_now() + timedelta(seconds=settings.lease_seconds)
+    limits = _times(settings) | {"one": work_id, "until": until, "most_attempts": settings.max_attempts}
     row = session.execute(_TAKE, limits).one_or_none()
     if row is not None:
         since = None if row.judge_from is None else aware(row.judge_from)
         return StackClaim(work_id, row.project_id, row.stack_key, row.claims, row.wanted, since, row.because)
-    if cast("CursorResult[Any]", session.execute(_PARK, {"one": work_id, "now": now})).rowcount > 0:
+    if cast("CursorResult[Any]", session.execute(_PARK, _times(settings) | {"one": work_id})).rowcount > 0:
         # What is asked for stays in the row: the next change of the stack has it tried again.
         log.error("stack_parked", work_id=work_id, attempts=settings.max_attempts)
     return None
@@ -173,25 +175,22 @@ def give_back(session: Session, held: StackClaim, *, again_at: datetime) -> bool
 
 
 def void_leases(session: Session) -> None:
-    """Make all unfinished judging due now. For the start of the embedded mode, where no other worker can be alive."""
-    _update(session, col(StackWorkRow.work) != "", lease_until=utc_now() - timedelta(seconds=1))
+    """Give up the workers of all stacks. For the start of the embedded mode, where no other worker can be alive."""
+    _update(session, col(StackWorkRow.work).in_(("held", "ranking")), lease_until=utc_now() - timedelta(seconds=1))
 
 
-def due(session: Session, settings: Settings) -> Sequence[int]:
-    """The stacks to ring for: waiting and not rung for lately, or given up by their worker; oldest first."""
-    now = utc_now()
-    overdue = or_(col(StackWorkRow.lease_until).is_(None), col(StackWorkRow.lease_until) < now)
+def due(session: Session, settings: Settings, *, limit: int) -> Sequence[int]:
+    """The stacks to judge and rank now: first those whose worker was given up, then the oldest that wait."""
+    again_at = _WORK.c.lease_until
+    waits = and_(_WORK.c.work == "waiting", or_(again_at.is_(None), again_at < bindparam("now")))
+    too_far = and_(_WORK.c.work == "waiting", again_at > bindparam("longest_lease"))
     chosen = (
-        select(StackWorkRow.id, StackWorkRow.work)  # type: ignore[call-overload]
-        .where(col(StackWorkRow.work) != "", overdue, col(StackWorkRow.project_id).not_in(outdated_projects()))
-        .order_by(StackWorkRow.id)
-        .limit(_SWEPT_AT_ONCE)
-        .with_for_update(skip_locked=True)
+        select(_WORK.c.id)
+        .where(or_(_ABANDONED, waits, too_far), _WORK.c.project_id.not_in(outdated_projects()))
+        .order_by(_WORK.c.work == "waiting", _WORK.c.id)
+        .limit(limit)
     )
-    rows = session.execute(chosen).all()
-    waiting = [row.id for row in rows if row.work == "waiting"]
-    _update(session, col(StackWorkRow.id).in_(waiting), lease_until=now + timedelta(seconds=settings.lease_seconds))
-    return [row.id for row in rows]
+    return session.execute(chosen, _times(settings)).scalars().all()
 
 
 def waiting_for(session: Session, project_id: int, stack_key: str) -> int | None:
@@ -204,6 +203,11 @@ def waiting_for(session: Session, project_id: int, stack_key: str) -> int | None
         )
     ).scalar_one_or_none()
     return found
+
+
+def _times(settings: Settings) -> dict[str, datetime]:
+    now = utc_now()
+    return {"now": now, "longest_lease": now + timedelta(seconds=2 * settings.lease_seconds)}
 
 
 def _own(held: StackClaim) -> dict[str, Any]:

@@ -59,8 +59,8 @@ class ProjectRow(SQLModel, table=True):
 class RunRow(SQLModel, table=True):
     """One training job. The row is the record of the work to do (`work`, lease) and of its result (`status`).
 
-    `work` is empty (nothing to do), `waiting` or `held`. `lease_until` of a waiting run is when to ring again for it,
-    of a held one when its worker is given up. `claims` numbers the claims, so that a worker can tell whether the run is
+    `work` is empty (nothing to do), `waiting` or `held`. `lease_until` of a waiting run is when it is due, of a
+    held one when its worker is given up. `claims` numbers the claims, so that a worker can tell whether the run is
     still its own; `attempts` counts those since the last news. `wanted` grows with every change of what is to be read
     (`storage/run_work.py`). A run that is read again keeps its status and figures until the new ones are there.
 
@@ -215,6 +215,15 @@ class StoredObjectRow(SQLModel, table=True):
 
     key: str = Field(primary_key=True, max_length=300)
     touched_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+class HeartbeatRow(SQLModel, table=True):
+    """When a worker last did something (`heartbeat.py`). One row, named `worker`."""
+
+    __tablename__ = "heartbeat"
+
+    name: str = Field(primary_key=True, max_length=20)
+    seen_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
 class SeriesRow(SQLModel, table=True):

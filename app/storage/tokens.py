@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlmodel import Session, col
 
 from app.domain.access.principal import TokenHolder
@@ -147,10 +147,18 @@ def _names_in_force(session: Session, project_id: int) -> set[str]:
     return {row.name for row in session.execute(found).scalars()}
 
 
-def tokens_of(session: Session, project_id: int) -> list[TokenRow]:
-    """All of a project, also those that are over; newest first."""
-    chosen = select(TokenRow).where(col(TokenRow.project_id) == project_id).order_by(col(TokenRow.id).desc())
-    return list(session.execute(chosen).scalars())
+def tokens_of(session: Session, project_id: int, *, first: int, limit: int) -> list[TokenRow]:
+    """Those of a project from number `first` (from 0) on: in force before those that are over, newest first."""
+    chosen = select(TokenRow).where(col(TokenRow.project_id) == project_id)
+    ordered = chosen.order_by(case((in_force(), 0), else_=1), col(TokenRow.id).desc())
+    return list(session.execute(ordered.offset(first).limit(limit)).scalars())
+
+
+def count_tokens(session: Session, project_id: int) -> tuple[int, int]:
+    """How many a project has, and how many of them are in force."""
+    counts = select(func.count(), func.count().filter(in_force())).where(col(TokenRow.project_id) == project_id)
+    total, valid = session.execute(counts.select_from(TokenRow)).one()
+    return total, valid
 
 
 def _refused(field: str, message: str) -> InvalidChange:

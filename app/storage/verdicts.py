@@ -1,18 +1,38 @@
-"""The verdicts of runs as they are stored: one of a run is current, the older ones stay."""
+"""The verdicts of runs as they are stored: one of a run is current; of the older ones those stay that somebody knows.
+
+A run is judged again whenever something before it changes, so most older verdicts were never looked at. What stays: the
+first, which the report of the job told; those that decided otherwise than the next; and those that stood when a person
+changed something about the run or its regressions.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, Table, bindparam, insert, select, update
+from sqlalchemy import (
+    Integer,
+    Select,
+    String,
+    Table,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlmodel import Session, col
 
 from app.domain.contract.values import shown
 from app.domain.definitions import VERDICT_VERSION
 from app.domain.matching import Difference
 from app.domain.verdict_document import VerdictDocument
-from app.storage.judging_tables import VerdictRow
+from app.storage.audit import SERVICE
+from app.storage.judging_tables import AuditEventRow, RegressionMemberRow, VerdictRow
 from app.storage.run_records import aware
 from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import from_json, to_json
@@ -24,7 +44,35 @@ _MOST_VALUE = 500
 # As tables, and made once: putting these together takes several times as long as running them.
 _VERDICTS: Table = VerdictRow.__table__  # type: ignore[attr-defined]
 _RUNS: Table = RunRow.__table__  # type: ignore[attr-defined]
+_EVENTS: Table = AuditEventRow.__table__  # type: ignore[attr-defined]
+_MEMBERS: Table = RegressionMemberRow.__table__  # type: ignore[attr-defined]
 _INSERT = insert(_VERDICTS)
+_EARLIER = _VERDICTS.alias()
+_CHANGED_BY_A_PERSON = (
+    select(_EVENTS.c.id)
+    .where(
+        _EVENTS.c.who != SERVICE,
+        _EVENTS.c.at >= _VERDICTS.c.made_at,
+        or_(
+            and_(_EVENTS.c.subject == "run", _EVENTS.c.subject_id == cast(bindparam("of_run", type_=Integer), String)),
+            and_(
+                _EVENTS.c.subject == "regression",
+                _EVENTS.c.subject_id.in_(
+                    select(cast(_MEMBERS.c.regression_id, String)).where(_MEMBERS.c.run_id == bindparam("of_run"))
+                ),
+            ),
+        ),
+    )
+    .correlate(_VERDICTS)
+)
+_FORGET = delete(_VERDICTS).where(
+    _VERDICTS.c.run_id == bindparam("of_run"),
+    _VERDICTS.c.current,
+    _VERDICTS.c.decision == bindparam("decided"),
+    exists().where(_EARLIER.c.run_id == _VERDICTS.c.run_id, _EARLIER.c.id < _VERDICTS.c.id),
+    ~_CHANGED_BY_A_PERSON.exists(),
+)
+"""The current verdict of a run, where the next one decides the same and nobody knows this one."""
 _SUPERSEDE = (
     update(_VERDICTS).where(_VERDICTS.c.run_id == bindparam("of_run"), _VERDICTS.c.current).values(current=False)
 )
@@ -62,7 +110,7 @@ def current_verdicts(session: Session, run_ids: Sequence[int]) -> dict[int, Stor
 
 
 def verdicts_of(session: Session, run_id: int) -> tuple[StoredVerdict, ...]:
-    """All that was ever said about a run, newest first."""
+    """What was said about a run and is still known, newest first."""
     rows = session.execute(_select().where(col(VerdictRow.run_id) == run_id).order_by(col(VerdictRow.id).desc()))
     return tuple(_stored(rows.scalars()))
 
@@ -76,12 +124,13 @@ def put_verdict(
     is_first: bool = False,
     stored: Any = None,
 ) -> None:
-    """Make `document` the current verdict of a run; the one before stays in its record.
+    """Make `document` the current verdict of a run; the one before stays in its record if somebody knows it.
 
     Where there is no baseline, the row shows what a contrast measured. `is_first`: it has none yet. `stored`: the
     document as JSON, where somebody has it already.
     """
     if not is_first:
+        session.execute(_FORGET, {"of_run": run_id, "decided": document.decision})
         session.execute(_SUPERSEDE, {"of_run": run_id})
     time, found = document.measured, document.compared
     made = {

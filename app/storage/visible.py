@@ -48,6 +48,7 @@ OWNED_THROUGH: Mapping[str, str] = {
 OF_NOBODY: Mapping[str, str] = {
     "account": "people are of no project; what they may do in one is in `member`",
     "login_session": "a browser is its person's, whatever the projects",
+    "heartbeat": "it says of the workers, who work for all projects, when one was last at work",
     "stored_object": "content by its hash, which files of several projects may share; reached by their segments only",
 }
 """Tables that are nobody's alone, with the reason: nothing is added for them."""

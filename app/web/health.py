@@ -11,11 +11,13 @@ from sqlalchemy import Engine, func, select, text
 from sqlmodel import col
 
 from app import queue
-from app.errors import DiskFull
+from app.domain.numbers import absolute
+from app.errors import DiskFull, Unavailable
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.definition_progress import progress
 from app.storage.disk import free_bytes, require_room
+from app.storage.heartbeat import silent_since
 from app.storage.tables import RunRow, utc_now
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.metrics import STATUSES, Metrics
@@ -38,13 +40,14 @@ class DiskPart(Part):
 
 
 class Readiness(BaseModel):
-    """`degraded`: uploads are taken and kept, and processed when the queue returns."""
+    """`degraded`: uploads are taken and kept, and processed when the queue or a worker returns."""
 
     status: Literal["ok", "degraded", "down"]
     database: Part
     artifact_store: Part
     disk: DiskPart
     queue: Part
+    worker: Part
 
 
 @router.get("/healthz")
@@ -60,12 +63,13 @@ def readyz(engine: AppEngine, log_files: AppLogFiles, settings: AppSettings, res
     store = _part("artifact_store", log_files.check, "Uploads and raw logs are not available; figures are.")
     disk = _disk(settings)
     broker = _part("queue", queue.waiting, "Uploads are kept, and processed when it returns.")
+    worker = _part("worker", lambda: _check_worker(engine, settings), "Uploads are kept, and processed when one runs.")
     if "down" in (database.status, store.status, disk.status):
         response.status_code = 503
         status: Literal["ok", "degraded", "down"] = "down"
     else:
-        status = "degraded" if broker.status == "down" else "ok"
-    return Readiness(status=status, database=database, artifact_store=store, disk=disk, queue=broker)
+        status = "degraded" if "down" in (broker.status, worker.status) else "ok"
+    return Readiness(status=status, database=database, artifact_store=store, disk=disk, queue=broker, worker=worker)
 
 
 @router.get("/metrics", response_class=Response)
@@ -81,7 +85,8 @@ def _part(name: str, check: Callable[[], Any], consequence: str) -> Part:
         check()
     except Exception as error:  # each library has its own; whatever it is, that part does not work
         log.warning("not_ready", part=name, error=str(error))
-        return Part(status="down", detail=f"{type(error).__name__}. {consequence}")
+        what = error.detail if isinstance(error, Unavailable) else f"{type(error).__name__}."
+        return Part(status="down", detail=f"{what} {consequence}")
     return Part(status="ok")
 
 
@@ -97,6 +102,12 @@ def _ask(engine: Engine) -> None:
     with read_session(engine) as session:
         # Also finds a database that was never migrated.
         session.execute(text("SELECT 1 FROM run LIMIT 1"))
+
+
+def _check_worker(engine: Engine, settings: Settings) -> None:
+    with read_session(engine) as session:
+        if since := silent_since(session, settings):
+            raise Unavailable(f"Nothing has been processed since {absolute(since)}: no worker takes work.")
 
 
 def _count_runs(engine: Engine, numbers: Metrics) -> None:

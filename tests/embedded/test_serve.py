@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from app.embedded import worker
 from tests.embedded.processes import START_SECONDS, Running, is_alive, running, start, wait_for
 
 
@@ -49,10 +50,10 @@ def test_a_second_service_on_one_folder_is_refused_by_name(server: Running) -> N
 
 def test_ctrl_c_stops_server_and_worker(tmp_path: Path) -> None:
     with running("serve", tmp_path / "data") as house:
-        worker = worker_of(house)
-        wait_for(lambda: len(processes_of_session(worker)) > 1, "the worker's pool")
+        leader = worker_of(house)
+        wait_for(lambda: len(processes_of_session(leader)) > 1, "the worker's pool")
         assert house.stop(signal.SIGINT) == 0
-        assert processes_of_session(worker) == []
+        assert processes_of_session(leader) == []
         assert "Traceback" not in house.output
 
 
@@ -71,23 +72,50 @@ def test_an_address_that_others_reach_needs_an_administrator_and_sigterm_stops_i
     with running("serve", tmp_path / "data", "--host", "0.0.0.0") as house:
         address = house.address.replace("0.0.0.0", "127.0.0.1")
         assert httpx2.get(f"{address}/api/v1/runs", timeout=300).status_code == 401
-        worker = worker_of(house)
+        leader = worker_of(house)
         assert house.stop(signal.SIGTERM) == 0
-        assert processes_of_session(worker) == []
+        assert processes_of_session(leader) == []
         assert "Traceback" not in house.output
 
 
-def test_a_worker_that_dies_is_started_again_and_a_killed_server_takes_it_along(tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_started_again_and_a_killed_server_takes_it_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     with running("serve", tmp_path / "data") as house:
         first = worker_of(house)
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: house.worker_pid() not in (None, first), "another worker")
         second = worker_of(house)
         wait_for(lambda: len(processes_of_session(second)) > 1, "the worker's pool")
+        os.kill(second, signal.SIGSTOP)  # one that reads nothing any more does not outlive its server, either
         house.process.kill()
         wait_for(lambda: processes_of_session(second) == [], "the end of the worker")
+    assert list(temporary.glob("pymp-*")) == []
     with running("serve", tmp_path / "data") as again:  # the folder is free
+        wait_for(lambda: len(processes_of_session(worker_of(again))) > 1, "the worker's pool")
+        left = list((tmp_path / "data" / "queue" / "temporary").iterdir())
+        assert len(left) <= 1, "what killed workers left is removed before the next starts"
         assert again.stop() == 0
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, attempts = tmp_path / "worker", []
+    monkeypatch.setattr(worker, "COMMAND", (str(program),))
+    monkeypatch.setattr(worker, "RESTART_SECONDS", 0.01)
+
+    def prepare() -> None:
+        attempts.append(program.exists())
+        if len(attempts) == 3:
+            program.write_text("#!/bin/sh\nread -r word\n")
+            program.chmod(0o700)
+
+    with worker.Worker(before_start=prepare, ring=lambda: None, ring_seconds=60) as keeper:
+        wait_for(lambda: keeper._process is not None, "a worker")
+    assert attempts == [False, False, False]
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:

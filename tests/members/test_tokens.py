@@ -6,6 +6,7 @@ import textwrap
 from datetime import UTC, datetime, timedelta
 
 from app.members.job_lines import CURL, INSTALL, job_lines
+from app.members.tokens import PAGE_SIZE
 from app.settings import ROOT
 from app.storage import audit
 from app.storage.database import read_session
@@ -111,3 +112,17 @@ def test_the_form_says_what_is_missing(teams: Teams) -> None:
     assert "must have 1 to 100 characters" in page.text
     page = teams.client("maintainer").post(PAGE, data={"name": "CI", "life": "365"})
     assert (page.status_code, "must be one or more of upload, read and triage" in page.text) == (422, True)
+
+
+def test_tokens_are_listed_page_by_page_those_in_force_first(teams: Teams) -> None:
+    maintainer = teams.client("maintainer")
+    made = [maintainer.post(ADDRESS, json={"name": f"job {number}"}).json()["id"] for number in range(PAGE_SIZE + 1)]
+    maintainer.delete(f"{ADDRESS}/{made[-1]}")
+    first, second = (maintainer.get(ADDRESS, params={"page": page, "page_size": PAGE_SIZE}).json() for page in (1, 2))
+    assert len(first["items"]) == PAGE_SIZE
+    assert first["total"] == second["total"] == len(first["items"]) + len(second["items"])
+    assert made[-1] in [token["id"] for token in second["items"]]
+    assert maintainer.get(ADDRESS, params={"page_size": 501}).status_code == 422
+    assert maintainer.get(PAGE).text.count("<tr") == PAGE_SIZE + 1
+    assert f'rel="next" href="{PAGE}?page=2"' in maintainer.get(PAGE).text
+    assert f"job {PAGE_SIZE}" in maintainer.get(PAGE, params={"page": 2}).text

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import httpx2
@@ -12,6 +13,7 @@ from sqlmodel import select
 from starlette.testclient import TestClient
 
 from app.settings import Settings
+from app.storage import audit
 from app.storage.database import read_session, transaction
 from app.storage.judging_tables import StackWorkRow
 from app.storage.tables import RunRow
@@ -71,6 +73,24 @@ def test_a_log_without_iterations_gets_the_verdict_failed(client: TestClient) ->
     found = verdict(client, run_id)
     assert found["verdict"] == "failed"
     assert found["reason"] == "The job failed, so its speed is no evidence of anything."
+
+
+def test_of_verdicts_that_were_made_again_those_stay_that_somebody_knows(client: TestClient, engine: Engine) -> None:
+    last = processed(client, 28)
+    for number in range(1, 12):
+        processed(client, number, 400 + number % 3)
+    found = verdict(client, last)
+    told = [found["verdict"], *(earlier["verdict"] for earlier in found["earlier"])]
+    assert found["earlier"][-1]["because"] == "It was read."
+    assert all(one != other for one, other in pairwise(told[:-1])), told
+    with transaction(engine) as session:
+        audit.record(session, who="ada", subject="run", subject_id=last, action="noted")
+    for number in range(12, 16):
+        processed(client, number, 400 + number % 3)
+    again = verdict(client, last)
+    assert again["verdict"] == found["verdict"]
+    assert len(again["earlier"]) == len(found["earlier"]) + 1
+    assert again["earlier"][0]["made_at"] == found["made_at"]
 
 
 def test_a_late_upload_with_an_earlier_commit_has_the_later_runs_judged_again(client: TestClient) -> None:

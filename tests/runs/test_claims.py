@@ -51,15 +51,15 @@ def finish(engine: Engine, held: Claim) -> bool:
         return claims.finish(session, held, status="ready")
 
 
-def let_lease_expire(engine: Engine, run_id: int) -> None:
-    with transaction(engine) as session:
-        past = utc_now() - timedelta(seconds=1)
-        session.execute(update(RunRow).where(col(RunRow.id) == run_id).values(lease_until=past))
-
-
 def due(engine: Engine, settings: Settings) -> list[int]:
+    with read_session(engine) as session:
+        return claims.due(session, settings, limit=100)
+
+
+def set_lease(engine: Engine, run_id: int, **from_now: float) -> None:
     with transaction(engine) as session:
-        return list(claims.due(session, settings))
+        until = utc_now() + timedelta(**from_now)
+        session.execute(update(RunRow).where(col(RunRow.id) == run_id).values(lease_until=until))
 
 
 def test_a_run_is_claimed_once(engine: Engine, settings: Settings) -> None:
@@ -76,7 +76,7 @@ def test_a_run_that_is_not_there_is_nobody_s(engine: Engine, settings: Settings)
 def test_an_expired_lease_is_taken_over_and_its_owner_writes_nothing(engine: Engine, settings: Settings) -> None:
     run_id = add_run(engine)
     first = claim(engine, run_id, settings)
-    let_lease_expire(engine, run_id)
+    set_lease(engine, run_id, seconds=-1)
     second = claim(engine, run_id, settings)
     assert first is not None
     assert second == Claim(run_id, 2, 2)
@@ -91,7 +91,7 @@ def test_a_renewed_lease_is_not_taken_over(engine: Engine, settings: Settings) -
     run_id = add_run(engine)
     held = claim(engine, run_id, settings)
     assert held is not None
-    let_lease_expire(engine, run_id)
+    set_lease(engine, run_id, seconds=-1)
     with transaction(engine) as session:
         assert claims.renew(session, held, utc_now() + timedelta(seconds=60))
     assert claim(engine, run_id, settings) is None
@@ -105,7 +105,7 @@ def test_a_lease_is_renewed_while_the_work_goes_on(engine: Engine, settings: Set
     before = run_of(engine, run_id).lease_until
     assert before is not None
     with claims.kept(engine, held, lease_seconds=0.06):
-        let_lease_expire(engine, run_id)
+        set_lease(engine, run_id, seconds=-1)
         while True:
             now = run_of(engine, run_id).lease_until
             assert now is not None
@@ -117,7 +117,7 @@ def test_a_poisonous_run_is_parked_with_its_reason(engine: Engine, settings: Set
     run_id = add_run(engine)
     for _ in range(settings.max_attempts):
         assert claim(engine, run_id, settings) is not None
-        let_lease_expire(engine, run_id)
+        set_lease(engine, run_id, seconds=-1)
     assert claim(engine, run_id, settings) is None
     parked = run_of(engine, run_id)
     assert parked.status == "failed"
@@ -135,24 +135,33 @@ def test_an_attempt_that_is_nobody_s_fault_does_not_count(engine: Engine, settin
     assert run_of(engine, run_id).attempts == 0
 
 
-def test_a_sweep_rings_for_what_waits_and_for_what_was_given_up(engine: Engine, settings: Settings) -> None:
-    waiting, given_up, working, done = (add_run(engine, key) for key in "abcd")
+def test_what_was_given_up_is_due_first_and_then_what_is_due_longest(engine: Engine, settings: Settings) -> None:
+    later, waiting, resting, given_up, working, done = (add_run(engine, key) for key in "abcdef")
     for run_id in (given_up, working, done):
         held = claim(engine, run_id, settings)
         assert held is not None
         if run_id == done:
             finish(engine, held)
-    let_lease_expire(engine, given_up)
-    assert due(engine, settings) == [waiting, given_up]
-    # What waits was rung for, and is not rung for again at once; what was given up is, until somebody takes it.
-    assert due(engine, settings) == [given_up]
+    set_lease(engine, later, seconds=-10)
+    set_lease(engine, waiting, seconds=-20)
+    set_lease(engine, resting, seconds=20)
+    set_lease(engine, given_up, seconds=-1)
+    assert due(engine, settings) == [given_up, waiting, later]
+
+
+def test_leases_from_before_the_clock_was_set_back_are_over(engine: Engine, settings: Settings) -> None:
+    working, waiting = add_run(engine, "a"), add_run(engine, "b")
+    claim(engine, working, settings)
+    for run_id in (working, waiting):
+        set_lease(engine, run_id, days=30)
+    assert due(engine, settings) == [working, waiting]
+    assert claim(engine, working, settings) == Claim(working, 2, 2)
 
 
 def test_after_a_start_of_the_embedded_mode_all_work_is_due(engine: Engine, settings: Settings) -> None:
     waiting, working = add_run(engine, "a"), add_run(engine, "b")
     claim(engine, working, settings)
-    due(engine, settings)
     with transaction(engine) as session:
         claims.void_leases(session)
-    assert due(engine, settings) == [waiting, working]
+    assert due(engine, settings) == [working, waiting]
     assert claim(engine, working, settings) == Claim(working, 2, 2)

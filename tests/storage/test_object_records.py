@@ -35,7 +35,8 @@ def put(database: Engine, store: LogFiles, text: bytes) -> str:
     with StagedFile([text]) as staged:
         with transaction(database) as session:
             object_records.about_to_put(session, [staged.stored.key])
-        return store.keep(staged).key
+        store.keep(staged)
+        return staged.stored.key
 
 
 def recorded(database: Engine) -> list[str]:

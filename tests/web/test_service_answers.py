@@ -1,16 +1,20 @@
 """What the service says of itself: alive, ready, its numbers, its reference; and the frame around every answer."""
 
 import shutil
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import Engine, update
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
 from app import queue
 from app.main import create_app
 from app.settings import Settings, get_settings
+from app.storage.database import transaction
+from app.storage.tables import HeartbeatRow, utc_now
 from app.web.request_frame import CONTENT_SECURITY_POLICY
 from tests.conftest import OPEN_TO
 from tests.runs.uploading import LOG, assert_problem, upload
@@ -29,11 +33,36 @@ def broken(app: FastAPI) -> TestClient:
     return TestClient(app, raise_server_exceptions=False)
 
 
-def test_all_is_well(client: TestClient) -> None:
+def worker_was_seen(engine: Engine, ago: timedelta) -> datetime:
+    seen_at = utc_now() - ago
+    with transaction(engine) as session:
+        session.execute(update(HeartbeatRow).values(seen_at=seen_at))
+    return seen_at
+
+
+def test_all_is_well(client: TestClient, engine: Engine) -> None:
+    worker_was_seen(engine, timedelta(0))
     assert client.get("/healthz").json() == {"status": "ok"}
     answer = client.get("/readyz")
     assert answer.status_code == 200
     assert {part["status"] for part in answer.json().values() if isinstance(part, dict)} == {"ok"}
+
+
+def test_without_a_worker_readiness_overview_and_uploads_that_wait_say_since_when(
+    client: TestClient, engine: Engine
+) -> None:
+    since = worker_was_seen(engine, timedelta(minutes=17))
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json()["status"], ready.json()["worker"]["status"]) == (200, "degraded", "down")
+    assert f"{since:%H:%M:%S}" in ready.json()["worker"]["detail"]
+    assert f'data-silent-since="{since.isoformat()}"' in client.get("/", headers=PEOPLE).text
+    answer = upload(client, LOG, wait=0.1).json()
+    assert datetime.fromisoformat(answer["nothing_processed_since"]) == since
+    assert f"{since:%H:%M:%S}" in answer["warnings"][-1]
+    worker_was_seen(engine, timedelta(seconds=5))
+    assert client.get("/readyz").json()["worker"]["status"] == "ok"
+    assert "data-silent-since" not in client.get("/", headers=PEOPLE).text
+    assert "nothing_processed_since" not in upload(client, LOG, wait=0.1).json()
 
 
 def test_without_a_queue_it_is_degraded_and_still_ready(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

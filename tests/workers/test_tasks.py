@@ -1,21 +1,30 @@
 """Tasks as functions: what they leave behind, also when they run twice or fail."""
 
+import shutil
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from celery.schedules import maybe_schedule
+from sqlalchemy import Engine, update
 from sqlmodel import col, delete, select
 from starlette.testclient import TestClient
 
 from app import queue
 from app.domain import logs
-from app.runs import compute
+from app.queue_transports import SweepScheduler
+from app.runs import claims, compute
 from app.settings import Settings
-from app.storage import run_work
+from app.storage import run_work, stack_work
 from app.storage.database import read_session, transaction
-from app.storage.tables import RunRow, SeriesRow
+from app.storage.heartbeat import silent_since
+from app.storage.judging_tables import StackWorkRow
+from app.storage.tables import HeartbeatRow, RunRow, SeriesRow, utc_now
+from tests.embedded.processes import wait_for
 from tests.runs.uploading import LOG, upload
-from workers.tasks import process_run, sweep
+from tests.training_logs import training_log
+from workers.heartbeat import Heartbeat
+from workers.tasks import process_next, process_run, sweep
 
 
 def uploaded(client: TestClient, *logs: bytes) -> int:
@@ -69,13 +78,15 @@ def test_a_log_without_iterations_fails_with_the_lines_that_were_seen(client: Te
 
 
 def test_a_store_that_is_away_costs_no_attempt(client: TestClient, engine: Engine, settings: Settings) -> None:
+    process_run(uploaded(client, training_log(step_time_ms=20)))
     run_id = uploaded(client)
-    stored = next(path for path in (settings.data_dir / "artifacts").rglob("*.zst"))
-    away = stored.rename(stored.with_suffix(".away"))
+    store = settings.data_dir / "artifacts"
+    away = store.rename(settings.data_dir / "away")
     process_run(run_id)
     run = run_of(engine, run_id)
     assert (run.status, run.attempts) == ("received", 0)
-    away.rename(stored)
+    shutil.rmtree(store, ignore_errors=True)
+    away.rename(store)
     process_run(run_id)
     assert run_of(engine, run_id).status == "ready"
 
@@ -137,13 +148,61 @@ def test_a_run_that_was_deleted_is_nobody_s_work(client: TestClient, engine: Eng
     process_run(run_id)
 
 
-def test_a_sweep_rings_for_a_run_whose_bell_was_lost(client: TestClient, engine: Engine, settings: Settings) -> None:
-    run_id = uploaded(client)
-    for message in messages(settings):
-        message.unlink()
-    sweep()
-    assert messages(settings) == []
+def test_the_run_of_a_worker_that_died_is_processed_before_the_backlog(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    waiting, interrupted = uploaded(client, LOG), uploaded(client, training_log(step_time_ms=20))
     with transaction(engine) as session:
-        session.get_one(RunRow, run_id).lease_until = None
+        claims.claim(session, interrupted, settings)
+        session.get_one(RunRow, interrupted).lease_until = utc_now() - timedelta(seconds=1)
+    process_next(waiting)
+    assert [run_of(engine, run_id).status for run_id in (waiting, interrupted)] == ["received", "ready"]
+    process_next(waiting)
+    assert run_of(engine, waiting).status == "ready"
+
+
+def test_sweeps_leave_one_message_for_each_run_that_waits(client: TestClient, settings: Settings) -> None:
+    for number in range(3):
+        uploaded(client, training_log(step_time_ms=20 + number))
+    for _ in range(3):
+        sweep()
+    assert len(messages(settings)) == 3
+    messages(settings)[0].unlink()
     sweep()
-    assert len(messages(settings)) == 1
+    assert len(messages(settings)) == 3
+
+
+def test_one_sweep_waits_however_often_it_is_asked_for(settings: Settings) -> None:
+    scheduler = SweepScheduler(app=queue.get_celery(), lazy=True)
+    entry = scheduler.Entry(name="sweep", task=queue.SWEEP, schedule=maybe_schedule(1.0), app=queue.get_celery())
+    for _ in range(3):
+        queue.enqueue(queue.SWEEP)
+        scheduler.apply_entry(entry)
+    assert len(messages(settings)) == queue.waiting(queue.SWEEPS) == 1
+    assert queue.waiting() == 0
+
+
+def test_a_lease_of_a_stack_from_before_the_clock_was_set_back_is_over(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    process_run(uploaded(client))
+    with transaction(engine) as session:
+        row = session.exec(select(StackWorkRow)).one()
+        row.work, row.lease_until = "held", utc_now() + timedelta(days=30)
+    with transaction(engine) as session:
+        assert list(stack_work.due(session, settings, limit=9)) == [row.id]
+        assert stack_work.claim(session, row.id or 0, settings) is not None
+
+
+def test_a_task_notes_that_a_worker_is_at_work(engine: Engine, settings: Settings) -> None:
+    with transaction(engine) as session:
+        session.execute(update(HeartbeatRow).values(seen_at=utc_now() - timedelta(days=1)))
+    heartbeat = Heartbeat(lambda: engine)
+    heartbeat._begin()
+    wait_for(lambda: not silent(engine, settings), "the heartbeat")
+    heartbeat._end()
+
+
+def silent(engine: Engine, settings: Settings) -> datetime | None:
+    with read_session(engine) as session:
+        return silent_since(session, settings)

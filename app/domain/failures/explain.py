@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.ending import ends_a_run, lost_losses, outcome_of, reached_the_end, root_of
+from app.domain.ending import counts_of, ends_a_run, lost_losses, outcome_of, reached_the_end, root_of
 from app.domain.failures.classify import failure_kind
 from app.domain.failures.details import detail_of
 from app.domain.failures.kinds import KINDS
@@ -98,7 +98,7 @@ def _values(log: ParsedLog) -> Iterator[Failure]:
         text = f"{KINDS['loss_not_finite'].explanation} {_share(rows, log)}"
         yield _from_rows("loss_not_finite", log, rows, text)
     for kind in ("skipped_iterations", "nan_iterations"):
-        counts = log.columns.get(kind)
+        counts = counts_of(log, kind)
         rows = np.flatnonzero(counts > 0) if counts is not None else np.empty(0, np.intp)
         if counts is not None and len(rows):
             text = f"{KINDS[kind].explanation} {_share(rows, log, counts)}"

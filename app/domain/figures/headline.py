@@ -65,7 +65,7 @@ class Figures:
         if metric is None:
             return
         ends = (metric.value, metric.ci_low, metric.ci_high)
-        if all(SMALLEST <= end < math.inf for end in ends) and metric.value <= LARGEST.get(name, math.inf):
+        if all(SMALLEST <= end < math.inf for end in ends) and max(ends) <= LARGEST.get(name, math.inf):
             self.metrics[name] = metric
         else:
             self.warnings.append(

@@ -5,7 +5,7 @@ stands between two bars. It cannot backtrack, and one call reads a line.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.logs.rows import Table
@@ -38,7 +38,8 @@ _THOUSANDS = {b"K": 1e3, b"M": 1e6, b"B": 1e9, b"T": 1e12}
 class Field:
     """One part of a line: the pattern of it, whose groups are the columns; none when its value is no number.
 
-    `name` is as printed, "" for a part that has none; `example` is the part.
+    `name` is as printed, "" for a part that has none; `example` is the part. `left_out`: it has a number that is not
+    read, because the log has too many names.
     """
 
     pattern: bytes
@@ -46,14 +47,19 @@ class Field:
     scales: tuple[float, ...] = ()
     name: bytes = b""
     example: bytes = b""
+    left_out: bool = False
 
 
 @dataclass(slots=True)
 class Template(Table):
-    """Lines that have the same fields in the same order. `unread`: those that have a name but no number."""
+    """Lines that have the same fields in the same order. `unread`: those that have a name but no number.
+
+    `left_out`: how many of them have a number that is not read.
+    """
 
     pattern: re.Pattern[bytes] = re.compile(b"")
     unread: tuple[Field, ...] = ()
+    left_out: int = 0
 
 
 def word(name: str) -> str:
@@ -97,6 +103,12 @@ def read_field(part: bytes, names: Mapping[bytes, tuple[str, float]]) -> tuple[F
     return Field(before + pattern, columns, tuple(scale * one for one in factors), name), values
 
 
+def any_but(names: Collection[bytes]) -> Field:
+    """A part whose number is left out: any part that has none of these names."""
+    known = b"|".join(re.escape(name) for name in sorted(names))
+    return Field(rb"(?! *(?:" + known + rb") *:)" + _ANYTHING, left_out=True)
+
+
 def _shape(rest: bytes, column: str) -> tuple[bytes, tuple[str, ...], tuple[float, ...], tuple[float, ...]] | None:
     """How the value of a field is written: the pattern of it, its columns, their factors, and their numbers here."""
     if (plain := _PLAIN.match(rest)) and (value := number(plain[1])) is not None:
@@ -135,4 +147,5 @@ def make_template(
         scales.extend(one.scales)
     pattern = rb"\|".join(parts) + (rb"\|" if closed else rb"\r*\Z")
     unread = tuple(one for one in fields if one.name and not one.columns and one.name not in _NO_FIGURES)
-    return Template(trainer, tuple(names), tuple(scales), pattern=re.compile(pattern), unread=unread)
+    left_out = sum(one.left_out for one in fields)
+    return Template(trainer, tuple(names), tuple(scales), pattern=re.compile(pattern), unread=unread, left_out=left_out)

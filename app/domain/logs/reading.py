@@ -130,6 +130,11 @@ class Reading:
 
     def _note_unread(self, end: bytes) -> None:
         """Fields without a number, and lines that may be steps of a trainer that is not known, for people to report."""
+        left_out = sum(table.left_out * len(table.rows) for table in self._rows.tables if isinstance(table, Template))
+        if left_out:
+            self._notes.problem(
+                "many names", f"Iteration lines name too many values: {left_out:,} with further names were left out."
+            )
         for table in self._rows.tables:
             if isinstance(table, Template) and table.rows:
                 line = self._rows.lines[table.rows[0]]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.domain.logs.fields import Field, Template, make_template, read_field, split_fields
+from app.domain.logs.fields import Field, Template, any_but, make_template, read_field, split_fields
 from app.domain.logs.notes import Notes
 from app.domain.logs.prefixes import without_colours
 from app.domain.logs.rows import STAMP_LENGTH, Rows
@@ -17,6 +17,10 @@ MAX_RECORD = 1 << 14
 
 MAX_TEMPLATES = 100
 """Kinds of lines kept apart. Real logs have up to five: first line, skipped steps, pairs, NaN, the usual."""
+
+MAX_NAMES = 56
+"""Names of fields whose numbers are read, those that every log of the shape may have not counted. Real logs have about
+30. A log with new ones on every line would need a pattern for each line."""
 
 TRIED = 4
 """Templates tried before a line is taken apart: logs that alternate between kinds stay fast."""
@@ -68,6 +72,9 @@ class RecordReader:
         self._notes = notes
         self._recent: list[Template] = []
         self._known: dict[tuple[bytes, ...], Template] = {}
+        self._names = set(shape.names)
+        self._most_names = len(shape.names) + MAX_NAMES
+        self._left_out: Field | None = None
 
     def block(self, data: bytes) -> None: ...
 
@@ -129,7 +136,11 @@ class RecordReader:
             self._notes.cut_off(line, raw)
         fields, values = [], [float(one) for one in head.groups()]
         seen = set(kind.columns)
-        for one, numbers in (read_field(part, self._shape.names) for part in parts):
+        for part in parts:
+            one, numbers = read_field(part, self._shape.names)
+            if one.columns and (other := self._beyond_names(one.name)):
+                fields.append(other)
+                continue
             fields.append(one)
             if seen.isdisjoint(one.columns):
                 seen.update(one.columns)
@@ -141,6 +152,17 @@ class RecordReader:
         template.add(values)
         self._rows.place(template, data, begin, line)
         return stop
+
+    def _beyond_names(self, name: bytes) -> Field | None:
+        """What stands for a field whose name comes after too many others; None for one that is read."""
+        if name in self._names:
+            return None
+        if len(self._names) < self._most_names:
+            self._names.add(name)
+            return None
+        if self._left_out is None:
+            self._left_out = any_but(self._names)
+        return self._left_out
 
     def _template(
         self, prefix: bytes, head: _Head, fields: list[Field], values: list[float], *, closed: bool

@@ -72,6 +72,7 @@ def _scatter(rows: Rows, notes: Notes) -> dict[str, FloatArray]:
     """The numbers of all tables as columns, in the units of the columns, NaN where nothing was printed."""
     n = len(rows.lines)
     columns: dict[str, FloatArray] = {}
+    left_out: set[str] = set()
     for table in rows.tables:
         if not table.rows:
             continue
@@ -80,10 +81,15 @@ def _scatter(rows: Rows, notes: Notes) -> dict[str, FloatArray]:
         for place, (name, scale) in enumerate(zip(table.columns, table.scales, strict=True)):
             if name not in columns:
                 if len(columns) >= MAX_COLUMNS:
-                    notes.problem("many columns", f"Only the first {MAX_COLUMNS} kinds of values were kept.")
+                    left_out.add(name)
                     continue
                 columns[name] = np.full(n, np.nan)
-            columns[name][at] = values[:, place] * scale
+            with np.errstate(over="ignore"):  # a damaged number that is too large for its unit becomes infinite
+                columns[name][at] = values[:, place] * scale
+    if left_out:
+        notes.problem(
+            "many columns", f"Only the first {MAX_COLUMNS} kinds of values were kept; {len(left_out)} were left out."
+        )
     return columns
 
 

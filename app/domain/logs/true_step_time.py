@@ -51,8 +51,8 @@ def true_step_times(
             )
         elif begins and following < len(true) and following not in starts:
             passed = _milliseconds_between(stamps, row, following)
-            count = iteration[following] - iteration[row] + 1
-            true[following] = _without_first(printed[row], printed[following], count, passed)
+            count = float(iteration[following] - iteration[row] + 1)
+            true[following] = _without_first(float(printed[row]), float(printed[following]), count, passed)
             if np.isnan(true[following]):
                 notes.problem(
                     "unknown step time",

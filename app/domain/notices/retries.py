@@ -6,6 +6,7 @@ _WAITS = (10, 60, 300, 1_800, 7_200, 21_600, 43_200)
 """Seconds after the first attempt, the second and so on: a restart is short, an outage may last a night."""
 ATTEMPTS = len(_WAITS) + 1
 """A message that nobody hurries is tried so many times before it is given up."""
+LONGEST_WAIT = timedelta(seconds=max(_WAITS))
 PATIENCE = timedelta(seconds=sum(_WAITS))
 """What is tried earlier than it waits for, because the receiver answered or a person asked, is not given up earlier."""
 LONGEST_ASKED = 3_600

@@ -6,6 +6,7 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import app.domain.logs
 from app.domain.logs import parse_text, records, rows
 from app.domain.logs.reading import Reading
-from app.domain.logs.records import MAX_RECORD, MAX_TEMPLATES
+from app.domain.logs.records import MAX_NAMES, MAX_RECORD, RecordReader
 from app.domain.logs.scanner import BoolArray, LineReader, Scanner, blocks
 from app.domain.logs.series import MAX_COLUMNS
 from app.domain.run import ParsedLog
@@ -210,14 +211,38 @@ def test_blocks_stay_small_whatever_the_lines_are() -> None:
 
 
 def test_ever_new_fields_make_neither_columns_nor_patterns_without_end() -> None:
-    lines = "".join(iteration(n, 10.0 + n, tail=f"field {n}: {n}") for n in range(1, 500))
+    lines = "".join(iteration(n, 10.0 + n, tail=f"field {n}: {n} | grad norm: {n}") for n in range(1, 500))
     log = parse_text(lines)
     assert len(log.columns) <= MAX_COLUMNS + 1
     assert column(log, "step_time_ms") == [10.0 + n for n in range(1, 500)]
-    assert {problem.kind for problem in log.problems} == {"many columns", "many kinds of lines"}
+    assert column(log, "grad_norm") == list(range(1, 500))
+    assert {problem.kind for problem in log.problems} == {"many names"}
     reading = Reading()
     reading.read(lines.encode())
-    assert len(reading._rows.tables) <= MAX_TEMPLATES + 1
+    assert len(reading._rows.tables) <= MAX_NAMES + 1
+
+
+def test_lines_of_ever_the_same_kinds_with_other_names_are_not_taken_apart_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = 0
+    original = RecordReader._read_slowly
+
+    def counted(*arguments: Any) -> int:
+        nonlocal slow
+        slow += 1
+        return original(*arguments)
+
+    monkeypatch.setattr(RecordReader, "_read_slowly", counted)
+    parse_text("".join(iteration(n, 10.0, tail=f"field {n}: {n}") for n in range(1, 2000)))
+    assert slow <= 2 * MAX_NAMES
+
+
+def test_values_of_known_names_are_read_among_ever_new_ones() -> None:
+    new = "".join(iteration(n, 10.0, tail=f"field {n}: {n}") for n in range(1, 200))
+    mixed = (iteration(n, 10.0, tail=f"{'lm loss' if n % 2 else f'field {n}'}: {n}") for n in range(200, 300))
+    log = parse_text(iteration(0, 10.0, tail="lm loss: 0.0") + new + "".join(mixed))
+    assert column(log, "lm_loss")[200:] == [n if n % 2 else None for n in range(200, 300)]
 
 
 def test_more_iterations_than_can_be_kept_are_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,26 @@
+"""Note when a worker last did something, so that a service without one can say so."""
+
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from alembic import op
+from sqlmodel.sql.sqltypes import UTCDateTime
+
+revision = "0018"
+down_revision = "0017"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    heartbeat = op.create_table(
+        "heartbeat",
+        sa.Column("name", sa.String(length=20), nullable=False),
+        sa.Column("seen_at", UTCDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_heartbeat"),
+    )
+    op.bulk_insert(heartbeat, [{"name": "worker", "seen_at": datetime.now(UTC)}])
+
+
+def downgrade() -> None:
+    op.drop_table("heartbeat")
