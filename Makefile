@@ -15,7 +15,7 @@ PORT ?= 8000
 WORKERS ?= 3
 PIP := $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --override overrides.txt \
-        --custom-compile-command "make lock" --extra server pyproject.toml
+        --custom-compile-command "make lock" $(UPGRADE)
 LOCK_FOLDER ?= .
 SOURCES := app workers migrations tests bench
 
@@ -62,9 +62,16 @@ screenshot: $(VENV)/.dev  ## Take docs/screenshot.png anew, from the demo in a r
 
 ##@ Dependencies
 .PHONY: lock
-lock: $(BIN)/uv  ## Lock the dependencies of pyproject.toml (UPGRADE=--upgrade takes the newest)
-	$(LOCK) --group build $(UPGRADE) -o $(LOCK_FOLDER)/requirements.lock
-	$(LOCK) --group build --group dev $(UPGRADE) -c $(LOCK_FOLDER)/requirements.lock -o $(LOCK_FOLDER)/requirements-dev.lock
+lock: $(VENV)/.build  ## Lock the dependencies of pyproject.toml (UPGRADE=--upgrade takes the newest)
+	$(LOCK) --extra server pyproject.toml -o $(LOCK_FOLDER)/requirements.lock
+	$(LOCK) --extra server --group dev pyproject.toml -c $(LOCK_FOLDER)/requirements.lock \
+	  -o $(LOCK_FOLDER)/requirements-dev.lock
+	$(LOCK) --group build -o $(LOCK_FOLDER)/requirements-build.lock
+
+.PHONY: sbom
+sbom: $(VENV)/.runtime  ## Write the release's software bill of materials, CycloneDX JSON
+	@version=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("threewalls"))'); \
+	  $(BIN)/python .ci/sbom.py > threewalls-$$version.cdx.json && echo threewalls-$$version.cdx.json
 
 .PHONY: clean
 clean:  ## Remove what the tools made (not data/ nor demo-data/)
@@ -82,10 +89,11 @@ $(BIN)/python:
 	  echo "Python's venv module is missing. Install it as root, e.g.: apt-get install python3-venv"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-# uv comes from the lock as well: pip checks its hash, then uv installs the rest in a tenth of pip's time.
-$(BIN)/uv: | $(BIN)/python
-	@awk '/^uv==/ {on = 1} on && /^    # via/ {exit} on' requirements.lock > $(VENV)/uv.lock
-	@$(PIP) -r $(VENV)/uv.lock
+# uv and setuptools have a lock of their own, because what serves needs neither. pip checks their hashes, then uv
+# installs the rest in a tenth of pip's time.
+$(VENV)/.build: requirements-build.lock | $(BIN)/python
+	@$(PIP) -r requirements-build.lock
+	@touch $@
 
 # pip is tried last because a machine may name its package index in pip's own settings only.
 define install
@@ -94,10 +102,10 @@ define install
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
 endef
 
-$(VENV)/.runtime: requirements.lock pyproject.toml | $(BIN)/uv
+$(VENV)/.runtime: requirements.lock pyproject.toml $(VENV)/.build
 	$(call install,requirements.lock)
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/uv
+$(VENV)/.dev: requirements-dev.lock pyproject.toml $(VENV)/.build
 	$(call install,requirements-dev.lock)
 	@touch $@ $(VENV)/.runtime
