@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 HOST ?= 127.0.0.1
 PORT ?= 8000
 WORKERS ?= 3
+MINUTES ?= 10
 PIP := $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --override overrides.txt \
         --custom-compile-command "make lock" $(UPGRADE)
@@ -54,6 +55,12 @@ types: $(VENV)/.dev  ## Check types
 .PHONY: check
 check:  ## Everything that CI checks
 	@.ci/run
+
+.PHONY: soak
+soak: $(VENV)/.dev  ## Kill, fill and damage the service for long and count what is lost (MINUTES= for each campaign)
+	@.ci/test-services redis-server postgresql
+	@$(BIN)/python -m bench.soak --minutes $(MINUTES)
+# The long campaigns of the tests themselves go here: @$(BIN)/pytest --soak
 
 .PHONY: screenshot
 screenshot: $(VENV)/.dev  ## Take docs/screenshot.png anew, from the demo in a real browser
