@@ -23,12 +23,12 @@ from bench.soak.campaign import Tally, perform, table
 
 EVENTS = {
     embedded_kill: 3,
-    scaled_kill: 2,
-    disk_full: 2,
-    database_away: 2,
+    scaled_kill: 1,
+    disk_full: 1,
+    database_away: 1,
     damaged_objects: 2,
     reader_fuzz: 150,
-    mixed_load: 40,
+    mixed_load: 20,
 }
 
 
