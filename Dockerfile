@@ -1,20 +1,30 @@
-# One image for web, worker, beat and migrate. Dependencies come from the lock, with their hashes.
-FROM python:3.11.13-slim-bookworm AS build
+# One image for web, worker, beat and migrate. Dependencies come from the locks, with their hashes.
+# `.ci/pin-images` adds the digest of the base image: docs/deploy.md, "Images".
+FROM python:3.11.17-slim-bookworm AS python
+
+FROM python AS build
 WORKDIR /srv/threewalls
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 UV_NO_CACHE=1
 RUN python -m venv /opt/threewalls
-COPY requirements.lock .
-RUN /opt/threewalls/bin/pip install --no-deps --require-hashes -r requirements.lock
+ENV PATH=/opt/threewalls/bin:$PATH
+COPY requirements-build.lock requirements.lock ./
+RUN pip install --no-deps --require-hashes -r requirements-build.lock && \
+    uv pip install --python /opt/threewalls/bin/python --no-deps --require-hashes -r requirements.lock
 COPY pyproject.toml README.md ./
 COPY app app
 COPY workers workers
-RUN /opt/threewalls/bin/pip install --no-deps --no-build-isolation --no-index --editable .
+RUN pip install --no-deps --no-build-isolation --no-index --editable . && pip uninstall --yes uv setuptools pip
 
-FROM python:3.11.13-slim-bookworm
-RUN useradd --system --uid 10001 --home-dir /data threewalls && install -d -o threewalls -g threewalls /data
+FROM python
+# What serves can install nothing: neither the tools of the base image nor those of the build stage are left.
+RUN python -m pip uninstall --yes --root-user-action=ignore wheel setuptools pip && \
+    rm -rf /usr/local/lib/python3.11/ensurepip && \
+    useradd --system --uid 10001 --home-dir /data threewalls && install -d -o threewalls -g threewalls /data
 COPY --from=build /opt/threewalls /opt/threewalls
 WORKDIR /srv/threewalls
-COPY --from=build /srv/threewalls .
+COPY --from=build /srv/threewalls/app app
+COPY --from=build /srv/threewalls/workers workers
+COPY --from=build /srv/threewalls/pyproject.toml .
 COPY migrations migrations
 COPY templates templates
 COPY static static

@@ -13,9 +13,10 @@ BIN := $(VENV)/bin
 HOST ?= 127.0.0.1
 PORT ?= 8000
 WORKERS ?= 3
+MINUTES ?= 10
 PIP := $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-hashes
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --override overrides.txt \
-        --custom-compile-command "make lock" --extra server pyproject.toml
+        --custom-compile-command "make lock" $(UPGRADE)
 LOCK_FOLDER ?= .
 # What has a size of its own under SOAK=1 (tests/cases.py)
 CAMPAIGNS = $(shell grep -rlE '\bsized\(' --include='test_*.py' tests)
@@ -35,11 +36,6 @@ test: $(VENV)/.dev  ## Run every test against real Redis, PostgreSQL and Chromiu
 .PHONY: test-fast
 test-fast: $(VENV)/.dev  ## Run the tests that need no server, database or browser: domain, client, documents
 	@exec $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not server" $(FAST) $(ARGS)
-
-.PHONY: soak
-soak: $(VENV)/.dev  ## Run the campaigns of the tests whole: fuzz, hostile text, golden corpus, 20 minutes (ARGS= for pytest)
-	@.ci/test-services
-	@SOAK=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(CAMPAIGNS) $(ARGS)
 
 ##@ Every day
 .PHONY: serve
@@ -67,6 +63,12 @@ types: $(VENV)/.dev  ## Check types
 check:  ## Everything that CI checks
 	@.ci/run
 
+.PHONY: soak
+soak: $(VENV)/.dev  ## Run every campaign whole: kills, full disks, damage, load (MINUTES= for each), fuzz, golden corpus
+	@.ci/test-services
+	@$(BIN)/python -m bench.soak --minutes $(MINUTES)
+	@SOAK=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(CAMPAIGNS) $(ARGS)
+
 .PHONY: screenshot
 screenshot: $(VENV)/.dev  ## Take docs/screenshot.png anew, from the demo in a real browser
 	@.ci/test-services chromium
@@ -74,9 +76,16 @@ screenshot: $(VENV)/.dev  ## Take docs/screenshot.png anew, from the demo in a r
 
 ##@ Dependencies
 .PHONY: lock
-lock: $(BIN)/uv  ## Lock the dependencies of pyproject.toml (UPGRADE=--upgrade takes the newest)
-	$(LOCK) --group build $(UPGRADE) -o $(LOCK_FOLDER)/requirements.lock
-	$(LOCK) --group build --group dev $(UPGRADE) -c $(LOCK_FOLDER)/requirements.lock -o $(LOCK_FOLDER)/requirements-dev.lock
+lock: $(VENV)/.build  ## Lock the dependencies of pyproject.toml (UPGRADE=--upgrade takes the newest)
+	$(LOCK) --extra server pyproject.toml -o $(LOCK_FOLDER)/requirements.lock
+	$(LOCK) --extra server --group dev pyproject.toml -c $(LOCK_FOLDER)/requirements.lock \
+	  -o $(LOCK_FOLDER)/requirements-dev.lock
+	$(LOCK) --group build -o $(LOCK_FOLDER)/requirements-build.lock
+
+.PHONY: sbom
+sbom: $(VENV)/.runtime  ## Write the release's software bill of materials, CycloneDX JSON
+	@version=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("threewalls"))'); \
+	  $(BIN)/python .ci/sbom.py > threewalls-$$version.cdx.json && echo threewalls-$$version.cdx.json
 
 .PHONY: clean
 clean:  ## Remove what the tools made (not data/ nor demo-data/)
@@ -94,10 +103,11 @@ $(BIN)/python:
 	  echo "Python's venv module is missing. Install it as root, e.g.: apt-get install python3-venv"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-# uv comes from the lock as well: pip checks its hash, then uv installs the rest in a tenth of pip's time.
-$(BIN)/uv: | $(BIN)/python
-	@awk '/^uv==/ {on = 1} on && /^    # via/ {exit} on' requirements.lock > $(VENV)/uv.lock
-	@$(PIP) -r $(VENV)/uv.lock
+# uv and setuptools have a lock of their own, because what serves needs neither. pip checks their hashes, then uv
+# installs the rest in a tenth of pip's time.
+$(VENV)/.build: requirements-build.lock | $(BIN)/python
+	@$(PIP) -r requirements-build.lock
+	@touch $@
 
 # pip is tried last because a machine may name its package index in pip's own settings only.
 define install
@@ -106,10 +116,10 @@ define install
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
 endef
 
-$(VENV)/.runtime: requirements.lock pyproject.toml | $(BIN)/uv
+$(VENV)/.runtime: requirements.lock pyproject.toml $(VENV)/.build
 	$(call install,requirements.lock)
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/uv
+$(VENV)/.dev: requirements-dev.lock pyproject.toml $(VENV)/.build
 	$(call install,requirements-dev.lock)
 	@touch $@ $(VENV)/.runtime

@@ -3,9 +3,10 @@
 import importlib
 import importlib.metadata
 import json
+import os
 import re
+import subprocess
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 import yaml
 
 from app.cli import make_parser
-from app.queue import PROCESS_RUN, SWEEP
+from app.queue import PROCESS_RUN, SWEEP, make_celery
 from app.settings import Settings
+from tests.embedded.processes import wait_for
+from tests.services.redis_server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -41,20 +44,59 @@ def documented_variables() -> dict[str, str]:
     return found
 
 
-def images() -> Iterator[str]:
-    yield from (service["image"] for service in SERVICES.values())
-    yield from re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-
-
 def test_the_file_follows_the_compose_specification() -> None:
     package = Path(check_jsonschema.__file__).parent
     schema = json.loads((package / "builtin_schemas/vendor/compose-spec.json").read_text())
     jsonschema.validate(COMPOSE, schema)
 
 
-@pytest.mark.parametrize("image", sorted(set(images())))
-def test_every_image_is_pinned_to_a_full_version(image: str) -> None:
-    assert re.fullmatch(r"[a-z/]+:\d+\.\d+(\.\d+)?(-[a-z-]+)?", image)
+def test_no_container_can_write_outside_its_volumes_or_gain_a_privilege() -> None:
+    for name, service in SERVICES.items():
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["mem_limit"], name
+        assert service["pids_limit"] > 0, name
+        assert "user" in service or name in OURS, name  # ours is USER of the Dockerfile
+
+
+def test_only_our_services_reach_the_stores_and_the_stores_reach_nothing() -> None:
+    assert COMPOSE["networks"]["stores"] == {"internal": True}
+    for name, service in SERVICES.items():
+        assert service["networks"] == (["default", "stores"] if name in OURS else ["stores"]), name
+        assert "ports" not in service or name == "web", name
+
+
+def test_redis_answers_only_with_its_password_and_the_queue_has_it(tmp_path: Path) -> None:
+    port = free_port()
+    shell = [part.replace("$$", "$").replace(" /tmp", f" {tmp_path}") for part in SERVICES["redis"]["command"]]
+    shell[-1] += f" --port {port} --bind 127.0.0.1"
+    environment = {"PATH": os.environ["PATH"], "REDISCLI_AUTH": "secret"}
+    assert SERVICES["redis"]["environment"]["REDISCLI_AUTH"] == "${REDIS_PASSWORD:?set it in .env}"
+    address = SERVICES["web"]["environment"]["THREEWALLS_BROKER_URL"]
+    broker_url = re.sub(r"\$\{REDIS_PASSWORD:\?[^}]*\}", "secret", address).replace("redis:6379", f"127.0.0.1:{port}")
+    ask = ["redis-cli", "-p", str(port), *SERVICES["redis"]["healthcheck"]["test"][2:]]
+
+    def asked(password: str) -> subprocess.CompletedProcess[str]:
+        with_password = environment | {"REDISCLI_AUTH": password}
+        return subprocess.run(ask, env=with_password, capture_output=True, text=True, timeout=300, check=False)
+
+    with subprocess.Popen(shell, env=environment, stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_for(lambda: asked("secret").returncode == 0, "Redis")
+            assert asked("").returncode == 1
+            assert "secret" not in Path(f"/proc/{process.pid}/cmdline").read_text()
+            with make_celery(Settings(broker_url=broker_url)).connection_for_read() as connection:
+                connection.ensure_connection(max_retries=1, timeout=5)
+        finally:
+            process.kill()
+
+
+def test_the_image_that_serves_has_nothing_to_build_or_install_with() -> None:
+    build, serving = (ROOT / "Dockerfile").read_text().rsplit("\nFROM ", 1)
+    assert "pip uninstall --yes uv setuptools pip" in build
+    assert "pip uninstall --yes --root-user-action=ignore wheel setuptools pip" in serving
+    assert not re.search(r"\b(pip install|uv |apt-get|requirements)", serving)
+    assert not re.search(r"^(pip|setuptools|uv|wheel)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
 
 
 def test_our_image_has_this_version() -> None:

@@ -1,0 +1,63 @@
+"""A few events of every campaign of `bench/soak`: nothing acknowledged is lost or doubled, nothing is left over.
+
+Each is the same every time but for what the machine's speed decides. `make soak` runs them for minutes or hours.
+"""
+
+import os
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from bench.soak import (
+    damaged_objects,
+    database_away,
+    disk_full,
+    embedded_kill,
+    mixed_load,
+    reader_fuzz,
+    scaled_kill,
+)
+from bench.soak.__main__ import CAMPAIGNS
+from bench.soak.campaign import Tally, perform, table
+
+EVENTS = {
+    embedded_kill: 3,
+    scaled_kill: 1,
+    disk_full: 1,
+    database_away: 1,
+    damaged_objects: 2,
+    reader_fuzz: 150,
+    mixed_load: 20,
+}
+
+
+LEAVES_FOLDERS = {scaled_kill, database_away}
+"""A scaled worker that is killed leaves a temporary folder, which nobody removes yet."""
+
+
+def marked(campaign: ModuleType) -> Any:
+    marks = [pytest.mark.xfail(reason="killed workers leave folders")] if campaign in LEAVES_FOLDERS else []
+    return pytest.param(campaign, id=campaign.__name__.rpartition(".")[2], marks=marks)
+
+
+@pytest.mark.parametrize("campaign", [marked(campaign) for campaign in EVENTS])
+def test_a_sample_of_each_campaign_holds(campaign: ModuleType) -> None:
+    if campaign is disk_full and os.geteuid() != 0:
+        pytest.skip("a small disk is mounted by root only")
+    result = perform(campaign.run, minutes=5, events=EVENTS[campaign], seed=14)
+    assert result.tally.verdict == "held", table([result])
+    assert result.tally.events >= EVENTS[campaign]
+    assert result.tally.acknowledged or campaign is reader_fuzz
+
+
+def test_every_campaign_has_a_sample() -> None:
+    assert set(CAMPAIGNS) == set(EVENTS)
+
+
+def test_a_loss_is_no_success() -> None:
+    verdicts = {kind: Tally() for kind in ("lost", "doubled", "orphans", "errors")}
+    for kind, tally in verdicts.items():
+        tally.count(kind, "as an example")  # type: ignore[arg-type]
+    assert [tally.verdict for tally in verdicts.values()] == ["LOSS", "LOSS", "failed", "failed"]
+    assert Tally(events=3, acknowledged=3).verdict == "held"
