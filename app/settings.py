@@ -1,5 +1,6 @@
 """Every setting of the service, read once from `THREEWALLS_*` variables, and refused at start when it is wrong."""
 
+from datetime import timedelta
 from functools import lru_cache
 from ipaddress import ip_network
 from pathlib import Path
@@ -40,8 +41,13 @@ class Settings(BaseSettings):
     public_url: str = Field(
         "", description="Address that people open, used in links of API answers. Empty: taken from each request."
     )
-    session_hours: float = Field(
-        336, gt=0, description="A log-in ends when unused for this long, and after 90 days at the latest, in hours."
+    session_hours: float = Field(12, gt=0, description="A log-in ends when unused for this long, in hours.")
+    session_days: float = Field(30, gt=0, description="A log-in ends after this at the latest, in days.")
+    password_memory_mib: int = Field(
+        64,
+        gt=0,
+        le=4096,
+        description="Memory of one password check, in MiB, which makes guessing expensive. Less is for tests only.",
     )
     oidc_issuer: str = Field(
         "", description="Identity provider (OpenID Connect) to log in by: its issuer, as it calls itself. Empty: none."
@@ -174,6 +180,14 @@ class Settings(BaseSettings):
         if self.oidc_client_secret_file:
             return Path(self.oidc_client_secret_file).read_text().strip()
         return self.oidc_client_secret
+
+    @property
+    def session_longest(self) -> timedelta:
+        return timedelta(days=self.session_days)
+
+    @property
+    def session_idle(self) -> timedelta:
+        return min(timedelta(hours=self.session_hours), self.session_longest)
 
     @property
     def embedded(self) -> bool:

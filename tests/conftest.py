@@ -1,6 +1,7 @@
 """The service on a database that the migrations built, for every test that goes through its door."""
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from tests.embedded.processes import Running, running
 from workers import tasks
 
 pytest_plugins = ["tests.services.fixtures"]
+
+os.environ.setdefault("THREEWALLS_PASSWORD_MEMORY_MIB", "1")  # a hundred log-ins of tests cost a second, not ten
 
 OPEN_TO = ("testserver",)
 """Tests that are about something else need no log-ins; those of `tests/access` make their own application."""

@@ -9,6 +9,7 @@ from sqlmodel import Session
 
 from app.domain.access import passwords
 from app.domain.text import one_line
+from app.settings import Settings
 from app.storage import audit, sessions, users
 from app.storage.access_tables import UserRow
 from app.storage.database import read_session, transaction
@@ -25,18 +26,19 @@ class From:
     agent: str = ""
 
 
-def log_in(engine: Engine, name: str, password: str, idle: timedelta, came_from: From) -> str | None:
+def log_in(engine: Engine, settings: Settings, name: str, password: str, came_from: From) -> str | None:
     """What the cookie of the new session holds, or None. Either is on record."""
+    memory = settings.password_memory_mib
     with read_session(engine) as session:
         row = users.find_user(session, name)
     kept = row.password_hash if row is not None and row.disabled_at is None else ""
-    if not passwords.is_right(password, kept) or row is None:
+    if not passwords.is_right(password, kept, memory) or row is None:
         _refuse(engine, name, row, came_from)
         return None
     # Slow, so it is done before the transaction takes SQLite's write lock.
-    fresh = passwords.hashed(password) if passwords.is_outdated(kept) else None
+    fresh = passwords.hashed(password, memory) if passwords.is_outdated(kept, memory) else None
     with transaction(engine) as session:
-        return begin(session, users.get_user(session, row.id or 0), idle, came_from, fresh_hash=fresh)
+        return begin(session, users.get_user(session, row.id or 0), settings.session_idle, came_from, fresh_hash=fresh)
 
 
 def begin(session: Session, row: UserRow, idle: timedelta, came_from: From, *, fresh_hash: str | None = None) -> str:

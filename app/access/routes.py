@@ -1,6 +1,5 @@
 """Pages of one's own log-in: in, out, another password. HTTP in, template out."""
 
-from datetime import timedelta
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
@@ -46,7 +45,7 @@ async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> 
     came = came_from(request)
     if seconds := await run_in_threadpool(guesses.begin, name, came.address):
         return await run_in_threadpool(login_page, request, wanted, name, wait=seconds)
-    secret = await with_password(login.log_in, engine, name, password, idle(settings), came)
+    secret = await with_password(login.log_in, engine, settings, name, password, came)
     if secret is None:
         return await run_in_threadpool(login_page, request, wanted, name, refused=True)
     await run_in_threadpool(guesses.right, name, came.address)
@@ -83,7 +82,7 @@ def _change_password(request: Request, engine: Engine, settings: Settings, form:
     if seconds := guesses.begin(person.name, came_from(request).address):
         return too_often(request, "These were too many wrong passwords.", seconds)
     try:
-        secret = change_own_password(engine, person.user_id, form, idle(settings), came_from(request))
+        secret = change_own_password(engine, settings, person.user_id, form, came_from(request))
     except InvalidChange as error:
         refused = form.refused(error)
         if not refused.error("old"):
@@ -104,10 +103,6 @@ def local_path(wanted: str) -> str:
     if not wanted.isprintable() or "\\" in wanted or wanted[:1] != "/" or wanted[:2] == "//":
         return "/"
     return "/" if urlsplit(wanted).path in ("/login", "/logout") else wanted
-
-
-def idle(settings: Settings) -> timedelta:
-    return timedelta(hours=settings.session_hours)
 
 
 def came_from(request: Request) -> login.From:

@@ -13,6 +13,7 @@ from app.domain.access.principal import Person
 from app.domain.access.roles import Role
 from app.domain.text import one_line
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
+from app.settings import get_settings
 from app.storage import audit
 from app.storage.access_tables import MemberRow, UserRow
 from app.storage.run_records import aware
@@ -173,7 +174,7 @@ def plain_name(text: str) -> str:
 def new_hash(password: str) -> str:
     if wrong := passwords.problem_with(password):
         raise _refused("password", wrong)
-    return passwords.hashed(password)
+    return passwords.hashed(password, get_settings().password_memory_mib)
 
 
 def to_user(row: UserRow) -> User:

@@ -8,7 +8,7 @@ from app.access import login
 from app.access.oidc.account import account_of
 from app.access.oidc.attempt import Attempt, forget_attempt
 from app.access.oidc.provider import Provider, WrongIdentity
-from app.access.routes import came_from, idle, local_path, logged_in, login_page
+from app.access.routes import came_from, local_path, logged_in, login_page
 from app.errors import NotFound
 from app.storage.database import transaction
 from app.web.access.state import access_of
@@ -57,7 +57,7 @@ def come_back(request: Request, engine: AppEngine, settings: AppSettings) -> Res
         return _refused(request, attempt.wanted, _WRONG, str(wrong))
     with transaction(engine) as session:
         row = account_of(session, identity)
-        secret = "" if row.disabled_at else login.begin(session, row, idle(settings), came_from(request))
+        secret = "" if row.disabled_at else login.begin(session, row, settings.session_idle, came_from(request))
     if not secret:
         return _refused(request, attempt.wanted, _DISABLED, "the account is disabled")
     response = logged_in(request, secret, attempt.wanted)

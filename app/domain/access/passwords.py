@@ -1,6 +1,7 @@
-"""Passwords: argon2id by RFC 9106's second choice (64 MiB, three passes), about a tenth of a second a check."""
+"""Passwords: argon2id in three passes; with 64 MiB, RFC 9106's second choice, a check takes about 0.1 s."""
 
 import threading
+from functools import lru_cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -8,12 +9,14 @@ from argon2.exceptions import InvalidHashError, VerificationError
 LEAST_LENGTH = 12
 MOST_LENGTH = 200
 AT_ONCE = 2
-"""Checks at a time: each takes 64 MiB, and who guesses must not be able to take all of the memory."""
+"""Checks at a time: each takes so much memory, and who guesses must not be able to take all of the memory."""
+
+_KIB = 1024
 
 _turn = threading.BoundedSemaphore(AT_ONCE)
-
-_hasher = PasswordHasher()
-_NOBODYS = "$argon2id$v=19$m=65536,t=3,p=4$sRcPeg/t7FJAVmfP7fVSaQ$mAHKNrxDZC8PUiJaHVms2p5bySWWJNhOEA/WLz8bcSs"
+_NOBODYS = (
+    "$argon2id$v=19$m={kib},t={passes},p={lanes}$sRcPeg/t7FJAVmfP7fVSaQ$mAHKNrxDZC8PUiJaHVms2p5bySWWJNhOEA/WLz8bcSs"
+)
 """What the password of an unknown name is checked against, so that the answer takes the same time. Opens nothing."""
 
 
@@ -28,20 +31,28 @@ def problem_with(password: str) -> str:
     return ""
 
 
-def hashed(password: str) -> str:
+def hashed(password: str, memory_mib: int) -> str:
     with _turn:
-        return _hasher.hash(password)
+        return _hasher(memory_mib).hash(password)
 
 
-def is_right(password: str, kept: str) -> bool:
-    """Whether it is the password of this hash. An empty hash (nobody, or nobody with a password) takes as long."""
+def is_right(password: str, kept: str, memory_mib: int) -> bool:
+    """Return whether it is the password of this hash. An empty hash (no account, or one without a password) takes as
+    long as one made with `memory_mib`."""
+    hasher = _hasher(memory_mib)
+    against = kept or _NOBODYS.format(kib=hasher.memory_cost, passes=hasher.time_cost, lanes=hasher.parallelism)
     with _turn:
         try:
-            return _hasher.verify(kept or _NOBODYS, password[: MOST_LENGTH + 1]) and bool(kept)
+            return hasher.verify(against, password[: MOST_LENGTH + 1]) and bool(kept)
         except (VerificationError, InvalidHashError):
             return False
 
 
-def is_outdated(kept: str) -> bool:
-    """Made with other parameters than today's: to be made anew at the next log-in."""
-    return _hasher.check_needs_rehash(kept)
+def is_outdated(kept: str, memory_mib: int) -> bool:
+    """Return whether it was made with other parameters than today's: to be made anew at the next log-in."""
+    return _hasher(memory_mib).check_needs_rehash(kept)
+
+
+@lru_cache
+def _hasher(memory_mib: int) -> PasswordHasher:
+    return PasswordHasher(memory_cost=memory_mib * _KIB)

@@ -3,7 +3,6 @@
 import hmac
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
@@ -65,7 +64,7 @@ class AccessMiddleware:
         self._app = app
         self._table = table
         self._metrics_token = settings.metrics_token
-        self._directory = Directory(engine, timedelta(hours=settings.session_hours))
+        self._directory = Directory(engine, settings)
         self._credentials = Credentials(self._directory, open_to)
         self._engine = engine
         self._make_one = make_administrator(settings)
