@@ -16,12 +16,14 @@ from app.main import create_app
 from app.settings import Settings, get_settings
 from app.storage.database import migrate
 from app.storage.log_files import LogFiles
+from app.storage.visible import see_every_project
 from tests.embedded.processes import Running, running
 from workers import tasks
 
 pytest_plugins = ["tests.services.fixtures"]
 
 os.environ.setdefault("THREEWALLS_PASSWORD_MEMORY_MIB", "1")  # a hundred log-ins of tests cost a second, not ten
+see_every_project()  # what tests read and make themselves; each request begins with no project visible
 
 OPEN_TO = ("testserver",)
 """Tests that are about something else need no log-ins; those of `tests/access` make their own application."""

@@ -21,6 +21,7 @@ from app.settings import Settings, listed
 from app.storage import delivery_work, stack_work
 from app.storage.database import make_engine, migrate, read_session, require_migrated, transaction
 from app.storage.users import has_administrator
+from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access.open_mode import is_loopback
 from app.web.assets import vega_bundle
 
@@ -139,7 +140,7 @@ def _worker(settings: Settings) -> Worker:
     engine = make_engine(settings)
 
     def void_leases() -> None:
-        with transaction(engine) as session:
+        with seeing(EVERY_PROJECT), transaction(engine) as session:
             claims.void_leases(session)
             stack_work.void_leases(session)
             delivery_work.void_leases(session)
@@ -175,7 +176,7 @@ def _open_to(settings: Settings, host: str) -> tuple[str, ...] | None:
         return ()
     engine = make_engine(settings)
     try:
-        with read_session(engine) as session:
+        with seeing(EVERY_PROJECT), read_session(engine) as session:
             if not has_administrator(session):
                 make_one = f"threewalls admin create NAME --data {settings.data_dir.resolve()}"
                 if settings.embedded:

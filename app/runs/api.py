@@ -97,7 +97,7 @@ async def upload_run(
     answer = {"id": accepted.run_id, "url": _page(request, accepted.run_id), "created": accepted.created}
     answer |= {"status": accepted.status, "warnings": accepted.warnings}
     if wait > 0:
-        answer |= await _once_read(engine, accepted.run_id, min(wait, settings.max_wait_seconds))
+        answer |= await _once_read(engine, accepted, min(wait, settings.max_wait_seconds))
     response.status_code = 202 if accepted.created else 200
     response.headers["Location"] = f"/api/v1/runs/{accepted.run_id}"
     return UploadAnswer.model_validate(answer)
@@ -221,10 +221,11 @@ def _accept(
         raise
 
 
-async def _once_read(engine: Engine, run_id: int, wait: float) -> dict[str, Any]:
-    """What the answer says of a run that was read: its state, and which fields to supply."""
+async def _once_read(engine: Engine, accepted: Accepted, wait: float) -> dict[str, Any]:
+    """Return what the answer says of a run that was read: its state and, to its own sender, what came of it."""
+    run_id = accepted.run_id
     state = await settled(engine, run_id, wait)
-    if state.status not in ("ready", "failed"):
+    if state.status not in ("ready", "failed") or not accepted.own:
         return {"status": state.status}
 
     def read() -> dict[str, Any]:

@@ -52,11 +52,15 @@ class UploadedFile:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """`created` is False when the same upload was there already. `warnings` are known before anything is read."""
+    """`created` is False when the same upload was there already, `own` when another sender brought that one.
+
+    `warnings` are known before anything is read.
+    """
 
     run_id: int
     status: str
     created: bool
+    own: bool = True
     warnings: tuple[str, ...] = ()
 
 
@@ -101,10 +105,11 @@ def accept_upload(
 
     Raises InvalidUpload, TooManyRuns, Conflict or Unavailable, and then nothing is kept.
 
-    The same content in the same project is the same run, and so is the same `idempotency_key`; that key with another
-    content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come (`append.py`): such a
-    run may begin without a file, and is told from others by its key only. `expects`: bytes that are to come then; where
-    the project has no room for them, or for one, the run does not begin. `into` says which project it goes to.
+    The same content in the same project is the same run, and so is the same `idempotency_key` of the same sender; that
+    key with another content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come
+    (`append.py`): such a run may begin without a file, and is told from others by its key only. `expects`: bytes that
+    are to come then; where the project has no room for them, or for one, the run does not begin. `into` says which
+    project it goes to.
     """
     document = _read_meta(meta)
     is_open = _is_open(document, complete)
@@ -117,13 +122,14 @@ def accept_upload(
         staged = [staging.enter_context(staged_upload(upload, settings)) for upload in files]
         _check_something_is_read(staged, is_open)
         row = _row(metadata, document, staged, is_open)
-        row.content_key, row.idempotency_key = _content_key(document, staged, is_open, idempotency_key), idempotency_key
         row.token_id, row.uploaded_by = uploader.token_id, uploader.name
+        row.idempotency_key = None if idempotency_key is None else _sent_key(uploader, idempotency_key)
+        row.content_key = _content_key(document, staged, is_open, row.idempotency_key)
         row.lease_until = utc_now() + timedelta(seconds=settings.sweep_seconds)
         keys = [file.key for file in staged]
         room = _bytes_of(staged) + (max(expects, 1) if is_open else 0)
         with transaction(engine) as session:
-            known = _find(session, project, row.content_key, idempotency_key)
+            known = _find(session, project, row, idempotency_key)
             if known is None:
                 check_room_in(session, settings, project, room)
             noted = object_records.about_to_put(session, keys) if known is None else utc_now()
@@ -131,7 +137,7 @@ def accept_upload(
             with forgotten_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)
-                known = _insert(engine, settings, project, row, staged, room=room)
+                known = _insert(engine, settings, project, row, staged, key=idempotency_key, room=room)
     if known.created:
         log.info("run_received", run_id=known.run_id, project=project, files=len(files), open=is_open)
         enqueue(PROCESS_RUN, known.run_id)
@@ -217,23 +223,34 @@ def _content_key(document: dict[str, Any], staged: Sequence[Staged], is_open: bo
     return hashlib.sha256(sorted_json([document, parts])).hexdigest()
 
 
-def _find(session: Session, project: str, content_key: str, idempotency_key: str | None) -> Accepted | None:
-    """The run that this upload already is. Raises Conflict when its key stands for another content."""
-    same = [col(RunRow.content_key) == content_key]
-    if idempotency_key is not None:
-        same.append(col(RunRow.idempotency_key) == idempotency_key)
+def _sent_key(uploader: Uploader, key: str) -> str:
+    """Return what is stored of an Idempotency-Key: it belongs to the token or person that sent it."""
+    sender = f"person {uploader.name}" if uploader.token_id is None else f"token {uploader.token_id}"
+    return hashlib.sha256(f"{sender}\n{key}".encode()).hexdigest()
+
+
+def _find(session: Session, project: str, upload: RunRow, key: str | None) -> Accepted | None:
+    """Return the run that this upload already is. Raises Conflict when its key stands for another content."""
+    same = [col(RunRow.content_key) == upload.content_key]
+    if upload.idempotency_key is not None:
+        same.append(col(RunRow.idempotency_key) == upload.idempotency_key)
     rows = session.execute(
-        select(RunRow.id, RunRow.status, RunRow.content_key, RunRow.idempotency_key)  # type: ignore[call-overload]
+        select(
+            RunRow.id, RunRow.status, RunRow.content_key, RunRow.idempotency_key, RunRow.token_id, RunRow.uploaded_by
+        )  # type: ignore[call-overload]
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-        .where(col(ProjectRow.slug) == project, or_(*same))
+        .where(col(ProjectRow.slug_lower) == project.lower(), or_(*same))
     ).all()
     for row in rows:
-        if idempotency_key is not None and row.idempotency_key == idempotency_key and row.content_key != content_key:
+        if key is not None and row.idempotency_key == upload.idempotency_key and row.content_key != upload.content_key:
             raise Conflict(
-                f"The Idempotency-Key {idempotency_key!r} was used for another upload, run {row.id}. "
+                f"The Idempotency-Key {key!r} was used for another upload, run {row.id}. "
                 "Nothing was kept. Use a new key for a new upload, and the same key only to repeat one."
             )
-    return next((Accepted(row.id, row.status, created=False) for row in rows), None)
+    if not rows:
+        return None
+    own = (rows[0].token_id, rows[0].uploaded_by) == (upload.token_id, upload.uploaded_by)
+    return Accepted(rows[0].id, rows[0].status, created=False, own=own)
 
 
 def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[Staged], is_open: bool) -> RunRow:
@@ -279,19 +296,26 @@ def _bytes_of(staged: Sequence[Staged]) -> int:
 
 
 def _insert(
-    engine: Engine, settings: Settings, project: str, row: RunRow, staged: Sequence[Staged], *, room: int
+    engine: Engine,
+    settings: Settings,
+    project: str,
+    row: RunRow,
+    staged: Sequence[Staged],
+    *,
+    key: str | None,
+    room: int,
 ) -> Accepted:
     """Commit the run and its files, or find the one that another request committed in the same moment."""
     with transaction(engine, durable=True) as session:
         row.project_id = project_id(session, project)
-        if known := _find(session, project, row.content_key, row.idempotency_key):
+        if known := _find(session, project, row, key):
             return known  # another request was faster: what is there needs no room
         check_room(session, settings, row.project_id, room, new_run=True)
         try:
             with session.begin_nested():
                 session.add(row)
         except IntegrityError:
-            known = _find(session, project, row.content_key, row.idempotency_key)
+            known = _find(session, project, row, key)
             if known is None:
                 raise
             return known
@@ -302,7 +326,7 @@ def _insert(
 
 
 def project_id(session: Session, slug: str) -> int:
-    chosen = select(ProjectRow.id).where(col(ProjectRow.slug) == slug)  # type: ignore[call-overload]
+    chosen = select(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())  # type: ignore[call-overload]
     found: int | None = session.execute(chosen).scalar_one_or_none()
     if found is not None:
         return found

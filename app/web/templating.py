@@ -109,8 +109,14 @@ def leave_for(address: str, status: int) -> Response:
 def render_error(
     request: Request, status: int, title: str, detail: str, back: Sequence[tuple[str, str]] = ()
 ) -> HTMLResponse:
-    """The page of an error. `back`: pages to go on from, with what their links say."""
-    return render(request, "error.html", status=status, error_status=status, title=title, detail=detail, back=back)
+    """Render the page of an error. `back`: pages to go on from, with what their links say.
+
+    It asks the database nothing: that may be what does not work, and whose page it is may not be known yet.
+    """
+    return render(
+        request, "error.html", status=status, error_status=status, title=title, detail=detail, back=back,
+        open_regressions=lambda: 0,
+    )  # fmt: skip
 
 
 def public_address(request: Request) -> str:

@@ -21,6 +21,7 @@ from app.storage import sessions, tokens, users
 from app.storage.access_changes import generation
 from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, utc_now
+from app.storage.visible import EVERY_PROJECT, seeing
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +90,7 @@ class Directory:
             self._noted.clear()
         self._noted[known.kind, key] = utc_now()
         try:
-            with transaction(self._engine) as session:
+            with seeing(EVERY_PROJECT), transaction(self._engine) as session:
                 if known.session:
                     sessions.note_seen(
                         session, known.session, self._settings.session_idle, self._settings.session_longest
@@ -105,7 +106,8 @@ class Directory:
             found: T = value
             return found
         before = generation()  # of before the reading: what changes meanwhile is read again
-        found = find()
+        with seeing(EVERY_PROJECT):  # who somebody is, is not theirs to see
+            found = find()
         if len(self._entries) >= _MOST:
             self._entries.clear()
         self._entries[kind, key] = (before, time.monotonic() + REMEMBERED_SECONDS, found)

@@ -23,7 +23,7 @@ from app.domain.access.principal import (
 )
 from app.domain.access.roles import Action
 from app.settings import Settings
-from app.storage.visible import seeing
+from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access import refusals
 from app.web.access.brief import both, in_brief, is_in_brief
 from app.web.access.credentials import Caller, Credentials, WrongTokenError, shown_token
@@ -84,7 +84,8 @@ class AccessMiddleware:
         visible: ProjectIds | None
         try:
             if found is not None and found.route.rule.needs is Open.METRICS and self._scrapes(request):
-                await self._app(scope, receive, send)
+                with seeing(EVERY_PROJECT):  # totals
+                    await self._app(scope, receive, send)
                 return
             caller = await self._credentials.caller(request)
             put(scope, caller.access)
