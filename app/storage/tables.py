@@ -87,7 +87,7 @@ class RunRow(SQLModel, table=True):
     still its own; `attempts` counts those since the last news. `wanted` grows with every change of what is to be read
     (`storage/run_work.py`). A run that is read again keeps its status and figures until the new ones are there.
 
-    `idempotency_key` is the SHA-256 of the sender and of the key as sent (`runs/ingest.py`).
+    `idempotency_key` is the SHA-256 of the sender and of the key as sent (`runs/same_upload.py`).
 
     `token_id` is the token that brought it; None for a person's, and where nobody logs in. No foreign key: tokens are
     never deleted. `uploaded_by` names the token, or the person; it is empty where nobody logs in.
