@@ -19,6 +19,7 @@ from app.settings import ROOT
 from app.storage.database import read_session
 from app.storage.regressions import open_regressions
 from app.web import numbers
+from app.web.access.open_mode import make_administrator
 from app.web.access.state import access_of, acting_as
 from app.web.assets import asset_url
 
@@ -80,6 +81,7 @@ def render(
     common: dict[str, Any] = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
     common["open_regressions"] = lambda: _open_regressions(request)
     common["access"] = access_of(request)
+    common["make_administrator"] = lambda: make_administrator(request.app.state.settings)
     context = common | {"fragment": fragment} | context
     headers = {"Vary": "HX-Request", "Cache-Control": "no-cache"}
     if fragment:

@@ -28,7 +28,7 @@ from app.web.access import refusals
 from app.web.access.brief import both, in_brief, is_in_brief
 from app.web.access.credentials import Caller, Credentials, WrongTokenError, shown_token
 from app.web.access.known import Directory
-from app.web.access.open_mode import is_passed_on, make_administrator, may_answer
+from app.web.access.open_mode import NEEDS_LOG_INS, is_passed_on, make_administrator, may_answer
 from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
 from app.web.access.route_table import Found, RouteTable
 from app.web.access.rules import Open, Owner
@@ -114,7 +114,7 @@ class AccessMiddleware:
         """An answer to one who may not, and the projects whose rows exist for the request."""
         access = caller.access
         readable = granted(access.principal, Action.READ, access.public)
-        if answer := self._not_from_here(request, caller):
+        if answer := self._not_from_here(request, caller, found):
             return answer, readable
         needs = found.route.rule.needs if found else Open.ANYONE
         if _must_change_password(access) and needs not in (Open.ANYONE, Open.LOGGED_IN):
@@ -189,8 +189,8 @@ class AccessMiddleware:
             return remembered
         return await run_in_threadpool(self._owners.find, owner, value)
 
-    def _not_from_here(self, request: Request, caller: Caller) -> Response | None:
-        """Requests that another website may have had a browser send."""
+    def _not_from_here(self, request: Request, caller: Caller, found: Found | None) -> Response | None:
+        """Requests that another website may have had a browser send, and what a service without log-ins never does."""
         headers = request.headers
         if caller.access.is_open:
             host = headers.get("host", "")
@@ -200,12 +200,15 @@ class AccessMiddleware:
                     f"This service has no log-ins, so it answers only at names of its own machine, not at {host[:100]}."
                     f" Make an administrator to have it answer elsewhere: {self._make_one}",
                 )  # fmt: skip
-            if is_passed_on(headers.keys()):
+            if is_passed_on(headers.keys(), request.scope["http_version"]):
                 return refusals.refused(
                     request, "Not through a proxy",
-                    "This service has no log-ins, so it answers this machine only, and a proxy passed this request on."
+                    "This service has no log-ins, so it answers this machine only, and a proxy passed this request on, "
+                    "or it came by HTTP/1.0, as some proxies ask."
                     f" Make an administrator to have it answer elsewhere: {self._make_one}",
                 )  # fmt: skip
+            if found is not None and found.route.rule.log_ins:
+                return refusals.refused(request, "This needs log-ins", f"{NEEDS_LOG_INS} {self._make_one}")
             return None
         told = "sec-fetch-site" in headers or "origin" in headers
         if caller.by_cookie and request.method in _WRITING and not told:
