@@ -39,7 +39,9 @@ class Settings(BaseSettings):
         description="Celery broker, redis://host:port/db. Empty: message files in the data folder (embedded).",
     )
     public_url: str = Field(
-        "", description="Address that people open, used in links of API answers. Empty: taken from each request."
+        "",
+        description="Address that people open, as in links. Needed with OIDC and to listen beyond this machine. "
+        "Empty: taken from each request.",
     )
     session_hours: float = Field(12, gt=0, description="A log-in ends when unused for this long, in hours.")
     session_days: float = Field(30, gt=0, description="A log-in ends after this at the latest, in days.")
@@ -136,9 +138,21 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _public_url_is_an_address(self) -> Self:
+        parts = urlsplit(self.public_url)
+        if self.public_url and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise ValueError("THREEWALLS_PUBLIC_URL must be an address like https://threewalls.example.org")
+        return self
+
+    @model_validator(mode="after")
     def _provider_is_whole(self) -> Self:
         if not self.oidc_issuer:
             return self
+        if not self.public_url:
+            raise ValueError(
+                "THREEWALLS_OIDC_ISSUER needs THREEWALLS_PUBLIC_URL: without it a made-up Host header says where the "
+                "provider sends people back to"
+            )
         parts = urlsplit(self.oidc_issuer)
         if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _THIS_MACHINE):
             raise ValueError("THREEWALLS_OIDC_ISSUER must be an https address")

@@ -38,14 +38,24 @@ class NoAdministrator(Unavailable):
     title = "There is no administrator"
 
 
+class NoPublicAddress(Unavailable):
+    title = "The address that people open is not known"
+
+
 def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) -> None:
     """Run until SIGINT or SIGTERM; port 0 takes a free one. `seed` runs beside, once the server answers.
 
     With a broker in the settings the workers and the migration are somebody else's, and this is the web server only.
     Raises Unavailable when the port is taken or the database is of an earlier version, FolderInUse when another service
-    has the data folder, NoAdministrator.
+    has the data folder, NoAdministrator, NoPublicAddress.
     """
     connections.make_room()
+    if not is_loopback(host) and not settings.public_url:
+        raise NoPublicAddress(
+            f"{host} can be reached from other machines, and THREEWALLS_PUBLIC_URL does not say at which address: "
+            "links and the cookie of a log-in depend on it. Set it, for instance to "
+            "https://threewalls.example.org, then start again."
+        )
     with _interrupted_quietly(), ExitStack() as house:
         if settings.embedded:
             record_owner = house.enter_context(data_folder.own(settings.data_dir.resolve()))
