@@ -45,6 +45,9 @@ class Settings(BaseSettings):
     )
     session_hours: float = Field(12, gt=0, description="A log-in ends when unused for this long, in hours.")
     session_days: float = Field(30, gt=0, description="A log-in ends after this at the latest, in days.")
+    totp_for_administrators: bool = Field(
+        False, description="Administrators with a password here must have a second factor, or see nothing else."
+    )
     password_memory_mib: int = Field(
         64,
         gt=0,

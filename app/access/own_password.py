@@ -39,10 +39,11 @@ def change_own_password(engine: Engine, settings: Settings, user_id: int, form: 
     """What the cookie of the one session that stays holds. Raises InvalidChange."""
     old, new = form.values["old"], form.values["new"]
     with read_session(engine) as session:
-        kept = users.get_user(session, user_id).password_hash
+        row = users.get_user(session, user_id)
+    kept = row.password_hash
     if not passwords.is_right(old, kept, settings.password_memory_mib):
         raise _refused("old", "is not your password")
-    if wrong := passwords.problem_with(new):
+    if wrong := passwords.problem_with(new, row.name):
         raise _refused("new", wrong)
     if new == old:
         raise _refused("new", "must be another one than before")
@@ -51,7 +52,7 @@ def change_own_password(engine: Engine, settings: Settings, user_id: int, form: 
     fresh = passwords.hashed(new, settings.password_memory_mib)
     with transaction(engine) as session:
         row = users.get_user(session, user_id)
-        row.password_hash, row.must_change_password = fresh, False
+        row.password_hash, row.must_change_password, row.password_ends_at = fresh, False, None
         session.add(row)
         audit.record(session, who=row.name, subject="account", subject_id=user_id, action="password set")
         sessions.end_sessions_of(session, user_id)

@@ -23,6 +23,10 @@ from app.web.templating import render
 
 MAX_FIELDS = 5
 PASSWORD_PAGE = "/account/password"  # noqa: S105  an address
+SECOND_FACTOR_PAGE = "/account/second-factor"
+_ENDED = (
+    "This first password was set more than 72 hours ago, so it opens nothing any more. An administrator sets a new one."
+)
 _MOST_CHARACTERS = 1_000
 _NO_STORE = {"Cache-Control": "no-store"}
 
@@ -40,12 +44,17 @@ def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  th
 @router.post("/login")
 async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
-        name, password, wanted = (str(sent.get(field, ""))[:_MOST_CHARACTERS] for field in ("name", "password", "next"))
+        name, password, code, wanted = (
+            str(sent.get(field, ""))[:_MOST_CHARACTERS] for field in ("name", "password", "code", "next")
+        )
     guesses: Guesses = request.app.state.guesses
     came = came_from(request)
     if seconds := await run_in_threadpool(guesses.begin, name, came.address):
         return await run_in_threadpool(login_page, request, wanted, name, wait=seconds)
-    secret = await with_password(login.log_in, engine, settings, name, password, came)
+    try:
+        secret = await with_password(login.log_in, engine, settings, login.Credentials(name, password, code), came)
+    except login.FirstPasswordEndedError:
+        return await run_in_threadpool(login_page, request, wanted, name, problem=_ENDED, status=422)
     if secret is None:
         return await run_in_threadpool(login_page, request, wanted, name, refused=True)
     await run_in_threadpool(guesses.right, name, came.address)

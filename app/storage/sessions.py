@@ -18,6 +18,7 @@ class KnownSession:
     id: str
     user_id: int
     created_at: datetime
+    confirmed_at: datetime
     seen_at: datetime
     expires_at: datetime
 
@@ -39,7 +40,9 @@ def find_session(session: Session, session_id: str) -> KnownSession | None:
     row = session.get(SessionRow, session_id)
     if row is None or aware(row.expires_at) <= utc_now():
         return None
-    return KnownSession(row.id, row.user_id, aware(row.created_at), aware(row.seen_at), aware(row.expires_at))
+    return KnownSession(
+        row.id, row.user_id, aware(row.created_at), aware(row.confirmed_at), aware(row.seen_at), aware(row.expires_at)
+    )
 
 
 def note_seen(session: Session, known: KnownSession, idle: timedelta, longest: timedelta) -> None:
@@ -51,6 +54,13 @@ def note_seen(session: Session, known: KnownSession, idle: timedelta, longest: t
         .values(seen_at=now, expires_at=min(now + idle, known.created_at + longest)),
         execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False},
     )
+
+
+def confirm(session: Session, session_id: str) -> None:
+    """Its person has shown the password again."""
+    row = session.get_one(SessionRow, session_id)
+    row.confirmed_at = utc_now()
+    session.add(row)
 
 
 def end_session(session: Session, session_id: str) -> None:

@@ -27,14 +27,16 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/login/oidc")
-def go_to_provider(request: Request, next: str = "/") -> Response:  # noqa: A002  the word that addresses have
+def go_to_provider(request: Request, next: str = "/", again: str = "") -> Response:  # noqa: A002  the word that addresses have
+    """`again`: also for whoever is logged in; the provider is to ask for the proof anew."""
     access = access_of(request)
-    if access.is_open or access.person:
+    if access.is_open or (access.person and not again):
         return RedirectResponse("/" if access.is_open else local_path(next), 303)
     attempt = Attempt.new(local_path(next))
     address = _provider(request).authorization_address(
-        redirect_uri=_redirect_uri(request), state=attempt.state, nonce=attempt.nonce, verifier=attempt.verifier
-    )
+        redirect_uri=_redirect_uri(request), state=attempt.state, nonce=attempt.nonce, verifier=attempt.verifier,
+        again=bool(again),
+    )  # fmt: skip
     response = RedirectResponse(address, 303, {"Cache-Control": "no-store"})
     attempt.keep(request, response)
     return response

@@ -40,6 +40,8 @@ from app.web.limits.requests import RequestLimits
 _NOT_KEPT = ("/api/", "/settings/", "/account/", "/login", "/logout")
 _WRITING = ("POST", "PUT", "PATCH", "DELETE")
 _CHANGE_PASSWORD = "/account/password"  # noqa: S105
+_ADD_SECOND_FACTOR = "/account/second-factor"
+_CONFIRM = "/account/confirm"
 _FOR_BROWSERS = "Tokens are for the API: this page has its call at /api/v1, and /docs lists them."
 _WRONG_TOKEN = "The token that was sent is unknown, revoked or expired. Its project's maintainers make a new one."  # noqa: S105
 
@@ -64,6 +66,7 @@ class AccessMiddleware:
         self._app = app
         self._table = table
         self._metrics_token = settings.metrics_token
+        self._totp_for_administrators = settings.totp_for_administrators
         self._directory = Directory(engine, settings)
         self._credentials = Credentials(self._directory, open_to)
         self._engine = engine
@@ -93,6 +96,8 @@ class AccessMiddleware:
                 answer, visible = await self._limits.refusal(request, caller, found), NONE
                 if answer is None:
                     answer, visible = await self._checked(request, caller, found)
+                if answer is None and found is not None and found.route.rule.confirm:
+                    answer = _confirmed(request, caller.access)
         except WrongTokenError:
             with seeing(NONE):
                 too_many = await self._limits.refusal(request, caller, found)
@@ -117,8 +122,9 @@ class AccessMiddleware:
         if answer := self._not_from_here(request, caller, found):
             return answer, readable
         needs = found.route.rule.needs if found else Open.ANYONE
-        if _must_change_password(access) and needs not in (Open.ANYONE, Open.LOGGED_IN):
-            return _password_first(request), readable
+        first = self._first(access)
+        if first and needs not in (Open.ANYONE, Open.LOGGED_IN):
+            return _first_there(request, *first), readable
         if found is None or needs is Open.ANYONE:
             return None, readable
         if needs is Open.METRICS:
@@ -219,6 +225,17 @@ class AccessMiddleware:
                 )  # fmt: skip
         return None
 
+    def _first(self, access: Access) -> tuple[str, str] | None:
+        """What a person must do before anything else: the page, and what is to be done there."""
+        person = access.person
+        if person is None:
+            return None
+        if person.must_change_password:
+            return _CHANGE_PASSWORD, "Choose a password"
+        if self._totp_for_administrators and person.administrator and not person.second_factor:
+            return _ADD_SECOND_FACTOR, "Add a second factor"
+        return None
+
     def _scrapes(self, request: Request) -> bool:
         shown = shown_token(request.headers) or ""
         return bool(self._metrics_token) and hmac.compare_digest(shown.encode(), self._metrics_token.encode())
@@ -239,16 +256,20 @@ def _in_the_name_of(name: str) -> Iterator[None]:
         acting_as.reset(before)
 
 
-def _must_change_password(access: Access) -> bool:
-    return access.person is not None and access.person.must_change_password
-
-
-def _password_first(request: Request) -> Response:
+def _first_there(request: Request, page: str, what: str) -> Response:
     if request.method in ("GET", "HEAD") and not request.url.path.startswith("/api/"):
-        return RedirectResponse(
-            refusals.leading_back(_CHANGE_PASSWORD, str(request.url)), 303, {"Cache-Control": "no-store"}
-        )
-    return refusals.refused(request, "Choose a password first", f"Choose one of your own at {_CHANGE_PASSWORD}.")
+        return RedirectResponse(refusals.leading_back(page, str(request.url)), 303, {"Cache-Control": "no-store"})
+    return refusals.refused(request, f"{what} first", f"{what} of your own at {page}.")
+
+
+def _confirmed(request: Request, access: Access) -> Response | None:
+    """An answer to a person who has not shown the password lately: a browser comes back to its page from there."""
+    if access.person is None or access.confirmed:
+        return None
+    if request.url.path.startswith("/api/"):
+        return refusals.refused(request, "Confirm your password first", f"Confirm it at {_CONFIRM}, then do it again.")
+    page = refusals.leading_back(_CONFIRM, request.headers.get("referer", "/settings/account"))
+    return RedirectResponse(page, 303, {"Cache-Control": "no-store"})
 
 
 def _private(send: Send, path: str) -> Send:

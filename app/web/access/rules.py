@@ -35,7 +35,8 @@ class Rule:
     `tells`: a route that writes and says what is there, so that READ is needed besides. Routes that only give need it
     always, and any other write answers a token without it in brief (`brief.py`).
 
-    `log_ins`: refused as long as nobody logs in, because it outlives that time or reaches out of the machine.
+    `confirm`: a person must have shown the password lately, because it gives access. `log_ins`: refused as long as
+    nobody logs in, because it outlives that time or reaches out of the machine.
     """
 
     needs: Action | Open
@@ -43,6 +44,7 @@ class Rule:
     own: Action | None = None
     tells: bool = False
     log_ins: bool = False
+    confirm: bool = False
 
 
 _ALWAYS, _ANYONE, _LOGGED_IN = Rule(Open.ALWAYS), Rule(Open.ANYONE), Rule(Open.LOGGED_IN)
@@ -73,6 +75,11 @@ RULES: Mapping[str, Rule] = {
     "GET /login/oidc/callback": _ANYONE,
     "GET /account/password": _LOGGED_IN,
     "POST /account/password": _LOGGED_IN,
+    "GET /account/confirm": _LOGGED_IN,
+    "POST /account/confirm": _LOGGED_IN,
+    "GET /account/second-factor": _LOGGED_IN,
+    "POST /account/second-factor": _LOGGED_IN,
+    "POST /account/second-factor/remove": _LOGGED_IN,
     "GET /api/v1/whoami": _ANYONE,
     **dict.fromkeys(
         (
@@ -248,13 +255,18 @@ RULES: Mapping[str, Rule] = {
         (
             "POST /settings/projects/{slug}/members",
             "POST /settings/projects/{slug}/members/{user_id}",
-            "POST /settings/projects/{slug}/public",
             "POST /settings/projects/{slug}/tokens",
+            "POST /api/v1/projects/{slug}/members",
+            "POST /api/v1/projects/{slug}/tokens",
+        ),
+        Rule(Action.MANAGE, "project", log_ins=True, confirm=True),
+    ),
+    **dict.fromkeys(
+        (
+            "POST /settings/projects/{slug}/public",
             "POST /settings/projects/{slug}/tokens/{token_id}/revoke",
             "PATCH /api/v1/projects/{slug}",
-            "POST /api/v1/projects/{slug}/members",
             "DELETE /api/v1/projects/{slug}/members/{user_id}",
-            "POST /api/v1/projects/{slug}/tokens",
             "DELETE /api/v1/projects/{slug}/tokens/{token_id}",
         ),
         Rule(Action.MANAGE, "project", log_ins=True),
@@ -270,7 +282,7 @@ RULES: Mapping[str, Rule] = {
             "PATCH /api/v1/users/{user_id}",
             "POST /api/v1/users/{user_id}/password",
         ),
-        Rule(Action.ADMINISTER, log_ins=True),
+        Rule(Action.ADMINISTER, log_ins=True, confirm=True),
     ),
     "GET /settings/audit": _MANAGE,
     "GET /settings/audit.csv": _MANAGE,
