@@ -186,13 +186,17 @@ def _verify(_: argparse.Namespace, settings: "Settings") -> int:
 
 def _rebuild_standings(options: argparse.Namespace, settings: "Settings") -> int:
     from app.leaderboards.rebuild import rebuild_standings
+    from app.storage.visible import see_every_project
 
+    see_every_project()
     return rebuild_standings(settings, check=options.check)
 
 
 def _admin(options: argparse.Namespace, settings: "Settings") -> None:
     from app.access.admin import run
+    from app.storage.visible import see_every_project
 
+    see_every_project()
     run(options, settings)
 
 

@@ -10,9 +10,11 @@ from starlette.routing import BaseRoute
 
 from app.access.account_routes import api as account_api
 from app.access.account_routes import pages as account_pages
+from app.access.confirm import router as confirm_pages
 from app.access.oidc.provider import Provider
 from app.access.oidc.routes import router as oidc_pages
 from app.access.routes import router as access_pages
+from app.access.second_factor_routes import router as second_factor_pages
 from app.access.whoami_api import router as whoami_api
 from app.auditing.api import router as audit_api
 from app.auditing.routes import router as audit_pages
@@ -149,6 +151,8 @@ def _routes() -> list[BaseRoute]:
         access_pages,
         oidc_pages,
         account_pages,
+        confirm_pages,
+        second_factor_pages,
         account_api,
         whoami_api,
         runs_api,

@@ -1,5 +1,6 @@
 """Every setting of the service, read once from `THREEWALLS_*` variables, and refused at start when it is wrong."""
 
+from datetime import timedelta
 from functools import lru_cache
 from ipaddress import ip_network
 from pathlib import Path
@@ -38,10 +39,20 @@ class Settings(BaseSettings):
         description="Celery broker, redis://host:port/db. Empty: message files in the data folder (embedded).",
     )
     public_url: str = Field(
-        "", description="Address that people open, used in links of API answers. Empty: taken from each request."
+        "",
+        description="Address that people open, as in links. Needed with OIDC and to listen beyond this machine. "
+        "Empty: taken from each request.",
     )
-    session_hours: float = Field(
-        336, gt=0, description="A log-in ends when unused for this long, and after 90 days at the latest, in hours."
+    session_hours: float = Field(12, gt=0, description="A log-in ends when unused for this long, in hours.")
+    session_days: float = Field(30, gt=0, description="A log-in ends after this at the latest, in days.")
+    totp_for_administrators: bool = Field(
+        False, description="Administrators with a password here must have a second factor, or see nothing else."
+    )
+    password_memory_mib: int = Field(
+        64,
+        gt=0,
+        le=4096,
+        description="Memory of one password check, in MiB, which makes guessing expensive. Less is for tests only.",
     )
     oidc_issuer: str = Field(
         "", description="Identity provider (OpenID Connect) to log in by: its issuer, as it calls itself. Empty: none."
@@ -137,9 +148,21 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _public_url_is_an_address(self) -> Self:
+        parts = urlsplit(self.public_url)
+        if self.public_url and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise ValueError("THREEWALLS_PUBLIC_URL must be an address like https://threewalls.example.org")
+        return self
+
+    @model_validator(mode="after")
     def _provider_is_whole(self) -> Self:
         if not self.oidc_issuer:
             return self
+        if not self.public_url:
+            raise ValueError(
+                "THREEWALLS_OIDC_ISSUER needs THREEWALLS_PUBLIC_URL: without it a made-up Host header says where the "
+                "provider sends people back to"
+            )
         parts = urlsplit(self.oidc_issuer)
         if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _THIS_MACHINE):
             raise ValueError("THREEWALLS_OIDC_ISSUER must be an https address")
@@ -181,6 +204,14 @@ class Settings(BaseSettings):
         if self.oidc_client_secret_file:
             return Path(self.oidc_client_secret_file).read_text().strip()
         return self.oidc_client_secret
+
+    @property
+    def session_longest(self) -> timedelta:
+        return timedelta(days=self.session_days)
+
+    @property
+    def session_idle(self) -> timedelta:
+        return min(timedelta(hours=self.session_hours), self.session_longest)
 
     @property
     def embedded(self) -> bool:

@@ -24,6 +24,7 @@ from app.settings import Settings
 from app.storage import sessions, tokens, users
 from app.storage.database import make_engine, migrate, transaction
 from app.storage.tables import ProjectRow
+from app.storage.visible import see_every_project
 from app.web.access.cookie import NAME
 from app.web.access.middleware import AccessMiddleware
 from app.web.access.route_table import route_table
@@ -95,6 +96,7 @@ async def measured(asks: dict[str, Ask]) -> dict[str, list[float]]:
 
 
 def main() -> None:
+    see_every_project()
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder), log_level="error", requests_per_minute=10**9)
         migrate(settings)

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from app.main import create_app
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine, migrate, transaction
+from app.storage.visible import see_every_project
 from bench.options import without_options
 from tests.compare.runs import make_compared
 
@@ -26,6 +27,7 @@ PARTS = {"page": "/compare", "series": "/compare/series", "windows": "/compare/d
 
 
 def main() -> None:
+    see_every_project()
     without_options(__doc__)
     print(f"{ROUNDS} requests each, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:

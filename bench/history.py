@@ -21,6 +21,7 @@ import numpy as np
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine, migrate, transaction
 from app.storage.tables import RunRow
+from app.storage.visible import see_every_project
 from bench.options import without_options
 from tests.builders import make_stack
 from tests.embedded.processes import Running, running
@@ -43,6 +44,7 @@ class Row:
 
 
 def main() -> None:
+    see_every_project()
     without_options(__doc__)
     print(f"{ROUNDS} requests each, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from app.settings import Settings
 from app.storage.database import make_engine, migrate, transaction
 from app.storage.tables import ProjectRow
+from app.storage.visible import see_every_project
 from bench.options import without_options
 from tests.embedded.processes import running
 from tests.services.postgres_server import running_postgres
@@ -45,6 +46,7 @@ class Row:
 
 
 def main() -> None:
+    see_every_project()
     without_options(__doc__)
     print(
         f"a log of {len(LOG) / 1e6:.2f} MB, {SECONDS:.0f} s each, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

@@ -34,6 +34,7 @@ from app.settings import Settings, get_settings
 from app.storage import ranking
 from app.storage.database import make_engine, migrate, transaction
 from app.storage.tables import RunRow
+from app.storage.visible import see_every_project
 from bench import options
 from tests.builders import FIRST_PLACE, make_project, run_columns, stated_activity
 from tests.embedded.processes import Running, running
@@ -70,6 +71,7 @@ class House:
 
 
 def main() -> int:
+    see_every_project()
     asked = _options()
     print(f"{asked.rounds} requests each, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     sizes = {

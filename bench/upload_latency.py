@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from app.settings import Settings
 from app.storage.database import make_engine, transaction
+from app.storage.visible import see_every_project
 from bench.options import without_options
 from tests.builders import make_run
 from tests.embedded.processes import running
@@ -43,6 +44,7 @@ class Answer:
 
 
 def main() -> None:
+    see_every_project()
     without_options(__doc__)
     os.environ["THREEWALLS_LOG_LEVEL"] = "warning"
     print(f"{UPLOAD_MB} MB, {RUNS} runs in the list, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")

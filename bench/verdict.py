@@ -37,6 +37,7 @@ from app.storage.database import make_engine, migrate, read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.stack_work import EVERYTHING, StackClaim, ask_to_judge
 from app.storage.tables import RunRow
+from app.storage.visible import see_every_project
 from bench.generate_log import cached_log
 from bench.options import without_options
 from tests.builders import FIRST_PLACE, make_stack
@@ -163,6 +164,7 @@ def compare(name: str, settings: Settings) -> float:
 
 
 def main() -> int:
+    see_every_project()
     without_options(__doc__)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; times in ms")

@@ -70,7 +70,8 @@ function listen(area, view) {
   view.addEventListener("click", (event, item) => {
     if (Math.abs(event.clientX - pressedAt) > 4) return; // the end of a drag
     const point = item?.datum?.datum ?? item?.datum;
-    if (point?.href?.startsWith("/")) location.assign(point.href);
+    const address = ownAddress(point?.href);
+    if (address) location.assign(address);
     else if (point?.line) area.dispatchEvent(new CustomEvent("showline", { bubbles: true, detail: { run: area.dataset.run, ...point } }));
   });
   const form = area.closest("figure")?.parentElement.querySelector("form");
@@ -85,6 +86,13 @@ function listen(area, view) {
     hideTooltip();
     htmx.trigger(form, "submit");
   });
+}
+
+// An address of this service, null for any other: `//host` and `/\host` begin like a path and lead elsewhere.
+export function ownAddress(href) {
+  if (typeof href !== "string" || !href.startsWith("/")) return null;
+  const address = new URL(href, location.origin);
+  return address.origin === location.origin ? address.href : null;
 }
 
 // Where points have numbers (runs), those of the outermost ones inside; else the axis itself counts (iterations).

@@ -1,7 +1,9 @@
 """The service on a database that the migrations built, for every test that goes through its door."""
 
 import gc
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +25,8 @@ pytest_plugins = ["tests.services.fixtures"]
 
 SERVERS = {"server", "migrated_file", "postgres_server", "redis_server", "s3_server", "chromium"}
 """Fixtures whose tests `make test-fast` leaves out; tests that start a server themselves have the mark `server`."""
+
+os.environ.setdefault("THREEWALLS_PASSWORD_MEMORY_MIB", "1")  # a hundred log-ins of tests cost a second, not ten
 
 OPEN_TO = ("testserver",)
 """Tests that are about something else need no log-ins; those of `tests/access` make their own application."""
@@ -49,6 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+    if visible := sys.modules.get("app.storage.visible"):  # a test imported it
+        visible.see_every_project()  # what tests read and make themselves; each request begins with no project visible
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -88,7 +94,9 @@ def settings(
 ) -> "Iterator[Settings]":
     """The process's settings: the embedded mode in a folder of this test, its database migrated."""
     from app.settings import get_settings
+    from app.storage.visible import see_every_project
 
+    see_every_project()
     folder = tmp_path / "data"
     folder.mkdir()
     shutil.copy(migrated_file, folder / "threewalls.db")
@@ -104,7 +112,9 @@ def module_settings(
 ) -> "Iterator[Settings]":
     """The same for a whole module, whose tests share what is costly to make."""
     from app.settings import get_settings
+    from app.storage.visible import see_every_project
 
+    see_every_project()
     folder = tmp_path_factory.mktemp("data")
     shutil.copy(migrated_file, folder / "threewalls.db")
     with pytest.MonkeyPatch.context() as patched:

@@ -15,7 +15,7 @@ COMPOSITION = {"main", "cli", "embedded"}
 LEAVES = {"settings", "errors", "queue", "queue_transports"}
 LAYERS = {"domain": 0, "storage": 1, "web": 2}
 FEATURE = 3
-THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "yaml", "cel", "argon2"}
+THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "yaml", "cel", "argon2", "pyotp"}
 """Arithmetic, hashing and reading of texts; they touch no file, network, clock or environment here."""
 THIRD_PARTY_OF_CLIENT = {"httpx2", "zstandard"}
 """The dependencies of pyproject.toml without its extra."""

@@ -7,11 +7,13 @@ from celery.signals import setup_logging, worker_init, worker_ready
 
 from app.queue import SWEEP, enqueue, get_celery
 from app.settings import get_settings
+from app.storage.visible import see_every_project
 from app.web.logging import configure_logging
 from workers import tasks
 
 app = get_celery()
 tasks.register(app)
+see_every_project()
 
 
 @setup_logging.connect  # type: ignore[untyped-decorator]

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from app.access.routes import PASSWORD_PAGE
+from app.access.routes import PASSWORD_PAGE, SECOND_FACTOR_PAGE
 from app.domain.access.principal import Person
 from app.errors import NotFound
 from app.storage import audit, sessions, users
@@ -54,7 +54,7 @@ def show_account(request: Request, engine: AppEngine) -> HTMLResponse:
         slugs = {slug: person.roles[project] for project in person.roles for slug in project_slugs(session, (project,))}
     return render(
         request, "access/account.html", user=row, roles=sorted(slugs.items()), sessions=_sessions(request, engine),
-        password_page=PASSWORD_PAGE,
+        password_page=PASSWORD_PAGE, second_factor_page=SECOND_FACTOR_PAGE,
     )  # fmt: skip
 
 

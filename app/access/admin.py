@@ -24,7 +24,7 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
         migrate(settings)  # before the first start there is no database
     engine = make_engine(settings)
     try:
-        password = _password()
+        password = _password(name)
         with transaction(engine) as session:
             if options.action == "create":
                 users.create_user(session, name, by=BY, password=password, administrator=True)
@@ -48,7 +48,7 @@ def _where(settings: Settings) -> str:
     return f"the service on {make_url(settings.database_url).render_as_string(hide_password=True)}"
 
 
-def _password() -> str:
+def _password(name: str) -> str:
     """Raises InvalidChange for one that will not do, before anything is written."""
     if (given := os.environ.get(PASSWORD_VARIABLE)) is None:
         if sys.stdin.isatty():
@@ -57,6 +57,6 @@ def _password() -> str:
                 raise InvalidChange("These are two different passwords. Nothing was changed.")
         else:
             given = sys.stdin.readline().rstrip("\r\n")
-    if wrong := passwords.problem_with(given):
+    if wrong := passwords.problem_with(given, name):
         raise InvalidChange(f"The password {wrong}. Nothing was changed.")
     return given

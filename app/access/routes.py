@@ -1,6 +1,5 @@
 """Pages of one's own log-in: in, out, another password. HTTP in, template out."""
 
-from datetime import timedelta
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
@@ -25,6 +24,10 @@ from app.web.templating import render
 
 MAX_FIELDS = 5
 PASSWORD_PAGE = "/account/password"  # noqa: S105  an address
+SECOND_FACTOR_PAGE = "/account/second-factor"
+_ENDED = (
+    "This first password was set more than 72 hours ago, so it opens nothing any more. An administrator sets a new one."
+)
 _MOST_CHARACTERS = 1_000
 _NO_STORE = {"Cache-Control": "no-store"}
 
@@ -42,12 +45,17 @@ def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  th
 @router.post("/login", max_body_size=CREDENTIALS_BYTES)
 async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
-        name, password, wanted = (str(sent.get(field, ""))[:_MOST_CHARACTERS] for field in ("name", "password", "next"))
+        name, password, code, wanted = (
+            str(sent.get(field, ""))[:_MOST_CHARACTERS] for field in ("name", "password", "code", "next")
+        )
     guesses: Guesses = request.app.state.guesses
     came = came_from(request)
     if seconds := await run_in_threadpool(guesses.begin, name, came.address):
         return await run_in_threadpool(login_page, request, wanted, name, wait=seconds)
-    secret = await with_password(login.log_in, engine, name, password, idle(settings), came)
+    try:
+        secret = await with_password(login.log_in, engine, settings, login.Credentials(name, password, code), came)
+    except login.FirstPasswordEndedError:
+        return await run_in_threadpool(login_page, request, wanted, name, problem=_ENDED, status=422)
     if secret is None:
         return await run_in_threadpool(login_page, request, wanted, name, refused=True)
     await run_in_threadpool(guesses.right, name, came.address)
@@ -84,7 +92,7 @@ def _change_password(request: Request, engine: Engine, settings: Settings, form:
     if seconds := guesses.begin(person.name, came_from(request).address):
         return too_often(request, "These were too many wrong passwords.", seconds)
     try:
-        secret = change_own_password(engine, person.user_id, form, idle(settings), came_from(request))
+        secret = change_own_password(engine, settings, person.user_id, form, came_from(request))
     except InvalidChange as error:
         refused = form.refused(error)
         if not refused.error("old"):
@@ -105,10 +113,6 @@ def local_path(wanted: str) -> str:
     if not wanted.isprintable() or "\\" in wanted or wanted[:1] != "/" or wanted[:2] == "//":
         return "/"
     return "/" if urlsplit(wanted).path in ("/login", "/logout") else wanted
-
-
-def idle(settings: Settings) -> timedelta:
-    return timedelta(hours=settings.session_hours)
 
 
 def came_from(request: Request) -> login.From:

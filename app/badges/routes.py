@@ -16,7 +16,7 @@ from app.errors import InvalidChange, NotFound
 from app.storage.badge_secrets import renew_badge_secret
 from app.storage.database import read_session, transaction
 from app.storage.tables import RunRow
-from app.storage.visible import seeing
+from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access.acting import author
 from app.web.dependencies import AppEngine
 from app.web.forms import AUTHOR, sent_form
@@ -84,5 +84,5 @@ def _show(
 
 
 def _opened(engine: Engine, stack: str, key: str) -> int | None:
-    with seeing(None), read_session(engine) as session:
+    with seeing(EVERY_PROJECT), read_session(engine) as session:
         return project_of_key(session, stack, key)

@@ -13,6 +13,7 @@ from app.client.service import Service
 from app.client.settings import ClientSettings
 
 PASSWORD = "THREEWALLS_PASSWORD"  # noqa: S105  name of a variable
+CODE = "THREEWALLS_CODE"
 _AS_A_PERSON = {"Sec-Fetch-Site": "none"}
 """What a browser says of an address that a person typed: no page of another website asks."""
 
@@ -31,24 +32,24 @@ def logged_in(
             return
         if not user:
             raise UsageError("Say who you are with --user NAME: tokens are made by people.")
-        _log_in(service, user, _password(user, env), page)
+        _log_in(service, user, _password(user, env), _code(env), page)
         try:
             yield service
         finally:
             _log_out(service, told)
 
 
-def _log_in(service: Service, user: str, password: str, page: str) -> None:
-    url = service.settings.url
+def _log_in(service: Service, user: str, password: str, code: str, page: str) -> None:
+    url, shown = service.settings.url, {"name": user, "password": password, "code": code}
     try:
-        answer = service.request("POST", "/login", data={"name": user, "password": password, "next": "/"})
+        answer = service.request("POST", "/login", data=shown | {"next": "/"})
     except httpx2.TransportError as error:
         raise Unreachable(f"{url} could not be reached ({str(error) or type(error).__name__}).") from None
     if answer.status_code == 422:
         raise Refused(
             401,
-            "knows no such name with this password. Whoever comes by an identity provider has none, and does this at "
-            f"{url}{page}",
+            f"knows no such name with this password, or wants another code ({CODE}) beside it. Whoever comes by an "
+            f"identity provider has no password here, and does this at {url}{page}",
         )
     if answer.status_code == 429:
         raise Refused(
@@ -65,6 +66,13 @@ def _log_out(service: Service, told: Callable[[str], None]) -> None:
         done = False
     if not done:
         told(f"The log-out did not arrive. End this session at {service.settings.url}/settings/account")
+
+
+def _code(env: Mapping[str, str]) -> str:
+    """Of the authenticator app; empty for an account without one."""
+    if CODE in env or PASSWORD in env or sys.stdin is None or not sys.stdin.isatty():
+        return env.get(CODE, "")
+    return input("Code of your authenticator app, empty without one: ").strip()
 
 
 def _password(user: str, env: Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import ProjectRow
 from app.storage.users import has_administrator
+from app.storage.visible import EVERY_PROJECT, seeing
 
 log = structlog.get_logger(__name__)
 
@@ -117,7 +118,7 @@ def pin(address: str, run_id: int, note: str) -> None:
 
 def _asks_for_log_ins(settings: Settings) -> bool:
     engine = make_engine(settings)
-    with read_session(engine) as session:
+    with seeing(EVERY_PROJECT), read_session(engine) as session:
         found = has_administrator(session)
     engine.dispose()
     return found
@@ -126,7 +127,7 @@ def _asks_for_log_ins(settings: Settings) -> bool:
 def _mark_project(settings: Settings) -> None:
     """The project says of itself that its runs are generated, before the first of them arrives."""
     engine = make_engine(settings)
-    with transaction(engine) as session:
+    with seeing(EVERY_PROJECT), transaction(engine) as session:
         project = session.exec(select(ProjectRow).where(ProjectRow.slug == PROJECT)).first()
         if project is None:
             session.add(ProjectRow(slug=PROJECT, generated=True))

@@ -24,6 +24,7 @@ from app.settings import Settings, listed
 from app.storage import delivery_work, heartbeat, stack_work
 from app.storage.database import make_engine, migrate, read_session, require_migrated, transaction
 from app.storage.users import has_administrator
+from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access.open_mode import is_loopback
 from app.web.assets import vega_bundle
 
@@ -40,14 +41,24 @@ class NoAdministrator(Unavailable):
     title = "There is no administrator"
 
 
+class NoPublicAddress(Unavailable):
+    title = "The address that people open is not known"
+
+
 def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) -> None:
     """Run until SIGINT or SIGTERM; port 0 takes a free one. `seed` runs beside, once the server answers.
 
     With a broker in the settings the workers and the migration are somebody else's, and this is the web server only.
     Raises Unavailable when the port is taken or the database is of an earlier version, FolderInUse when another service
-    has the data folder, NoAdministrator.
+    has the data folder, NoAdministrator, NoPublicAddress.
     """
     connections.make_room()
+    if not is_loopback(host) and not settings.public_url:
+        raise NoPublicAddress(
+            f"{host} can be reached from other machines, and THREEWALLS_PUBLIC_URL does not say at which address: "
+            "links and the cookie of a log-in depend on it. Set it, for instance to "
+            "https://threewalls.example.org, then start again."
+        )
     with _interrupted_quietly(), ExitStack() as house:
         if settings.embedded:
             record_owner = house.enter_context(data_folder.own(settings.data_dir.resolve()))
@@ -146,7 +157,7 @@ def _worker(settings: Settings) -> Worker:
 
     def prepare() -> None:
         shutil.rmtree(worker_temporary(settings), ignore_errors=True)
-        with transaction(engine) as session:
+        with seeing(EVERY_PROJECT), transaction(engine) as session:
             claims.void_leases(session)
             stack_work.void_leases(session)
             delivery_work.void_leases(session)
@@ -180,7 +191,7 @@ def _open_to(settings: Settings, host: str) -> tuple[str, ...] | None:
         return ()
     engine = make_engine(settings)
     try:
-        with read_session(engine) as session:
+        with seeing(EVERY_PROJECT), read_session(engine) as session:
             if not has_administrator(session):
                 make_one = f"threewalls admin create NAME --data {settings.data_dir.resolve()}"
                 if settings.embedded:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
@@ -92,8 +93,6 @@ def find_stacks(session: Session, filters: StackFilters, page: int = 1) -> Stack
         .where(_READ, col(RunRow.stack_key) != "", *_conditions(filters))
         .group_by(col(RunRow.stack_key))
     )
-    if filters.verdict:
-        grouped = grouped.having(_last_verdict() == filters.verdict)
     total = session.execute(select(func.count()).select_from(grouped.subquery())).scalar_one()
     wanted = grouped.order_by(last_at.desc(), col(RunRow.stack_key)).limit(PAGE_SIZE).offset((page - 1) * PAGE_SIZE)
     keys = {row.stack_key: row.runs for row in session.execute(wanted)}
@@ -239,11 +238,16 @@ def _some_run(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 
 def _last_verdict() -> Any:
     """The verdict of the run of a stack that was judged last; one look at an index for each stack."""
-    other = RunRow.__table__.alias("judged")  # type: ignore[attr-defined]
+    other = aliased(RunRow, name="judged")
     return (
-        select(other.c.verdict)
-        .where(other.c.stack_key == col(RunRow.stack_key), other.c.verdict != "", other.c.purpose != "experiment")
-        .order_by(other.c.ordered_at.desc(), other.c.id.desc())
+        select(col(other.verdict))
+        .where(
+            col(other.project_id) == RunRow.project_id,
+            col(other.stack_key) == RunRow.stack_key,
+            col(other.verdict) != "",
+            col(other.purpose) != "experiment",
+        )
+        .order_by(col(other.ordered_at).desc(), col(other.id).desc())
         .limit(1)
         .scalar_subquery()
     )

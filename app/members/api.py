@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from app.domain.access.roles import Action, Role, Scope
+from app.errors import NotAllowed
 from app.members import membership, tokens
 from app.members.signed import signed
 from app.storage import projects
@@ -15,6 +16,7 @@ from app.storage.database import transaction
 from app.storage.members import Member
 from app.storage.tables import utc_now
 from app.storage.tokens import MadeToken
+from app.web.access.open_mode import NEEDS_LOG_INS, make_administrator
 from app.web.access.state import Access, access_of
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.problems import documented
@@ -171,9 +173,11 @@ def list_projects(request: Request, session: ReadSession) -> ProjectList:
     return ProjectList(items=[ProjectOut.of(one, access) for one in projects.list_projects(session)])
 
 
-@router.post("", status_code=201, responses=documented(409, 422))
+@router.post("", status_code=201, responses=documented(403, 409, 422))
 def create_project(request: Request, engine: AppEngine, body: NewProject) -> ProjectOut:
     """Make a project: private, with nobody in it, unless said otherwise."""
+    if body.public and access_of(request).is_open:
+        raise NotAllowed(f"{NEEDS_LOG_INS} {make_administrator(request.app.state.settings)}")
     with transaction(engine) as session:
         row = projects.create_project(session, body.project, by=signed(body.author), public=body.public)
         made = next(one for one in projects.list_projects(session) if one.id == row.id)

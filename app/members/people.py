@@ -5,6 +5,7 @@ import secrets
 import structlog
 from sqlalchemy import Engine
 
+from app.domain.access.passwords import problem_with
 from app.errors import FieldError, InvalidChange
 from app.storage import people, sessions, tokens, users
 from app.storage.database import transaction
@@ -23,7 +24,7 @@ def add_person(engine: Engine, *, name: str, email: str, administrator: bool, by
     if email and ("@" not in email.strip("@ ") or len(email) > 300):
         why = "must be an address like ada@example.org, or empty"
         raise InvalidChange(f"Nothing was kept: the e-mail {why}.", (FieldError("email", why),))
-    initial = _initial_password()
+    initial = _initial_password(name)
     with transaction(engine) as session:
         made = users.create_user(
             session, name, by=by, password=initial, email=email, administrator=administrator, must_change_password=True
@@ -55,14 +56,17 @@ def change_person(
 
 
 def reset_password(engine: Engine, user_id: int, *, by: str) -> tuple[User, str]:
-    """A new first password; the account is logged out everywhere. Raises InvalidChange, NotFound."""
-    initial = _initial_password()
+    """A new first password; the account is logged out everywhere, without a second factor.
+
+    Raises InvalidChange, NotFound.
+    """
     with transaction(engine) as session:
         row = users.get_user(session, user_id)
         if row.issuer:
             raise InvalidChange(
                 f"{row.name} logs in by an identity provider and has no password here. Nothing was changed."
             )
+        initial = _initial_password(row.name)
         users.set_password(session, row, initial, by=by, must_change=True)
         sessions.end_sessions_of(session, user_id)
         changed = users.to_user(row)
@@ -70,5 +74,8 @@ def reset_password(engine: Engine, user_id: int, *, by: str) -> tuple[User, str]
     return changed, initial
 
 
-def _initial_password() -> str:
-    return secrets.token_urlsafe(_INITIAL_BYTES)
+def _initial_password(name: str) -> str:
+    """One that holds no name by chance."""
+    while problem_with(password := secrets.token_urlsafe(_INITIAL_BYTES), name):
+        pass
+    return password

@@ -31,6 +31,8 @@ class UserOut(BaseModel):
     administrator: bool
     disabled: bool
     must_change_password: bool
+    password_ends_at: datetime | None = Field(description="Of a first password that was not changed; else null.")
+    second_factor: bool = Field(description="Each log-in asks for a code of an authenticator app.")
     comes_by: str = Field(description="The identity provider; empty for one with a password here.")
     roles: dict[str, Role] = Field(description="By project. An administrator needs none.")
     created_at: datetime
@@ -45,6 +47,7 @@ class UserOut(BaseModel):
         return cls(
             id=user.id, name=user.name, email=user.email, administrator=user.administrator,
             disabled=user.disabled_at is not None, must_change_password=user.must_change_password,
+            password_ends_at=user.password_ends_at, second_factor=user.second_factor,
             comes_by=user.comes_by, roles=dict(roles), created_at=user.created_at, last_login_at=user.last_login_at,
             disabled_at=user.disabled_at, tokens=[MadeTokenOut.model_validate(one) for one in made],
         )  # fmt: skip

@@ -16,7 +16,6 @@ from app.storage.members import roles_by_user
 from app.storage.people import list_users
 from app.storage.tokens import made_in_force
 from app.storage.users import User
-from app.web.access.open_mode import make_administrator
 from app.web.access.state import access_of
 from app.web.dependencies import AppEngine
 from app.web.templating import render
@@ -100,7 +99,6 @@ def _page(
         form=form,
         made=made,
         refused=refused,
-        make_one=make_administrator(request.app.state.settings),
     )
     if made:
         response.headers["Cache-Control"] = "no-store"

@@ -1,12 +1,11 @@
 """Published figures as CSV: one line each, a column for each contract field that one of them states."""
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from app.domain.contract.fields import FIELDS
 from app.domain.reference_points import FIGURES
 from app.storage.references import Reference
+from app.web.csv_text import csv_text
 from app.web.numbers import contract_value
 
 _LAST = ("rounded", "measured_by", "source", "url", "date", "window", "note")
@@ -16,21 +15,10 @@ def csv_rows(found: Sequence[Reference]) -> Iterator[str]:
     """In the order of `found`, with the heading first. What is not stated is an empty cell."""
     stated = {name for one in found for name in one.point.contract}
     names = [name for name in FIELDS if name in stated]
-    yield _line(("id", "label", "kind", *names, *FIGURES, *_LAST, "project", "added_by"))
+    yield csv_text([("id", "label", "kind", *names, *FIGURES, *_LAST, "project", "added_by")])
     for one in found:
         point, entered = one.point, one.entered
         contract = (contract_value(point.contract[name]) if name in point.contract else None for name in names)
         figures = (getattr(point, name) for name in (*FIGURES, *_LAST))
         who = (entered.project, entered.added_by) if entered else (None, None)
-        yield _line((one.id, point.label, point.kind, *contract, *figures, *who))
-
-
-def _line(cells: Iterable[object]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow([_guarded(cell) for cell in cells])
-    return buffer.getvalue()
-
-
-def _guarded(cell: object) -> object:
-    """A text that a spreadsheet would take for a formula begins with an apostrophe."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in "=+-@\t\r" and cell else cell
+        yield csv_text([(one.id, point.label, point.kind, *contract, *figures, *who)])

@@ -26,9 +26,10 @@ from app.runs.api_models import (
     UploadAnswer,
 )
 from app.runs.filters import RunFilters
-from app.runs.ingest import Accepted, IntoProject, accept_upload
+from app.runs.ingest import IntoProject, accept_upload
 from app.runs.log_lines import lines_of
 from app.runs.queries import find_runs, get_run, get_series
+from app.runs.same_upload import Accepted
 from app.runs.upload_parts import metadata_of, uploaded_files
 from app.runs.waiting import settled
 from app.settings import Settings
@@ -237,6 +238,8 @@ async def _once_read(engine: Engine, settings: Settings, accepted: Accepted, wai
 
     if state.status not in ("ready", "failed"):
         return {"status": state.status} | await run_in_threadpool(explain)
+    if not accepted.own:
+        return {"status": state.status}
 
     def read() -> dict[str, Any]:
         with read_session(engine) as session:

@@ -3,8 +3,6 @@
 The row is committed before the bell is rung and before the uploader is answered: what was acknowledged is kept.
 """
 
-import hashlib
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,17 +11,18 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 import structlog
-from sqlalchemy import Engine, or_, select
+from sqlalchemy import Engine, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
 from app.domain.access.principal import NOBODY, Uploader
 from app.domain.metadata import DEFAULT_PROJECT, read_metadata
 from app.domain.run import Metadata
-from app.errors import Conflict, EmptyUpload, FieldError, InvalidMetadata, InvalidUpload
+from app.errors import EmptyUpload, FieldError, InvalidMetadata
 from app.queue import PROCESS_RUN, enqueue
 from app.runs.decompress import Decompressed, Limits
-from app.runs.json_text import read_json, sorted_json
+from app.runs.json_text import read_json
+from app.runs.same_upload import Accepted, check_key, content_key, find_same, sent_key
 from app.runs.sizes import size
 from app.runs.stored_logs import restore
 from app.runs.upload import Kind, checked, document_kind
@@ -37,7 +36,6 @@ from app.web.access.acting import author
 
 log = structlog.get_logger(__name__)
 
-MAX_KEY_LENGTH = 255
 _MAX_FILE_NAME = 200
 _COMPRESSED_SUFFIXES = (".gz", ".zst")
 
@@ -49,16 +47,6 @@ class UploadedFile:
     kind: Kind
     name: str
     file: BinaryIO
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """`created` is False when the same upload was there already. `warnings` are known before anything is read."""
-
-    run_id: int
-    status: str
-    created: bool
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,29 +90,32 @@ def accept_upload(
 
     Raises InvalidUpload, TooManyRuns, Conflict or Unavailable, and then nothing is kept.
 
-    The same content in the same project is the same run, and so is the same `idempotency_key`; that key with another
-    content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come (`append.py`): such a
-    run may begin without a file, and is told from others by its key only. `expects`: bytes that are to come then; where
-    the project has no room for them, or for one, the run does not begin. `into` says which project it goes to.
+    The same content in the same project is the same run, and so is the same `idempotency_key` of the same sender; that
+    key with another content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come
+    (`append.py`): such a run may begin without a file, and is told from others by its key only. `expects`: bytes that
+    are to come then; where the project has no room for them, or for one, the run does not begin. `into` says which
+    project it goes to.
     """
     document = _read_meta(meta)
     is_open = _is_open(document, complete)
     metadata = read_metadata(document)
     project = into(metadata.project if str(document.get("project") or "").strip() else None)
-    _check_key(idempotency_key)
+    check_key(idempotency_key)
     if not files and not is_open:
         raise EmptyUpload("There is no file in this upload. Send at least one, as the form field `log`.")
     with ExitStack() as staging:
         staged = [staging.enter_context(staged_upload(upload, settings)) for upload in files]
         _check_something_is_read(staged, is_open)
         row = _row(metadata, document, staged, is_open)
-        row.content_key, row.idempotency_key = _content_key(document, staged, is_open, idempotency_key), idempotency_key
         row.token_id, row.uploaded_by = uploader.token_id, uploader.name
+        row.idempotency_key = None if idempotency_key is None else sent_key(uploader, idempotency_key)
+        files_sent = [(file.sent_as, file.file.stored.sha256) for file in staged]
+        row.content_key = content_key(document, files_sent, is_open, row.idempotency_key)
         row.lease_until = utc_now()
         keys = [file.key for file in staged]
         room = _bytes_of(staged) + (max(expects, 1) if is_open else 0)
         with transaction(engine) as session:
-            known = _find(session, project, row.content_key, idempotency_key)
+            known = find_same(session, project, row, idempotency_key)
             if known is None:
                 check_room_in(session, settings, project, room)
             noted = object_records.about_to_put(session, keys) if known is None else utc_now()
@@ -134,7 +125,7 @@ def accept_upload(
             with forgotten_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)
-                known = _insert(engine, settings, project, row, staged, room=room)
+                known = _insert(engine, settings, project, row, staged, key=idempotency_key, room=room)
     if known.created:
         log.info("run_received", run_id=known.run_id, project=project, files=len(files), open=is_open)
         enqueue(PROCESS_RUN, known.run_id)
@@ -197,46 +188,11 @@ def _read_meta(meta: bytes | None) -> dict[str, Any]:
     return document
 
 
-def _check_key(key: str | None) -> None:
-    if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and key.isprintable()):
-        raise InvalidUpload(
-            f"The Idempotency-Key must be 1 to {MAX_KEY_LENGTH} printable ASCII characters.",
-            (FieldError("Idempotency-Key", "is empty, too long, or not printable ASCII"),),
-        )
-
-
 def file_name(sent: str, kind: Kind = "log") -> str:
     """The last part of the name, without what no file system or header should see."""
     name = PurePosixPath(sent.replace("\\", "/")).name
     name = "".join(c for c in name if c.isprintable()).strip()
     return name[-_MAX_FILE_NAME:] or f"{kind}.txt"
-
-
-def _content_key(document: dict[str, Any], staged: Sequence[Staged], is_open: bool, key: str | None) -> str:
-    parts: list[Any] = [[file.sent_as, file.file.stored.sha256] for file in staged]
-    if is_open:
-        # Two jobs may well begin with the same lines.
-        parts.append(["open", key or uuid.uuid4().hex])
-    return hashlib.sha256(sorted_json([document, parts])).hexdigest()
-
-
-def _find(session: Session, project: str, content_key: str, idempotency_key: str | None) -> Accepted | None:
-    """The run that this upload already is. Raises Conflict when its key stands for another content."""
-    same = [col(RunRow.content_key) == content_key]
-    if idempotency_key is not None:
-        same.append(col(RunRow.idempotency_key) == idempotency_key)
-    rows = session.execute(
-        select(RunRow.id, RunRow.status, RunRow.content_key, RunRow.idempotency_key)  # type: ignore[call-overload]
-        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-        .where(col(ProjectRow.slug) == project, or_(*same))
-    ).all()
-    for row in rows:
-        if idempotency_key is not None and row.idempotency_key == idempotency_key and row.content_key != content_key:
-            raise Conflict(
-                f"The Idempotency-Key {idempotency_key!r} was used for another upload, run {row.id}. "
-                "Nothing was kept. Use a new key for a new upload, and the same key only to repeat one."
-            )
-    return next((Accepted(row.id, row.status, created=False) for row in rows), None)
 
 
 def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[Staged], is_open: bool) -> RunRow:
@@ -282,19 +238,26 @@ def _bytes_of(staged: Sequence[Staged]) -> int:
 
 
 def _insert(
-    engine: Engine, settings: Settings, project: str, row: RunRow, staged: Sequence[Staged], *, room: int
+    engine: Engine,
+    settings: Settings,
+    project: str,
+    row: RunRow,
+    staged: Sequence[Staged],
+    *,
+    key: str | None,
+    room: int,
 ) -> Accepted:
     """Commit the run and its files, or find the one that another request committed in the same moment."""
     with transaction(engine, durable=True) as session:
         row.project_id = project_id(session, project)
-        if known := _find(session, project, row.content_key, row.idempotency_key):
+        if known := find_same(session, project, row, key):
             return known  # another request was faster: what is there needs no room
         check_room(session, settings, row.project_id, room, new_run=True)
         try:
             with session.begin_nested():
                 session.add(row)
         except IntegrityError:
-            known = _find(session, project, row.content_key, row.idempotency_key)
+            known = find_same(session, project, row, key)
             if known is None:
                 raise
             return known
@@ -305,7 +268,7 @@ def _insert(
 
 
 def project_id(session: Session, slug: str) -> int:
-    chosen = select(ProjectRow.id).where(col(ProjectRow.slug) == slug)  # type: ignore[call-overload]
+    chosen = select(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())  # type: ignore[call-overload]
     found: int | None = session.execute(chosen).scalar_one_or_none()
     if found is not None:
         return found

@@ -1,13 +1,12 @@
 """Scaling as values: what the API answers as JSON, and the same points as CSV."""
 
-import csv
-import io
 from collections.abc import Mapping
 from typing import Any
 
 from app.domain.ranking.standings import Interval
 from app.scaling.page import ScalingPage
 from app.scaling.view import PointRow, SeriesView
+from app.web.csv_text import csv_text
 
 SCHEMA = "threewalls.scaling/1"
 _KEYS = ("project", "hardware", "hardware_slug", "family", "family_slug")
@@ -33,7 +32,7 @@ def scaling_values(page: ScalingPage) -> dict[str, Any]:
     }
 
 
-def csv_text(page: ScalingPage) -> str:
+def points_csv(page: ScalingPage) -> str:
     """One line a point, the heading first."""
     rows = [
         {"kind": view.series.kind, "series": view.name, "dispatcher": view.series.dispatcher, **_flat(_point(row))}
@@ -41,12 +40,8 @@ def csv_text(page: ScalingPage) -> str:
         for view in section.series
         for row in view.points
     ]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     names = list(rows[0]) if rows else ["kind", "series", "dispatcher", "size"]
-    writer.writerow(names)
-    writer.writerows([_guarded(row[name]) for name in names] for row in rows)
-    return buffer.getvalue()
+    return csv_text([names, *([row[name] for name in names] for row in rows)])
 
 
 def _series(view: SeriesView) -> dict[str, Any]:
@@ -100,8 +95,3 @@ def _flat(point: Mapping[str, Any]) -> dict[str, Any]:
         else:
             flat[name] = " ".join(map(str, value)) if isinstance(value, list) else value
     return flat
-
-
-def _guarded(cell: object) -> object:
-    """A text that a spreadsheet would take for a formula begins with an apostrophe."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in "=+-@\t\r" and cell else cell

@@ -7,7 +7,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.errors import FieldError, InvalidQuery
 from app.scaling.charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart
-from app.scaling.export import csv_text
+from app.scaling.export import points_csv
 from app.scaling.page import ScalingPage, scaling_page
 from app.scaling.query import ScalingQuery, check_names
 from app.scaling.view import Section
@@ -45,7 +45,7 @@ def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
 @router.get("/scaling.csv")
 def export_scaling(page: Page) -> Response:
     headers = {"Content-Disposition": 'attachment; filename="scaling.csv"'}
-    return Response(csv_text(page), media_type="text/csv", headers=headers)
+    return Response(points_csv(page), media_type="text/csv", headers=headers)
 
 
 def _render(request: Request, page: ScalingPage, drawn: Section | None = None) -> HTMLResponse:

@@ -14,7 +14,9 @@ from app.storage.tables import time_column, utc_now
 class UserRow(SQLModel, table=True):
     """A person. `password_hash` is argon2id, empty for one who comes by an identity provider (`issuer`, `subject`).
 
-    `administrator`: may do everything, in every project. `disabled_at`: may do nothing any more, but stays on record.
+    `password_ends_at`: of a password that somebody else set. `totp_secret`: of the authenticator app, empty without
+    one; `totp_step`: of the last code that was accepted. `administrator`: may do everything, in every project.
+    `disabled_at`: may do nothing any more, but stays on record.
     """
 
     __tablename__ = "account"
@@ -25,6 +27,9 @@ class UserRow(SQLModel, table=True):
     email: str = Field(default="", max_length=300)
     password_hash: str = Field(default="", max_length=300)
     must_change_password: bool = False
+    password_ends_at: datetime | None = Field(default=None, sa_column=time_column())
+    totp_secret: str = Field(default="", max_length=64)
+    totp_step: int = 0
     administrator: bool = False
     issuer: str = Field(default="", max_length=300)
     subject: str = Field(default="", max_length=300)
@@ -50,13 +55,17 @@ class MemberRow(SQLModel, table=True):
 
 
 class SessionRow(SQLModel, table=True):
-    """A browser that is logged in. `id` is the SHA-256 of what its cookie holds."""
+    """A browser that is logged in. `id` is the SHA-256 of what its cookie holds.
+
+    `confirmed_at`: when its person last proved who it is, by a log-in or the password once more.
+    """
 
     __tablename__ = "login_session"
 
     id: str = Field(primary_key=True, max_length=64)
     user_id: int = Field(sa_column=Column(ForeignKey("account.id", ondelete="CASCADE"), nullable=False, index=True))
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    confirmed_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     seen_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     expires_at: datetime = Field(sa_column=time_column(nullable=False))
     address: str = Field(default="", max_length=100)

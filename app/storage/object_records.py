@@ -16,7 +16,7 @@ from sqlmodel import Session, col
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import SegmentRow, StoredObjectRow, utc_now
-from app.storage.visible import seeing
+from app.storage.visible import EVERY_PROJECT, seeing
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ def forget(engine: Engine, log_files: LogFiles, keys: Iterable[str], noted: date
     deleted = 0
     for key in sorted(set(keys)):
         with (
-            seeing(None),
+            seeing(EVERY_PROJECT),
             transaction(engine) as session,
         ):  # whoever needs it, also a project that the caller does not see
             statement = delete(StoredObjectRow).where(col(StoredObjectRow.key) == key, *_unused(noted))
@@ -55,7 +55,7 @@ def forget_unused(engine: Engine, log_files: LogFiles, grace: timedelta = GRACE)
     """Delete the objects that no run needs and that nobody wanted for `grace`, some at a time. Returns how many."""
     noted = utc_now() - grace
     chosen = select(StoredObjectRow.key).where(*_unused(noted)).limit(_DELETED_AT_ONCE)  # type: ignore[call-overload]
-    with seeing(None), read_session(engine) as session:
+    with seeing(EVERY_PROJECT), read_session(engine) as session:
         keys = session.execute(chosen).scalars().all()
     if deleted := forget(engine, log_files, keys, noted):
         log.info("unused_objects_deleted", objects=deleted)

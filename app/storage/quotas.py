@@ -50,7 +50,7 @@ def usage_of(session: Session, project_id: int) -> Usage:
 
 def check_room_in(session: Session, settings: Settings, slug: str, new_bytes: int) -> None:
     """Early, so that what has no room is not stored first; a project that is still to be made has room for one."""
-    found = session.execute(select(ProjectRow.id).where(col(ProjectRow.slug) == slug)).scalar()  # type: ignore[call-overload]
+    found = session.execute(select(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())).scalar()  # type: ignore[call-overload]
     if found is not None:
         check_room(session, settings, found, new_bytes, new_run=True)
 

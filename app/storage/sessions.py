@@ -12,15 +12,13 @@ from app.storage.access_tables import SessionRow
 from app.storage.run_records import aware
 from app.storage.tables import utc_now
 
-LONGEST = timedelta(days=90)
-"""A session ends after this, however much it is used."""
-
 
 @dataclass(frozen=True, slots=True)
 class KnownSession:
     id: str
     user_id: int
     created_at: datetime
+    confirmed_at: datetime
     seen_at: datetime
     expires_at: datetime
 
@@ -42,17 +40,27 @@ def find_session(session: Session, session_id: str) -> KnownSession | None:
     row = session.get(SessionRow, session_id)
     if row is None or aware(row.expires_at) <= utc_now():
         return None
-    return KnownSession(row.id, row.user_id, aware(row.created_at), aware(row.seen_at), aware(row.expires_at))
+    return KnownSession(
+        row.id, row.user_id, aware(row.created_at), aware(row.confirmed_at), aware(row.seen_at), aware(row.expires_at)
+    )
 
 
-def note_seen(session: Session, known: KnownSession, idle: timedelta) -> None:
+def note_seen(session: Session, known: KnownSession, idle: timedelta, longest: timedelta) -> None:
+    """Prolong a session that is used, until it is as old as `longest`."""
     now = utc_now()
     session.execute(
         update(SessionRow)
         .where(col(SessionRow.id) == known.id)
-        .values(seen_at=now, expires_at=min(now + idle, known.created_at + LONGEST)),
+        .values(seen_at=now, expires_at=min(now + idle, known.created_at + longest)),
         execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False},
     )
+
+
+def confirm(session: Session, session_id: str) -> None:
+    """Its person has shown the password again."""
+    row = session.get_one(SessionRow, session_id)
+    row.confirmed_at = utc_now()
+    session.add(row)
 
 
 def end_session(session: Session, session_id: str) -> None:

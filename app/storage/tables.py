@@ -6,7 +6,18 @@ No `from __future__ import annotations` here: it breaks SQLModel relationships.
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, ForeignKey, Index, LargeBinary, MetaData, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
 
@@ -35,6 +46,8 @@ def time_column(nullable: bool = True) -> Column[datetime]:
 class ProjectRow(SQLModel, table=True):
     """A team's runs. `generated` marks the demo project, whose logs a generator rendered.
 
+    `slug_lower`: no two projects differ by case alone, because keys of stacks do not have it.
+
     `baseline_branch`: whose `ci` runs others are judged against, `*` for any. `commit_url` and `compare_url` are
     templates of links, with `{commit}` and with `{from}` and `{to}`; empty when nobody gave one. `public`: whoever can
     reach the service may read it. `quota_bytes` and `quota_runs_a_day` limit its uploads; None: the service's own.
@@ -45,6 +58,16 @@ class ProjectRow(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True)
     slug: str = Field(unique=True, max_length=100)
+    slug_lower: str = Field(
+        default=None,
+        sa_column=Column(
+            String(100),
+            nullable=False,
+            unique=True,
+            index=True,
+            default=lambda context: context.get_current_parameters()["slug"].lower(),
+        ),
+    )
     generated: bool = False
     baseline_branch: str = Field(default="main", max_length=300)
     commit_url: str = Field(default="", max_length=500)
@@ -63,6 +86,8 @@ class RunRow(SQLModel, table=True):
     held one when its worker is given up. `claims` numbers the claims, so that a worker can tell whether the run is
     still its own; `attempts` counts those since the last news. `wanted` grows with every change of what is to be read
     (`storage/run_work.py`). A run that is read again keeps its status and figures until the new ones are there.
+
+    `idempotency_key` is the SHA-256 of the sender and of the key as sent (`runs/same_upload.py`).
 
     `token_id` is the token that brought it; None for a person's, and where nobody logs in. No foreign key: tokens are
     never deleted. `uploaded_by` names the token, or the person; it is empty where nobody logs in.

@@ -13,6 +13,7 @@ from app.domain.access.principal import Person
 from app.domain.access.roles import Role
 from app.domain.text import one_line
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
+from app.settings import get_settings
 from app.storage import audit
 from app.storage.access_tables import MemberRow, UserRow
 from app.storage.run_records import aware
@@ -38,6 +39,8 @@ class User:
     email: str
     administrator: bool
     must_change_password: bool
+    password_ends_at: datetime | None
+    second_factor: bool
     comes_by: str
     created_at: datetime
     last_login_at: datetime | None
@@ -68,9 +71,10 @@ def create_user(
     row = UserRow(
         name=name,
         email=one_line(email)[:300],
-        password_hash="" if password is None else new_hash(password),
+        password_hash="" if password is None else _new_hash(password, name),
         administrator=administrator,
         must_change_password=must_change_password,
+        password_ends_at=utc_now() + passwords.FIRST_PASSWORD_LASTS if must_change_password else None,
         issuer=issuer,
         subject=subject,
     )
@@ -101,11 +105,26 @@ def get_user(session: Session, user_id: int) -> UserRow:
 
 
 def set_password(session: Session, row: UserRow, password: str, *, by: str, must_change: bool = False) -> None:
-    """Raises InvalidChange. Ending the sessions is the caller's matter: which one stays, only it knows."""
-    row.password_hash = new_hash(password)
+    """Give an account a password, and take its second factor away: who lost one comes in by this. Raises InvalidChange.
+
+    Ending the sessions is the caller's matter: which one stays, only it knows.
+    """
+    row.password_hash = _new_hash(password, row.name)
     row.must_change_password = must_change
+    row.password_ends_at = utc_now() + passwords.FIRST_PASSWORD_LASTS if must_change else None
+    row.totp_secret, row.totp_step = "", 0
     session.add(row)
     audit.record(session, who=by, subject="account", subject_id=row.id or 0, action="password set")
+
+
+def set_second_factor(session: Session, row: UserRow, secret: str, step: int = 0) -> None:
+    """Ask for codes of this secret at each log-in, or, without one, no more. `step`: of the code that proved it."""
+    action = "second factor added" if secret else "second factor removed"
+    if row.totp_secret == secret:
+        return
+    row.totp_secret, row.totp_step = secret, step
+    session.add(row)
+    audit.record(session, who=row.name, subject="account", subject_id=row.id or 0, action=action)
 
 
 def person(session: Session, user_id: int) -> Person | None:
@@ -113,7 +132,9 @@ def person(session: Session, user_id: int) -> Person | None:
     row = session.get(UserRow, user_id)
     if row is None or row.disabled_at is not None:
         return None
-    found = Person(user_id, row.name, row.administrator, {}, row.must_change_password)
+    found = Person(
+        user_id, row.name, row.administrator, {}, row.must_change_password, bool(row.totp_secret or row.issuer)
+    )
     if row.administrator:
         return found
     members = session.execute(
@@ -170,15 +191,16 @@ def plain_name(text: str) -> str:
     return f"account {name}" if _RESERVED.fullmatch(name) else name
 
 
-def new_hash(password: str) -> str:
-    if wrong := passwords.problem_with(password):
+def _new_hash(password: str, name: str) -> str:
+    if wrong := passwords.problem_with(password, name):
         raise _refused("password", wrong)
-    return passwords.hashed(password)
+    return passwords.hashed(password, get_settings().password_memory_mib)
 
 
 def to_user(row: UserRow) -> User:
     return User(
-        row.id or 0, row.name, row.email, row.administrator, row.must_change_password, row.issuer,
+        row.id or 0, row.name, row.email, row.administrator, row.must_change_password,
+        aware(row.password_ends_at) if row.password_ends_at else None, bool(row.totp_secret), row.issuer,
         aware(row.created_at), aware(row.last_login_at) if row.last_login_at else None,
         aware(row.disabled_at) if row.disabled_at else None,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """Which projects the caller may see: set once a request, and added to every ORM statement that touches their rows.
 
 A second line behind the rules of routes (`web/access`): a query that forgot to ask finds nothing of other projects.
-Rows without a project are those of their run, regression, experiment or receiver, which have one.
+Rows without a project are those of their run, regression, experiment or receiver, which have one. A request begins with
+no project visible; whatever else reads the database says what it may see, or is stopped by `UnsaidProjectsError`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,18 +54,39 @@ OF_NOBODY: Mapping[str, str] = {
 }
 """Tables that are nobody's alone, with the reason: nothing is added for them."""
 
-_visible: ContextVar[ProjectIds | None] = ContextVar("visible_projects", default=None)
-"""None: all of them, which is what workers, the command line and a service without log-ins see."""
+EVERY_PROJECT: ProjectIds | None = None
+NO_PROJECT: ProjectIds | None = frozenset()
+
+_visible: ContextVar[ProjectIds | None] = ContextVar("visible_projects")
+_process_sees_every_project = False
+
+
+class UnsaidProjectsError(Exception):
+    """A statement outside a request, of code that did not say which projects it may see."""
 
 
 def visible_projects() -> ProjectIds | None:
-    """Ids of the projects that the caller sees; None for all of them."""
-    return _visible.get()
+    """Return the ids of the projects that the caller sees; None for all of them. Raises UnsaidProjectsError."""
+    try:
+        return _visible.get()
+    except LookupError:
+        if _process_sees_every_project:
+            return EVERY_PROJECT
+        raise UnsaidProjectsError(
+            "This code did not say which projects it may see. Put it into `with seeing(...)`, or call "
+            "see_every_project() at the start of a worker or command."
+        ) from None
+
+
+def see_every_project() -> None:
+    """Show rows of every project to this process, but for what `seeing` says: for workers, commands and benches."""
+    global _process_sees_every_project  # noqa: PLW0603  one fact of the process
+    _process_sees_every_project = True
 
 
 @contextmanager
 def seeing(projects: ProjectIds | None) -> Iterator[None]:
-    """Only rows of these projects exist for what the block reads and changes."""
+    """Only rows of these projects exist for what the block reads and changes; EVERY_PROJECT for all."""
     before = _visible.set(projects)
     try:
         yield
@@ -100,16 +122,16 @@ _OF_VISIBLE_PROJECTS = _OfVisibleProjects()
 
 @event.listens_for(Session, "do_orm_execute")
 def _leave_out_others(state: ORMExecuteState) -> None:
-    if _visible.get() is None or state.is_column_load or state.is_relationship_load:
+    if state.is_column_load or state.is_relationship_load:
         return
-    if state.is_select or state.is_update or state.is_delete:
+    if (state.is_select or state.is_update or state.is_delete) and visible_projects() is not None:
         state.statement = state.statement.options(_OF_VISIBLE_PROJECTS)
 
 
 @lru_cache
 def _criteria() -> tuple[LoaderCriteriaOption, ...]:
     """Of every table whose rows are somebody's. A table of which nothing is known refuses every request."""
-    ids: BindParameter[Any] = bindparam("visible", callable_=lambda: sorted(_visible.get() or ()), expanding=True)
+    ids: BindParameter[Any] = bindparam("visible", callable_=lambda: sorted(visible_projects() or ()), expanding=True)
     mapped_tables: dict[Any, type] = {mapper.local_table: mapper.class_ for mapper in SQLModel._sa_registry.mappers}
     return tuple(
         with_loader_criteria(mapped, _condition(table, mapped, ids), include_aliases=True)

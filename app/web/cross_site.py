@@ -13,11 +13,11 @@ from app.errors import FieldError
 from app.web.error_pages import answer
 
 _WRITING = ("POST", "PUT", "PATCH", "DELETE")
-_DEFAULT_PORTS = (":80", ":443")
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _TITLE = "Another website asked for this"
 _DETAIL = (
     "A page of another address tried to write here, so nothing was kept. Open this service at its own address and do "
-    "it there, or use a command-line client. Behind a proxy that changes the Host header, set THREEWALLS_PUBLIC_URL "
+    "it there, or use a command-line client. Behind a proxy, set THREEWALLS_PUBLIC_URL "
     "to the address that people open."
 )
 
@@ -25,31 +25,34 @@ _DETAIL = (
 class CrossSiteMiddleware:
     def __init__(self, app: ASGIApp, public_url: str) -> None:
         self._app = app
-        self._public_host = _host(public_url)
+        self._public_origin = _origin(public_url)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] in _WRITING and (why := self._foreign(Headers(scope=scope))):
+        if scope["type"] == "http" and scope["method"] in _WRITING and (why := self._foreign(scope)):
             response = answer(Request(scope), 403, _TITLE, _DETAIL, (why,))
             await response(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _foreign(self, headers: Headers) -> FieldError | None:
+    def _foreign(self, scope: Scope) -> FieldError | None:
         """The header by which the browser says that the page is another's."""
+        headers = Headers(scope=scope)
         site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")
         if site == "cross-site" or (site == "same-site" and origin is None):
             return FieldError("Sec-Fetch-Site", f"is {site}")
         # A browser that compared the addresses itself is right, whatever a proxy made of Host.
         if origin is None or site == "same-origin":
             return None
-        ours = {_host(f"//{headers.get('host', '')}"), self._public_host} - {""}
-        return None if _host(origin) in ours else FieldError("Origin", f"is {origin[:100]}, not this service")
+        ours = {_origin(f"{scope['scheme']}://{headers.get('host', '')}"), self._public_origin} - {""}
+        return None if _origin(origin) in ours else FieldError("Origin", f"is {origin[:100]}, not this service")
 
 
-def _host(address: str) -> str:
-    """Host and port of an address, without a port that goes without saying; empty for what is none (`null`)."""
+def _origin(address: str) -> str:
+    """Scheme, host and port of an address, without the port of the scheme; empty for what is none (`null`)."""
     try:
-        host = urlsplit(address).netloc.lower()
+        parts = urlsplit(address)
     except ValueError:
         return ""
-    return next((host.removesuffix(port) for port in _DEFAULT_PORTS if host.endswith(port)), host)
+    if parts.scheme not in _DEFAULT_PORTS or not parts.netloc:
+        return ""
+    return f"{parts.scheme}://{parts.netloc.lower().removesuffix(_DEFAULT_PORTS[parts.scheme])}"

@@ -4,13 +4,20 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
+_BEGIN_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""Spreadsheets pass over control characters at the beginning, and East Asian ones read full-width signs, too."""
+
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """None is an empty cell. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    """Return the rows as lines. None is an empty cell, and a text that would be a formula begins with an apostrophe."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([_guarded(cell) for cell in row] for row in rows)
     return buffer.getvalue()
 
 
 def _guarded(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+    if not isinstance(cell, str):
+        return cell
+    text = f"'{cell}" if cell.startswith(_BEGIN_FORMULAS) else cell
+    # Python 3.11 quotes a line feed but not a carriage return, after which a spreadsheet begins a new row.
+    return text.replace("\r\n", "\n").replace("\r", "\n")

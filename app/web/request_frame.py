@@ -9,6 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.storage.visible import NO_PROJECT, seeing
 from app.web.error_pages import unexpected
 from app.web.metrics import Metrics
 
@@ -59,7 +60,7 @@ class RequestFrameMiddleware:
                     headers["Strict-Transport-Security"] = HTTPS_ONLY
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        with structlog.contextvars.bound_contextvars(request_id=request_id), seeing(NO_PROJECT):  # until the check
             try:
                 await self._app(scope, receive, framed)
             except ClientDisconnect:

@@ -19,6 +19,7 @@ from app.domain.commit_links import commit_address, range_address
 from app.settings import ROOT
 from app.storage.regressions import open_regressions
 from app.web import numbers
+from app.web.access.open_mode import make_administrator
 from app.web.access.state import access_of, acting_as
 from app.web.assets import asset_url
 from app.web.request_session import reading, session_of
@@ -83,6 +84,7 @@ def render(
     common: dict[str, Any] = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
     common["open_regressions"] = lambda: _open_regressions(request)
     common["access"] = access_of(request)
+    common["make_administrator"] = lambda: make_administrator(request.app.state.settings)
     context = common | {"fragment": fragment} | context
     headers = {"Vary": "HX-Request", "Cache-Control": "no-cache"}
     if fragment:
@@ -112,7 +114,10 @@ def leave_for(address: str, status: int) -> Response:
 def render_error(
     request: Request, status: int, title: str, detail: str, back: Sequence[tuple[str, str]] = ()
 ) -> HTMLResponse:
-    """The page of an error. `back`: pages to go on from, with what their links say."""
+    """Render the page of an error. `back`: pages to go on from, with what their links say.
+
+    It asks the database nothing: that may be what does not work, and whose page it is may not be known yet.
+    """
     return render(
         request,
         "error.html",

@@ -1,12 +1,15 @@
 """In and out by the browser's door, and what is on record of it."""
 
 import re
+import time
 from datetime import timedelta
 
 import pytest
 from starlette.testclient import TestClient
 
 from app.access.routes import local_path
+from app.main import create_app
+from app.settings import Settings, get_settings
 from app.storage import audit, sessions, users
 from app.storage.database import read_session, transaction
 from app.storage.tokens import tokens_of
@@ -39,7 +42,7 @@ def test_a_password_opens_the_pages_and_leads_back(teams: Teams, browser: TestCl
     answer = browser.post("/login", data={"name": "viewer", "password": PASSWORD, "next": "/runs?q=a"})
     assert (answer.status_code, answer.headers["Location"]) == (303, "/runs?q=a")
     assert re.fullmatch(
-        NAME + r"=[\w-]{43}; HttpOnly; Max-Age=7776000; Path=/; SameSite=lax", answer.headers["Set-Cookie"]
+        NAME + r"=[\w-]{43}; HttpOnly; Max-Age=2592000; Path=/; SameSite=lax", answer.headers["Set-Cookie"]
     )
     page = browser.get("/runs").text
     assert "Log out" in page
@@ -58,7 +61,7 @@ def test_over_https_the_cookie_goes_nowhere_else(teams: Teams, browser: TestClie
     assert browser.get("/account/password").status_code == 303
     answer = browser.post("/login", data={"name": "viewer", "password": PASSWORD})
     assert re.fullmatch(
-        HOST_NAME + r"=[\w-]{43}; HttpOnly; Max-Age=7776000; Path=/; SameSite=lax; Secure", answer.headers["Set-Cookie"]
+        HOST_NAME + r"=[\w-]{43}; HttpOnly; Max-Age=2592000; Path=/; SameSite=lax; Secure", answer.headers["Set-Cookie"]
     )
     assert browser.get("/runs").status_code == 200
 
@@ -72,6 +75,30 @@ def test_what_was_wrong_is_told_to_nobody(teams: Teams, browser: TestClient) -> 
     assert told("viewer") == told("no-such-name")
     assert recorded(teams, teams.users["viewer"])[0] == "log-in refused"
     assert recorded(teams, "unknown") == ["log-in refused"]
+
+
+def test_a_name_without_an_account_costs_as_much_as_one_with(
+    teams: Teams, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dear = settings.model_copy(update={"password_memory_mib": 32, "login_attempts": 100})
+    monkeypatch.setenv("THREEWALLS_PASSWORD_MEMORY_MIB", "32")
+    get_settings.cache_clear()
+    app = create_app(dear)
+    with transaction(teams.engine) as session:
+        users.set_password(session, users.get_user(session, teams.users["viewer"]), PASSWORD, by="test")
+        assert "$m=32768," in users.get_user(session, teams.users["viewer"]).password_hash
+    client = TestClient(app, headers=SAME_ORIGIN)
+
+    def processor_seconds(name: str) -> float:
+        began = time.process_time()
+        for _ in range(5):
+            assert log_in(client, name, "not the password") == 422
+        return time.process_time() - began
+
+    processor_seconds("viewer")
+    with_account, without = processor_seconds("viewer"), processor_seconds("no-such-name")
+    app.state.engine.dispose()
+    assert 0.5 < without / with_account < 2
 
 
 def test_who_is_disabled_or_has_no_password_does_not_come_in(teams: Teams, browser: TestClient) -> None:

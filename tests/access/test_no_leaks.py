@@ -5,13 +5,16 @@ theirs all hold the project's, so that one word finds a leak in what was there b
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import event, select
-from sqlmodel import col
+from sqlmodel import SQLModel, col
 from starlette.testclient import TestClient
 
 from app.experiments.plan import plan_experiment
@@ -21,7 +24,7 @@ from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.rule_firings import keep_firings
 from app.storage.tables import ProjectRow, RunRow
-from app.storage.visible import OF_NOBODY, seeing, visible_projects
+from app.storage.visible import OF_NOBODY, OWNED_THROUGH, seeing, visible_projects
 from app.web.access.route_table import route_table
 from app.web.access.rules import Open
 from tests.access.belongings import Belongings, make_belongings
@@ -35,6 +38,7 @@ pytestmark = pytest.mark.timeout(1_500)  # both teams are made for the first tes
 
 RULE = "profile-comm"
 PAGE, CSV = {"Accept": "text/html"}, {"Accept": "text/csv"}
+FOREIGN = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
 RUN_LINK = re.compile(r"/runs/(\d+)")
 READERS = ("token:read", "maintainer")  # the token first: when it was last used is told to the other
 """A maintainer reads all that a viewer does, and members, tokens, deliveries and the audit besides."""
@@ -54,6 +58,9 @@ COUNTING = (
     "/api/v1/availability",
 )
 """Whoever sees both teams reads other numbers here."""
+
+NAMED_TABLE = re.compile(r"(?:\b(?:FROM|JOIN|UPDATE)|,)\s+(\w+)(?: AS (\w+))?(?![\w.(])")
+TABLES_OF_SOMEBODY = set(SQLModel.metadata.tables) - set(OF_NOBODY)
 
 Answers = dict[tuple[str, str], str]
 
@@ -144,6 +151,8 @@ def addresses(teams: Teams, ours: Belongings) -> list[str]:
         *(f"{path}?run={ours.run}" for path in ("/plan", "/api/v1/plan", "/references/nearest", "/experiments/new")),
         f"/runs?q={OURS}&sort=step_time_ms",
         "/regressions?state=all",
+        *(f"/history?verdict={verdict}" for verdict in ("regression", "no_baseline")),
+        f"/history?q={OURS}&dispatcher=unknown",
     ]
 
 
@@ -173,6 +182,20 @@ def asked(client: TestClient) -> dict[str, str]:
     return {one: masked(client.get(one).text) for one in COUNTING}
 
 
+@contextmanager
+def every_statement(teams: Teams, statements: list[str]) -> Iterator[None]:
+    """What the database of the application is asked."""
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    event.listen(teams.engine, "before_cursor_execute", note)
+    try:
+        yield
+    finally:
+        event.remove(teams.engine, "before_cursor_execute", note)
+
+
 class noted_statements:  # noqa: N801  a context manager
     """Statements that run for a request, on rows that are somebody's, without the condition on projects."""
 
@@ -188,10 +211,25 @@ class noted_statements:  # noqa: N801  a context manager
     def _note(self, _connection: Any, _cursor: Any, statement: str, _parameters: Any, context: Any, _many: Any) -> None:
         if visible_projects() is None:
             return
-        tables = set(re.findall(r"\b(?:FROM|JOIN|UPDATE) (\w+)", statement)) - set(OF_NOBODY)
-        compiled = getattr(context, "compiled", None)
-        if tables and not (compiled is not None and any(name.startswith("visible") for name in compiled.binds)):
+        if unbounded(compiled.string if (compiled := getattr(context, "compiled", None)) is not None else statement):
             self._found.add(statement)
+
+
+def unbounded(statement: str) -> list[str]:
+    """The tables of somebody's rows that a compiled statement reads or changes without their criterion, by the name
+    under which it knows them. A name that stands in two selects needs it in both."""
+    places = Counter(
+        (table, name or table) for table, name in NAMED_TABLE.findall(statement) if table in TABLES_OF_SOMEBODY
+    )
+    return [name for (table, name), times in places.items() if len(criterion(table, name).findall(statement)) < times]
+
+
+def criterion(table: str, name: str) -> re.Pattern[str]:
+    """As it is compiled: `app/storage/visible.py` makes it."""
+    if through := OWNED_THROUGH.get(table):
+        return re.compile(rf"EXISTS \(SELECT 1\s+FROM \w+ AS (\w+)\s+WHERE \1\.\w+ = {name}\.{through} AND ")
+    column = "id" if table == "project" else "project_id"
+    return re.compile(rf"\b{name}\.{column} IN \(__\[POSTCOMPILE_visible")
 
 
 def test_another_team_s_work_changes_no_answer(world: World) -> None:
@@ -220,10 +258,20 @@ def test_the_numbers_are_there_to_be_told(world: World) -> None:
 def test_every_statement_of_a_request_is_bounded(world: World) -> None:
     assert not world.unbounded, "\n\n".join(world.unbounded)
     found: set[str] = set()
-    past_the_tables = select(RunRow.__table__.c.id)  # type: ignore[attr-defined]
+    past = RunRow.__table__.alias("past")  # type: ignore[attr-defined]
+    past_the_filter = (
+        select(past.c.id),
+        select(past.c.verdict).where(past.c.project_id.in_([1])),
+        # One name of two is bounded, as in a subquery of a statement that is.
+        select(
+            col(RunRow.id), select(past.c.id).where(past.c.stack_key == RunRow.stack_key).limit(1).scalar_subquery()
+        ),
+        select(col(RunRow.id)).join(past, past.c.id == RunRow.id),
+    )
     with noted_statements(world.teams, found), seeing(frozenset({1})), read_session(world.teams.engine) as session:
-        session.execute(past_the_tables)
-    assert len(found) == 1
+        for statement in past_the_filter:
+            session.execute(statement)
+    assert len(found) == len(past_the_filter)
 
 
 def test_nothing_of_another_team_is_read_by_any_address(world: World) -> None:
@@ -243,6 +291,37 @@ def test_nothing_of_another_team_is_read_by_any_address(world: World) -> None:
         assert answer.status_code < 500, f"{probe}: {answer.text[:300]}"
         found += [leak for word in ("image", "lead") for leak in leaks(probe, answer.text, f"{THEIRS}-{word}", known)]
     assert not found, "\n".join(found)
+
+
+def test_a_page_of_an_error_tells_nothing_and_asks_the_database_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is made before the check knows who asks, and one of a defect, after it."""
+
+    def broken(*_: object) -> None:
+        statements.clear()
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("app.web.glossary.render", broken)
+    statements: list[str] = []
+    wrong = []
+    with every_statement(world.teams, statements):
+        for who in ("anonymous", "viewer", "administrator"):
+            client = world.teams.client(who)
+            client.get("/docs", headers=PAGE)  # who it is, is known from now on
+            for name, status, ask in (
+                ("a foreign Origin", 403, partial(client.post, "/logout", headers=PAGE | FOREIGN)),
+                ("a bad Host", 400, partial(client.get, "/runs", headers=PAGE | {"Host": "not a name"})),
+                ("a defect", 500, partial(client.get, "/glossary", headers=PAGE)),
+            ):
+                statements.clear()
+                answer = ask()
+                assert answer.status_code == status, f"{name} for {who}: {answer.status_code}"
+                wrong += [f"{name} for {who} asks: {one}" for one in statements]
+                wrong += leaks(f"{name} for {who}", answer.text, THEIRS, set())
+                if 'class="count"' in answer.text:
+                    wrong.append(f"{name} for {who} shows a number of regressions")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_search_for_leaks_would_find_them(world: World) -> None:

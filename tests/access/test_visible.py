@@ -81,6 +81,17 @@ def test_no_form_of_a_statement_sees_others(engine: Engine, runs: tuple[int, int
                 assert found(session, STATEMENTS[name](theirs)) == set()
 
 
+def test_a_statement_of_code_that_does_not_say_what_it_may_see_is_stopped(
+    engine: Engine, runs: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visible, "_process_sees_every_project", False)
+    with read_session(engine) as session:
+        with pytest.raises(visible.UnsaidProjectsError):
+            session.execute(select(ID))
+        with seeing(visible.EVERY_PROJECT):
+            assert found(session, select(ID)) == set(runs)
+
+
 def test_neither_a_key_nor_a_change_reaches_others(engine: Engine, runs: tuple[int, int]) -> None:
     ours, theirs = runs
     with read_session(engine) as session:

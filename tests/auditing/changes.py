@@ -1,9 +1,11 @@
 """For every route that writes: how it is driven once, and the record that this must leave; or why it leaves none."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyotp
 from sqlalchemy import func, select
 from sqlmodel import SQLModel
 from starlette.testclient import TestClient
@@ -103,6 +105,7 @@ def _selected(there: There) -> dict[str, Any]:
 
 
 _LOG = ("train.log", b"a line")
+_SECRET = "JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP"
 _DORA: dict[str, Any] = {"who": "dora", "project": None}
 _OVER_ALL: dict[str, Any] = {"who": "administrator", "project": None}
 
@@ -110,6 +113,14 @@ ACCESS: Mapping[str, Change] = {
     "POST /login": Change("account", "logged in", {"name": "dora", "password": PASSWORD}, **_DORA),
     "POST /account/password": Change(
         "account", "password set", {"old": PASSWORD, "new": ANOTHER, "again": ANOTHER}, **_DORA
+    ),
+    "POST /account/second-factor": Change(
+        "account", "second factor added",
+        lambda _: {"secret": _SECRET, "code": pyotp.TOTP(_SECRET).now(), "password": ANOTHER}, **_DORA,
+    ),
+    "POST /account/second-factor/remove": Change(
+        "account", "second factor removed",
+        lambda _: {"code": pyotp.TOTP(_SECRET).at(time.time() + 30), "password": ANOTHER}, **_DORA,
     ),
     "POST /settings/account/sessions/others/end": Change(
         "account", "session ended", after={"session": "all others"}, **_DORA
@@ -298,6 +309,7 @@ CHANGES: Mapping[str, Change] = {**ACCESS, **RUNS, **SETTINGS}
 """In the order in which they are made. Uploads change none of it but by the project that they begin."""
 
 NO_RECORD: Mapping[str, str] = {
+    "POST /account/confirm": "it shows once more who somebody is; what is made after it has its own record",
     "POST /api/v1/definitions/retry": "the service tries its own work once more; nothing that anybody said is changed",
     "POST /settings/definitions/retry": "the same by a form",
 }

@@ -150,3 +150,13 @@ def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(open_page: OpenPage, ad
     page = open_page(path.format(address=address), width=PHONE)
     expect(page.locator("#history-chart[hx-trigger], [data-chart]:not([data-ready])")).to_have_count(0)
     assert_looks_well(page)
+
+
+def test_a_point_of_a_chart_leads_nowhere_else(address: str, open_page: OpenPage) -> None:
+    page = open_page(address)
+    own = """async (hrefs) => {
+      const { ownAddress } = await import(document.querySelector('script[src*="charts"]').src);
+      return hrefs.filter((href) => ownAddress(href) !== null);
+    }"""
+    elsewhere = ["//evil.example/runs/1", "/\\evil.example", "/\t/evil.example", "https://evil.example", "javascript:1"]
+    assert page.evaluate(own, ["/runs/1", *elsewhere, "/history/a?b=//c"]) == ["/runs/1", "/history/a?b=//c"]

@@ -109,15 +109,18 @@ def test_what_is_wrong_is_told_and_no_secret_printed(guarded: Running, tmp_path:
     assert threewalls(guarded.address, tmp_path, "token", "list").code == 2
 
 
-def test_without_log_ins_nobody_is_asked(server: Running, tmp_path: Path) -> None:
+def test_a_token_that_never_expires_says_so(guarded: Running, tmp_path: Path) -> None:
+    made = tokens(guarded, tmp_path, "create", "--name", "for ever", "--expires", "never", "--json")
+    assert (made.document["expires_at"], made.document["scopes"]) == (None, ["upload"])
+    assert "does not expire" in tokens(guarded, tmp_path, "list").out
+
+
+def test_without_log_ins_nobody_is_asked_and_no_token_is_made(server: Running, tmp_path: Path) -> None:
     httpx2.post(f"{server.address}/api/v1/projects", json={"project": "open-tokens"}, timeout=300)
     words = ("--project", "open-tokens")
-    made = threewalls(
-        server.address, tmp_path, "token", "create", "--name", "ci", "--expires", "never", "--json", *words
-    )
-    assert made.code == 0, made.err
-    assert (made.document["expires_at"], made.document["scopes"]) == (None, ["upload"])
-    assert "does not expire" in threewalls(server.address, tmp_path, "token", "list", *words).out
+    made = threewalls(server.address, tmp_path, "token", "create", "--name", "ci", *words)
+    assert (made.code, "threewalls admin create" in made.err) == (3, True)
+    assert threewalls(server.address, tmp_path, "token", "list", *words).code == 0
 
 
 def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Running, tmp_path: Path) -> None:

@@ -57,12 +57,19 @@ def test_ctrl_c_stops_server_and_worker(tmp_path: Path) -> None:
         assert "Traceback" not in house.output
 
 
-def test_an_address_that_others_reach_needs_an_administrator_and_sigterm_stops_it(
+def test_an_address_that_others_reach_needs_its_url_and_an_administrator_and_sigterm_stops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = start("serve", tmp_path / "data", "--port", "0", "--host", "0.0.0.0")
-    told = refused.communicate(timeout=START_SECONDS)[0]
-    assert (refused.returncode, "threewalls admin create NAME" in told) == (3, True)
+    def refused() -> tuple[int, str]:
+        process = start("serve", tmp_path / "data", "--port", "0", "--host", "0.0.0.0")
+        told = process.communicate(timeout=START_SECONDS)[0]
+        return process.returncode, told
+
+    code, told = refused()
+    assert (code, "THREEWALLS_PUBLIC_URL" in told) == (3, True)
+    monkeypatch.setenv("THREEWALLS_PUBLIC_URL", "http://threewalls.example")
+    code, told = refused()
+    assert (code, "threewalls admin create NAME" in told) == (3, True)
     monkeypatch.setenv("THREEWALLS_ADMIN_PASSWORD", "correct horse battery")
     made = subprocess.run(
         [sys.executable, "-m", "app.cli", "admin", "create", "root", "--data", str(tmp_path / "data")],

@@ -5,13 +5,16 @@ import asyncio
 import httpx2
 from anyio import to_thread
 
+from app.settings import Settings
 from tests.access.people import SAME_ORIGIN, Teams
 
 THREADS = 3
 LOG_INS = 12  # more than the threads that requests share
 
 
-def test_whoever_reads_does_not_wait_for_them(teams: Teams) -> None:
+def test_whoever_reads_does_not_wait_for_them(teams: Teams, settings: Settings) -> None:
+    teams.app.state.settings = settings.model_copy(update={"password_memory_mib": 64})  # as expensive as it comes
+
     async def waiting_once_it_was_read() -> int:
         to_thread.current_default_thread_limiter().total_tokens = THREADS
         transport = httpx2.ASGITransport(teams.app, client=("192.0.2.7", 4711))

@@ -132,7 +132,8 @@ def faults(answer: Response) -> list[str]:
 
 
 def is_formula(cell: str) -> bool:
-    return cell.startswith(("=", "+", "-", "@", "\t", "\r")) and not re.fullmatch(r"[+-]?[0-9.e+-]+", cell)
+    begins = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+    return cell.startswith(begins) and not re.fullmatch(r"[+-]?[0-9.e+-]+", cell)
 
 
 def test_text_becomes_no_markup_script_formula_or_header_anywhere(hostile: Hostile) -> None:

@@ -3,8 +3,6 @@
 import re
 
 import pytest
-from fastapi import FastAPI
-from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.storage import audit
@@ -104,14 +102,3 @@ def test_the_page_makes_and_shows_people(teams: Teams) -> None:
 def test_nobody_else_sees_people(who: str, teams: Teams) -> None:
     assert teams.client(who).get(USERS).status_code == 403
     assert teams.client(who).get(PAGE).status_code == 403
-
-
-def test_the_first_administrator_ends_the_time_without_log_ins(
-    client: TestClient, app: FastAPI, engine: Engine
-) -> None:
-    assert "Nobody logs in yet" in client.get(PAGE).text
-    page = client.post(PAGE, data={"name": "Root", "administrator": "yes", "author": "Ada"})
-    assert 'href="/login"' in page.text
-    assert client.get("/api/v1/runs").status_code == 401
-    with read_session(engine) as session:
-        assert [(one.who, one.action) for one in audit.events(session, "account", 1)] == [("Ada", "created")]

@@ -1,9 +1,16 @@
 """A service that may reach receivers of this machine, which no other service may."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
 
+from app.storage import sessions, users
+from app.storage.database import transaction
+from app.web.access.cookie import NAME
+from tests.access.people import SAME_ORIGIN
 from tests.notifications.receiving import Receiver, receiving
 
 
@@ -11,6 +18,15 @@ from tests.notifications.receiving import Receiver, receiving
 def _near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the settings are read."""
     monkeypatch.setenv("THREEWALLS_ALLOW_PRIVATE_TARGETS", "127.0.0.0/8")
+
+
+@pytest.fixture
+def client(app: FastAPI) -> TestClient:
+    """The browser of an administrator: without log-ins there are no receivers."""
+    with transaction(app.state.engine) as session:
+        user = users.create_user(session, "Ada", by="test", administrator=True)
+        secret = sessions.start_session(session, user.id, timedelta(hours=1))
+    return TestClient(app, raise_server_exceptions=False, headers=SAME_ORIGIN, cookies={NAME: secret})
 
 
 @pytest.fixture

@@ -2,15 +2,36 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from app.settings import Settings
+from app.storage import sessions, users
+from app.storage.database import make_engine, transaction
+from app.web.access.cookie import NAME
+from tests.access.people import SAME_ORIGIN
 from tests.embedded.processes import running, wait_for
 from tests.notifications.receiving import Receiver
 from tests.runs.uploading import LOG
 from tests.services.scaled import QUICK
+
+
+@contextmanager
+def administrator(data: Path, address: str) -> Iterator[httpx2.Client]:
+    """The browser of an administrator of the service on this folder."""
+    engine = make_engine(Settings(data_dir=data))
+    with transaction(engine) as session:
+        user = users.create_user(session, "Ada", by="test", administrator=True)
+        secret = sessions.start_session(session, user.id, timedelta(hours=1))
+    engine.dispose()
+    with httpx2.Client(headers=SAME_ORIGIN, cookies={NAME: secret}) as browser:
+        assert browser.get(f"{address}/settings/users").status_code == 200
+        yield browser
 
 
 def test_a_message_survives_the_death_of_its_worker(
@@ -19,14 +40,14 @@ def test_a_message_survives_the_death_of_its_worker(
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
     receiver.released.clear()
-    with running("serve", tmp_path / "data") as house:
+    with running("serve", tmp_path / "data") as house, administrator(tmp_path / "data", house.address) as browser:
         api = f"{house.address}/api/v1"
         files = {"log": LOG, "meta": (None, '{"project": "moe-lab"}')}
-        assert httpx2.post(f"{api}/runs", files=files, timeout=300).status_code == 202
+        assert browser.post(f"{api}/runs", files=files, timeout=300).status_code == 202
         api = f"{api}/projects/moe-lab"
         body = {"name": "ci", "kind": "webhook", "target": receiver.address, "author": "Ada"}
-        number = httpx2.post(f"{api}/receivers", json=body, timeout=300).json()["id"]
-        assert httpx2.post(f"{api}/receivers/{number}/test", json={"author": "Ada"}, timeout=300).status_code == 202
+        number = browser.post(f"{api}/receivers", json=body, timeout=300).json()["id"]
+        assert browser.post(f"{api}/receivers/{number}/test", json={"author": "Ada"}, timeout=300).status_code == 202
         assert receiver.came.wait(60)
         worker = house.worker_pid()
         assert worker is not None
@@ -35,10 +56,10 @@ def test_a_message_survives_the_death_of_its_worker(
         receiver.released.set()
 
         def one() -> dict[str, object]:
-            found: dict[str, object] = httpx2.get(f"{api}/deliveries", timeout=300).json()["items"][0]
+            found: dict[str, object] = browser.get(f"{api}/deliveries", timeout=300).json()["items"][0]
             return found
 
         wait_for(lambda: one()["state"] == "delivered", "the delivery to be written down")
         assert len(set(receiver.ids)) == 1
-        assert httpx2.get(f"{api}/deliveries", timeout=300).json()["total"] == 1
+        assert browser.get(f"{api}/deliveries", timeout=300).json()["total"] == 1
         assert house.stop() == 0

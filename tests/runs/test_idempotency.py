@@ -10,11 +10,14 @@ from starlette.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
+from tests.access.people import OURS, Teams
 from tests.conftest import OPEN_TO
 from tests.runs.uploading import LOG, assert_problem, traces, upload
 from tests.training_logs import training_log
+from workers.tasks import process_run
 
 OTHER = training_log(step_time_ms=500.0)
+META = {"project": OURS}
 
 
 def test_the_same_key_again_is_the_same_run(client: TestClient) -> None:
@@ -57,6 +60,38 @@ def test_a_key_is_the_project_s_own(client: TestClient) -> None:
     first = upload(client, LOG, meta={"project": "a"}, key="job-17")
     second = upload(client, OTHER, meta={"project": "b"}, key="job-17")
     assert (first.status_code, second.status_code) == (202, 202)
+
+
+def test_a_key_is_its_sender_s_own(teams: Teams) -> None:
+    senders = [teams.client(who) for who in ("token:upload", "token:all", "contributor", "maintainer")]
+    logs = [training_log(step_time_ms=300.0 + number) for number in range(len(senders))]
+    first = [upload(sender, log, meta=META, key="job-17").json() for sender, log in zip(senders, logs, strict=True)]
+    again = [upload(sender, log, meta=META, key="job-17").json() for sender, log in zip(senders, logs, strict=True)]
+    assert len({one["id"] for one in first}) == len(senders)
+    assert [one["id"] for one in again] == [one["id"] for one in first]
+    assert_problem(upload(senders[0], OTHER, meta=META, key="job-17"), 409, f"run {first[0]['id']}")
+
+
+def test_an_answer_about_another_s_run_carries_no_verdict(teams: Teams) -> None:
+    own = upload(teams.client("token:upload"), LOG, meta=META).json()
+    process_run(own["id"])
+
+    def told(who: str) -> set[str]:
+        answer = upload(teams.client(who), LOG, meta=META, wait=0.1).json()
+        assert answer["id"] == own["id"]
+        return set(answer)
+
+    assert told("token:upload") > told("token:all") == {"id", "url", "created", "status", "warnings"}
+    assert "verdict" in told("token:upload")
+    assert told("contributor") == told("token:all")
+
+
+def test_slugs_that_differ_by_case_are_one_project(client: TestClient) -> None:
+    for slug in ("MoE", "moe", "mOE"):
+        assert upload(client, LOG, meta={"project": slug}).status_code == 202
+    assert [one["project"] for one in client.get("/api/v1/projects").json()["items"]] == ["MoE"]
+    made = client.post("/api/v1/projects", json={"project": "MOE", "author": "Ada"})
+    assert_problem(made, 409, "MOE")
 
 
 def send_together(app: FastAPI, times: int) -> list[int]:

@@ -12,7 +12,7 @@ from sqlmodel import col, select
 from app.domain.access.roles import Scope
 from app.settings import Settings
 from app.storage.database import alembic_config, make_engine, migrate, read_session, transaction
-from app.storage.tables import RunRow, StoredObjectRow
+from app.storage.tables import ProjectRow, RunRow, StoredObjectRow
 from app.storage.tokens import make_token
 from tests.builders import make_run
 from tests.services.postgres_server import Postgres
@@ -100,6 +100,28 @@ def test_of_earlier_runs_it_is_said_which_token_brought_them(empty_database: Set
     with read_session(engine) as session:
         said = session.exec(select(RunRow.uploaded_by).order_by(col(RunRow.id))).all()
     assert list(said) == ["", f"token {'n' * 94}"]
+
+
+def test_projects_that_differ_by_case_get_names_and_keys_of_their_own(empty_database: Settings, engine: Engine) -> None:
+    migrate(empty_database)
+    with transaction(engine) as session:
+        runs = [make_run(session, project=slug) for slug in ("moe", "c", "other")]
+        session.get_one(RunRow, runs[0]).idempotency_key = session.get_one(RunRow, runs[1]).idempotency_key = "job-1"
+        session.get_one(RunRow, runs[1]).token_id = 7
+    command.downgrade(alembic_config(engine), "0017")
+    with transaction(engine) as session:
+        session.execute(text("UPDATE project SET slug = 'MoE' WHERE slug = 'c'"))
+        session.execute(text("UPDATE project SET slug = 'MoE-2' WHERE slug = 'other'"))
+        session.execute(text("UPDATE run SET definition_version = 1"))
+    migrate(empty_database)
+    with read_session(engine) as session:
+        rows = session.exec(
+            select(ProjectRow.slug, RunRow.definition_version, RunRow.idempotency_key).join(RunRow)
+        ).all()
+    told = {slug: (version, key) for slug, version, key in rows}
+    assert {slug: version for slug, (version, _) in told.items()} == {"moe": 1, "MoE-3": 0, "MoE-2": 1}
+    assert told["moe"][1] != told["MoE-3"][1]
+    assert told["MoE-2"][1] is None
 
 
 def test_migrating_again_changes_nothing(empty_database: Settings, engine: Engine) -> None:

@@ -21,6 +21,9 @@ PEOPLE = {"Accept": "text/html"}
         {"Origin": "https://elsewhere.example"},
         {"Origin": "http://testserver.elsewhere.example"},
         {"Origin": "http://testserver:9000", "Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://testserver"},
+        {"Origin": "https://testserver:80"},
+        {"Origin": "http://testserver:443"},
         {"Origin": "null"},
         {"Origin": "http://[broken"},
     ],
@@ -47,7 +50,7 @@ def test_another_website_cannot_write(
         {"Sec-Fetch-Site": "none"},
         {"Sec-Fetch-Site": "same-origin", "Origin": "http://testserver"},
         {"Origin": "http://testserver"},
-        {"Origin": "https://TestServer:443"},
+        {"Origin": "http://TestServer:80"},
         {"Sec-Fetch-Site": "same-origin", "Origin": "https://in-front-of-the-proxy.example"},
     ],
 )
@@ -59,8 +62,9 @@ def test_its_own_pages_and_command_line_clients_write(client: TestClient, header
 def test_the_public_address_is_its_own(settings: Settings) -> None:
     named = settings.model_copy(update={"public_url": "https://threewalls.example/"})
     client = TestClient(create_app(named, open_to=OPEN_TO))
-    client.headers["Origin"] = "https://threewalls.example"
-    assert upload(client, LOG).status_code == 202
+    for origin, status in (("https://threewalls.example:443", 202), ("http://threewalls.example", 403)):
+        client.headers["Origin"] = origin
+        assert upload(client, LOG).status_code == status, origin
 
 
 def test_reading_is_open_to_links_from_everywhere(client: TestClient) -> None:

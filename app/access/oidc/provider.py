@@ -61,11 +61,18 @@ class Provider:
         self._read_at: dict[str, float] = {}
         self._documents: dict[str, Mapping[str, Any]] = {}
 
-    def authorization_address(self, *, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
-        """Where the browser goes to log in. Raises Unavailable."""
+    def authorization_address(
+        self, *, redirect_uri: str, state: str, nonce: str, verifier: str, again: bool = False
+    ) -> str:
+        """Where the browser goes to log in; `again`: also who is logged in there. Raises Unavailable."""
+        more = {"prompt": "login"} if again else {}
         with self._client(redirect_uri) as client:
             address, _ = client.create_authorization_url(
-                self._metadata()["authorization_endpoint"], state=state, nonce=nonce, code_verifier=verifier
+                self._metadata()["authorization_endpoint"],
+                state=state,
+                nonce=nonce,
+                code_verifier=verifier,
+                **more,
             )
         return str(address)
 

@@ -8,7 +8,7 @@ from app.access import login
 from app.access.oidc.account import account_of
 from app.access.oidc.attempt import Attempt, forget_attempt
 from app.access.oidc.provider import Provider, WrongIdentity
-from app.access.routes import came_from, idle, local_path, logged_in, login_page
+from app.access.routes import came_from, local_path, logged_in, login_page
 from app.errors import NotFound
 from app.storage.database import transaction
 from app.web.access.state import access_of
@@ -27,14 +27,16 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/login/oidc")
-def go_to_provider(request: Request, next: str = "/") -> Response:  # noqa: A002  the word that addresses have
+def go_to_provider(request: Request, next: str = "/", again: str = "") -> Response:  # noqa: A002  the word that addresses have
+    """`again`: also for whoever is logged in; the provider is to ask for the proof anew."""
     access = access_of(request)
-    if access.is_open or access.person:
+    if access.is_open or (access.person and not again):
         return RedirectResponse("/" if access.is_open else local_path(next), 303)
     attempt = Attempt.new(local_path(next))
     address = _provider(request).authorization_address(
-        redirect_uri=_redirect_uri(request), state=attempt.state, nonce=attempt.nonce, verifier=attempt.verifier
-    )
+        redirect_uri=_redirect_uri(request), state=attempt.state, nonce=attempt.nonce, verifier=attempt.verifier,
+        again=bool(again),
+    )  # fmt: skip
     response = RedirectResponse(address, 303, {"Cache-Control": "no-store"})
     attempt.keep(request, response)
     return response
@@ -57,7 +59,7 @@ def come_back(request: Request, engine: AppEngine, settings: AppSettings) -> Res
         return _refused(request, attempt.wanted, _WRONG, str(wrong))
     with transaction(engine) as session:
         row = account_of(session, identity)
-        secret = "" if row.disabled_at else login.begin(session, row, idle(settings), came_from(request))
+        secret = "" if row.disabled_at else login.begin(session, row, settings.session_idle, came_from(request))
     if not secret:
         return _refused(request, attempt.wanted, _DISABLED, "the account is disabled")
     response = logged_in(request, secret, attempt.wanted)

@@ -1,47 +1,88 @@
-"""Passwords: argon2id by RFC 9106's second choice (64 MiB, three passes), about a tenth of a second a check."""
+"""Passwords: argon2id in three passes; with 64 MiB, RFC 9106's second choice, a check takes about 0.1 s."""
 
+import re
 import threading
+from datetime import timedelta
+from functools import lru_cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from app.domain.access.common_passwords import COMMON
+
 LEAST_LENGTH = 12
 MOST_LENGTH = 200
+FIRST_PASSWORD_LASTS = timedelta(hours=72)
+"""One that somebody else set opens nothing any more after this."""
 AT_ONCE = 2
-"""Checks at a time: each takes 64 MiB, and who guesses must not be able to take all of the memory."""
+"""Checks at a time: each takes so much memory, and who guesses must not be able to take all of the memory."""
+
+_KIB = 1024
+
+PRODUCT = "threewalls"
+LEAST_NAME = 4
+"""Shorter parts of names stand in too many words."""
+_WRITTEN_FOR = str.maketrans("013457@$!", "oieastasi")
 
 _turn = threading.BoundedSemaphore(AT_ONCE)
-
-_hasher = PasswordHasher()
-_NOBODYS = "$argon2id$v=19$m=65536,t=3,p=4$sRcPeg/t7FJAVmfP7fVSaQ$mAHKNrxDZC8PUiJaHVms2p5bySWWJNhOEA/WLz8bcSs"
+_NOBODYS = (
+    "$argon2id$v=19$m={kib},t={passes},p={lanes}$sRcPeg/t7FJAVmfP7fVSaQ$mAHKNrxDZC8PUiJaHVms2p5bySWWJNhOEA/WLz8bcSs"
+)
 """What the password of an unknown name is checked against, so that the answer takes the same time. Opens nothing."""
 
 
-def problem_with(password: str) -> str:
-    """Why it is not accepted as a new one; empty when it is."""
-    if len(password) < LEAST_LENGTH:
-        return f"must have at least {LEAST_LENGTH} characters"
-    if len(password) > MOST_LENGTH:
-        return f"must have at most {MOST_LENGTH} characters"
-    if len(set(password)) < 4:
-        return "must not be the same few characters over and over"
-    return ""
+def problem_with(password: str, account: str) -> str:
+    """Return why it is not accepted as a new one of the account of this name; empty when it is."""
+    core, spelled = _core(password), _spelled(password)
+    names = {PRODUCT, *re.split(r"[ ._@'+-]+", account)}
+    wrong = {
+        f"must have at least {LEAST_LENGTH} characters": len(password) < LEAST_LENGTH,
+        f"must have at most {MOST_LENGTH} characters": len(password) > MOST_LENGTH,
+        "must not be the same few characters over and over": len(set(password)) < 4,
+        "must have letters, too": not core,
+        "is one of the most common ones, whatever stands before and after it": core in COMMON,
+        "must hold neither the account's name nor that of this service": any(
+            len(name) >= LEAST_NAME and _spelled(name) in spelled for name in names
+        ),
+    }
+    return next((why for why, is_so in wrong.items() if is_so), "")
 
 
-def hashed(password: str) -> str:
+def _core(password: str) -> str:
+    """Return what is left of it without digits and signs at its ends, and but once when it is repeated."""
+    core = re.sub(r"^[\W\d_]+|[\W\d_]+$", "", re.sub(r"\s", "", password.lower()))
+    core = _spelled(core)
+    unit = (core + core).find(core, 1) if core else 0
+    return core[:unit]
+
+
+def _spelled(text: str) -> str:
+    """Return it in small letters, with letters for the signs that are often written for them."""
+    return re.sub(r"\s", "", text.lower()).translate(_WRITTEN_FOR)
+
+
+def hashed(password: str, memory_mib: int) -> str:
     with _turn:
-        return _hasher.hash(password)
+        return _hasher(memory_mib).hash(password)
 
 
-def is_right(password: str, kept: str) -> bool:
-    """Whether it is the password of this hash. An empty hash (nobody, or nobody with a password) takes as long."""
+def is_right(password: str, kept: str, memory_mib: int) -> bool:
+    """Return whether it is the password of this hash. An empty hash (no account, or one without a password) takes as
+    long as one made with `memory_mib`."""
+    hasher = _hasher(memory_mib)
+    against = kept or _NOBODYS.format(kib=hasher.memory_cost, passes=hasher.time_cost, lanes=hasher.parallelism)
     with _turn:
         try:
-            return _hasher.verify(kept or _NOBODYS, password[: MOST_LENGTH + 1]) and bool(kept)
+            return hasher.verify(against, password[: MOST_LENGTH + 1]) and bool(kept)
         except (VerificationError, InvalidHashError):
             return False
 
 
-def is_outdated(kept: str) -> bool:
-    """Made with other parameters than today's: to be made anew at the next log-in."""
-    return _hasher.check_needs_rehash(kept)
+def is_outdated(kept: str, memory_mib: int) -> bool:
+    """Return whether it was made with other parameters than today's: to be made anew at the next log-in."""
+    return _hasher(memory_mib).check_needs_rehash(kept)
+
+
+@lru_cache
+def _hasher(memory_mib: int) -> PasswordHasher:
+    return PasswordHasher(memory_cost=memory_mib * _KIB)

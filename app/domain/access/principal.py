@@ -22,13 +22,14 @@ class Anonymous:
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who is logged in. `roles` by project id."""
+    """Somebody who is logged in. `roles` by project id. `second_factor`: asked for one here, or by their provider."""
 
     user_id: int
     name: str
     administrator: bool = False
     roles: Mapping[int, Role] = field(default_factory=dict)
     must_change_password: bool = False
+    second_factor: bool = False
 
     @cached_property
     def projects(self) -> Mapping[Action, ProjectIds]:

@@ -70,7 +70,7 @@ def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) 
     access = access_of(request)
     match access.principal:
         case TokenHolder(project=own):
-            if stated is not None and stated != own:
+            if stated is not None and stated.lower() != own.lower():
                 raise NotAllowed(
                     f"This token uploads into the project {own} only, and the metadata name another. Nothing was kept. "
                     "Leave `project` out of the metadata, or use a token of that project."
@@ -87,7 +87,7 @@ def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) 
             "Name the project that this upload is for. Nothing was kept.",
             (FieldError("meta.project", f"must be one of {', '.join(slugs)}"),),
         )
-    if stated not in slugs:
+    if stated.lower() not in {slug.lower() for slug in slugs}:
         raise NotAllowed(
             f"You may not upload into a project {stated}. Nothing was kept. You may into {', '.join(slugs) or 'none'}; "
             "an administrator makes projects and their maintainers give roles."

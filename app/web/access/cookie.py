@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.storage.sessions import LONGEST
+from app.settings import Settings
 from app.web.templating import is_https
 
 NAME = "threewalls_session"
@@ -22,10 +22,16 @@ def session_secret(request: Request) -> str:
 
 def set_session(request: Request, response: Response, secret: str) -> None:
     """No script reads it, no other website sends it. How long it counts is the service's matter, not the cookie's."""
+    settings: Settings = request.app.state.settings
     response.set_cookie(
-        _name(request), secret, max_age=int(LONGEST.total_seconds()), path="/", httponly=True, samesite="lax",
+        _name(request),
+        secret,
+        max_age=int(settings.session_longest.total_seconds()),
+        path="/",
+        httponly=True,
+        samesite="lax",
         secure=is_https(request),
-    )  # fmt: skip
+    )
 
 
 def forget_session(request: Request, response: Response) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -16,6 +17,9 @@ from app.web.access.known import Directory, Known
 from app.web.access.state import Access
 
 TOKEN_HEADER = "x-threewalls-token"  # noqa: S105  for a place where a proxy keeps Authorization to itself
+
+CONFIRMED_FOR = timedelta(minutes=10)
+"""So long after a log-in, or the password given again, a person may make what gives access."""
 
 T = TypeVar("T")
 
@@ -60,7 +64,7 @@ class Credentials:
             key = digest(secret)
             known = await self._ask("session", key, lambda: directory.session(key))
             if known is not None and not _is_over(known):
-                return Caller(Access(known.principal, public, key), known, key)
+                return Caller(Access(known.principal, public, key, _is_confirmed(known)), known, key)
         return Caller(Access(public=public))
 
     async def _ask(self, kind: str, key: str, find: Callable[[], T]) -> T:
@@ -78,6 +82,10 @@ def shown_token(headers: Headers) -> str | None:
     if scheme.lower() == "bearer":
         return value.strip()
     return headers.get(TOKEN_HEADER)
+
+
+def _is_confirmed(known: Known) -> bool:
+    return known.session is not None and utc_now() - known.session.confirmed_at < CONFIRMED_FOR
 
 
 def _is_over(known: Known) -> bool:

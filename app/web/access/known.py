@@ -7,7 +7,7 @@ REMEMBERED_SECONDS at the latest.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
 
 import structlog
@@ -16,10 +16,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import col
 
 from app.domain.access.principal import Principal, ProjectIds
+from app.settings import Settings
 from app.storage import sessions, tokens, users
 from app.storage.access_changes import generation
 from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, utc_now
+from app.storage.visible import EVERY_PROJECT, seeing
 
 log = structlog.get_logger(__name__)
 
@@ -50,9 +52,9 @@ class Known:
 class Directory:
     """What is known of principals. One an application."""
 
-    def __init__(self, engine: Engine, idle: timedelta) -> None:
+    def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
-        self._idle = idle
+        self._settings = settings
         self._entries: dict[tuple[str, str], tuple[int, float, Any]] = {}
         self._noted: dict[tuple[str, str], datetime] = {}
 
@@ -88,9 +90,11 @@ class Directory:
             self._noted.clear()
         self._noted[known.kind, key] = utc_now()
         try:
-            with transaction(self._engine) as session:
+            with seeing(EVERY_PROJECT), transaction(self._engine) as session:
                 if known.session:
-                    sessions.note_seen(session, known.session, self._idle)
+                    sessions.note_seen(
+                        session, known.session, self._settings.session_idle, self._settings.session_longest
+                    )
                 else:
                     tokens.note_used(session, known.principal.token_id)  # type: ignore[union-attr]
         except SQLAlchemyError as error:
@@ -102,7 +106,8 @@ class Directory:
             found: T = value
             return found
         before = generation()  # of before the reading: what changes meanwhile is read again
-        found = find()
+        with seeing(EVERY_PROJECT):  # who somebody is, is not theirs to see
+            found = find()
         if len(self._entries) >= _MOST:
             self._entries.clear()
         self._entries[kind, key] = (before, time.monotonic() + REMEMBERED_SECONDS, found)

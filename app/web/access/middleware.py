@@ -3,7 +3,6 @@
 import hmac
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
@@ -24,12 +23,12 @@ from app.domain.access.principal import (
 )
 from app.domain.access.roles import Action
 from app.settings import Settings
-from app.storage.visible import seeing
+from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access import refusals
 from app.web.access.brief import both, in_brief, is_in_brief
 from app.web.access.credentials import Caller, Credentials, WrongTokenError, shown_token
 from app.web.access.known import Directory
-from app.web.access.open_mode import is_passed_on, make_administrator, may_answer
+from app.web.access.open_mode import NEEDS_LOG_INS, is_passed_on, make_administrator, may_answer
 from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
 from app.web.access.route_table import Found, RouteTable
 from app.web.access.rules import Open, Owner
@@ -41,6 +40,8 @@ from app.web.limits.requests import RequestLimits
 _NOT_KEPT = ("/api/", "/settings/", "/account/", "/login", "/logout")
 _WRITING = ("POST", "PUT", "PATCH", "DELETE")
 _CHANGE_PASSWORD = "/account/password"  # noqa: S105
+_ADD_SECOND_FACTOR = "/account/second-factor"
+_CONFIRM = "/account/confirm"
 _FOR_BROWSERS = "Tokens are for the API: this page has its call at /api/v1, and /docs lists them."
 _WRONG_TOKEN = "The token that was sent is unknown, revoked or expired. Its project's maintainers make a new one."  # noqa: S105
 
@@ -65,7 +66,8 @@ class AccessMiddleware:
         self._app = app
         self._table = table
         self._metrics_token = settings.metrics_token
-        self._directory = Directory(engine, timedelta(hours=settings.session_hours))
+        self._totp_for_administrators = settings.totp_for_administrators
+        self._directory = Directory(engine, settings)
         self._credentials = Credentials(self._directory, open_to)
         self._engine = engine
         self._make_one = make_administrator(settings)
@@ -85,7 +87,8 @@ class AccessMiddleware:
         visible: ProjectIds | None
         try:
             if found is not None and found.route.rule.needs is Open.METRICS and self._scrapes(request):
-                await self._app(scope, receive, send)
+                with seeing(EVERY_PROJECT):  # totals
+                    await self._app(scope, receive, send)
                 return
             caller = await self._credentials.caller(request)
             put(scope, caller.access)
@@ -93,6 +96,8 @@ class AccessMiddleware:
                 answer, visible = await self._limits.refusal(request, caller, found), NONE
                 if answer is None:
                     answer, visible = await self._checked(request, caller, found)
+                if answer is None and found is not None and found.route.rule.confirm:
+                    answer = _confirmed(request, caller.access)
         except WrongTokenError:
             with seeing(NONE):
                 too_many = await self._limits.refusal(request, caller, found)
@@ -114,11 +119,12 @@ class AccessMiddleware:
         """An answer to one who may not, and the projects whose rows exist for the request."""
         access = caller.access
         readable = granted(access.principal, Action.READ, access.public)
-        if answer := self._not_from_here(request, caller):
+        if answer := self._not_from_here(request, caller, found):
             return answer, readable
         needs = found.route.rule.needs if found else Open.ANYONE
-        if _must_change_password(access) and needs not in (Open.ANYONE, Open.LOGGED_IN):
-            return _password_first(request), readable
+        first = self._first(access)
+        if first and needs not in (Open.ANYONE, Open.LOGGED_IN):
+            return _first_there(request, *first), readable
         if found is None or needs is Open.ANYONE:
             return None, readable
         if needs is Open.METRICS:
@@ -189,8 +195,8 @@ class AccessMiddleware:
             return remembered
         return await run_in_threadpool(self._owners.find, owner, value)
 
-    def _not_from_here(self, request: Request, caller: Caller) -> Response | None:
-        """Requests that another website may have had a browser send."""
+    def _not_from_here(self, request: Request, caller: Caller, found: Found | None) -> Response | None:
+        """Requests that another website may have had a browser send, and what a service without log-ins never does."""
         headers = request.headers
         if caller.access.is_open:
             host = headers.get("host", "")
@@ -200,12 +206,15 @@ class AccessMiddleware:
                     f"This service has no log-ins, so it answers only at names of its own machine, not at {host[:100]}."
                     f" Make an administrator to have it answer elsewhere: {self._make_one}",
                 )  # fmt: skip
-            if is_passed_on(headers.keys()):
+            if is_passed_on(headers.keys(), request.scope["http_version"]):
                 return refusals.refused(
                     request, "Not through a proxy",
-                    "This service has no log-ins, so it answers this machine only, and a proxy passed this request on."
+                    "This service has no log-ins, so it answers this machine only, and a proxy passed this request on, "
+                    "or it came by HTTP/1.0, as some proxies ask."
                     f" Make an administrator to have it answer elsewhere: {self._make_one}",
                 )  # fmt: skip
+            if found is not None and found.route.rule.log_ins:
+                return refusals.refused(request, "This needs log-ins", f"{NEEDS_LOG_INS} {self._make_one}")
             return None
         told = "sec-fetch-site" in headers or "origin" in headers
         if caller.by_cookie and request.method in _WRITING and not told:
@@ -214,6 +223,17 @@ class AccessMiddleware:
                     "A browser that is logged in says by Sec-Fetch-Site or Origin whose page writes, and this request "
                     "has neither. A program writes with a token: Authorization: Bearer tw_...",
                 )  # fmt: skip
+        return None
+
+    def _first(self, access: Access) -> tuple[str, str] | None:
+        """What a person must do before anything else: the page, and what is to be done there."""
+        person = access.person
+        if person is None:
+            return None
+        if person.must_change_password:
+            return _CHANGE_PASSWORD, "Choose a password"
+        if self._totp_for_administrators and person.administrator and not person.second_factor:
+            return _ADD_SECOND_FACTOR, "Add a second factor"
         return None
 
     def _scrapes(self, request: Request) -> bool:
@@ -236,16 +256,20 @@ def _in_the_name_of(name: str) -> Iterator[None]:
         acting_as.reset(before)
 
 
-def _must_change_password(access: Access) -> bool:
-    return access.person is not None and access.person.must_change_password
-
-
-def _password_first(request: Request) -> Response:
+def _first_there(request: Request, page: str, what: str) -> Response:
     if request.method in ("GET", "HEAD") and not request.url.path.startswith("/api/"):
-        return RedirectResponse(
-            refusals.leading_back(_CHANGE_PASSWORD, str(request.url)), 303, {"Cache-Control": "no-store"}
-        )
-    return refusals.refused(request, "Choose a password first", f"Choose one of your own at {_CHANGE_PASSWORD}.")
+        return RedirectResponse(refusals.leading_back(page, str(request.url)), 303, {"Cache-Control": "no-store"})
+    return refusals.refused(request, f"{what} first", f"{what} of your own at {page}.")
+
+
+def _confirmed(request: Request, access: Access) -> Response | None:
+    """An answer to a person who has not shown the password lately: a browser comes back to its page from there."""
+    if access.person is None or access.confirmed:
+        return None
+    if request.url.path.startswith("/api/"):
+        return refusals.refused(request, "Confirm your password first", f"Confirm it at {_CONFIRM}, then do it again.")
+    page = refusals.leading_back(_CONFIRM, request.headers.get("referer", "/settings/account"))
+    return RedirectResponse(page, 303, {"Cache-Control": "no-store"})
 
 
 def _private(send: Send, path: str) -> Send:

@@ -16,6 +16,13 @@ _OF_PROXIES = ("forwarded", "via", "x-real-ip", "x-forwarded", "cf-connecting-ip
 """Beginnings of the headers by which a proxy says that it asks for somebody else."""
 
 
+NEEDS_LOG_INS = (
+    "Accounts, roles, tokens, receivers of notifications and public projects need log-ins, and this service has none: "
+    "everybody and every program on this machine may do everything else here. Make the first "
+    "administrator from a shell of this machine:"
+)
+
+
 def is_loopback(host: str) -> bool:
     """Whether this name or address of a listener or Host header means this machine alone."""
     try:
@@ -30,9 +37,13 @@ def may_answer(host_header: str, names: Collection[str]) -> bool:
     return is_loopback(name) or name.lower() in names
 
 
-def is_passed_on(header_names: Iterable[str]) -> bool:
-    """Whether a proxy passed the request on: then the Host is the proxy's word for us, and the caller is a stranger."""
-    return any(name.lower().startswith(_OF_PROXIES) for name in header_names)
+def is_passed_on(header_names: Iterable[str], http_version: str) -> bool:
+    """Whether a proxy passed the request on: then the Host is the proxy's word for us, and the caller is a stranger.
+
+    nginx says nothing of itself unless it is told to, but asks by HTTP/1.0 (before its version 1.29.7), which browsers
+    and clients of today do not.
+    """
+    return http_version == "1.0" or any(name.lower().startswith(_OF_PROXIES) for name in header_names)
 
 
 def make_administrator(settings: Settings) -> str:

@@ -12,7 +12,7 @@ from app.storage.experiment_tables import ExperimentRow
 from app.storage.judging_tables import RegressionRow
 from app.storage.reference_tables import ReferencePointRow
 from app.storage.tables import ProjectRow, RunRow
-from app.storage.visible import seeing
+from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access.rules import Owner
 
 FOR_ALL = 0
@@ -67,7 +67,7 @@ class Owners:
         query = NAMED[owner].query(value)
         if query is None:
             return Owned(NOT_TOLD)
-        with seeing(None), read_session(self._engine) as session:
+        with seeing(EVERY_PROJECT), read_session(self._engine) as session:
             row = session.execute(query.limit(1)).first()
         if row is None:
             return None

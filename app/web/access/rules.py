@@ -34,12 +34,17 @@ class Rule:
 
     `tells`: a route that writes and says what is there, so that READ is needed besides. Routes that only give need it
     always, and any other write answers a token without it in brief (`brief.py`).
+
+    `confirm`: a person must have shown the password lately, because it gives access. `log_ins`: refused as long as
+    nobody logs in, because it outlives that time or reaches out of the machine.
     """
 
     needs: Action | Open
     owner: Owner = ""
     own: Action | None = None
     tells: bool = False
+    log_ins: bool = False
+    confirm: bool = False
 
 
 _ALWAYS, _ANYONE, _LOGGED_IN = Rule(Open.ALWAYS), Rule(Open.ANYONE), Rule(Open.LOGGED_IN)
@@ -70,6 +75,11 @@ RULES: Mapping[str, Rule] = {
     "GET /login/oidc/callback": _ANYONE,
     "GET /account/password": _LOGGED_IN,
     "POST /account/password": _LOGGED_IN,
+    "GET /account/confirm": _LOGGED_IN,
+    "POST /account/confirm": _LOGGED_IN,
+    "GET /account/second-factor": _LOGGED_IN,
+    "POST /account/second-factor": _LOGGED_IN,
+    "POST /account/second-factor/remove": _LOGGED_IN,
     "GET /api/v1/whoami": _ANYONE,
     **dict.fromkeys(
         (
@@ -235,34 +245,44 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(
         (
             "GET /settings/projects/{slug}/members",
-            "POST /settings/projects/{slug}/members",
-            "POST /settings/projects/{slug}/members/{user_id}",
-            "POST /settings/projects/{slug}/public",
             "GET /settings/projects/{slug}/tokens",
-            "POST /settings/projects/{slug}/tokens",
-            "POST /settings/projects/{slug}/tokens/{token_id}/revoke",
-            "PATCH /api/v1/projects/{slug}",
             "GET /api/v1/projects/{slug}/members",
-            "POST /api/v1/projects/{slug}/members",
-            "DELETE /api/v1/projects/{slug}/members/{user_id}",
             "GET /api/v1/projects/{slug}/tokens",
-            "POST /api/v1/projects/{slug}/tokens",
-            "DELETE /api/v1/projects/{slug}/tokens/{token_id}",
         ),
         _of(_MANAGE, "project"),
     ),
-    # People and what they changed
     **dict.fromkeys(
         (
-            "GET /settings/users",
+            "POST /settings/projects/{slug}/members",
+            "POST /settings/projects/{slug}/members/{user_id}",
+            "POST /settings/projects/{slug}/tokens",
+            "POST /api/v1/projects/{slug}/members",
+            "POST /api/v1/projects/{slug}/tokens",
+        ),
+        Rule(Action.MANAGE, "project", log_ins=True, confirm=True),
+    ),
+    **dict.fromkeys(
+        (
+            "POST /settings/projects/{slug}/public",
+            "POST /settings/projects/{slug}/tokens/{token_id}/revoke",
+            "PATCH /api/v1/projects/{slug}",
+            "DELETE /api/v1/projects/{slug}/members/{user_id}",
+            "DELETE /api/v1/projects/{slug}/tokens/{token_id}",
+        ),
+        Rule(Action.MANAGE, "project", log_ins=True),
+    ),
+    # People and what they changed
+    "GET /settings/users": _ADMINISTER,
+    "GET /api/v1/users": _ADMINISTER,
+    **dict.fromkeys(
+        (
             "POST /settings/users",
             "POST /settings/users/{user_id}",
-            "GET /api/v1/users",
             "POST /api/v1/users",
             "PATCH /api/v1/users/{user_id}",
             "POST /api/v1/users/{user_id}/password",
         ),
-        _ADMINISTER,
+        Rule(Action.ADMINISTER, log_ins=True, confirm=True),
     ),
     "GET /settings/audit": _MANAGE,
     "GET /settings/audit.csv": _MANAGE,
@@ -307,7 +327,7 @@ RULES: Mapping[str, Rule] = {
             "POST /api/v1/projects/{slug}/receivers/{receiver_id}/secret",
             "POST /api/v1/projects/{slug}/deliveries/{delivery_id}/replay",
         ),
-        _of(_MANAGE, "project"),
+        Rule(Action.MANAGE, "project", log_ins=True),
     ),
     "GET /settings/projects/{slug}/quota": _of(_READ, "project"),
     "POST /settings/projects/{slug}/quota": _of(_ADMINISTER, "project"),

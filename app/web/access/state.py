@@ -29,11 +29,15 @@ acting_as: ContextVar[str] = ContextVar("acting_as", default="")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`session_id`: of the browser that is logged in, as it is kept. `public`: projects that everybody may read."""
+    """`session_id`: of the browser that is logged in, as it is kept. `public`: projects that everybody may read.
+
+    `confirmed`: that browser has proved lately who uses it.
+    """
 
     principal: Principal = _NOBODY
     public: ProjectIds = NONE
     session_id: str = ""
+    confirmed: bool = False
 
     @property
     def is_open(self) -> bool:

@@ -13,7 +13,7 @@ from app.storage.access_projects import project_slugs
 from app.storage.database import read_session
 from app.storage.members import maintainers
 from app.storage.people import administrators
-from app.storage.visible import seeing
+from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access.rules import Owner
 
 _DOES = {
@@ -42,7 +42,7 @@ def refusal(
     engine: Engine, person: Person, action: Action, project: int, about: tuple[Owner, str] = ("", "")
 ) -> Refusal:
     """For a person who may read the project (its id, 0: none, or what is for all), but not do this, `about` a thing."""
-    with seeing(None), read_session(engine) as session:
+    with seeing(EVERY_PROJECT), read_session(engine) as session:
         if action is Action.ADMINISTER:
             names = some_of(administrators(session), last="or")
             return Refusal(f"Only an {ADMINISTRATOR} may do this: {names}.")

@@ -27,6 +27,7 @@ def teams(settings: Settings, provider: str, tmp_path: Path) -> Iterator[Teams]:
     secret.write_text(f"{SECRET}\n")
     by_provider = {
         "oidc_issuer": provider, "oidc_client_id": CLIENT, "oidc_client_secret_file": str(secret), "oidc_name": "Acme",
+        "public_url": "http://testserver",
     }  # fmt: skip
     app = create_app(settings.model_copy(update=by_provider))
     yield make_teams(app)

@@ -177,8 +177,9 @@ def test_settings_that_cannot_be_are_refused_at_the_start() -> None:
     for wrong in (
         {"oidc_issuer": "http://provider.example", "oidc_client_id": "a"},
         {"oidc_issuer": "https://provider.example"},
+        {"oidc_issuer": "https://provider.example", "oidc_client_id": "a", "public_url": ""},
         {"oidc_issuer": "https://provider.example", "oidc_client_id": "a", "oidc_scopes": "profile"},
         {"oidc_issuer": "https://provider.example", "oidc_client_id": "a", "oidc_client_secret_file": "/nowhere"},
     ):
         with pytest.raises(ValidationError, match="THREEWALLS_OIDC"):
-            Settings(**wrong)  # type: ignore[arg-type]
+            Settings(**{"public_url": "https://threewalls.example"} | wrong)  # type: ignore[arg-type]

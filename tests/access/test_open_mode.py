@@ -1,0 +1,76 @@
+"""A service without log-ins: what it refuses all the same, and to whom."""
+
+from fastapi import FastAPI
+from sqlalchemy import Engine
+from sqlmodel import SQLModel, func, select
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from app.storage.database import read_session, transaction
+from app.web.access.route_table import route_table
+from tests.access.belongings import make_belongings
+from tests.access.people import OURS
+from tests.runs.uploading import LOG, upload
+
+PAGE = {"Accept": "text/html"}
+LASTING = ("account", "login_session", "member", "token", "receiver", "delivery", "audit_event")
+
+
+def counted(engine: Engine) -> dict[str, int]:
+    with read_session(engine) as session:
+        tables = SQLModel.metadata.tables
+        return {name: session.execute(select(func.count()).select_from(tables[name])).scalar_one() for name in LASTING}
+
+
+def test_accounts_tokens_receivers_and_the_public_switch_need_log_ins(
+    app: FastAPI, client: TestClient, engine: Engine
+) -> None:
+    with transaction(engine) as session:
+        owned = make_belongings(session, OURS)
+    before = counted(engine)
+    wrong = []
+    refused = [
+        route
+        for route in route_table(app).routes
+        if route.method not in ("GET", "HEAD", "MOUNT")
+        and any(word in route.path for word in ("users", "members", "tokens", "notifications", "receivers", "public"))
+    ]
+    assert len(refused) > 30
+    for route in refused:
+        answer = client.request(route.method, route.path.format(**owned.params()))
+        if answer.status_code != 403 or "threewalls admin create" not in answer.text:
+            wrong.append(f"{route.key}: {answer.status_code}")
+    switched = client.patch(f"/api/v1/projects/{OURS}", json={"public": True, "author": "Ada"})
+    made = client.post("/api/v1/projects", json={"project": "open", "public": True, "author": "Ada"})
+    assert not wrong, "\n".join(wrong)
+    assert [switched.status_code, made.status_code] == [403, 403]
+    assert counted(engine) == before
+
+
+def test_the_pages_say_so_and_offer_no_form_for_it(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        owned = make_belongings(session, OURS)
+    base = f"/settings/projects/{OURS}"
+    for address in (
+        "/settings/users",
+        f"{base}/members",
+        f"{base}/tokens",
+        f"{base}/notifications",
+        f"{base}/notifications/{owned.receiver}",
+    ):
+        page = client.get(address, headers=PAGE)
+        assert page.status_code == 200, address
+        assert f'method="post" action="{address}' not in page.text, address
+        assert "every program on this machine" in page.text, address
+
+
+def test_what_comes_by_http_1_0_may_come_through_a_proxy(app: FastAPI) -> None:
+    """As nginx asks with `proxy_pass` and no other line: no header says that it is a proxy, and Host is 127.0.0.1."""
+
+    async def by_http_1_0(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "http_version": "1.0"}, receive, send)
+
+    old, new = (TestClient(way, headers={"Host": "127.0.0.1:8000"}) for way in (by_http_1_0, app))
+    assert [old.get("/runs").status_code, upload(old, LOG).status_code] == [403, 403]
+    assert [new.get("/runs").status_code, upload(new, LOG).status_code] == [200, 202]
+    assert old.get("/healthz").status_code == 200
