@@ -180,7 +180,9 @@ def _migrate(_: argparse.Namespace, settings: "Settings") -> None:
 
 def _verify(_: argparse.Namespace, settings: "Settings") -> int:
     from app.runs.stored_logs import verify
+    from app.storage.visible import see_every_project
 
+    see_every_project()
     return UNREADABLE if verify(settings) else FINE
 
 

@@ -153,7 +153,8 @@ def _beside(seed: SeedAt | None, address: str) -> Iterator[Callable[[], None]]:
 
 def _worker(settings: Settings) -> Worker:
     engine = make_engine(settings)
-    heartbeat.beat(engine)  # nobody misses the worker while it starts
+    with seeing(EVERY_PROJECT):
+        heartbeat.beat(engine)  # nobody misses the worker while it starts
 
     def prepare() -> None:
         shutil.rmtree(worker_temporary(settings), ignore_errors=True)

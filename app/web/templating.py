@@ -126,7 +126,7 @@ def render_error(
         title=title,
         detail=detail,
         back=back,
-        open_regressions=lambda: None,
+        open_regressions=lambda: 0,  # no badge, rather than one of projects that are not the reader's
     )
 
 
