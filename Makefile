@@ -17,7 +17,7 @@ PIP := $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-has
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --override overrides.txt \
         --custom-compile-command "make lock" --extra server pyproject.toml
 LOCK_FOLDER ?= .
-SOURCES := app workers migrations tests bench
+SOURCES := app workers migrations tests bench threewalls_entry.py
 
 ##@ The two commands
 .PHONY: demo

@@ -59,7 +59,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "source"
     for package in ("app", "workers"):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "threewalls_entry.py"):
         shutil.copy(ROOT / name, source)
     subprocess.run([sys.executable, "-m", *wheel_command, "-w", folder, source], check=True, timeout=300)
     target = folder / "site"
