@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from app.client.exit_codes import add_allow
 from app.client.post_options import add_post_options
 from app.client.settings import DEFAULT_URL, PROJECT, RETRIES, SPOOL, URL
 
@@ -123,6 +124,7 @@ def _add_wait(command: argparse.ArgumentParser) -> None:
         "--wait", type=_seconds, default=None, metavar="SECONDS",
         help=f"wait for the verdict, {WAIT_SECONDS} seconds if not said; it decides the exit code",
     )  # fmt: skip
+    add_allow(command)
 
 
 def with_wait(arguments: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.client.errors import Strange
-from app.client.exit_codes import SERVICE
+from app.client.exit_codes import NO_VERDICT, OUTCOME_OF_CODE, SERVICE
 from app.client.plain import one_line
 from app.client.service import Service
 
@@ -34,6 +34,11 @@ def code_of(report: Mapping[str, Any]) -> int:
     """The exit code of a verdict; a run without one yet is nobody's green."""
     code = report.get("exit_code")
     return code if isinstance(code, int) else SERVICE
+
+
+def outcome_of(report: Mapping[str, Any]) -> str:
+    """The word that `--allow` takes for it."""
+    return NO_VERDICT if report.get("exit_code") is None else OUTCOME_OF_CODE.get(code_of(report), "")
 
 
 def as_text(report: Mapping[str, Any]) -> list[str]:

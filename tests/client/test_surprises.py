@@ -75,7 +75,7 @@ def test_who_answers_and_is_not_threewalls_is_named_and_the_log_kept(
             other = call(house.url, *words, "--retries", "0", "--json")
             assert other.code == (2 if stranger.status == 422 and words != ("doctor",) else 3), (words, other.err)
             assert isinstance(other.document, dict)
-            assert "nobody foresaw" not in other.err
+            assert "unexpected error" not in other.err
 
 
 @pytest.mark.parametrize(
@@ -169,16 +169,20 @@ def test_files_that_cannot_be_read_are_told_by_name(call: Called, log: str, tmp_
     ):  # fmt: skip
         done = call("http://127.0.0.1:1", *words, "--retries", "0")
         assert done.code == 3, (words, done.err)
-        assert "nobody foresaw" not in done.err
+        assert "unexpected error" not in done.err
         assert str(tmp_path) in done.err + done.out
 
 
-def test_what_nobody_foresaw_is_a_line_with_its_place(call: Called, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_ours_is_70_and_a_line_with_its_place(
+    call: Called, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("app.client.upload_command.surrounding_job", lambda _: {}["nothing"])
     done = call("http://127.0.0.1:1", "upload", log, "--json")
-    assert (done.code, len(done.err.splitlines())) == (3, 1)
+    assert (done.code, len(done.err.splitlines())) == (70, 1)
     assert "KeyError: 'nothing' (test_surprises.py:" in done.err
-    assert done.document["exit_code"] == 3
+    assert done.document["exit_code"] == 70
+    monkeypatch.setattr("app.cli.make_parser", lambda: {}["nothing"])
+    assert call("http://127.0.0.1:1", "upload", log).code == 70
 
 
 def test_wrong_words_are_a_matter_of_usage(call: Called, log: str) -> None:

@@ -52,5 +52,22 @@ def test_every_folder_of_the_readme_s_tree_exists() -> None:
         assert (folder if not line.startswith(" ") else folder / name).exists(), line
 
 
+def test_no_example_tests_exit_codes_in_the_shell_or_waits_without_saying_what_is_allowed() -> None:
+    """`|| [ $? -ge 4 ]` is true for 127 and 137; and a first run, which has no baseline, must fail no job."""
+    examples = [*DOCUMENTS, *(ROOT / ".github").rglob("*.yml"), *(ROOT / "docs/ci").iterdir()]
+    wrong = []
+    for path in examples:
+        text = path.read_text().replace("\\\n", " ")
+        wrong += [f"{path.name}: {line}" for line in text.splitlines() if re.search(r"^[^`]*\|\| \[ *\$\?", line)]
+        jobs = re.findall(r"```(?:sh|yaml|groovy)\n.*?```", text, re.DOTALL) if path == ROOT / "docs/ci.md" else [text]
+        lines = [line for job in jobs for line in job.splitlines() if path.name != "cli.md"]
+        wrong += [
+            f"{path.name}: {line}"
+            for line in lines
+            if re.search(r"^ *[^|`#]*threewalls upload .*--wait(?! --allow)", line)
+        ]
+    assert wrong == []
+
+
 def test_no_tracked_file_names_a_package_index() -> None:
     subprocess.run([ROOT / ".ci/no-index-host"], check=True, timeout=300)
