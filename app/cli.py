@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from app.analysis.exit_codes import FINE, UNREADABLE, USAGE
+from app.analysis.exit_codes import FINE, UNREAD, UNREADABLE, USAGE
 from app.analysis.options import add_commands, with_candidate
 from app.analysis.usage_error import UsageError
 from app.client import options as client
 from app.client.exit_codes import CRASH, OUTCOME_OF_CODE, add_allow, allowing
 from app.client.streams import lasting, surprise
-from app.errors import InvalidMetadata, ThreewallsError
+from app.errors import InvalidMetadata, ThreewallsError, UnreadLog
 
 if TYPE_CHECKING:  # what a command needs is imported by the command
     from app.analysis.reading import ReadLog
@@ -90,6 +90,8 @@ def _of_server(options: argparse.Namespace) -> int:
         return _COMMANDS[options.command](options, settings) or FINE
     except ThreewallsError as error:
         print(f"threewalls: {_told(error)}", file=sys.stderr)
+        if isinstance(error, UnreadLog):
+            return allowing(options.allow, OUTCOME_OF_CODE[UNREAD], UNREAD)
         return USAGE if isinstance(error, UsageError | InvalidMetadata) else UNREADABLE
 
 

@@ -24,8 +24,12 @@ def text_of(run: Analysis) -> str:
     lines = [f"{run.name}: {_answer(summary)}", _facts(summary)]
     if summary.error is None:
         lines += ["", *table(list(_figures(summary))), *_window(summary.steady_state)]
+    steps = [f"line {one.line}: {shortened(one.example, 160)}" for one in summary.step_lines]
+    lines += listed("Lines that look like steps", steps)
     lines += listed("What went wrong", [_failure(failure, summary) for failure in summary.failures])
     lines += listed("Mind", list(summary.warnings))
+    if summary.status == "unread":
+        return plain("\n".join(lines))
     lines += _unknown(summary)
     lines += ["", f"Contract ({len(summary.contract)} fields known)", *_contract(summary.contract)]
     return plain("\n".join(lines))
@@ -50,6 +54,8 @@ def _steadiness(steady: SteadyState) -> str:
 
 
 def _facts(summary: RunSummary) -> str:
+    if summary.status == "unread":
+        return f"unread, {counted(len(summary.files), 'file')}."
     count = summary.health.get("iterations")
     facts = (
         summary.trainer or "unknown trainer",

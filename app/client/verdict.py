@@ -54,6 +54,8 @@ def as_text(report: Mapping[str, Any]) -> list[str]:
     for one in report.get("regressions") or ():
         lines.append(f"regression {one.get('id')} ({one.get('state')}): {one_line(str(one.get('address', '')))}")
     lines += [one_line(str(problem)) for problem in report.get("problems") or ()]
+    for one in report.get("step_lines") or ():
+        lines.append(f"looks like a step: line {one.get('line')}: {one_line(str(one.get('example')))}")
     if step := report.get("next_step"):
         lines.append(f"next step: {one_line(str(step.get('title')))}: {one_line(str(step.get('url')))}")
     return lines

@@ -34,6 +34,7 @@ from app.runs.waiting import settled
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
+from app.storage.tables import PROCESSED
 from app.web.access.acting import upload_project, uploader
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession
 from app.web.forms import sent_form
@@ -224,7 +225,7 @@ def _accept(
 async def _once_read(engine: Engine, run_id: int, wait: float) -> dict[str, Any]:
     """What the answer says of a run that was read: its state, and which fields to supply."""
     state = await settled(engine, run_id, wait)
-    if state.status not in ("ready", "failed"):
+    if state.status not in PROCESSED:
         return {"status": state.status}
 
     def read() -> dict[str, Any]:

@@ -6,12 +6,13 @@ A new family adds its reader in `reading.py` and an excerpt to the tests; `docs/
 
 from collections.abc import Iterable
 
+from app.domain.logs.families import KNOWN_FORMATS
 from app.domain.logs.partial_lines import whole_lines
 from app.domain.logs.reading import Reading
 from app.domain.logs.scanner import blocks
 from app.domain.run import ParsedLog
 
-__all__ = ["parse_log", "parse_text"]
+__all__ = ["KNOWN_FORMATS", "parse_log", "parse_text"]
 
 
 def parse_log(chunks: Iterable[bytes]) -> ParsedLog:
