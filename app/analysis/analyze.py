@@ -11,7 +11,7 @@ from app.analysis.statements import read_statements
 
 def analyze(options: argparse.Namespace, read_log: ReadLog) -> int:
     """Print the run. Return 3 when no figure can be computed from it, 6 when no reader knows its log."""
-    metadata = read_statements([options.meta], options.set)
+    metadata = read_statements([options.meta], options.set, lenient=options.lenient)
     name = (
         options.logs[0].name if len(options.logs) == 1 else f"{options.logs[0].name} and {len(options.logs) - 1} more"
     )

@@ -24,7 +24,9 @@ def compare(options: argparse.Namespace, read_log: ReadLog) -> int:
     _check_named_once(options)
     stated = {
         side: read_statements(
-            [options.meta, getattr(options, f"{side}_meta")], [*options.set, *getattr(options, f"{side}_set")]
+            [options.meta, getattr(options, f"{side}_meta")],
+            [*options.set, *getattr(options, f"{side}_set")],
+            lenient=options.lenient,
         )
         for side in ("baseline", "candidate")
     }

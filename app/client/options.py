@@ -54,6 +54,7 @@ def _add_upload(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--meta", action="append", default=[], metavar="FILE|JSON", help="metadata of the run, as in docs/api.md"
     )
     upload.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one field of the metadata")
+    upload.add_argument("--lenient", action="store_true", help="keep what --set names and no field is")
     upload.add_argument("--name", default="", help="what people call the run")
     upload.add_argument("--purpose", default="", choices=("ci", "experiment", "release"), help="ci without it")
     upload.add_argument("--tag", action="append", default=[], help="a word to find it by; may be repeated")

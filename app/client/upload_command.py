@@ -76,6 +76,7 @@ def _send(call: _Call) -> int:
             logs=logs, configs=options.config, events=options.events, meta=call.meta,
             job_key=call.job.key if call.job else "", key=options.key,
         )  # fmt: skip
+        known = replace(known, strict=_strict(options))
         if options.offline:
             return _keep(call, known, None)
         with Service(call.settings, told=call.told.line) as service:
@@ -111,9 +112,14 @@ def _follow(call: _Call) -> int:
 
 def _documents(call: _Call) -> Upload:
     """What is sent beside a log that grows, when the run begins."""
-    if not (call.options.config or call.options.events):
-        return Upload("", call.meta, ())
-    return read_upload(logs=[], configs=call.options.config, events=call.options.events, meta=call.meta)
+    documents = Upload("", call.meta, ())
+    if call.options.config or call.options.events:
+        documents = read_upload(logs=[], configs=call.options.config, events=call.options.events, meta=call.meta)
+    return replace(documents, strict=_strict(call.options))
+
+
+def _strict(options: argparse.Namespace) -> tuple[str, ...]:
+    return () if options.lenient else tuple(setting.partition("=")[0] for setting in options.set)
 
 
 def _only_growing_log(options: argparse.Namespace) -> Path:

@@ -49,7 +49,7 @@ def as_text(report: Mapping[str, Any]) -> list[str]:
     if decides := report.get("what_would_decide"):
         lines += ["", one_line(str(decides))]
     verdict = report.get("verdict") or {}
-    suspects = [one_line(str(one.get("reason", ""))) for one in verdict.get("suspects") or ()][:_SUSPECTS]
+    suspects = [_suspect(one) for one in verdict.get("suspects") or ()][:_SUSPECTS]
     lines += ["", *(f"suspect: {reason}" for reason in suspects)] if suspects else []
     for one in report.get("regressions") or ():
         lines.append(f"regression {one.get('id')} ({one.get('state')}): {one_line(str(one.get('address', '')))}")
@@ -59,6 +59,11 @@ def as_text(report: Mapping[str, Any]) -> list[str]:
     if step := report.get("next_step"):
         lines.append(f"next step: {one_line(str(step.get('title')))}: {one_line(str(step.get('url')))}")
     return lines
+
+
+def _suspect(suspect: Mapping[str, Any]) -> str:
+    field, reason = suspect.get("field"), one_line(str(suspect.get("reason", "")))
+    return f"{one_line(str(field))}: {reason}" if field else reason
 
 
 def _cells(row: Mapping[str, Any]) -> Sequence[Any]:

@@ -38,6 +38,9 @@ class BaselineOut(BaseModel):
     runs: list[str] = Field(description="Those that counted, oldest first.")
     left_out: list[dict[str, str]] = Field(description="Runs of the stack that do not count: `run` and `why`.")
     more_left_out: int = Field(description="So many more are not listed.")
+    other_branch: dict[str, Any] | None = Field(
+        None, description="Runs that would be the baseline, were `baseline_branch` of the project among `branches`."
+    )
     prior: dict[str, Any] = Field(description="What was known of run-to-run variation before.")
 
 

@@ -5,7 +5,7 @@ The row is committed before the bell is rung and before the uploader is answered
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -76,6 +76,9 @@ class Staged:
         return self.file.stored.key
 
 
+UNNAMED = "run"
+"""Name of a run that began without a file, until its first log comes."""
+
 IntoProject = Callable[[str | None], str]
 """The slug of the project that an upload goes to, of the one that its metadata state; raises for one that may not."""
 
@@ -94,6 +97,7 @@ def accept_upload(
     idempotency_key: str | None = None,
     complete: bool | None = None,
     expects: int = 0,
+    strict: Collection[str] = (),
     into: IntoProject = as_stated,
     uploader: Uploader = NOBODY,
 ) -> Accepted:
@@ -104,11 +108,12 @@ def accept_upload(
     The same content in the same project is the same run, and so is the same `idempotency_key`; that key with another
     content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come (`append.py`): such a
     run may begin without a file, and is told from others by its key only. `expects`: bytes that are to come then; where
-    the project has no room for them, or for one, the run does not begin. `into` says which project it goes to.
+    the project has no room for them, or for one, the run does not begin. `strict`: names in `meta` that must be fields.
+    `into` says which project it goes to.
     """
     document = _read_meta(meta)
     is_open = _is_open(document, complete)
-    metadata = read_metadata(document)
+    metadata = read_metadata(document, strict)
     project = into(metadata.project if str(document.get("project") or "").strip() else None)
     _check_key(idempotency_key)
     if not files and not is_open:
@@ -268,10 +273,15 @@ def cut_warnings(staged: Sequence[Staged]) -> list[str]:
 
 def _name_from_files(staged: Sequence[Staged]) -> str:
     names = [file.name for file in staged if file.kind == "log"] or [file.name for file in staged]
-    name = names[0] if names else "run"
+    return run_name(names[0]) if names else UNNAMED
+
+
+def run_name(file_name: str) -> str:
+    """Return the name of a run after its first log: the file's, without its suffixes."""
+    name = file_name
     for suffix in (*_COMPRESSED_SUFFIXES, ".log", ".txt"):
         name = name.removesuffix(suffix)
-    return name or "run"
+    return name or UNNAMED
 
 
 def _bytes_of(staged: Sequence[Staged]) -> int:

@@ -226,6 +226,44 @@ def test_a_log_that_holds_nothing_is_3_and_metadata_are_2(
     assert waits(tmp_path) == 0
 
 
+def test_a_field_that_nobody_knows_is_refused_unless_it_is_wanted(
+    server: Running, call: Called, log: str, tmp_path: Path
+) -> None:
+    words = ("upload", log, "--project", "client-strict", "--set", "gpuu=H100", "--set", "seq_len=4096", "--json")
+    done = call(server.address, *words)
+    assert (done.code, [one["field"] for one in done.document["errors"]]) == (2, ["meta.gpuu"]), done.err
+    following = call(server.address, *words, "--follow", "--until-idle", "0")
+    assert (following.code, waits(tmp_path)) == (2, 0), following.err
+    assert call(server.address, "analyze", log, "--set", "gpuu=H100").code == 2
+    assert call(server.address, "analyze", log, "--set", "gpuu=H100", "--lenient").code == 0
+    lenient = call(server.address, *words, "--lenient")
+    assert (lenient.code, any("gpuu" in warning for warning in lenient.document["warnings"])) == (0, True), lenient.err
+    file = call(server.address, "upload", log, "--project", "client-strict", "--meta", '{"our_own": 1}', "--json")
+    assert file.code == 0, "a file of metadata may hold what only its owner understands"
+
+
+def test_a_project_of_another_default_branch_hears_why_and_which_setting(
+    server: Running, call: Called, tmp_path: Path
+) -> None:
+    words = ("--project", "client-master", "--no-ci", "--set", "branch=master", "--set", "gpu=H100")
+    for number in range(2):
+        log = tmp_path / f"{number}.log"
+        log.write_bytes(training_log(step_time_ms=430 + number))
+        done = call(server.address, "upload", str(log), *words, "--set", f"commit={number}abcdef0", "--wait")
+        assert done.code == 4, done.err
+    first, second = done.out.splitlines()[1:3]
+    assert [word for word in ("master", "main", "baseline_branch") if word not in first] == [], first
+    assert "master" in second or "main" in second, second
+    run = httpx2.get(f"{server.address}/api/v1/runs?project=client-master", timeout=300).json()["items"][0]["id"]
+    verdict = httpx2.get(f"{server.address}/api/v1/runs/{run}/verdict", timeout=300).json()
+    assert verdict["baseline"]["other_branch"] == {"baseline_branch": "main", "branches": ["master"], "runs": 1}
+    comment = httpx2.get(f"{server.address}/api/v1/runs/{run}/report.md", timeout=300).text
+    assert "baseline" in comment.splitlines()[0]
+    assert "master" in comment.splitlines()[0]
+    page = httpx2.get(f"{server.address}/runs/{run}", timeout=300).text
+    assert "baseline_branch" in page
+
+
 def test_a_run_for_which_there_is_no_room_does_not_begin(
     server: Running, call: Called, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

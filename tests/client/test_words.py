@@ -73,7 +73,7 @@ def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
     row = {"figure": "step time", "baseline": "400 ms", "candidate": "440 ms", "change": "10 % slower", "decision": "x"}
     report = {
         "headline": "regression\x1b[2J: step time", "baseline": "baseline: 12 runs", "moved": [row],
-        "verdict": {"suspects": [{"reason": "code\n\x07"}]}, "problems": [],
+        "verdict": {"suspects": [{"reason": "code\n\x07"}, {"field": "tp", "reason": "It is 4."}]}, "problems": [],
         "regressions": [{"id": 3, "state": "open", "address": "http://a/regressions/3"}],
         "next_step": {"title": "t\x1b]0;x", "url": "http://a"},
     }  # fmt: skip
@@ -81,6 +81,7 @@ def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
     assert all(line.isprintable() for line in lines)
     assert "step time  400 ms  440 ms  10 % slower    x" in lines
     assert "suspect: code" in lines
+    assert "suspect: tp: It is 4." in lines
 
 
 def test_an_inconclusive_report_says_what_would_decide() -> None:
