@@ -208,7 +208,7 @@ def _staged(log_files: LogFiles, settings: Settings, held: HeldLog, piece: Piece
         if added == 0:
             yield None
             return
-        if is_first:
+        if is_first and fresh.head.strip(b"\0"):  # a log may begin with a hole, and its text is still to come
             for _ in checked([fresh.head], "log", held.name):
                 pass
         keeps = len(held.segments) - held.carried(added)

@@ -94,6 +94,15 @@ class Reading:
         """A container's runtime broke a line, and the end of it is missing."""
         self._notes.problem("broken line", "The container's runtime broke this line; its end is missing.", 0, text)
 
+    def damaged(self, *, skipped: int, invalid: int) -> None:
+        """Say what of the log was no text: NUL bytes in front of lines, and bytes near its start that are no UTF-8."""
+        if skipped:
+            where = "A network file system or a crashed writer left them."
+            self._notes.problem("hole", f"{skipped:,} NUL bytes in front of lines were skipped. {where}")
+        if invalid:
+            message = f"{invalid:,} places near the start of the log are no UTF-8 text; nothing was read from them."
+            self._notes.problem("no text", message)
+
     def result(self) -> ParsedLog:
         end = (self._tail + self._last)[-_EDGE:]
         line_count = self._scanner.line_breaks
