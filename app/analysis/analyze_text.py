@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from app.analysis.plain_text import listed, plain, shortened, table
 from app.analysis.reading import Analysis
 from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
+from app.domain.evidence import evidence_label
 from app.domain.numbers import contract_value, counted, figure, percent, step_time
 from app.domain.run import Failure, RunSummary, Stated, SteadyState
 
@@ -62,7 +63,7 @@ def _facts(summary: RunSummary) -> str:
         counted(len(summary.files), "file"),
         counted(count if isinstance(count, int) else 0, "iteration"),
         _OUTCOMES.get(str(summary.health.get("outcome")), ""),
-        f"evidence {summary.evidence_level.replace('_', ' ')}",
+        f"evidence {evidence_label(summary.evidence_level)}",
         "" if summary.semantic_class == "unknown" else summary.semantic_class.replace("_", " "),
         "provisional" if summary.provisional else "",
     )

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain import changes
 from app.domain.commit_links import commit_address, range_address
+from app.domain.evidence import evidence_label
 from app.settings import ROOT
 from app.storage.database import read_session
 from app.storage.regressions import open_regressions
@@ -27,6 +28,7 @@ _FILTERS = (
     changes.daily_cost,
     changes.gpu_hours,
     commit_address,
+    evidence_label,
     range_address,
     numbers.ago,
     numbers.absolute,
