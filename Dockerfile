@@ -5,7 +5,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/threewalls
 COPY requirements.lock .
 RUN /opt/threewalls/bin/pip install --no-deps --require-hashes -r requirements.lock
-COPY pyproject.toml README.md threewalls_entry.py ./
+COPY pyproject.toml setup.py README.md threewalls_entry.py ./
 COPY app app
 COPY workers workers
 RUN /opt/threewalls/bin/pip install --no-deps --no-build-isolation --no-index --editable .

@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # what a command needs is imported by the command
 
 DATA_VARIABLE = "THREEWALLS_DATA_DIR"
 STANDARD_INPUT = Path("-")
-ROOT = Path(__file__).resolve().parent.parent
 INTERRUPTED = 130
 """What shells say of a command that Ctrl-C ended."""
 
@@ -156,7 +155,9 @@ def _choose_data_folder(options: argparse.Namespace) -> None:
     if getattr(options, "data", None) is not None:
         os.environ[DATA_VARIABLE] = str(options.data.resolve())
     elif options.command == "demo":
-        os.environ.setdefault(DATA_VARIABLE, str(ROOT / "demo-data"))
+        from app.settings import data_home
+
+        os.environ.setdefault(DATA_VARIABLE, str(data_home() / "demo-data"))
 
 
 def _serve(options: argparse.Namespace, settings: "Settings") -> None:

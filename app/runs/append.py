@@ -24,7 +24,8 @@ from app.errors import BrokenCompression, OffsetConflict, TooLarge, Unavailable
 from app.queue import PROCESS_RUN, enqueue
 from app.runs.decompress import Decompressed, Limits
 from app.runs.held_log import HeldLog, held_log
-from app.runs.ingest import UNNAMED, forgotten_on_failure, run_name
+from app.runs.ingest import forgotten_on_failure
+from app.runs.names import UNNAMED, run_name
 from app.runs.sizes import size
 from app.runs.upload import checked
 from app.settings import Settings

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 import structlog
@@ -24,6 +23,7 @@ from app.errors import Conflict, EmptyUpload, FieldError, InvalidMetadata, Inval
 from app.queue import PROCESS_RUN, enqueue
 from app.runs.decompress import Decompressed, Limits
 from app.runs.json_text import read_json, sorted_json
+from app.runs.names import UNNAMED, file_name, run_name
 from app.runs.sizes import size
 from app.runs.upload import Kind, checked, document_kind
 from app.settings import Settings
@@ -37,8 +37,6 @@ from app.web.access.acting import author
 log = structlog.get_logger(__name__)
 
 MAX_KEY_LENGTH = 255
-_MAX_FILE_NAME = 200
-_COMPRESSED_SUFFIXES = (".gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +73,6 @@ class Staged:
     def key(self) -> str:
         return self.file.stored.key
 
-
-UNNAMED = "run"
-"""Name of a run that began without a file, until its first log comes."""
 
 IntoProject = Callable[[str | None], str]
 """The slug of the project that an upload goes to, of the one that its metadata state; raises for one that may not."""
@@ -207,13 +202,6 @@ def _check_key(key: str | None) -> None:
         )
 
 
-def file_name(sent: str, kind: Kind = "log") -> str:
-    """The last part of the name, without what no file system or header should see."""
-    name = PurePosixPath(sent.replace("\\", "/")).name
-    name = "".join(c for c in name if c.isprintable()).strip()
-    return name[-_MAX_FILE_NAME:] or f"{kind}.txt"
-
-
 def _content_key(document: dict[str, Any], staged: Sequence[Staged], is_open: bool, key: str | None) -> str:
     parts: list[Any] = [[file.sent_as, file.file.stored.sha256] for file in staged]
     if is_open:
@@ -274,14 +262,6 @@ def cut_warnings(staged: Sequence[Staged]) -> list[str]:
 def _name_from_files(staged: Sequence[Staged]) -> str:
     names = [file.name for file in staged if file.kind == "log"] or [file.name for file in staged]
     return run_name(names[0]) if names else UNNAMED
-
-
-def run_name(file_name: str) -> str:
-    """Return the name of a run after its first log: the file's, without its suffixes."""
-    name = file_name
-    for suffix in (*_COMPRESSED_SUFFIXES, ".log", ".txt"):
-        name = name.removesuffix(suffix)
-    return name or UNNAMED
 
 
 def _bytes_of(staged: Sequence[Staged]) -> int:

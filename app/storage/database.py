@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from sqlmodel import Session
 
 from app.errors import Unavailable
-from app.settings import ROOT, Settings
+from app.settings import RESOURCES, Settings
 from app.storage import json_column
 
 _BUSY_TIMEOUT_MS = 15_000
@@ -124,7 +124,7 @@ def require_migrated(settings: Settings) -> None:
 def alembic_config(engine: Engine) -> Config:
     """Alembic's configuration for this engine, for `migrate` and for tests of the migrations."""
     config = Config()
-    config.set_main_option("script_location", str(ROOT / "migrations"))
+    config.set_main_option("script_location", str(RESOURCES / "migrations"))
     config.attributes["engine"] = engine
     return config
 

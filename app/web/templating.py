@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain import changes
 from app.domain.commit_links import commit_address, range_address
 from app.domain.evidence import evidence_label
-from app.settings import ROOT
+from app.settings import RESOURCES
 from app.storage.database import read_session
 from app.storage.regressions import open_regressions
 from app.web import numbers
@@ -50,7 +50,7 @@ _FILTERS = (
 def environment() -> Environment:
     """Everything is escaped, also what does not end in .html; a name that nobody passed is an error, not a blank."""
     env = Environment(
-        loader=FileSystemLoader(ROOT / "templates"),
+        loader=FileSystemLoader(RESOURCES / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
