@@ -10,7 +10,7 @@ ENV PATH=/opt/threewalls/bin:$PATH
 COPY requirements-build.lock requirements.lock ./
 RUN pip install --no-deps --require-hashes -r requirements-build.lock && \
     uv pip install --python /opt/threewalls/bin/python --no-deps --require-hashes -r requirements.lock
-COPY pyproject.toml README.md ./
+COPY pyproject.toml setup.py README.md threewalls_entry.py ./
 COPY app app
 COPY workers workers
 RUN pip install --no-deps --no-build-isolation --no-index --editable . && pip uninstall --yes uv setuptools pip
@@ -24,7 +24,7 @@ COPY --from=build /opt/threewalls /opt/threewalls
 WORKDIR /srv/threewalls
 COPY --from=build /srv/threewalls/app app
 COPY --from=build /srv/threewalls/workers workers
-COPY --from=build /srv/threewalls/pyproject.toml .
+COPY --from=build /srv/threewalls/pyproject.toml /srv/threewalls/threewalls_entry.py ./
 COPY migrations migrations
 COPY templates templates
 COPY static static

@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from app.analysis.exit_codes import FINE, UNREADABLE, USAGE
+from app.analysis.exit_codes import FINE, UNREAD, UNREADABLE, USAGE
 from app.analysis.options import add_commands, with_candidate
 from app.analysis.usage_error import UsageError
 from app.client import options as client
+from app.client.exit_codes import CRASH, OUTCOME_OF_CODE, add_allow, allowing
 from app.client.streams import lasting, surprise
-from app.errors import InvalidMetadata, ThreewallsError
+from app.errors import InvalidMetadata, ThreewallsError, UnreadLog
 
 if TYPE_CHECKING:  # what a command needs is imported by the command
     from app.analysis.reading import ReadLog
@@ -29,22 +30,22 @@ if TYPE_CHECKING:  # what a command needs is imported by the command
 
 DATA_VARIABLE = "THREEWALLS_DATA_DIR"
 STANDARD_INPUT = Path("-")
-ROOT = Path(__file__).resolve().parent.parent
 INTERRUPTED = 130
 """What shells say of a command that Ctrl-C ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code: 2 for a wrong command line or setting, 3 for what cannot be done."""
+    """Run one command and return its exit code (docs/cli.md, "Exit codes"); 1 is a regression and nothing else."""
     with lasting() as written:
-        words = client.with_wait(with_candidate(sys.argv[1:] if arguments is None else arguments))
-        options = make_parser().parse_args(words)
+        options = None
         try:
+            words = client.with_wait(with_candidate(sys.argv[1:] if arguments is None else arguments))
+            options = make_parser().parse_args(words)
             code = _of_client(options) if options.command in client.COMMANDS else _of_server(options)
         except KeyboardInterrupt:
             code = INTERRUPTED
         except Exception as error:  # Python's own code for it would be 1: a regression
-            code = _unforeseen(options.command, error)
+            code = _unexpected("" if options is None else options.command, error)
         sys.stdout.flush()
         if written.lost_because:
             print(f"threewalls: the output could not be written: {written.lost_because}.", file=sys.stderr)
@@ -52,18 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
 
 
-def _unforeseen(command: str, error: Exception) -> int:
+def _unexpected(command: str, error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in ("app", "workers"):
         print(
             f"threewalls: `{command}` needs the package {error.name}, which is not installed. The commands of the "
             f"client ({', '.join(client.COMMANDS)}) do without; for all: pip install 'path/to/threewalls[server]'",
             file=sys.stderr,
         )
-        return USAGE
+        return CRASH
     if command not in client.COMMANDS:  # whoever runs a service reads tracebacks
         traceback.print_exception(error)
     print(f"threewalls: {surprise(error)}", file=sys.stderr)
-    return UNREADABLE
+    return UNREADABLE if isinstance(error, OSError) else CRASH
 
 
 def _of_client(options: argparse.Namespace) -> int:
@@ -89,6 +90,8 @@ def _of_server(options: argparse.Namespace) -> int:
         return _COMMANDS[options.command](options, settings) or FINE
     except ThreewallsError as error:
         print(f"threewalls: {_told(error)}", file=sys.stderr)
+        if isinstance(error, UnreadLog):
+            return allowing(options.allow, OUTCOME_OF_CODE[UNREAD], UNREAD)
         return USAGE if isinstance(error, UsageError | InvalidMetadata) else UNREADABLE
 
 
@@ -108,7 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
         )
     verify = commands.add_parser("verify", help="read every stored log, and name the runs of damaged and missing ones")
     rebuild = commands.add_parser("rebuild-standings", help="rank every stack again, as the leaderboards keep it")
-    rebuild.add_argument("--check", action="store_true", help="write nothing; exit code 1 when something differs")
+    rebuild.add_argument("--check", action="store_true", help="write nothing; exit code 3 when something differs")
     admin = commands.add_parser("admin", help="make an administrator, or set the password of an account")
     actions = admin.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make an administrator; from then on everybody logs in")
@@ -128,6 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
         "folder", nargs="?", type=Path, metavar="DIR", help="where they are (default: THREEWALLS_RULES_DIR)"
     )
     add_commands(commands)
+    add_allow(commands.choices["compare"])
     client.add_commands(commands)
     return parser
 
@@ -154,7 +158,9 @@ def _choose_data_folder(options: argparse.Namespace) -> None:
     if getattr(options, "data", None) is not None:
         os.environ[DATA_VARIABLE] = str(options.data.resolve())
     elif options.command == "demo":
-        os.environ.setdefault(DATA_VARIABLE, str(ROOT / "demo-data"))
+        from app.settings import data_home
+
+        os.environ.setdefault(DATA_VARIABLE, str(data_home() / "demo-data"))
 
 
 def _serve(options: argparse.Namespace, settings: "Settings") -> None:
@@ -217,7 +223,8 @@ def _analyze(options: argparse.Namespace, settings: "Settings") -> int:
 def _compare(options: argparse.Namespace, settings: "Settings") -> int:
     from app.analysis.compare import compare
 
-    return compare(options, _log_reader(settings))
+    code = compare(options, _log_reader(settings))
+    return allowing(options.allow, OUTCOME_OF_CODE[code], code)
 
 
 def _log_reader(settings: "Settings") -> "ReadLog":

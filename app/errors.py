@@ -64,6 +64,10 @@ class NotALog(InvalidUpload):
     title = "This is not a text log"
 
 
+class UnreadLog(ThreewallsError):
+    title = "No reader knows this log"
+
+
 class TooLarge(InvalidUpload):
     title = "The upload is too large"
 

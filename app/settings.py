@@ -1,5 +1,6 @@
 """Every setting of the service, read once from `THREEWALLS_*` variables, and refused at start when it is wrong."""
 
+import os
 from datetime import timedelta
 from functools import lru_cache
 from ipaddress import ip_network
@@ -11,7 +12,18 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The checkout: `templates`, `static` and `migrations` live beside `app`."""
+"""The checkout, where there is one."""
+_PACKAGED = Path(__file__).resolve().parent / "_resources"
+RESOURCES = _PACKAGED if _PACKAGED.is_dir() else ROOT
+"""Folder of `templates`, `static`, `migrations` and `docs`: beside `app` in a checkout, in it in a wheel."""
+
+
+def data_home() -> Path:
+    """Return the folder of `data` and `demo-data`: the checkout, or the user's data folder for an installed wheel."""
+    if RESOURCES == ROOT:
+        return ROOT
+    return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "threewalls"
+
 
 _THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 
@@ -21,7 +33,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="THREEWALLS_", extra="ignore", frozen=True, hide_input_in_errors=True)
 
-    data_dir: Path = Field(ROOT / "data", description="Folder of everything the embedded mode keeps.")
+    data_dir: Path = Field(data_home() / "data", description="Folder of everything the embedded mode keeps.")
     database_url: str = Field(
         "", repr=False, description="SQLAlchemy URL, sqlite or postgresql+psycopg. Empty: SQLite in the data folder."
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from app.analysis.plain_text import listed, plain, shortened, table
 from app.analysis.reading import Analysis
 from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
+from app.domain.evidence import evidence_label
 from app.domain.numbers import contract_value, counted, figure, percent, step_time
 from app.domain.run import Failure, RunSummary, Stated, SteadyState
 
@@ -24,8 +25,12 @@ def text_of(run: Analysis) -> str:
     lines = [f"{run.name}: {_answer(summary)}", _facts(summary)]
     if summary.error is None:
         lines += ["", *table(list(_figures(summary))), *_window(summary.steady_state)]
+    steps = [f"line {one.line}: {shortened(one.example, 160)}" for one in summary.step_lines]
+    lines += listed("Lines that look like steps", steps)
     lines += listed("What went wrong", [_failure(failure, summary) for failure in summary.failures])
     lines += listed("Mind", list(summary.warnings))
+    if summary.status == "unread":
+        return plain("\n".join(lines))
     lines += _unknown(summary)
     lines += ["", f"Contract ({len(summary.contract)} fields known)", *_contract(summary.contract)]
     return plain("\n".join(lines))
@@ -50,13 +55,15 @@ def _steadiness(steady: SteadyState) -> str:
 
 
 def _facts(summary: RunSummary) -> str:
+    if summary.status == "unread":
+        return f"unread, {counted(len(summary.files), 'file')}."
     count = summary.health.get("iterations")
     facts = (
         summary.trainer or "unknown trainer",
         counted(len(summary.files), "file"),
         counted(count if isinstance(count, int) else 0, "iteration"),
         _OUTCOMES.get(str(summary.health.get("outcome")), ""),
-        f"evidence {summary.evidence_level.replace('_', ' ')}",
+        f"evidence {evidence_label(summary.evidence_level)}",
         "" if summary.semantic_class == "unknown" else summary.semantic_class.replace("_", " "),
         "provisional" if summary.provisional else "",
     )

@@ -13,15 +13,20 @@ from app.analysis.statements import read_statements
 from app.analysis.usage_error import UsageError
 from app.domain.matching import Assessment, LeftOut, RunRecord, assess, compare_contracts
 from app.domain.matching.baseline import listed
-from app.errors import InvalidUpload
+from app.errors import InvalidUpload, UnreadLog
 
 
 def compare(options: argparse.Namespace, read_log: ReadLog) -> int:
-    """Prints the comparison. Raises InvalidUpload when the run to judge holds no figure, UsageError on other misuse."""
+    """Print the comparison.
+
+    Raises InvalidUpload when the run to judge holds no figure, UnreadLog when no reader knows it, UsageError on misuse.
+    """
     _check_named_once(options)
     stated = {
         side: read_statements(
-            [options.meta, getattr(options, f"{side}_meta")], [*options.set, *getattr(options, f"{side}_set")]
+            [options.meta, getattr(options, f"{side}_meta")],
+            [*options.set, *getattr(options, f"{side}_set")],
+            lenient=options.lenient,
         )
         for side in ("baseline", "candidate")
     }
@@ -49,6 +54,8 @@ def _check_named_once(options: argparse.Namespace) -> None:
 
 def _check_readable(candidates: Sequence[Analysis]) -> None:
     for run in candidates:
+        if run.summary.status == "unread":
+            raise UnreadLog(f"{run.name}: {run.summary.error}")
         if run.summary.error is not None:
             raise InvalidUpload(f"{run.name}: {run.summary.error}")
 

@@ -22,7 +22,7 @@ def analysis_document(run: Analysis) -> dict[str, object]:
         "schema": ANALYSIS_SCHEMA,
         "name": run.metadata.name or run.name,
         "files": summary.files,
-        "status": "failed" if summary.error else "ready",
+        "status": summary.status,
         "error": summary.error,
         "trainer": summary.trainer,
         "project": run.metadata.project,

@@ -25,6 +25,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     _add_statements(compare, "candidate-", "the run to judge")
     compare.add_argument("--looks", type=_looks, default=1, help="how many times this commit was judged, this included")
     for command in (analyze, compare):
+        command.add_argument("--lenient", action="store_true", help="keep what --set names and no field is")
         command.add_argument("--json", action="store_true", help="print one JSON document (docs/cli.md)")
 
 

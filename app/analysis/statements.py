@@ -11,25 +11,18 @@ from app.domain.metadata import read_metadata
 from app.domain.run import Metadata
 
 _WINDOW = re.compile(r"(\d+)-(\d+)")
-_READ_OTHERWISE = ("launch_args", "env")
-"""Kept beside the fields that were read from them, so they are not unknown."""
 
 
-def read_statements(documents: Iterable[str], settings: Iterable[str]) -> Metadata:
+def read_statements(documents: Iterable[str], settings: Iterable[str], *, lenient: bool = False) -> Metadata:
     """Metadata of the `--meta` documents (later ones win) and, over them, of `--set KEY=VALUE`.
 
-    Raises UsageError on what cannot be read and on an unknown KEY, InvalidMetadata on a wrong value.
+    Raises UsageError on what cannot be read, InvalidMetadata on a wrong value and, unless `lenient`, on an unknown KEY.
     """
     stated: dict[str, object] = {}
     for document in documents:
         stated |= _document(document) if document else {}
     named = [_setting(setting) for setting in settings]
-    metadata = read_metadata(stated | dict(named))
-    for name, _ in named:
-        if name in metadata.extra and name not in _READ_OTHERWISE:
-            hint = next((warning for warning in metadata.warnings if f"`{name}`" in warning), "")
-            raise UsageError(f"--set {name}: {hint}")
-    return metadata
+    return read_metadata(stated | dict(named), () if lenient else [name for name, _ in named])
 
 
 def _document(text: str) -> dict[str, object]:

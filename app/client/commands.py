@@ -11,7 +11,7 @@ from typing import Any
 
 from app.client import doctor, project_tokens, report, run_list, token
 from app.client.errors import Unreachable
-from app.client.exit_codes import FINE, SERVICE
+from app.client.exit_codes import FINE, NO_VERDICT, SERVICE, allowing
 from app.client.failures import failure
 from app.client.login import logged_in
 from app.client.plain import one_line, out
@@ -34,6 +34,8 @@ def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> in
         of_upload = options.command == "upload"
         failed = failure(error, url, of_upload=of_upload)
         _say(failed.lines)
+        if options.command == "report" and isinstance(error, Unreachable):
+            failed = replace(failed, exit_code=allowing(options.allow, NO_VERDICT, failed.exit_code))
         if options.json:
             out(json.dumps(upload_document(**failed.as_json()) if of_upload else failed.as_json()))
         return failed.exit_code

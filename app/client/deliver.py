@@ -101,7 +101,8 @@ def _begin(service: Service, upload: Upload, advanced: Advanced, *, is_whole: bo
             return service.request(
                 "POST",
                 RUNS,
-                params={} if is_whole else {"complete": "false", "expects": expects},
+                params=({} if is_whole else {"complete": "false", "expects": expects})
+                | ({"strict": ",".join(upload.strict)} if upload.strict else {}),
                 headers={"Idempotency-Key": upload.key},
                 files=[("meta", (None, json.dumps(upload.meta))), *sending.parts()],
                 timeout=_UPLOAD_TIMEOUT,

@@ -1,6 +1,7 @@
 """`threewalls doctor`: what stands between this machine and an upload, each with what to do about it."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,8 +25,9 @@ from app.errors import ThreewallsError
 GOOD, MIND, BAD = "ok", "mind", "bad"
 _SKEW = timedelta(minutes=2)
 _SOON = timedelta(days=14)
-_HEAD_BYTES, _STRANGE_SHARE = 64 * 1024, 0.10
-"""The service takes no file of which more than a tenth is no text."""
+_HEAD_BYTES, _STRANGE_SHARE = 1 << 20, 0.30
+_HOLE = re.compile(rb"\0{8,}")
+"""The service takes no file of whose first megabyte, without holes of NUL bytes, more than this share is no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ def _log(log: Path) -> Iterator[Finding]:
     text, size, head = LogText(log), 0, b""
     try:
         for chunk in text:
-            head = head or chunk[:_HEAD_BYTES]
+            head = head or _HOLE.sub(b"", chunk[:_HEAD_BYTES])
             size += len(chunk)
     except ThreewallsError as error:
         yield Finding(BAD, "log", one_line(error.detail), "Check that the job wrote it whole, and who may read it.")

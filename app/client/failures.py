@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.client.errors import Refused, UsageError
-from app.client.exit_codes import SERVICE, USAGE
+from app.client.exit_codes import CRASH, SERVICE, USAGE
 from app.client.plain import one_line, plain
 from app.client.streams import surprise
 from app.errors import FieldError, ThreewallsError
@@ -38,4 +38,4 @@ def failure(error: Exception, url: str, *, of_upload: bool = False) -> Failure:
             return Failure(USAGE if of_usage else SERVICE, f"{url} {error.detail}", error.errors)
         case ThreewallsError():
             return Failure(SERVICE, error.detail, error.errors)
-    return Failure(SERVICE, surprise(error))
+    return Failure(SERVICE if isinstance(error, OSError) else CRASH, surprise(error))

@@ -160,7 +160,7 @@ class Follower:
         if self._upload is None:
             parts = [(file.field, file.name, file.sha256) for file in self.documents.files]
             key = made_key(self.meta, self.job_key, str(self.path.absolute()), self._tail.identity, *parts)
-            self._upload = Upload(key, self.meta, self.documents.files)
+            self._upload = Upload(key, self.meta, self.documents.files, self.documents.strict)
         return self._upload
 
     def _note(self, piece: bytes) -> None:

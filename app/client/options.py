@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from app.client.exit_codes import add_allow
 from app.client.post_options import add_post_options
 from app.client.settings import DEFAULT_URL, PROJECT, RETRIES, SPOOL, URL
 
@@ -53,6 +54,7 @@ def _add_upload(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--meta", action="append", default=[], metavar="FILE|JSON", help="metadata of the run, as in docs/api.md"
     )
     upload.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one field of the metadata")
+    upload.add_argument("--lenient", action="store_true", help="keep what --set names and no field is")
     upload.add_argument("--name", default="", help="what people call the run")
     upload.add_argument("--purpose", default="", choices=("ci", "experiment", "release"), help="ci without it")
     upload.add_argument("--tag", action="append", default=[], help="a word to find it by; may be repeated")
@@ -123,6 +125,7 @@ def _add_wait(command: argparse.ArgumentParser) -> None:
         "--wait", type=_seconds, default=None, metavar="SECONDS",
         help=f"wait for the verdict, {WAIT_SECONDS} seconds if not said; it decides the exit code",
     )  # fmt: skip
+    add_allow(command)
 
 
 def with_wait(arguments: list[str]) -> list[str]:

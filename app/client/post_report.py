@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from app.client import github, gitlab
 from app.client.ci import ci_job
+from app.client.exit_codes import NO_VERDICT
 from app.client.forge import Message, RunSaid, message, no_verdict
 from app.client.forge_api import ForgeApi, ForgeError
 from app.client.forge_place import Place, Stated, github_place, gitlab_place, read_event
@@ -68,6 +69,7 @@ def post_no_verdict(options: argparse.Namespace, place: Place, why: str, url: st
     address = (job.ci_url if job else "") or url
     said = no_verdict(key, options.project or env.get(PROJECT, ""), why, address)
     _keep_summary(env, said)
+    keep_outcome(env, NO_VERDICT)
     posted = Posted()
     if not options.no_check and key:
         try:
@@ -126,6 +128,13 @@ def _keep_summary(env: Mapping[str, str], said: Message) -> None:
     if path := env.get("GITHUB_STEP_SUMMARY", ""):
         with suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
             file.write(said.text)
+
+
+def keep_outcome(env: Mapping[str, str], outcome: str) -> None:
+    """Set the output `outcome` of a step of GitHub Actions, which `--allow` does not change."""
+    if path := env.get("GITHUB_OUTPUT", ""):
+        with suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
+            file.write(f"outcome={outcome}\n")
 
 
 def _say(posted: Posted, env: Mapping[str, str]) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.client.errors import Refused, UsageError
-from app.client.exit_codes import SERVICE
+from app.client.exit_codes import FINE, NO_VERDICT, SERVICE, allowing
 from app.client.plain import out
-from app.client.post_report import find_place, post, post_no_verdict
+from app.client.post_report import find_place, keep_outcome, post, post_no_verdict
 from app.client.service import Service
-from app.client.verdict import as_text, code_of, report_of
+from app.client.verdict import as_text, code_of, outcome_of, report_of
 from app.errors import ThreewallsError
 
 _ADDRESS = re.compile(r"(?P<service>https?://\S+?)/runs/(?P<number>\d+)(?:[/?#]\S*)?")
 
 
-_WORST_FIRST = (1, SERVICE, 5, 4, 0)
+_WORST_FIRST = (1, SERVICE, 6, 5, 4, FINE)
 
 
 def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]) -> int:
@@ -29,7 +29,7 @@ def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]
     place = find_place(options, env) if options.forge else None  # before a long wait
     if place is not None and options.no_verdict:
         post_no_verdict(options, place, options.no_verdict, service.settings.url, env)
-        return SERVICE
+        return allowing(options.allow, NO_VERDICT, SERVICE)
     try:
         found = _reports(options, service)
     except ThreewallsError as error:
@@ -46,8 +46,17 @@ def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]
     if place is not None:
         # What the forge did not take changes no exit code: that one is the verdict's.
         post(options, place, service, found, env)
-    codes = {code_of(one) for one in found.values()}
-    return next((code for code in _WORST_FIRST if code in codes), SERVICE)
+    worst_first = sorted(found.values(), key=_badness)
+    if place is not None:
+        keep_outcome(env, outcome_of(worst_first[0]))
+    codes = (allowing(options.allow, outcome_of(one), code_of(one)) for one in worst_first)
+    return next((code for code in codes if code != FINE), FINE)
+
+
+def _badness(report: Mapping[str, Any]) -> int:
+    """The order of reports, the worst first; a code of a later service is as bad as no verdict."""
+    code = code_of(report)
+    return _WORST_FIRST.index(code if code in _WORST_FIRST else SERVICE)
 
 
 def _reports(options: argparse.Namespace, service: Service) -> dict[int, dict[str, Any]]:

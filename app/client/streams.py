@@ -95,7 +95,7 @@ codecs.register_error("threewalls", _in_other_words)
 
 
 def surprise(error: Exception) -> str:
-    """What nobody foresaw, in one line: with its place, for whoever repairs it."""
+    """Describe an unexpected error in one line, with its place in the code."""
     said = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror or said}."
@@ -103,4 +103,4 @@ def surprise(error: Exception) -> str:
     while at is not None:
         last, at = at, at.tb_next
     where = f" ({Path(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno})" if last is not None else ""
-    return f"stopped by what nobody foresaw: {type(error).__name__}: {said}{where}. Please report it with this line."
+    return f"unexpected error: {type(error).__name__}: {said}{where}. Please report it with this line."

@@ -33,11 +33,14 @@ class SentFile:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """`key` is the same for the same content of the same job: however often it is sent, it is one run."""
+    """`key` is the same for the same content of the same job: however often it is sent, it is one run. `strict`: names
+    in `meta` that the service must know as fields; the spool does not keep them, because no person reads its refusals.
+    """
 
     key: str
     meta: Mapping[str, object]
     files: tuple[SentFile, ...]
+    strict: tuple[str, ...] = ()
 
     @property
     def pieced(self) -> tuple[SentFile, ...]:

@@ -20,7 +20,7 @@ from app.client.checkout import surrounding_job
 from app.client.ci import CiJob
 from app.client.deliver import Delivered, deliver
 from app.client.errors import Refused, Unreachable, UsageError
-from app.client.exit_codes import FINE, SERVICE
+from app.client.exit_codes import FINE, NO_VERDICT, SERVICE, allowing
 from app.client.failures import failure
 from app.client.follow import Follower, Until
 from app.client.log_bytes import UnreadableLogError, is_compressed
@@ -30,7 +30,7 @@ from app.client.progress import Progress
 from app.client.service import Service
 from app.client.settings import SPOOL, ClientSettings
 from app.client.upload import Upload, read_upload
-from app.client.verdict import as_text, code_of, report_of
+from app.client.verdict import as_text, code_of, outcome_of, report_of
 from app.errors import ThreewallsError
 
 SCHEMA = "threewalls.upload/1"
@@ -61,6 +61,8 @@ def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[s
         raise UsageError(f"--key takes at most {_KEY_LENGTH} printable ASCII characters.")
     if not options.follow and (options.until_pid or options.until_idle or options.until_text):
         raise UsageError("--until-pid, --until-idle and --until-text say when --follow ends; it is not there.")
+    if options.allow and options.wait is None:
+        raise UsageError("--allow is about the verdict, and without --wait none is awaited. Add --wait.")
     if job is not None and job.doubt and not meta.get("branch"):
         _say(job.doubt)
     call = _Call(options, settings, env, job, meta, Progress(sys.stderr))
@@ -74,6 +76,7 @@ def _send(call: _Call) -> int:
             logs=logs, configs=options.config, events=options.events, meta=call.meta,
             job_key=call.job.key if call.job else "", key=options.key,
         )  # fmt: skip
+        known = replace(known, strict=_strict(options))
         if options.offline:
             return _keep(call, known, None)
         with Service(call.settings, told=call.told.line) as service:
@@ -109,9 +112,14 @@ def _follow(call: _Call) -> int:
 
 def _documents(call: _Call) -> Upload:
     """What is sent beside a log that grows, when the run begins."""
-    if not (call.options.config or call.options.events):
-        return Upload("", call.meta, ())
-    return read_upload(logs=[], configs=call.options.config, events=call.options.events, meta=call.meta)
+    documents = Upload("", call.meta, ())
+    if call.options.config or call.options.events:
+        documents = read_upload(logs=[], configs=call.options.config, events=call.options.events, meta=call.meta)
+    return replace(documents, strict=_strict(call.options))
+
+
+def _strict(options: argparse.Namespace) -> tuple[str, ...]:
+    return () if options.lenient else tuple(setting.partition("=")[0] for setting in options.set)
 
 
 def _only_growing_log(options: argparse.Namespace) -> Path:
@@ -216,7 +224,9 @@ def _sync_command(options: argparse.Namespace, env: Mapping[str, str]) -> str:
 
 
 def _kept_code(options: argparse.Namespace) -> int:
-    return FINE if (options.spool_ok or options.offline) and options.wait is None else SERVICE
+    if options.wait is not None:
+        return allowing(options.allow, NO_VERDICT, SERVICE)
+    return FINE if options.spool_ok or options.offline else SERVICE
 
 
 def upload_document(**known: Any) -> dict[str, Any]:
@@ -244,10 +254,10 @@ def _done(call: _Call, service: Service, run: Delivered) -> int:
     if options.wait is not None:
         try:
             report = report_of(service, run.id, options.wait)
-            code = code_of(report)
+            code = allowing(options.allow, outcome_of(report), code_of(report))
         except ThreewallsError as error:  # it was uploaded all the same, and its number is not to be lost
             failed = failure(error, call.settings.url, of_upload=True)
-            code = SERVICE
+            code = allowing(options.allow, NO_VERDICT, SERVICE)
             _say(f"no verdict came: {failed.lines}")
     if options.json:
         known = {"id": run.id, "url": run.url, "created": run.created, "warnings": run.warnings, "report": report}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.client.errors import Strange
-from app.client.exit_codes import SERVICE
+from app.client.exit_codes import NO_VERDICT, OUTCOME_OF_CODE, SERVICE
 from app.client.plain import one_line
 from app.client.service import Service
 
@@ -36,6 +36,11 @@ def code_of(report: Mapping[str, Any]) -> int:
     return code if isinstance(code, int) else SERVICE
 
 
+def outcome_of(report: Mapping[str, Any]) -> str:
+    """The word that `--allow` takes for it."""
+    return NO_VERDICT if report.get("exit_code") is None else OUTCOME_OF_CODE.get(code_of(report), "")
+
+
 def as_text(report: Mapping[str, Any]) -> list[str]:
     """Verdict, baseline, what moved, why, what next."""
     lines = [one_line(str(report.get("headline", ""))), one_line(str(report.get("baseline", "")))]
@@ -44,14 +49,21 @@ def as_text(report: Mapping[str, Any]) -> list[str]:
     if decides := report.get("what_would_decide"):
         lines += ["", one_line(str(decides))]
     verdict = report.get("verdict") or {}
-    suspects = [one_line(str(one.get("reason", ""))) for one in verdict.get("suspects") or ()][:_SUSPECTS]
+    suspects = [_suspect(one) for one in verdict.get("suspects") or ()][:_SUSPECTS]
     lines += ["", *(f"suspect: {reason}" for reason in suspects)] if suspects else []
     for one in report.get("regressions") or ():
         lines.append(f"regression {one.get('id')} ({one.get('state')}): {one_line(str(one.get('address', '')))}")
     lines += [one_line(str(problem)) for problem in report.get("problems") or ()]
+    for one in report.get("step_lines") or ():
+        lines.append(f"looks like a step: line {one.get('line')}: {one_line(str(one.get('example')))}")
     if step := report.get("next_step"):
         lines.append(f"next step: {one_line(str(step.get('title')))}: {one_line(str(step.get('url')))}")
     return lines
+
+
+def _suspect(suspect: Mapping[str, Any]) -> str:
+    field, reason = suspect.get("field"), one_line(str(suspect.get("reason", "")))
+    return f"{one_line(str(field))}: {reason}" if field else reason
 
 
 def _cells(row: Mapping[str, Any]) -> Sequence[Any]:

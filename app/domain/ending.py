@@ -9,7 +9,7 @@ from app.domain.contract.values import MAX_WHOLE
 from app.domain.failures.classify import FROM_OUTSIDE, failure_kind
 from app.domain.failures.kinds import KINDS, Outcome
 from app.domain.processes import events_of_last_process, is_after_last_iteration
-from app.domain.run import FloatArray, LogEvent, ParsedLog
+from app.domain.run import UNKNOWN_STEP, FloatArray, LogEvent, ParsedLog
 
 _ENDS: dict[str, Outcome] = {
     "training_done": "completed",
@@ -28,6 +28,8 @@ def outcome_of(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
     fatal = fatal_event(log)
     if fatal is not None:
         return KINDS[failure_kind(fatal) or "exception"].outcome or "failed", fatal
+    if is_unread(log):
+        return "unread", "No reader knows a line of this log."
     if log.n == 0:
         return "failed", "No iteration line was read."
     if _ends_without_loss(log):
@@ -54,10 +56,22 @@ def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
 
 def fatal_event(log: ParsedLog) -> LogEvent | None:
     """The most telling failure that ended the run; None when training went on, or had ended well, all the same."""
-    events = events_of_last_process(log)
+    events = [event for event in events_of_last_process(log) if not _steps_follow(event, log)]
     if any(event.kind == "training_done" for event in events):
         return None
     return root_of([event for event in events if ends_a_run(event, log)])
+
+
+def is_unread(log: ParsedLog) -> bool:
+    """Return whether the log is text of an unknown trainer, which says nothing about how the job went."""
+    has_text = any(line.strip() for line in (*log.first_lines, *log.last_lines))
+    return log.n == 0 and not log.trainer and has_text and fatal_event(log) is None
+
+
+def _steps_follow(event: LogEvent, log: ParsedLog) -> bool:
+    """Return whether an unknown trainer went on after the event: it was caught."""
+    lines = (one.line for one in log.not_understood if one.kind == UNKNOWN_STEP and one.file == event.file)
+    return any(line > event.line for line in lines)
 
 
 def root_of(events: Sequence[LogEvent]) -> LogEvent | None:

@@ -12,11 +12,22 @@ from app.domain.run import Stated, SteadyState
 EvidenceLevel = Literal["smoke", "screen", "matched_ab", "validated"]
 SemanticClass = Literal["training_equivalent", "benchmark_only", "unknown"]
 
+_LABELS = {"matched_ab": "matched A/B", "validated": "full length"}
+
 SCREEN_WINDOW = 6
 VALIDATED_WINDOW = 10
 VALIDATED_STEPS = 50
 
 _FORCED = ("forced-balance", "forced-biased")
+
+
+def evidence_label(level: str) -> str:
+    """Return what pages call a level.
+
+    `validated` is about the length and health of a measurement. Whether a result holds for real training, the step
+    "validate" of the workflow says, and nothing else is called by that word.
+    """
+    return _LABELS.get(level, level.replace("_", " "))
 
 
 def evidence_level(

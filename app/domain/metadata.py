@@ -6,7 +6,7 @@ known one.
 
 import difflib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -78,8 +78,10 @@ class _Reading:
             return default
 
 
-def read_metadata(document: object) -> Metadata:
+def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
     """The validated metadata of a JSON document (a text, bytes, or what `json.loads` made of them; None is empty).
+
+    `strict`: names that must be fields; other unknown names are kept with a warning.
 
     Raises InvalidMetadata with one FieldError a wrong field, or without any when the document is no JSON object.
     """
@@ -100,10 +102,17 @@ def read_metadata(document: object) -> Metadata:
         extra=_extra(reading, stated),
         warnings=tuple(reading.warnings),
     )
+    for name in sorted({*strict} & {*metadata.extra} - {*_READ_OTHERWISE}):
+        if hint := next((warning for warning in metadata.warnings if f"`{name}`" in warning), ""):
+            reading.refuse(name, hint)  # a fact of the rules is no field, and known all the same
     if reading.errors:
         names = ", ".join(dict.fromkeys(error.field for error in reading.errors))
         raise InvalidMetadata(f"Correct {names} and upload again. Nothing was kept.", tuple(reading.errors))
     return metadata
+
+
+_READ_OTHERWISE = ("launch_args", "env")
+"""Kept beside the fields that were read from them, so they are not unknown."""
 
 
 def _as_object(document: object) -> Mapping[str, object]:

@@ -43,6 +43,10 @@ class Problem:
     file: int = 0
 
 
+UNKNOWN_STEP = "a step of an unknown trainer"
+"""Kind of the line examples that look like steps, in a log of which no reader knows a step."""
+
+
 @dataclass(frozen=True, slots=True)
 class LineExample:
     """Lines of one kind that were seen but not (fully) understood: how many, and the first one to report."""
@@ -273,7 +277,8 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a processed run shows. `error` is set when no figure can be computed at all (the run is `failed`).
+    """What a processed run shows. `error` is set when no figure can be computed at all (the run is `failed`, or
+    `unread` when no reader knows its log).
 
     `definitions`: version of each rule behind the figures (`docs/metrics.md`); `definition_version` is their sum.
     `activity`: fields that can run otherwise than asked for, by name. `fair_for_timing` is false when timers' barriers
@@ -306,3 +311,14 @@ class RunSummary:
     not_understood: tuple[LineExample, ...] = ()
     files: tuple[str, ...] = ()
     slices: tuple[Slice, ...] = ()
+
+    @property
+    def status(self) -> Literal["ready", "failed", "unread"]:
+        if self.error is None:
+            return "ready"
+        return "unread" if self.health.get("outcome") == "unread" else "failed"
+
+    @property
+    def step_lines(self) -> tuple[LineExample, ...]:
+        """Lines of an unread log that look like steps."""
+        return tuple(example for example in self.not_understood if example.kind == UNKNOWN_STEP)

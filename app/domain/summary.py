@@ -8,7 +8,7 @@ from app.domain.contract.resolve import Contract, resolve
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.document_series import with_documents
 from app.domain.documents import Document
-from app.domain.ending import fatal_event
+from app.domain.ending import fatal_event, is_unread
 from app.domain.evidence import evidence_level, semantic_class
 from app.domain.failures.explain import explain_failures
 from app.domain.figures.drift import SHORT_WINDOW
@@ -16,6 +16,7 @@ from app.domain.figures.headline import Figures
 from app.domain.figures.steady_state import MIN_VALUES, steady_state
 from app.domain.figures.step_times import left_out
 from app.domain.health import read_health
+from app.domain.logs import KNOWN_FORMATS
 from app.domain.run import Metadata, ParsedLog, Problem, RunSummary, SteadyState, Value
 from app.domain.timers import read_timers, unfair_because
 
@@ -58,7 +59,9 @@ def summarise(
     warnings = [*metadata.warnings, *contract.warnings]
     if error is None:
         warnings += [*left_out(log), *_window_warnings(log, steady), *([unfair] if unfair else []), *figures.warnings]
-    warnings += [*_unknown_warning(contract), *_problems(log)]
+    if not is_unread(log):
+        warnings += _unknown_warning(contract)
+    warnings += _problems(log)
     return RunSummary(
         error=error,
         trainer=log.trainer,
@@ -113,6 +116,9 @@ def no_iterations(log: ParsedLog) -> str:
     if (failure := fatal_event(log)) is not None:
         place = _line_of(failure.file, failure.line, log)
         return f"No iteration line was read. The job failed first, on {place}: {failure.text}"
+    if is_unread(log):
+        formats = f"{', '.join(KNOWN_FORMATS[:-1])} and {KNOWN_FORMATS[-1]}"
+        return f"Unread: no reader knows this log. Logs of {formats} are read. This says nothing about the job."
     lines = [line for line in (*log.first_lines, *log.last_lines) if line.strip()]
     if not lines:
         return "No iteration line was read: the log holds no text."

@@ -23,6 +23,18 @@ class MeasuredContrast:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherBranch:
+    """Runs of the stack that would be the baseline if the project's baseline branch were theirs.
+
+    `baseline_branch`: the project's setting. `branches`: those of the runs, empty text where none is stated.
+    """
+
+    baseline_branch: str
+    branches: tuple[str, ...]
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class VerdictDocument:
     """`candidates`: all reruns that were judged together, oldest first; `verdict.candidates_used` those that counted.
 
@@ -48,6 +60,7 @@ class VerdictDocument:
     more_left_out: int = 0
     rests_on: int | None = None
     quarantined: str = ""
+    other_branch: OtherBranch | None = None
 
     @property
     def decision(self) -> Outcome:

@@ -11,7 +11,7 @@ from app.domain.detection.certainty import certainty, shows_no_difference, withi
 from app.domain.matching import NearMiss
 from app.domain.numbers import counted, percent
 from app.domain.verdict_document import MeasuredContrast, VerdictDocument
-from app.domain.verdict_words import Label, listed_runs, notes, sides_text, whose
+from app.domain.verdict_words import Label, listed_runs, notes, other_branch_text, sides_text, whose
 
 _MOST_FIELDS = 5
 
@@ -89,7 +89,9 @@ def _sentences(document: VerdictDocument, label: Label) -> Iterator[str]:
 
 
 def _without_baseline(document: VerdictDocument, label: Label) -> Iterator[str]:
-    if document.contrast is not None:
+    if document.other_branch is not None:
+        yield f"No baseline: {other_branch_text(document.other_branch)}."
+    elif document.contrast is not None:
         yield "No run of this stack can be its baseline yet."
         yield contrast_sentence(document.contrast)
     elif not document.misses:

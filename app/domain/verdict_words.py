@@ -3,17 +3,18 @@
 `label` turns the name of a run in a document into what people call it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from app.domain.changes import change_text
 from app.domain.detection import StepTimeChange, Verdict
 from app.domain.detection.certainty import CERTAIN_ENOUGH, UNCERTAIN, certainty, shows_no_difference
 from app.domain.detection.sentences import left_out_note
-from app.domain.matching import Comparability, Difference, NearMiss, Suspect
+from app.domain.matching import Comparability, Difference, LeftOut, NearMiss, Suspect
 from app.domain.matching.assessment import UPGRADES
 from app.domain.numbers import THIN, contract_value, counted, percent, short_commit
 from app.domain.run import Stated
-from app.domain.verdict_document import MeasuredContrast, VerdictDocument
+from app.domain.verdict_document import MeasuredContrast, OtherBranch, VerdictDocument
 
 Label = Callable[[str], str]
 
@@ -28,6 +29,7 @@ BASELINES = {
     "nearest": "nearest of its stack",
 }
 _MOST_LISTED = 4
+_MOST_REASONS = 2
 
 
 def as_named(run: str) -> str:
@@ -48,6 +50,8 @@ def headline(document: VerdictDocument, label: Label = as_named) -> str:
 def _verdict_line(document: VerdictDocument, label: Label) -> str:
     verdict = document.verdict
     word = decision_word(verdict.decision)
+    if verdict.decision == "no_baseline" and document.other_branch is not None:
+        return f"{word}: {other_branch_text(document.other_branch)}"
     if verdict.decision == "no_baseline":
         measured = _measured_after_upgrade(document.contrast)
         return f"{word}; {measured}" if measured else f"{word}: {_what_stands_between(document.misses, label)}"
@@ -66,7 +70,7 @@ def baseline_line(document: VerdictDocument, label: Label = as_named, offered: i
     found = document.comparability
     if found is None:
         many = len(document.left_out) if offered is None else offered
-        none_fits = f"none of {counted(many, 'run')} can be one"
+        none_fits = f"none of {counted(many, 'run')} can be one{_why_none(document.left_out)}"
         beside = _contrast_beside(document.contrast, label)
         return f"baseline: {none_fits if many else 'no earlier run of its stack'}{beside}"
     kind = BASELINES.get(document.baseline_kind, document.baseline_kind.replace("_", " "))
@@ -75,6 +79,23 @@ def baseline_line(document: VerdictDocument, label: Label = as_named, offered: i
     evidence = f" ({_evidence(found)})" if found.kind == "matched_ab" else ""
     runs = f"{counted(len(document.baseline), 'run')} ({listed_runs(document.baseline, label)})"
     return f"baseline: {runs}, {kind}; {listing}{evidence}"
+
+
+def other_branch_text(other: OtherBranch) -> str:
+    """Why runs of another branch are no baseline, and the setting that would make them one."""
+    branches = listed_runs([branch or "none that is stated" for branch in other.branches])
+    runs = counted(other.runs, "run")
+    return (
+        f"{runs} of this stack could be one, but the branch is {branches}, and the project's baseline branch is "
+        f"{other.baseline_branch}. Change the project's setting Baseline branch (`baseline_branch`), or state `branch`"
+    )
+
+
+def _why_none(left_out: Sequence[LeftOut]) -> str:
+    """The most frequent reasons, with their numbers where there are several."""
+    reasons = Counter(one.why for one in left_out).most_common(_MOST_REASONS)
+    texts = [f"{why} ({counted(n, 'run')})" if len(reasons) > 1 else why for why, n in reasons]
+    return f": {'; '.join(texts)}" if texts else ""
 
 
 def worst_change(verdict: Verdict) -> str:

@@ -1,5 +1,6 @@
 """The worker process of the embedded mode, seen from the server: started, watched, restarted, stopped."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -90,7 +91,9 @@ class Worker:
 
     def _run_one(self) -> int:
         # A session of its own: Ctrl-C in a terminal reaches the server only, which then stops the worker in order.
-        with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, start_new_session=True) as process:
+        # Our own path, so that the worker finds the same code: a package called `app` may be on PYTHONPATH.
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+        with subprocess.Popen(COMMAND, env=env, stdin=subprocess.PIPE, start_new_session=True) as process:
             self._process = process
             if self._stopping.is_set():
                 process.kill()

@@ -39,4 +39,4 @@ def missing(places: Sequence[Slot], side: Side) -> int:
 
 
 def _fills(run: ExperimentRun) -> bool:
-    return run.counts and run.status != "failed"
+    return run.counts and run.status not in ("failed", "unread")

@@ -14,7 +14,8 @@ from app.storage.database import make_engine, read_session, transaction
 from app.storage.ranking import Key, all_stacks, behind, difference, keep, rank
 from app.storage.standings_tables import StandingRow
 
-SAME, DIFFERENT = 0, 1
+SAME, DIFFERENT = 0, 3
+"""1 is a regression, whatever the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Rebuilt:
 
 
 def rebuild_standings(settings: Settings, *, check: bool) -> int:
-    """Says what was found. 1 when `check` finds that what is kept is not what a rebuild makes."""
+    """Print what was found. Return 3 when `check` finds that what is kept is not what a rebuild makes."""
     engine = make_engine(settings)
     try:
         if not inspect(engine).has_table(str(StandingRow.__tablename__)):

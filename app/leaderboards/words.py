@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from app.domain.evidence import evidence_label
 from app.domain.numbers import THIN, counted, grouped, percent
 from app.domain.ranking.duels import Duel
 from app.domain.ranking.eligibility import Why
@@ -15,7 +16,7 @@ EVIDENCE = {
     "matched_ab": "One side of a matched A/B: two results that differ in the dispatcher alone, neither of them short.",
     "validated": "At least half of its runs are healthy and steady over 50 steps.",
 }
-LABELS = {"matched_ab": "matched A/B", "from_prior": "the family’s prior"}
+LABELS = {level: evidence_label(level) for level in EVIDENCE} | {"from_prior": "the family’s prior"}
 """Of what is not called by its name with spaces."""
 SEMANTIC_CLASSES = {
     "training_equivalent": "The work is that of real training: real data, real routing, all checks on.",

@@ -10,11 +10,12 @@ from app.errors import InvalidMetadata, Unavailable
 from app.settings import Settings
 from app.storage.rules_in_force import read_folder
 
-FINE, WRONG = 0, 1
+FINE, WRONG = 0, 2
+"""1 is a regression, whatever the command."""
 
 
 def check_rules(folder: Path | None, settings: Settings) -> int:
-    """Print every mistake with file, line and what to do, and answer 1; 0 when there is none.
+    """Print every mistake with file, line and what to do. Return 2 when there is one, else 0.
 
     Raises InvalidMetadata without a folder, Unavailable when it holds no rule file or cannot be read.
     """

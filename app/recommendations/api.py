@@ -74,7 +74,7 @@ def told(request: Request, advice: Advice) -> SuggestionsOut:
     return SuggestionsOut(
         url=url,
         run=run_id,
-        status="failed" if advice.run.status == "failed" else "ready",
+        status=advice.run.status if advice.run.status in ("failed", "unread") else "ready",
         wall=WallOut.model_validate(advice.told.wall),
         phases=[StepOut.model_validate(step) for step in advice.journey.steps],
         current=advice.journey.current,

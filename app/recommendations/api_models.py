@@ -152,7 +152,7 @@ class StatedOut(_FromDomain):
 class SuggestionsOut(BaseModel):
     url: str
     run: int
-    status: Literal["ready", "failed"]
+    status: Literal["ready", "failed", "unread"]
     wall: WallOut
     phases: list[StepOut]
     current: Phase | None = Field(description="The first phase that is not done.")

@@ -18,7 +18,7 @@ from app.domain.matching.selection import (
     with_reruns,
 )
 from app.domain.run import Metric
-from app.domain.verdict_document import VerdictDocument, verdict_document
+from app.domain.verdict_document import OtherBranch, VerdictDocument, verdict_document
 from app.regressions import elsewhere
 from app.regressions.stack import Candidate, Stack
 from app.storage.family import Family
@@ -61,7 +61,9 @@ class Assessor:
             run.facts.run: run.metrics for run in (*before, *candidate.runs) if run.facts.run in compared
         }
         document = verdict_document(assessment, names, figures, candidates[-1].definition_version)
-        return replace(document, more_left_out=more, quarantined=candidate.newest.quarantine)
+        other_branch = None if selection.runs else self._other_branch(candidate.newest.facts, earlier)
+        quarantine = candidate.newest.quarantine
+        return replace(document, more_left_out=more, quarantined=quarantine, other_branch=other_branch)
 
     def _prior(self, candidate: Candidate) -> Prior:
         newest = candidate.newest
@@ -95,6 +97,15 @@ class Assessor:
         }
         newest = {key: self._reading.record(name) for key, name in wanted.items() if key in others}
         return left_out(selection, shown, newest), len(names) - len(shown)
+
+    def _other_branch(self, facts: RunFacts, earlier: Sequence[RunFacts]) -> OtherBranch | None:
+        """Return what a baseline branch leaves out where it leaves nothing, such as `main` in a project of `master`."""
+        branch = self._stack.rules.branch
+        if branch is None:
+            return None
+        usable = select(facts, earlier, replace(self._stack.rules, branch=None)).runs
+        branches = tuple(sorted({one.branch for one in usable}))
+        return OtherBranch(branch, branches, len(usable)) if usable else None
 
     def _without_baseline(
         self, assessment: Assessment, candidate: Candidate, candidates: Sequence[RunRecord], prior: Prior

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlmodel import Session, col
 
+from app.domain.report.exit_codes import UNREAD
 from app.domain.report.values import verdict_json
 from app.errors import NotFound
 from app.storage.evidence import suspects_with_evidence
@@ -37,6 +38,9 @@ class BaselineOut(BaseModel):
     runs: list[str] = Field(description="Those that counted, oldest first.")
     left_out: list[dict[str, str]] = Field(description="Runs of the stack that do not count: `run` and `why`.")
     more_left_out: int = Field(description="So many more are not listed.")
+    other_branch: dict[str, Any] | None = Field(
+        None, description="Runs that would be the baseline, were `baseline_branch` of the project among `branches`."
+    )
     prior: dict[str, Any] = Field(description="What was known of run-to-run variation before.")
 
 
@@ -51,7 +55,7 @@ class VerdictOut(BaseModel):
     """Runs are named by their numbers, as text. With `status` pending nothing else is known yet."""
 
     run: int
-    status: Literal["judged", "pending"]
+    status: Literal["judged", "pending", "unread"]
     verdict: Literal["regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed"] | None = None
     reason: str = Field("", description="A sentence. While it is pending: what it waits for.")
     made_at: datetime | None = None
@@ -84,10 +88,13 @@ class VerdictOut(BaseModel):
 def read_verdict(
     session: ReadSession, run_id: Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
 ) -> VerdictOut:
-    """The verdict against its baseline. 404 for no such run; `status` is `pending` until it was read and judged."""
+    """The verdict against its baseline. 404 for no such run; `status` is `pending` until it was read and judged, and
+    `unread` where no reader knows its log: it gets no verdict."""
     run = session.execute(select(RunRow.status, RunRow.reception, RunRow.error).where(col(RunRow.id) == run_id)).first()  # type: ignore[call-overload]
     if run is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    if run.status == "unread" and run.reception != "receiving":
+        return VerdictOut(run=run_id, status="unread", reason=run.error or "", exit_code=UNREAD)
     verdicts = verdicts_of(session, run_id)
     if not verdicts:
         return VerdictOut(run=run_id, status="pending", reason=_waits_for(run.status, run.reception, run.error))

@@ -11,7 +11,7 @@ from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
-from app.domain.report.exit_codes import FAILED, exit_code
+from app.domain.report.exit_codes import FAILED, UNREAD, exit_code
 from app.domain.report.markdown import markdown
 from app.domain.report.markdown_text import link
 from app.domain.report.run_report import RunReport
@@ -79,7 +79,7 @@ def _read(engine: Engine, run_id: int, address: str, next_step: NextStep) -> tup
     with read_session(engine) as session:
         report, verdict, suspects = get_report(session, run_id, address)
         of = where_reported(session, run_id)
-        first = None if report.status == "pending" else next_step(session, run_id)
+        first = None if report.status in ("pending", "unread") else next_step(session, run_id)
     step = (
         None if first is None else {"rule": first[0], "title": first[1], "url": f"{report.run.address}/next/{first[0]}"}
     )
@@ -98,6 +98,7 @@ def _read(engine: Engine, run_id: int, address: str, next_step: NextStep) -> tup
         "moved": [] if report.text is None else report.text.moved,
         "regressions": report.regressions,
         "problems": report.problems,
+        "step_lines": report.step_lines,
         "next_step": step,
     }
     plain: dict[str, Any] = storable(document)
@@ -108,5 +109,5 @@ def _read(engine: Engine, run_id: int, address: str, next_step: NextStep) -> tup
 def _exit_code(report: RunReport, verdict: StoredVerdict | None) -> int | None:
     """That of the command line for the same result; None as long as there is none."""
     if verdict is None:
-        return FAILED if report.status == "failed" else None
+        return {"failed": FAILED, "unread": UNREAD}.get(report.status)
     return exit_code(verdict.document.decision, raises_regression=verdict.document.raises_regression)

@@ -13,8 +13,10 @@ from app.domain.report.run_report import (
     RunReport,
     failed_report,
     pending_report,
+    unread_report,
 )
 from app.domain.report.text import verdict_text
+from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.suspect_evidence import RankedSuspect
 from app.domain.verdict_document import VerdictDocument
 from app.errors import NotFound
@@ -38,6 +40,8 @@ def get_report(
     if row is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
     run = LinkedRun(str(run_id), row.name, f"{address}/runs/{run_id}")
+    if row.status == "unread" and row.reception != "receiving":
+        return unread_report(run, row.error or "", _step_lines(row)), None, ()
     verdict = current_verdict(session, run_id)
     if verdict is None and row.status == "failed":
         return failed_report(run, row.error or "", _problems(row)), None, ()
@@ -53,7 +57,7 @@ def where_reported(session: Session, run_id: int) -> dict[str, str]:
     project = session.get_one(ProjectRow, row.project_id)
     is_read = row.status == "ready" and row.reception != "receiving"  # before, the stack is of what came so far
     key = report_key(row.metadata_stated, _earlier_of_its_job(session, row), row.stack_key if is_read else "")
-    if not key and row.status == "failed":
+    if not key and row.status in ("failed", "unread"):
         key = f"run {run_id}"  # nothing will ever be known of it, and it is to be told
     return {"project": project.slug, "stack_key": row.stack_key, "report_key": key}
 
@@ -101,6 +105,11 @@ def _linked(session: Session, runs: Iterable[str], address: str) -> tuple[Linked
     rows = session.execute(select(RunRow.id, RunRow.name).where(col(RunRow.id).in_(ids)))  # type: ignore[call-overload]
     names = {row.id: row.name for row in rows}
     return tuple(LinkedRun(str(run), names.get(run, "deleted"), f"{address}/runs/{run}") for run in ids)
+
+
+def _step_lines(row: RunRow) -> tuple[LineExample, ...]:
+    examples = (LineExample(**one) for one in row.not_understood)
+    return tuple(one for one in examples if one.kind == UNKNOWN_STEP)
 
 
 def _problems(row: RunRow) -> tuple[str, ...]:

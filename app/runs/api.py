@@ -36,6 +36,7 @@ from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.heartbeat import silent_since
 from app.storage.log_files import LogFiles
+from app.storage.tables import PROCESSED
 from app.web.access.acting import upload_project, uploader
 from app.web.body_limit import UPLOAD_BYTES
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
@@ -86,6 +87,10 @@ async def upload_run(
     expects: Annotated[
         int, Query(ge=0, le=2**53, description="Bytes that are to come: refused at once where the quota has no room.")
     ] = 0,
+    strict: Annotated[
+        str,
+        Query(max_length=10_000, description="Names in `meta`, with commas, that must be fields."),
+    ] = "",
     idempotency_key: Annotated[str | None, Header(description="The same key is the same upload.")] = None,
 ) -> UploadAnswer:
     """Upload a run. The answer comes when it is stored safely; `status` says whether it is processed yet."""
@@ -96,7 +101,7 @@ async def upload_run(
         request, max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as form:
         accept = partial(_accept, engine, log_files, settings, idempotency_key=idempotency_key)
-        accept = partial(accept, complete=complete, expects=expects)
+        accept = partial(accept, complete=complete, expects=expects, strict=strict.split(","))
         accept = partial(accept, into=partial(upload_project, request, engine), uploader=uploader(request))
         accepted = await run_in_threadpool(accept, form)
     answer = {"id": accepted.run_id, "url": _page(request, accepted.run_id), "created": accepted.created}
@@ -204,6 +209,7 @@ def _accept(
     idempotency_key: str | None,
     complete: bool | None,
     expects: int,
+    strict: list[str],
     into: IntoProject,
     uploader: Uploader,
 ) -> Accepted:
@@ -216,6 +222,7 @@ def _accept(
         idempotency_key=idempotency_key,
         complete=complete,
         expects=expects,
+        strict=strict,
         into=into,
         uploader=uploader,
     )
@@ -236,7 +243,7 @@ async def _once_read(engine: Engine, settings: Settings, accepted: Accepted, wai
         )
         return {"nothing_processed_since": since, "warnings": [*accepted.warnings, warning]}
 
-    if state.status not in ("ready", "failed"):
+    if state.status not in PROCESSED:
         return {"status": state.status} | await run_in_threadpool(explain)
     if not accepted.own:
         return {"status": state.status}

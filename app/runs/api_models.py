@@ -31,7 +31,7 @@ from app.web.outcomes import OUTCOMES
 RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
 Finite = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
 """JSON has no NaN: a stored number that is none is null."""
-Status = Literal["received", "processing", "ready", "failed"]
+Status = Literal["received", "processing", "ready", "failed", "unread"]
 
 
 class UploadAnswer(BaseModel):

@@ -25,6 +25,7 @@ from app.queue import PROCESS_RUN, enqueue
 from app.runs.decompress import Decompressed, Limits
 from app.runs.held_log import HeldLog, held_log
 from app.runs.ingest import forgotten_on_failure
+from app.runs.names import UNNAMED, run_name
 from app.runs.sizes import size
 from app.runs.upload import checked
 from app.settings import Settings
@@ -208,7 +209,7 @@ def _staged(log_files: LogFiles, settings: Settings, held: HeldLog, piece: Piece
         if added == 0:
             yield None
             return
-        if is_first:
+        if is_first and fresh.head.strip(b"\0"):  # a log may begin with a hole, and its text is still to come
             for _ in checked([fresh.head], "log", held.name):
                 pass
         keeps = len(held.segments) - held.carried(added)
@@ -297,6 +298,8 @@ def _news(
         row.reception = "receiving"
     if new_bytes or row.reception != before or before == "receiving":  # repeated, it is no news
         row.heard_at = utc_now()
+    if row.name == UNNAMED and not row.metadata_stated.get("name") and held.name:
+        row.name = run_name(held.name)
     if before in _FINISHED and (new_bytes or row.reception == "receiving"):
         audit.record(
             session, who=author() or audit.SERVICE, subject="run", subject_id=run_id, action="appended",

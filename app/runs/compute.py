@@ -93,7 +93,7 @@ def _cut_short(file: RunFile, iterations: int) -> str:
 def _still_receiving(summary: RunSummary) -> RunSummary:
     """A log that has no end yet was not cut off, and one without iterations has not failed."""
     health = dict(summary.health)
-    if health.get("outcome") == "truncated":
+    if health.get("outcome") in ("truncated", "unread"):
         health["outcome"] = "running"
     failures = tuple(failure for failure in summary.failures if failure.kind != "truncated")
     summary = replace(summary, health=health, failures=failures)

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from app.errors import FieldError, InvalidQuery
 from app.web.outcomes import OUTCOMES
 
-STATUSES = ("received", "processing", "ready", "failed")
+STATUSES = ("received", "processing", "ready", "failed", "unread")
 PURPOSES = ("ci", "experiment", "release")
 VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed", "none")
 """`none`: not judged."""

@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.errors import InvalidUpload, NotFound
-from app.runs.ingest import file_name
+from app.runs.names import file_name
 from app.storage.tables import RunFileRow, RunRow, SegmentRow
 
 _FIRST_NAME = "train.log"

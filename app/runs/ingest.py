@@ -3,11 +3,10 @@
 The row is committed before the bell is rung and before the uploader is answered: what was acknowledged is kept.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 import structlog
@@ -22,6 +21,7 @@ from app.errors import EmptyUpload, FieldError, InvalidMetadata
 from app.queue import PROCESS_RUN, enqueue
 from app.runs.decompress import Decompressed, Limits
 from app.runs.json_text import read_json
+from app.runs.names import UNNAMED, file_name, run_name
 from app.runs.same_upload import Accepted, check_key, content_key, find_same, sent_key
 from app.runs.sizes import size
 from app.runs.stored_logs import restore
@@ -35,9 +35,6 @@ from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, utc_n
 from app.web.access.acting import author
 
 log = structlog.get_logger(__name__)
-
-_MAX_FILE_NAME = 200
-_COMPRESSED_SUFFIXES = (".gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +80,7 @@ def accept_upload(
     idempotency_key: str | None = None,
     complete: bool | None = None,
     expects: int = 0,
+    strict: Collection[str] = (),
     into: IntoProject = as_stated,
     uploader: Uploader = NOBODY,
 ) -> Accepted:
@@ -93,12 +91,12 @@ def accept_upload(
     The same content in the same project is the same run, and so is the same `idempotency_key` of the same sender; that
     key with another content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come
     (`append.py`): such a run may begin without a file, and is told from others by its key only. `expects`: bytes that
-    are to come then; where the project has no room for them, or for one, the run does not begin. `into` says which
-    project it goes to.
+    are to come then; where the project has no room for them, or for one, the run does not begin. `strict`: names in
+    `meta` that must be fields. `into` says which project it goes to.
     """
     document = _read_meta(meta)
     is_open = _is_open(document, complete)
-    metadata = read_metadata(document)
+    metadata = read_metadata(document, strict)
     project = into(metadata.project if str(document.get("project") or "").strip() else None)
     check_key(idempotency_key)
     if not files and not is_open:
@@ -188,13 +186,6 @@ def _read_meta(meta: bytes | None) -> dict[str, Any]:
     return document
 
 
-def file_name(sent: str, kind: Kind = "log") -> str:
-    """The last part of the name, without what no file system or header should see."""
-    name = PurePosixPath(sent.replace("\\", "/")).name
-    name = "".join(c for c in name if c.isprintable()).strip()
-    return name[-_MAX_FILE_NAME:] or f"{kind}.txt"
-
-
 def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[Staged], is_open: bool) -> RunRow:
     now = utc_now()
     return RunRow(
@@ -227,10 +218,7 @@ def cut_warnings(staged: Sequence[Staged]) -> list[str]:
 
 def _name_from_files(staged: Sequence[Staged]) -> str:
     names = [file.name for file in staged if file.kind == "log"] or [file.name for file in staged]
-    name = names[0] if names else "run"
-    for suffix in (*_COMPRESSED_SUFFIXES, ".log", ".txt"):
-        name = name.removesuffix(suffix)
-    return name or "run"
+    return run_name(names[0]) if names else UNNAMED
 
 
 def _bytes_of(staged: Sequence[Staged]) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from app.storage.run_records import RunDetail, RunState
+from app.storage.tables import PROCESSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def token_of(run: RunState | RunDetail) -> Token:
 
 def is_settled(token: Token) -> bool:
     """Nothing more will come by itself."""
-    return token.phase == "settled" and token.status in ("ready", "failed")
+    return token.phase == "settled" and token.status in PROCESSED
 
 
 def news_of(before: Token, now: Token) -> str:

@@ -21,6 +21,8 @@ def answer(run: RunDetail) -> str:
     """One to three short sentences in plain words."""
     if run.status in _WAITING:
         return _WAITING[run.status]
+    if run.status == "unread":
+        return run.error or "No reader knows this log."
     if run.status == "failed":
         if run.receiving:
             return "No iteration has come in yet."

@@ -64,7 +64,7 @@ def _write(session: Session, held: Claim, computed: Computed) -> tuple[str | Non
     Its own is judged by the same worker right after (`workers/tasks.py`).
     """
     summary = computed.summary
-    status = "failed" if summary.error else "ready"
+    status = summary.status
     before, asked = judging.ask_before(session, held.run_id, summary.stack_key)
     if not claims.finish(session, held, status=status, **_columns(computed)):
         log.warning("result_dropped", run_id=held.run_id, claim=held.number)

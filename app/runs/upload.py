@@ -3,6 +3,7 @@
 Its first bytes say so; its name is only repeated in messages, and the form field it came in decides where both fit.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Literal
@@ -11,12 +12,16 @@ from app.domain.documents import recognise
 from app.domain.logs import parse_text
 from app.errors import EmptyUpload, NotALog
 from app.runs.decompress import GZIP, ZSTD
-from app.storage.log_files import HEAD_BYTES, StagedFile
+from app.storage.log_files import StagedFile
 
 Kind = Literal["log", "config", "events"]
 
-_MAX_STRANGE_SHARE = 0.10
-"""Share of bytes that no text holds, above which a file is binary: crashed logs hold a few NULs, some are Latin-1."""
+_CHECKED_BYTES = 1 << 20
+_MAX_STRANGE_SHARE = 0.30
+"""Share of bytes that no text holds, above which the first megabyte of a file is binary: of data that are no text it is
+half and more, of a log that begins with the garbage of a crashed writer, or is Latin-1, less. Holes do not count."""
+_HOLE = re.compile(rb"\0{8,}")
+"""What network file systems and crashed writers leave. Single NULs are those of UTF-16."""
 
 _MAX_DOCUMENT_IN_LOG = 1 << 20
 """A larger file posted as a log is one: no script and no configuration is as long."""
@@ -43,7 +48,7 @@ def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
     chunks, head = iter(chunks), b""
     for chunk in chunks:
         head += chunk
-        if len(head) >= HEAD_BYTES:
+        if len(head) >= _CHECKED_BYTES:
             break
     if not head:
         raise EmptyUpload(
@@ -77,7 +82,8 @@ def document_kind(kind: Kind, name: str, staged: StagedFile) -> str:
 
 
 def _refuse_what_is_no_text(head: bytes, name: str) -> None:
-    if not head.strip():
+    text = _HOLE.sub(b"", head[:_CHECKED_BYTES])
+    if not text.strip():
         raise EmptyUpload(f"{name} holds no text. Nothing was kept. Check that the job wrote to it.")
     for magic, what in _MAGICS:
         if head.startswith(magic):
@@ -88,7 +94,7 @@ def _refuse_what_is_no_text(head: bytes, name: str) -> None:
         raise _not_a_log(name, "compressed twice")
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise NotALog(f"{name} is UTF-16 text. Nothing was kept. Save it as UTF-8: `iconv -f UTF-16 -t UTF-8`.")
-    if _strange_share(head[:HEAD_BYTES]) > _MAX_STRANGE_SHARE:
+    if _strange_share(text) > _MAX_STRANGE_SHARE:
         raise _not_a_log(name, "binary data")
 
 

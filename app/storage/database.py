@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 from sqlmodel import Session
 
 from app.errors import Unavailable
-from app.settings import ROOT, Settings
+from app.settings import RESOURCES, Settings
 from app.storage import json_column
 
 CONNECTIONS = 50
@@ -211,7 +211,7 @@ def _scripts(engine: Engine) -> ScriptDirectory:
 def alembic_config(engine: Engine) -> Config:
     """Alembic's configuration for this engine, for `migrate` and for tests of the migrations."""
     config = Config()
-    config.set_main_option("script_location", str(ROOT / "migrations"))
+    config.set_main_option("script_location", str(RESOURCES / "migrations"))
     config.attributes["engine"] = engine
     return config
 

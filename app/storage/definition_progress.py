@@ -12,9 +12,7 @@ from sqlmodel import Session, col
 
 from app.domain.definitions import DEFINITION_VERSION
 from app.storage.run_records import aware
-from app.storage.tables import RunRow
-
-_DONE = ("ready", "failed")
+from app.storage.tables import PROCESSED, RunRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def is_outdated() -> ColumnElement[bool]:
     return and_(
         col(RunRow.definition_version) < DEFINITION_VERSION,
         col(RunRow.recompute_failed) < DEFINITION_VERSION,
-        col(RunRow.status).in_(_DONE),
+        col(RunRow.status).in_(PROCESSED),
     )
 
 

@@ -11,6 +11,7 @@ from sqlmodel import Session, col
 
 from app.domain.definitions import DEFINITIONS, changes
 from app.domain.run import (
+    UNKNOWN_STEP,
     Activity,
     DispatcherAvailability,
     Failure,
@@ -25,7 +26,7 @@ from app.domain.run import (
 )
 from app.storage import findings
 from app.storage.findings import frozen, known
-from app.storage.tables import AmendmentRow, ProjectRow, RunFileRow, RunRow, SegmentRow
+from app.storage.tables import PROCESSED, AmendmentRow, ProjectRow, RunFileRow, RunRow, SegmentRow
 
 ENDED_BADLY = ("failed", "out_of_memory", "not_finite")
 """Outcomes of a job that ended in an error, also when it printed iterations before and its run is `ready`."""
@@ -150,7 +151,12 @@ class RunDetail:
 
     @property
     def done(self) -> bool:
-        return self.status in ("ready", "failed")
+        return self.status in PROCESSED
+
+    @property
+    def step_lines(self) -> tuple[LineExample, ...]:
+        """Lines of an unread log that look like steps."""
+        return tuple(example for example in self.not_understood if example.kind == UNKNOWN_STEP)
 
     @property
     def log_files(self) -> tuple[RunFile, ...]:
@@ -218,7 +224,7 @@ def _warnings(row: RunRow) -> tuple[str, ...]:
 
 
 def is_updating(status: str, work: str) -> bool:
-    return status in ("ready", "failed") and work != ""
+    return status in PROCESSED and work != ""
 
 
 def run_file(row: RunFileRow, keys: tuple[str, ...]) -> RunFile:

@@ -79,6 +79,10 @@ class ProjectRow(SQLModel, table=True):
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
+PROCESSED = ("ready", "failed", "unread")
+"""Statuses of a run that was read: figures, none because it failed, none because no reader knows its log."""
+
+
 class RunRow(SQLModel, table=True):
     """One training job. The row is the record of the work to do (`work`, lease) and of its result (`status`).
 

@@ -20,9 +20,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from app.errors import NotFound, Unavailable
-from app.settings import ROOT, get_settings
+from app.settings import RESOURCES, get_settings
 
-STATIC = ROOT / "static"
+STATIC = RESOURCES / "static"
 FOREVER = "public, max-age=31536000, immutable"
 _BUILD_SECONDS = 120
 _building = Lock()

@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from app.domain.contract.fields import FIELDS, METRICS, ContractField
-from app.settings import ROOT
+from app.settings import RESOURCES
 from app.web.contract_inputs import ROLES
 from app.web.templating import render
 
@@ -29,7 +29,7 @@ def show_glossary(request: Request) -> HTMLResponse:
 @lru_cache
 def terms() -> tuple[Markup, ...]:
     """Each definition as HTML; what it defines is strong, and an anchor: `/glossary#stack-key`."""
-    found = _TERMS.search((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
+    found = _TERMS.search((RESOURCES / "docs" / "glossary.md").read_text(encoding="utf-8"))
     text = found[1] if found else ""
     items = re.split(r"^- ", text, flags=re.MULTILINE)[1:]
     return tuple(_html(" ".join(item.split())) for item in items)

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
-STATUSES = ("received", "processing", "ready", "failed")
+STATUSES = ("received", "processing", "ready", "failed", "unread")
 
 
 class Metrics:

@@ -8,4 +8,5 @@ OUTCOMES = {
     "not_finite": "not finite",
     "stopped": "stopped",
     "running": "running",
+    "unread": "unread",
 }

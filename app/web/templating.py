@@ -16,7 +16,8 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain import changes
 from app.domain.commit_links import commit_address, range_address
-from app.settings import ROOT
+from app.domain.evidence import evidence_label
+from app.settings import RESOURCES
 from app.storage.regressions import open_regressions
 from app.web import numbers
 from app.web.access.open_mode import make_administrator
@@ -31,6 +32,7 @@ _FILTERS = (
     changes.daily_cost,
     changes.gpu_hours,
     commit_address,
+    evidence_label,
     range_address,
     numbers.ago,
     numbers.absolute,
@@ -52,7 +54,7 @@ _FILTERS = (
 def environment() -> Environment:
     """Everything is escaped, also what does not end in .html; a name that nobody passed is an error, not a blank."""
     env = Environment(
-        loader=FileSystemLoader(ROOT / "templates"),
+        loader=FileSystemLoader(RESOURCES / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

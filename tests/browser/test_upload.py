@@ -66,7 +66,7 @@ def test_an_error_stands_at_its_field_and_the_file_stays_chosen(open_page: OpenP
     page.get_by_label("GPUs").fill("8")
     page.get_by_role("button", name="Upload").click()
     page.wait_for_url(re.compile(r"/runs/\d+$"))
-    expect(page.locator(".badge", has_text="failed").first).to_be_visible(timeout=90_000)
+    expect(page.locator(".badge", has_text="unread").first).to_be_visible(timeout=90_000)
 
 
 def test_upload_works_without_script(open_page: OpenPage) -> None:

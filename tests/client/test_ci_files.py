@@ -1,6 +1,7 @@
 """The action for GitHub and the template for GitLab: valid, and played as jobs against real servers."""
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -68,7 +69,7 @@ def test_a_first_run_on_github_is_a_comment_and_a_neutral_check_and_fails_nobody
         again = play_action(tmp_path, said, **job)
         assert forge.wrong == []
     assert played.code == 0, played.said
-    assert played.outputs["report"]["exit-code"] == "4", played.said
+    assert played.outputs["report"]["outcome"] == "no-baseline", played.said
     run = played.outputs["upload"]["run"]
     assert played.outputs["upload"]["url"] == f"{server.address}/runs/{run}"
     assert not (tmp_path / "pwned").exists()
@@ -79,10 +80,10 @@ def test_a_first_run_on_github_is_a_comment_and_a_neutral_check_and_fails_nobody
     assert (len(forge.comments), len(forge.checks)) == (1, 1)
 
 
-def test_the_exit_codes_that_fail_the_job_are_the_users_choice(server: Running, tmp_path: Path) -> None:
+def test_the_outcomes_that_fail_the_job_are_the_users_choice(server: Running, tmp_path: Path) -> None:
     logs(tmp_path, "a.log")
     with running_github() as forge:
-        strict = inputs(server, **{"fail-on": "1 3 4 5", "comment": "false", "key": "nightly", "wait": "60"})
+        strict = inputs(server, allow="", comment="false", key="nightly", wait="60")
         played = play_action(tmp_path, strict, **github_job(tmp_path, forge.base))
     assert (played.code, forge.comments) == (4, [])
     assert [one["name"] for one in forge.checks] == ["threewalls (nightly)"]
@@ -94,7 +95,7 @@ def test_a_job_that_may_not_write_still_has_its_result(server: Running, tmp_path
     with running_github() as forge:
         job = github_job(tmp_path, forge.base)
         played = play_action(tmp_path, inputs(server, **{"github-token": token, "wait": "60"}), **job)
-    assert (played.code, played.outputs["report"]["exit-code"]) == (0, "4")
+    assert (played.code, played.outputs["report"]["outcome"]) == (0, "no-baseline")
     assert played.said.count("::warning title=Threewalls::") == 2
     assert token not in played.said
     assert played.summary.startswith("**◌ no baseline")
@@ -107,6 +108,18 @@ def test_a_missing_log_fails_the_job_before_anything_is_said(server: Running, tm
     assert forge.asked == []
 
 
+@pytest.mark.parametrize(("command", "code"), [("upload", 127), ("upload", 137), ("report", 127), ("report", 137)])
+def test_a_command_that_is_missing_or_killed_fails_the_job(tmp_path: Path, command: str, code: int) -> None:
+    fake = tmp_path / "bin" / "threewalls"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\n[ "$1" = {command} ] && exit {code}\necho \'{{"id": 7, "url": "http://a/runs/7"}}\'\n')
+    fake.chmod(0o755)
+    path = {"PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"}
+    said = {"url": "http://127.0.0.1:1", "token": "", "logs": "*.log"}
+    assert play_action(tmp_path, said, **path).code == code
+    assert play_template(tmp_path, THREEWALLS_LOGS="a.log", **path).code == code
+
+
 REFUSED = Answer(401, {"title": "The token is over", "detail": "The token is over."})
 """As good as a service that is away, and nobody waits for it to come back."""
 
@@ -117,9 +130,9 @@ def test_a_service_that_is_away_fails_only_those_who_want_it_and_the_log_is_kept
     logs(tmp_path, "a.log")
     with running_github() as forge, answering(REFUSED) as nowhere:
         job = github_job(tmp_path, forge.base) | {"GITHUB_JOB": "perf"}
-        lenient = inputs(server, **{"url": nowhere.url, "fail-on": "1", "wait": "60"})
+        lenient = inputs(server, url=nowhere.url, allow="no-baseline,no-verdict", wait="60")
         away = play_action(tmp_path, lenient, **job)
-        assert (away.code, away.outputs["report"]["exit-code"]) == (0, "3"), away.said
+        assert (away.code, away.outputs["report"]["outcome"]) == (0, "no-verdict"), away.said
         assert [(one["name"], one["conclusion"]) for one in forge.checks] == [("threewalls (perf)", "neutral")]
         assert forge.checks[0]["output"]["title"].startswith("no verdict came")
         assert away.summary.startswith("**… no verdict came")
@@ -128,7 +141,7 @@ def test_a_service_that_is_away_fails_only_those_who_want_it_and_the_log_is_kept
         )
         assert (sent.code, len(sent.document["sent"])) == (0, 1), sent.err
         back = play_action(tmp_path, {**lenient, "url": server.address}, **job)
-        assert (back.outputs["report"]["exit-code"], len(forge.checks)) == ("4", 1), "the verdict replaces it"
+        assert (back.outputs["report"]["outcome"], len(forge.checks)) == ("no-baseline", 1), "the verdict replaces it"
         assert forge.checks[0]["output"]["title"].startswith("no baseline")
         play_action(tmp_path, lenient, **job)
         assert forge.checks[0]["output"]["title"].startswith("no baseline"), "and it replaces no verdict"

@@ -63,6 +63,7 @@ def test_it_is_sent_as_it_comes_and_closed_at_its_marker(server: Running, tmp_pa
     run = only_run(server, "follow-marker")
     assert run is not None
     assert (run["reception"], run["health"]["iterations"]) == ("complete", 60)  # type: ignore[index]
+    assert run["name"] == "train"
 
 
 def test_kill_9_and_a_second_start_are_one_run_and_a_signal_closes_it(server: Running, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_who_answers_and_is_not_threewalls_is_named_and_the_log_kept(
             other = call(house.url, *words, "--retries", "0", "--json")
             assert other.code == (2 if stranger.status == 422 and words != ("doctor",) else 3), (words, other.err)
             assert isinstance(other.document, dict)
-            assert "nobody foresaw" not in other.err
+            assert "unexpected error" not in other.err
 
 
 @pytest.mark.parametrize(
@@ -169,16 +169,20 @@ def test_files_that_cannot_be_read_are_told_by_name(call: Called, log: str, tmp_
     ):  # fmt: skip
         done = call("http://127.0.0.1:1", *words, "--retries", "0")
         assert done.code == 3, (words, done.err)
-        assert "nobody foresaw" not in done.err
+        assert "unexpected error" not in done.err
         assert str(tmp_path) in done.err + done.out
 
 
-def test_what_nobody_foresaw_is_a_line_with_its_place(call: Called, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_ours_is_70_and_a_line_with_its_place(
+    call: Called, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("app.client.upload_command.surrounding_job", lambda _: {}["nothing"])
     done = call("http://127.0.0.1:1", "upload", log, "--json")
-    assert (done.code, len(done.err.splitlines())) == (3, 1)
+    assert (done.code, len(done.err.splitlines())) == (70, 1)
     assert "KeyError: 'nothing' (test_surprises.py:" in done.err
-    assert done.document["exit_code"] == 3
+    assert done.document["exit_code"] == 70
+    monkeypatch.setattr("app.cli.make_parser", lambda: {}["nothing"])
+    assert call("http://127.0.0.1:1", "upload", log).code == 70
 
 
 def test_wrong_words_are_a_matter_of_usage(call: Called, log: str) -> None:
@@ -220,6 +224,44 @@ def test_a_log_that_holds_nothing_is_3_and_metadata_are_2(
     done = call(server.address, "upload", log, "--set", "gpus=many", "--json")
     assert (done.code, done.document["errors"][0]["field"]) == (2, "meta.gpus")
     assert waits(tmp_path) == 0
+
+
+def test_a_field_that_nobody_knows_is_refused_unless_it_is_wanted(
+    server: Running, call: Called, log: str, tmp_path: Path
+) -> None:
+    words = ("upload", log, "--project", "client-strict", "--set", "gpuu=H100", "--set", "seq_len=4096", "--json")
+    done = call(server.address, *words)
+    assert (done.code, [one["field"] for one in done.document["errors"]]) == (2, ["meta.gpuu"]), done.err
+    following = call(server.address, *words, "--follow", "--until-idle", "0")
+    assert (following.code, waits(tmp_path)) == (2, 0), following.err
+    assert call(server.address, "analyze", log, "--set", "gpuu=H100").code == 2
+    assert call(server.address, "analyze", log, "--set", "gpuu=H100", "--lenient").code == 0
+    lenient = call(server.address, *words, "--lenient")
+    assert (lenient.code, any("gpuu" in warning for warning in lenient.document["warnings"])) == (0, True), lenient.err
+    file = call(server.address, "upload", log, "--project", "client-strict", "--meta", '{"our_own": 1}', "--json")
+    assert file.code == 0, "a file of metadata may hold what only its owner understands"
+
+
+def test_a_project_of_another_default_branch_hears_why_and_which_setting(
+    server: Running, call: Called, tmp_path: Path
+) -> None:
+    words = ("--project", "client-master", "--no-ci", "--set", "branch=master", "--set", "gpu=H100")
+    for number in range(2):
+        log = tmp_path / f"{number}.log"
+        log.write_bytes(training_log(step_time_ms=430 + number))
+        done = call(server.address, "upload", str(log), *words, "--set", f"commit={number}abcdef0", "--wait")
+        assert done.code == 4, done.err
+    first, second = done.out.splitlines()[1:3]
+    assert [word for word in ("master", "main", "baseline_branch") if word not in first] == [], first
+    assert "master" in second or "main" in second, second
+    run = httpx2.get(f"{server.address}/api/v1/runs?project=client-master", timeout=300).json()["items"][0]["id"]
+    verdict = httpx2.get(f"{server.address}/api/v1/runs/{run}/verdict", timeout=300).json()
+    assert verdict["baseline"]["other_branch"] == {"baseline_branch": "main", "branches": ["master"], "runs": 1}
+    comment = httpx2.get(f"{server.address}/api/v1/runs/{run}/report.md", timeout=300).text
+    assert "baseline" in comment.splitlines()[0]
+    assert "master" in comment.splitlines()[0]
+    page = httpx2.get(f"{server.address}/runs/{run}", timeout=300).text
+    assert "baseline_branch" in page
 
 
 def test_a_run_for_which_there_is_no_room_does_not_begin(

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import threewalls_entry
 from app.analysis import exit_codes as of_analysis
-from app.cli import make_parser
+from app.cli import main, make_parser
 from app.client import exit_codes
 from app.client.errors import UsageError
 from app.client.options import with_wait
@@ -20,7 +21,8 @@ from app.client.upload import made_key
 from app.client.verdict import as_text, code_of
 from app.domain.report.exit_codes import FAILED, FINE
 from tests.client.answering import Answer, answering
-from tests.client.commands import job_environment
+from tests.client.commands import job_environment, threewalls
+from tests.training_logs import training_log
 
 TWO_MB = 2_000_000
 
@@ -59,7 +61,7 @@ def test_what_is_no_run_is_refused(text: str) -> None:
 
 def test_exit_codes_are_the_same_everywhere() -> None:
     assert (exit_codes.FINE, exit_codes.USAGE, exit_codes.SERVICE) == (FINE, of_analysis.USAGE, FAILED)
-    assert exit_codes.SERVICE == of_analysis.UNREADABLE
+    assert (exit_codes.SERVICE, exit_codes.CRASH) == (of_analysis.UNREADABLE, threewalls_entry.CRASH)
 
 
 def test_a_verdict_that_is_not_there_is_not_green() -> None:
@@ -71,7 +73,7 @@ def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
     row = {"figure": "step time", "baseline": "400 ms", "candidate": "440 ms", "change": "10 % slower", "decision": "x"}
     report = {
         "headline": "regression\x1b[2J: step time", "baseline": "baseline: 12 runs", "moved": [row],
-        "verdict": {"suspects": [{"reason": "code\n\x07"}]}, "problems": [],
+        "verdict": {"suspects": [{"reason": "code\n\x07"}, {"field": "tp", "reason": "It is 4."}]}, "problems": [],
         "regressions": [{"id": 3, "state": "open", "address": "http://a/regressions/3"}],
         "next_step": {"title": "t\x1b]0;x", "url": "http://a"},
     }  # fmt: skip
@@ -79,6 +81,7 @@ def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
     assert all(line.isprintable() for line in lines)
     assert "step time  400 ms  440 ms  10 % slower    x" in lines
     assert "suspect: code" in lines
+    assert "suspect: tp: It is 4." in lines
 
 
 def test_an_inconclusive_report_says_what_would_decide() -> None:
@@ -142,6 +145,48 @@ def test_only_a_verdict_of_regression_is_exit_code_1(pipe: str, code: int, tmp_p
         done = subprocess.run(["bash", "-c", line], env=env, capture_output=True, timeout=300, check=False)
     assert done.returncode == code, done.stderr
     assert b"Traceback" not in done.stderr
+
+
+REPORTS = {outcome: {**REPORT, "exit_code": code} for code, outcome in exit_codes.OUTCOME_OF_CODE.items()} | {
+    "no-verdict": {**REPORT, "status": "pending", "exit_code": None}
+}
+
+
+def test_only_an_outcome_that_is_allowed_becomes_0(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for outcome, document in REPORTS.items():
+        with answering(Answer(200, document)) as house:
+            for allowed in ("no-baseline,inconclusive", "unread", "failed", "no-verdict", "regression,failed"):
+                code = main(["report", "9", f"--url={house.url}", "--allow", allowed])
+                verdict = document["exit_code"] if outcome != "no-verdict" else 3
+                wanted = 0 if outcome in allowed.split(",") else verdict
+                said = f"--allow {outcome}" in capfd.readouterr().err
+                if (code, said) != (wanted, wanted != verdict):
+                    wrong.append((outcome, allowed, code, said))
+    assert wrong == []
+
+
+def test_a_service_that_is_away_is_no_verdict_and_only_that_allows_it(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_bytes(training_log())
+    upload = ("upload", str(tmp_path / "train.log"), "--retries=0", "--no-ci", "--spool", str(tmp_path / "spool"))
+    codes = {}
+    for words in (
+        ("report", "9", "--retries=0"), ("report", "9", "--retries=0", "--allow=no-verdict"),
+        ("report", "9", "--retries=0", "--allow=failed"), (*upload, "--wait", "--allow=no-verdict"),
+        (*upload, "--wait", "--allow=no-baseline"), (*upload, "--wait", "--allow=no-verdict", "--no-spool"),
+        (*upload, "--allow=no-verdict"), ("report", "9", "--allow=green"),
+    ):  # fmt: skip
+        codes[words[-1], words[0], len(words)] = threewalls("http://127.0.0.1:1", tmp_path, *words).code
+    assert list(codes.values()) == [3, 0, 3, 0, 3, 3, 2, 2]
+
+
+def test_the_worst_run_that_is_not_allowed_decides(tmp_path: Path) -> None:
+    answers = [Answer(200, {**REPORT, "run": {"id": "9", "address": "x"}, "exit_code": code}) for code in (4, 5, 0)]
+    codes = []
+    for allowed in ("no-baseline", "inconclusive", "no-baseline,inconclusive"):
+        with answering(*answers) as house:
+            codes.append(main(["report", "7", "8", "9", f"--url={house.url}", "--allow", allowed]))
+    assert codes == [5, 4, 0]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 START_SECONDS = 300
+COMMAND = [sys.executable, "-m", "app.cli"]
 
 
 @dataclass
@@ -57,7 +58,7 @@ def running(command: str, data: Path, *arguments: str) -> Iterator[Running]:
 
 def start(command: str, data: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "app.cli", command, "--data", str(data), *arguments],
+        [*COMMAND, command, "--data", str(data), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

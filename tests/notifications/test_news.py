@@ -96,7 +96,7 @@ def test_an_experiment_has_no_verdict_to_tell(engine: Engine, settings: Settings
 
 
 def test_a_run_that_cannot_be_read_is_told_once(client: TestClient, engine: Engine) -> None:
-    log = b"nothing that can be read\n" * 40
+    log = b"torch.OutOfMemoryError: CUDA out of memory.\n" * 40
     project(engine)
     listen(engine, NOWHERE, "run.failed")
     run_id = upload(client, log, meta={"project": PROJECT, "name": "night"}).json()["id"]

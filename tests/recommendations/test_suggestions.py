@@ -1,5 +1,6 @@
 """Suggestions at the public door: the API, the pages, what was measured here, and what is missing."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -139,6 +140,19 @@ def test_a_failed_run_has_next_steps_and_one_that_waits_has_none(client: TestCli
     assert_problem(client.get(f"/api/v1/runs/{waiting}/suggestions"), 409)
     assert client.get(f"/runs/{waiting}/next").status_code == 409
     assert_problem(client.get("/api/v1/runs/999/suggestions"), 404)
+
+
+def test_no_badge_of_a_run_says_validated_beside_a_step_that_is_open(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_run(session, evidence_level="validated", semantic_class="benchmark_only")
+    steps = {step["phase"]: step["state"] for step in suggestions(client, run)["phases"]}
+    assert steps["validate"] != "done"
+    assert client.get(f"/api/v1/runs/{run}").json()["evidence_level"] == "validated"
+    wrong = []
+    for path in (f"/runs/{run}", "/runs", "/leaderboards", "/experiments"):
+        texts = re.findall(r">([^<>]+)<", client.get(path).text)
+        wrong += [(path, text) for text in texts if text.strip() == "validated"]
+    assert wrong == []
 
 
 def test_every_rule_has_its_page_whether_it_fires_asks_or_is_silent(client: TestClient, profiled: int) -> None:

@@ -68,11 +68,11 @@ def test_before_it_was_judged_the_answer_says_what_it_waits_for(client: TestClie
 
 
 def test_a_log_without_iterations_gets_the_verdict_failed(client: TestClient) -> None:
-    run_id = upload(client, b"hello\n" * 20, meta=meta(1)).json()["id"]
+    run_id = upload(client, b"torch.OutOfMemoryError: CUDA out of memory.\n", meta=meta(1)).json()["id"]
     tasks.process_run(run_id)
     found = verdict(client, run_id)
     assert found["verdict"] == "failed"
-    assert found["reason"] == "The job failed, so its speed is no evidence of anything."
+    assert found["reason"] == "The job ran out of memory, so its speed is no evidence of anything."
 
 
 def test_of_verdicts_that_were_made_again_those_stay_that_somebody_knows(client: TestClient, engine: Engine) -> None:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Outcome = Literal["completed", "truncated", "failed", "out_of_memory", "not_finite", "stopped", ""]
-"""Empty: a run of documents, which do not tell how it ended."""
+Outcome = Literal["completed", "truncated", "failed", "out_of_memory", "not_finite", "stopped", "unread", ""]
+"""`unread`: no reader knows the log. Empty: a run of documents, which do not tell how it ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ A new family adds its reader in `reading.py` and an excerpt to the tests; `docs/
 
 from collections.abc import Iterable
 
+from app.domain.logs.families import KNOWN_FORMATS
+from app.domain.logs.holes import WithoutHoles
 from app.domain.logs.partial_lines import whole_lines
 from app.domain.logs.reading import Reading
 from app.domain.logs.scanner import blocks
 from app.domain.run import ParsedLog
 
-__all__ = ["parse_log", "parse_text"]
+__all__ = ["KNOWN_FORMATS", "parse_log", "parse_text"]
 
 
 def parse_log(chunks: Iterable[bytes]) -> ParsedLog:
@@ -20,9 +22,10 @@ def parse_log(chunks: Iterable[bytes]) -> ParsedLog:
     Never raises on what the bytes hold: what could not be read is in `problems`. Needs about 10 MB of memory besides
     the result. Chunks of 256 KiB to 1 MiB are read fastest.
     """
-    reading = Reading()
-    for block in whole_lines(blocks(chunks), reading.lost_part):
+    reading, text = Reading(), WithoutHoles(chunks)
+    for block in whole_lines(blocks(text), reading.lost_part):
         reading.read(block)
+    reading.damaged(skipped=text.skipped, invalid=text.invalid)
     return reading.result()
 
 

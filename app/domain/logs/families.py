@@ -17,6 +17,19 @@ _WORDS = {
 else tells them; where no such word is printed the log is Megatron-LM's."""
 
 
+KNOWN_FORMATS = (
+    "Megatron-LM",
+    "Megatron-Bridge",
+    "Megatron-DeepSpeed",
+    "NeMo",
+    "Primus",
+    "FlagScale",
+    "MindSpeed",
+    "pith-train",
+)
+"""Trainers whose logs are read, as people call them."""
+
+
 class FamilyReader:
     """Remembers which families' words a log has."""
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from app.domain.run import LineExample, Problem
+from app.domain.run import UNKNOWN_STEP, LineExample, Problem
 from app.domain.text import clean
 
 MAX_A_KIND = 5
@@ -25,6 +25,7 @@ class Notes:
         self._counts: dict[str, int] = {}
         self._last_unread = 0
         self._examples: dict[str, LineExample] = {}
+        self._steps: list[LineExample] = []
 
     def problem(self, kind: str, message: str, line: int = 0, example: bytes | str = b"") -> None:
         """Remember that something is strange. `kind` groups equal problems, `message` is a sentence for people."""
@@ -52,9 +53,13 @@ class Notes:
         elif len(self._examples) < MAX_KINDS:
             self._examples[kind] = LineExample(kind, count, quote(example), line)
 
+    def like_a_step(self, line: int, example: bytes) -> None:
+        """Remember a line that looks like a step of an unknown trainer: each is an example of its own."""
+        self._steps.append(LineExample(UNKNOWN_STEP, 1, quote(example), line))
+
     def examples(self) -> tuple[LineExample, ...]:
         """What was not understood, the most frequent kind first."""
-        return tuple(sorted(self._examples.values(), key=lambda one: (-one.count, one.line)))
+        return (*self._steps, *sorted(self._examples.values(), key=lambda one: (-one.count, one.line)))
 
     def cut_off(self, line: int, example: bytes) -> None:
         """The log ends in the middle of this line."""

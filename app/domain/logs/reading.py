@@ -35,8 +35,13 @@ _EDGE = 16_384
 """Bytes looked at for them."""
 _SHOWN_LENGTH = 300
 
-_STEP = re.compile(rb"\b(?:step|iter|iteration)s?\b")
-_DIGIT = re.compile(rb"\d")
+_COUNTER = re.compile(rb"(?:\b|_)(?:steps?|iter|iterations?|epoch)\b['\"]?[\s:=\[/]*\d|\b\d+/\d+ \[\d")
+_MEASURE = re.compile(
+    rb"loss|\blr\b|learning_rate|grad_norm|it/s\b|s/it\b|samples?_?(?:/|per_?)s|tok(?:en)?s?(?:/|_per_)s|\btps\b|tflop"
+    rb"|throughput|\d ?m?s(?:ec(?:onds)?)?\b|seconds|elapsed|_time\b|\btime\b"
+)
+"""Words of a step in lower case, beside a counter, as trainers print it that no reader knows."""
+_SHOWN_STEPS = 3
 
 
 class Reading:
@@ -89,6 +94,15 @@ class Reading:
         """A container's runtime broke a line, and the end of it is missing."""
         self._notes.problem("broken line", "The container's runtime broke this line; its end is missing.", 0, text)
 
+    def damaged(self, *, skipped: int, invalid: int) -> None:
+        """Say what of the log was no text: NUL bytes in front of lines, and bytes near its start that are no UTF-8."""
+        if skipped:
+            where = "A network file system or a crashed writer left them."
+            self._notes.problem("hole", f"{skipped:,} NUL bytes in front of lines were skipped. {where}")
+        if invalid:
+            message = f"{invalid:,} places near the start of the log are no UTF-8 text; nothing was read from them."
+            self._notes.problem("no text", message)
+
     def result(self) -> ParsedLog:
         end = (self._tail + self._last)[-_EDGE:]
         line_count = self._scanner.line_breaks
@@ -96,7 +110,7 @@ class Reading:
             line_count += 1
             self._iterations.ended_in(end.rpartition(b"\n")[2], line_count)
         self._timers.finish()
-        self._note_unread(end)
+        self._note_unread(end, line_count)
         series = build(self._rows, self._timers.tables, self._steps.steps, self._notes)
         dumps = self._dumps.dumps()
         settings, arguments = merge(dumps, self._notes)
@@ -128,7 +142,7 @@ class Reading:
             truncated=self._notes.cut or self._stops_early(series),
         )
 
-    def _note_unread(self, end: bytes) -> None:
+    def _note_unread(self, end: bytes, line_count: int) -> None:
         """Fields without a number, and lines that may be steps of a trainer that is not known, for people to report."""
         left_out = sum(table.left_out * len(table.rows) for table in self._rows.tables if isinstance(table, Template))
         if left_out:
@@ -143,12 +157,17 @@ class Reading:
                     self._notes.not_understood(
                         f"the field {name} of an iteration line", line, one.example, len(table.rows)
                     )
-        if self._rows.lines or self._steps.steps.lines:
+        if self._rows.lines or self._steps.steps.lines or self._notes.unread:
             return
-        for data in (self._head, end) if len(self._head) >= _EDGE else (end,):
-            for text in data.split(b"\n"):
-                if _STEP.search(text[:_SHOWN_LENGTH].lower()) and b"loss" in text.lower() and _DIGIT.search(text):
-                    self._notes.not_understood("a step of an unknown trainer", 0, text)
+        last_lines = end.removesuffix(b"\n").split(b"\n")
+        numbered = list(enumerate(last_lines, line_count - len(last_lines) + 1))
+        if len(self._head) >= _EDGE:  # the log is longer, and its end may begin inside a line
+            numbered = [*enumerate(self._head.split(b"\n"), 1), *numbered[1:]]
+        states = ((line, text.rstrip(b"\r").rpartition(b"\r")[2]) for line, text in numbered)  # the last one of a bar
+        steps = {line: text for line, text in states if _looks_like_a_step(text[:_SHOWN_LENGTH].lower())}
+        # The last one says how far the job came.
+        for line in dict.fromkeys([*list(steps)[: _SHOWN_STEPS - 1], *list(steps)[-1:]]):
+            self._notes.like_a_step(line, steps[line])
 
     def _stops_early(self, series: Series) -> bool:
         """True when iterations stop before the last planned one, and no line says why."""
@@ -159,6 +178,10 @@ class Reading:
             event.kind in ENDS | FAILURES for event in self._events.events if event.line > series.line_numbers[-1]
         )
         return bool(last < series.total_iterations and not told)
+
+
+def _looks_like_a_step(text: bytes) -> bool:
+    return bool(_COUNTER.search(text) and _MEASURE.search(text))
 
 
 def _whole(value: object) -> int | None:

@@ -14,6 +14,7 @@ from app.domain.merge.rows import Rows, join_rows
 from app.domain.merge.same_job import contradictions, merged_fields
 from app.domain.processes import last_start_line
 from app.domain.run import (
+    UNKNOWN_STEP,
     FloatArray,
     LineExample,
     LogEvent,
@@ -153,11 +154,12 @@ def _problems(files: Sequence[Part], roles: Roles, rows: Rows) -> Iterator[Probl
 
 
 def _examples(files: Sequence[Part]) -> Iterator[LineExample]:
-    found: dict[str, LineExample] = {}
+    found: dict[object, LineExample] = {}
     for part in files:
         for example in part.log.not_understood:
-            known = found.get(example.kind)
-            found[example.kind] = (
+            key = (part.file, example.line) if example.kind == UNKNOWN_STEP else example.kind
+            known = found.get(key)
+            found[key] = (
                 replace(known, count=known.count + example.count) if known else replace(example, file=part.file)
             )
     yield from found.values()

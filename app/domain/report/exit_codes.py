@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from app.domain.detection import Outcome
 
-FINE, REGRESSION, FAILED, NO_BASELINE, INCONCLUSIVE = 0, 1, 3, 4, 5
+FINE, REGRESSION, FAILED, NO_BASELINE, INCONCLUSIVE, UNREAD = 0, 1, 3, 4, 5, 6
 
 _OF_DECISION: Mapping[Outcome, int] = {
     "regression": REGRESSION,

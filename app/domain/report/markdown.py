@@ -16,6 +16,7 @@ _SHAPES = {
     "inconclusive": "○",
     "no_baseline": "◌",
     "failed": "✕",
+    "unread": "◌",
     "": "…",
 }
 """A verdict is a word and a shape; comments have no colours."""
@@ -56,7 +57,7 @@ def _summary(report: RunReport) -> str:
     """What is folded: `2 suspects, 1 open regression, 3 runs left out`."""
     text = report.text
     if text is None:
-        return "What went wrong"
+        return "Lines that look like steps" if report.step_lines else "What went wrong"
     parts = [
         counted(len(text.suspects), "suspect") if text.suspects else "",
         counted(len(report.regressions), "regression") if report.regressions else "",
@@ -68,6 +69,9 @@ def _summary(report: RunReport) -> str:
 
 
 def _folded(report: RunReport) -> Iterator[str]:
+    yield from _list(
+        "Lines that look like steps", [escaped(f"line {one.line}: {one.example}") for one in report.step_lines]
+    )
     yield from _list("What went wrong", [escaped(problem) for problem in report.problems])
     yield from _list("Regression", [_regression(one) for one in report.regressions])
     if report.text is not None:

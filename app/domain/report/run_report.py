@@ -5,8 +5,9 @@ from typing import Literal
 
 from app.domain.report.text import VerdictText
 from app.domain.report.what_changed import WhatChanged
+from app.domain.run import LineExample
 
-Status = Literal["judged", "pending", "failed"]
+Status = Literal["judged", "pending", "failed", "unread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class RegressionOfRun:
 class RunReport:
     """`headline` and `baseline` are lines 1 and 2, whatever the run's state. `text` is None unless it was judged.
 
-    `problems`: what went wrong in a run without figures, with advice. `baseline_runs`: those that counted.
+    `problems`: what went wrong in a run without figures, with advice. `step_lines`: of a log that no reader knows,
+    lines that look like steps. `baseline_runs`: those that counted.
     """
 
     run: LinkedRun
@@ -48,6 +50,7 @@ class RunReport:
     baseline_runs: tuple[LinkedRun, ...] = ()
     regressions: tuple[RegressionOfRun, ...] = ()
     problems: tuple[str, ...] = ()
+    step_lines: tuple[LineExample, ...] = ()
 
 
 def pending_report(run: LinkedRun, status: str) -> RunReport:
@@ -61,3 +64,9 @@ def failed_report(run: LinkedRun, error: str, problems: tuple[str, ...]) -> RunR
     """Of a run from which no figure could be read."""
     headline = f"failed: {error or 'no iteration could be read from this run.'}"
     return RunReport(run, "failed", "failed", headline, "baseline: none is needed", problems=problems)
+
+
+def unread_report(run: LinkedRun, error: str, step_lines: tuple[LineExample, ...]) -> RunReport:
+    """Of a run of whose log no reader knows a line."""
+    headline = f"{error[:1].lower()}{error[1:]}"
+    return RunReport(run, "unread", "unread", headline, "baseline: none is needed", step_lines=step_lines)

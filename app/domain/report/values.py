@@ -43,6 +43,7 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
             "left_out": [{"run": run, "why": why} for run, why in left_out_runs(document)],
             "more_left_out": document.more_left_out,
             "prior": verdict.prior,
+            "other_branch": document.other_branch,
         },
         "comparability": None if document.comparability is None else comparability_json(document.comparability),
         "suspects": _plain_suspects(document) if suspects is None else [suspect_json(one) for one in suspects],
