@@ -20,8 +20,6 @@ THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "yaml", "cel", "argon2", "pyotp"}
 THIRD_PARTY_OF_CLIENT = {"httpx2", "zstandard"}
 """The dependencies of pyproject.toml without its extra."""
 
-LINES_OF_A_MODULE = 350
-
 
 def part_of(module: str) -> str:
     """`app.runs.api` -> `runs`, `workers.tasks` -> `workers`."""
@@ -94,11 +92,6 @@ def test_the_domain_is_pure() -> None:
 def test_the_client_needs_nothing_of_the_service() -> None:
     outside = imports_outside("client", third_party=THIRD_PARTY_OF_CLIENT)
     assert not outside, "\n".join(outside)
-
-
-def test_a_module_holds_one_concept() -> None:
-    long = [name_of(path) for path in MODULES if len(path.read_text().splitlines()) > LINES_OF_A_MODULE]
-    assert not long, "\n".join(long)
 
 
 def test_leaves_import_only_leaves() -> None:

@@ -5,13 +5,9 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool
@@ -29,6 +25,10 @@ _POOL: Mapping[str, Any] = {
     "max_overflow": CONNECTIONS - 10,
     "pool_timeout": 1,  # seconds: a pool that is used up is a defect, and waiting for it blocks a thread
 }
+if TYPE_CHECKING:  # Alembic takes a fifth of a second to import, and a worker never migrates
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
 _BUSY_TIMEOUT_MS = 15_000
 """How long a writer waits for SQLite's one write lock before it gives up."""
 
@@ -109,6 +109,8 @@ def migrate(settings: Settings) -> None:
 
     Raises Unavailable when it does not answer, is damaged, of a later version or another program's.
     """
+    from alembic import command  # noqa: PLC0415
+
     engine = make_engine(settings)
     try:
         with _explained(engine), _only_one_at_a_time(engine):
@@ -143,6 +145,8 @@ def require_migrated(settings: Settings) -> None:
 
 def _revision(engine: Engine) -> str | None:
     """The revision of the tables, None when there are none. Raises Unavailable when they are not Threewalls'."""
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
+
     path = engine.url.database
     reader = engine
     if engine.dialect.name == "sqlite" and path and path != ":memory:":
@@ -204,12 +208,16 @@ def _place(engine: Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
 
-def _scripts(engine: Engine) -> ScriptDirectory:
+def _scripts(engine: Engine) -> "ScriptDirectory":
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
     return ScriptDirectory.from_config(alembic_config(engine))
 
 
-def alembic_config(engine: Engine) -> Config:
+def alembic_config(engine: Engine) -> "Config":
     """Alembic's configuration for this engine, for `migrate` and for tests of the migrations."""
+    from alembic.config import Config  # noqa: PLC0415
+
     config = Config()
     config.set_main_option("script_location", str(RESOURCES / "migrations"))
     config.attributes["engine"] = engine

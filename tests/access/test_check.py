@@ -69,7 +69,7 @@ def test_a_revoked_token_opens_nothing_at_once(teams: Teams) -> None:
     client = teams.client("token:read")
     assert client.get("/api/v1/projects/alpha/defaults").status_code == 200
     with transaction(teams.engine) as session:
-        row = next(row for row in tokens.tokens_of(session, teams.ours) if row.name == "token:read")
+        row = next(row for row in tokens.tokens_of(session, teams.ours, first=0, limit=100) if row.name == "token:read")
         tokens.revoke_token(session, row.id or 0, by="test")
     assert client.get("/api/v1/projects/alpha/defaults").status_code == 401
 

@@ -22,13 +22,13 @@ from bench.soak.__main__ import CAMPAIGNS
 from bench.soak.campaign import Tally, perform, table
 
 EVENTS = {
-    embedded_kill: 3,
+    embedded_kill: 2,
     scaled_kill: 1,
     disk_full: 1,
     database_away: 1,
-    damaged_objects: 2,
+    damaged_objects: 1,
     reader_fuzz: 150,
-    mixed_load: 20,
+    mixed_load: 10,
 }
 
 
