@@ -34,7 +34,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-OFTEN = sized(5, 40)
+OFTEN = sized(9, 40)
 EXAMPLES = {"anonymous": 1, "token:all": OFTEN, "administrator": OFTEN}
 """Of a call, one in five against its document."""
 
