@@ -17,6 +17,9 @@ import pytest
 from tests.services import janitor
 
 FOLDER = "TEST_RUN_FOLDER"
+MEMORY = Path("/dev/shm")  # noqa: S108  # it gets a folder of its own
+MEMORY_BYTES = 6 * 2**30
+"""A run takes 1 GiB of it at most."""
 
 
 def begin(config: pytest.Config) -> None:
@@ -24,10 +27,12 @@ def begin(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     token = uuid.uuid4().hex
-    # Not pytest's folder: PostgreSQL's user must be able to walk to it.
-    folder = tempfile.mkdtemp(prefix="threewalls-tests-")
-    Path(folder).chmod(0o755)
-    os.environ |= {janitor.VARIABLE: token, FOLDER: folder}
+    folder = tempfile.mkdtemp(prefix="threewalls-tests-", dir=_parent())
+    Path(folder).chmod(0o755)  # PostgreSQL's user must be able to walk to its folder
+    temporary = Path(folder) / "tmp"
+    temporary.mkdir()
+    os.environ |= {janitor.VARIABLE: token, FOLDER: folder, "TMPDIR": str(temporary)}
+    tempfile.tempdir = None  # so that pytest's own folders lie there, too
     environment = {name: value for name, value in os.environ.items() if name != janitor.VARIABLE}
     config.stash[_JANITOR] = subprocess.Popen(
         [sys.executable, "-I", janitor.__file__, token, str(os.getpid()), folder],
@@ -47,6 +52,13 @@ def end(config: pytest.Config) -> None:
     folder = os.environ.pop(FOLDER)
     janitor.end_all(os.environ.pop(janitor.VARIABLE), folder)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _parent() -> Path:
+    """Memory where there is enough of it: databases and logs of tests wait for the disk ten thousand times."""
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
+        return MEMORY
+    return Path(tempfile.gettempdir())
 
 
 def folder() -> Path:
