@@ -57,8 +57,8 @@ def check_own_password(request: Request, engine: Engine, settings: Settings, pas
     if seconds := guesses.begin(person.name, address):
         raise TooMany("These were too many wrong passwords. Nothing was changed.", seconds)
     with read_session(engine) as session:
-        kept = users.get_user(session, person.user_id).password_hash
-    if not passwords.is_right(password, kept, settings.password_memory_mib):
+        password_hash = users.get_user(session, person.user_id).password_hash
+    if not passwords.is_right(password, password_hash, settings.password_memory_mib):
         raise InvalidChange("Nothing was changed.", (FieldError("password", "is not your password"),))
     guesses.right(person.name, address)
     return person

@@ -40,8 +40,7 @@ def change_own_password(engine: Engine, settings: Settings, user_id: int, form: 
     old, new = form.values["old"], form.values["new"]
     with read_session(engine) as session:
         row = users.get_user(session, user_id)
-    kept = row.password_hash
-    if not passwords.is_right(old, kept, settings.password_memory_mib):
+    if not passwords.is_right(old, row.password_hash, settings.password_memory_mib):
         raise _refused("old", "is not your password")
     if wrong := passwords.problem_with(new, row.name):
         raise _refused("new", wrong)

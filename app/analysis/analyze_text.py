@@ -25,7 +25,7 @@ def text_of(run: Analysis) -> str:
     lines = [f"{run.name}: {_answer(summary)}", _facts(summary)]
     if summary.error is None:
         lines += ["", *table(list(_figures(summary))), *_window(summary.steady_state)]
-    steps = [f"line {one.line}: {shortened(one.example, 160)}" for one in summary.step_lines]
+    steps = [f"line {step.line}: {shortened(step.example, 160)}" for step in summary.step_lines]
     lines += listed("Lines that look like steps", steps)
     lines += listed("What went wrong", [_failure(failure, summary) for failure in summary.failures])
     lines += listed("Mind", list(summary.warnings))

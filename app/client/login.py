@@ -48,8 +48,8 @@ def _log_in(service: Service, user: str, password: str, code: str, page: str) ->
     if answer.status_code == 422:
         raise Refused(
             401,
-            f"knows no such name with this password, or wants another code ({CODE}) beside it. Whoever comes by an "
-            f"identity provider has no password here, and does this at {url}{page}",
+            f"knows no such name with this password, or wants another code ({CODE}) beside it. Users of an "
+            f"identity provider have no password here and do this at {url}{page}",
         )
     if answer.status_code == 429:
         raise Refused(

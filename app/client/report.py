@@ -49,7 +49,7 @@ def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]
     worst_first = sorted(found.values(), key=_badness)
     if place is not None:
         keep_outcome(env, outcome_of(worst_first[0]))
-    codes = (allowing(options.allow, outcome_of(one), code_of(one)) for one in worst_first)
+    codes = (allowing(options.allow, outcome_of(report), code_of(report)) for report in worst_first)
     return next((code for code in codes if code != FINE), FINE)
 
 

@@ -49,7 +49,7 @@ def as_text(report: Mapping[str, Any]) -> list[str]:
     if decides := report.get("what_would_decide"):
         lines += ["", one_line(str(decides))]
     verdict = report.get("verdict") or {}
-    suspects = [_suspect(one) for one in verdict.get("suspects") or ()][:_SUSPECTS]
+    suspects = [_suspect(suspect) for suspect in verdict.get("suspects") or ()][:_SUSPECTS]
     lines += ["", *(f"suspect: {reason}" for reason in suspects)] if suspects else []
     for one in report.get("regressions") or ():
         lines.append(f"regression {one.get('id')} ({one.get('state')}): {one_line(str(one.get('address', '')))}")

@@ -154,7 +154,7 @@ def _beside(seed: SeedAt | None, address: str) -> Iterator[Callable[[], None]]:
 def _worker(settings: Settings) -> Worker:
     engine = make_engine(settings)
     with seeing(EVERY_PROJECT):
-        heartbeat.beat(engine)  # nobody misses the worker while it starts
+        heartbeat.beat(engine)  # a worker that is starting is not missing
 
     def prepare() -> None:
         shutil.rmtree(worker_temporary(settings), ignore_errors=True)

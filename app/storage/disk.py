@@ -21,7 +21,7 @@ def require_room(settings: Settings, new_bytes: int) -> None:
     if settings.min_free_bytes and free - new_bytes < settings.min_free_bytes:
         raise DiskFull(
             f"The disk of the service has {free:,} bytes left, and {settings.min_free_bytes:,} are kept free "
-            "(THREEWALLS_MIN_FREE_BYTES). Nothing was kept. Tell whoever runs it, and send it again later."
+            "(THREEWALLS_MIN_FREE_BYTES). Nothing was kept. Tell the administrator, and upload again later."
         )
 
 
@@ -38,5 +38,5 @@ def _free_bytes(folder: Path) -> int:
     while not folder.exists():  # it is made with the first file
         folder = folder.parent
     if not os.access(folder, os.W_OK):
-        raise DiskFull("A disk of the service cannot be written. Tell whoever runs it, and send it again later.")
+        raise DiskFull("A disk of the service is not writable. Tell the administrator, and upload again later.")
     return shutil.disk_usage(folder).free

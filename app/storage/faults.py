@@ -1,4 +1,4 @@
-"""Which errors of the database and the disk mean "not now": everything else that nobody expected is a defect."""
+"""Database and disk errors that are temporary. Any other unexpected error is a defect."""
 
 import errno
 import sqlite3
@@ -27,5 +27,5 @@ def fault_of(error: Exception) -> Unavailable | None:
         full = getattr(error.orig, "sqlstate", None) == _POSTGRESQL_DISK_FULL
         away = isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
     if full:
-        return DiskFull("The disk of the service is full, or read-only. Tell whoever runs it, and try again later.")
+        return DiskFull("The disk of the service is full or read-only. Tell the administrator, and try again later.")
     return Unavailable("The database did not answer, or is locked. Try again in a moment.") if away else None

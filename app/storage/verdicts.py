@@ -72,7 +72,7 @@ _FORGET = delete(_VERDICTS).where(
     exists().where(_EARLIER.c.run_id == _VERDICTS.c.run_id, _EARLIER.c.id < _VERDICTS.c.id),
     ~_CHANGED_BY_A_PERSON.exists(),
 )
-"""The current verdict of a run, where the next one decides the same and nobody knows this one."""
+"""Delete the current verdict of a run if the next one decides the same and no person or report refers to it."""
 _SUPERSEDE = (
     update(_VERDICTS).where(_VERDICTS.c.run_id == bindparam("of_run"), _VERDICTS.c.current).values(current=False)
 )

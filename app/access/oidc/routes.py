@@ -28,7 +28,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/login/oidc")
 def go_to_provider(request: Request, next: str = "/", again: str = "") -> Response:  # noqa: A002  the word that addresses have
-    """`again`: also for whoever is logged in; the provider is to ask for the proof anew."""
+    """Send the browser to the provider. With `again` also a logged-in user, who must authenticate there anew."""
     access = access_of(request)
     if access.is_open or (access.person and not again):
         return RedirectResponse("/" if access.is_open else local_path(next), 303)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
 
-# The package imports its own command line, and with it a terminal toolkit: a third of a second that nobody here needs.
+# `cel` imports its own command line and a terminal toolkit with it, which adds a third of a second to every start.
 sys.modules.setdefault("cel.cli", ModuleType("cel.cli"))
 
 import cel  # noqa: E402
