@@ -72,18 +72,18 @@ def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[s
 def _send(call: _Call) -> int:
     options = call.options
     with _copied(options.logs) as logs:
-        known = read_upload(
+        upload = read_upload(
             logs=logs, configs=options.config, events=options.events, meta=call.meta,
             job_key=call.job.key if call.job else "", key=options.key,
         )  # fmt: skip
-        known = replace(known, strict=_strict(options))
+        upload = replace(upload, strict=_strict(options))
         if options.offline:
-            return _keep(call, known, None)
+            return _keep(call, upload, None)
         with Service(call.settings, told=call.told.line) as service:
             try:
-                run = deliver(service, known, call.told)
+                run = deliver(service, upload, call.told)
             except (Unreachable, Refused) as error:
-                return _keep(call, known, error)
+                return _keep(call, upload, error)
             call.told.clear()
             return _done(call, service, run)
 

@@ -103,8 +103,8 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
         warnings=tuple(reading.warnings),
     )
     for name in sorted({*strict} & {*metadata.extra} - {*_READ_OTHERWISE}):
-        if hint := next((warning for warning in metadata.warnings if f"`{name}`" in warning), ""):
-            reading.refuse(name, hint)  # a fact of the rules is no field, and known all the same
+        if _extra_warning(name, metadata.extra[name]):  # none for a fact of the rules, which is no field but is read
+            reading.refuse(name, f"`{name[:100]}` is not a metadata field.{_did_you_mean(name)}")
     if reading.errors:
         names = ", ".join(dict.fromkeys(error.field for error in reading.errors))
         raise InvalidMetadata(f"Correct {names} and upload again. Nothing was kept.", tuple(reading.errors))
@@ -315,12 +315,15 @@ def _extra_warning(name: str, value: object) -> str:
 
 
 def _unknown_warning(name: str) -> str:
-    known = _OTHER_NAMES.get(name.lower().lstrip("-").replace("-", "_"))
-    if known is None:
-        near = difflib.get_close_matches(name.lower(), (*FIELDS, *_KNOWN), n=1, cutoff=0.7)
-        known = near[0] if near else None
-    hint = f" Did you mean `{known}`?" if known else ""
-    return f"The metadata field `{name[:100]}` is not known; it was kept and is not used.{hint}"
+    return f"The metadata field `{name[:100]}` is not known; it was kept and is not used.{_did_you_mean(name)}"
+
+
+def _did_you_mean(name: str) -> str:
+    """Return a question that names the nearest field, or nothing where none is near."""
+    nearest = _OTHER_NAMES.get(name.lower().lstrip("-").replace("-", "_"))
+    if nearest is None:
+        nearest = next(iter(difflib.get_close_matches(name.lower(), (*FIELDS, *_KNOWN), n=1, cutoff=0.7)), None)
+    return f" Did you mean `{nearest}`?" if nearest else ""
 
 
 def storable(value: object, depth: int = 0) -> object:
