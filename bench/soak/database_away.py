@@ -27,7 +27,9 @@ def run(scene: Scene) -> None:
         database = postgres.new_database()
         database_url = postgres.url(database)
         migrate(Settings(database_url=database_url))
-        with scaled_house(scene.folder, scene.environment, database_url=database_url, broker_url=broker_url) as house:
+        with scaled_house(
+            scene.folder, scene.environment, database_url=database_url, broker_url=broker_url, kills=True
+        ) as house:
             uploads = Uploads(scene.tally, scene.random, house.headers)
             house.start(WORKER, "one")
             house.start(BEAT)

@@ -28,7 +28,7 @@ def run(scene: Scene) -> None:
         database_url = postgres.url(postgres.new_database())
         migrate(Settings(database_url=database_url))
         house = stack.enter_context(
-            scaled_house(scene.folder, scene.environment, database_url=database_url, broker_url=broker_url)
+            scaled_house(scene.folder, scene.environment, database_url=database_url, broker_url=broker_url, kills=True)
         )
         uploads = Uploads(scene.tally, scene.random, house.headers)
         processes = _Processes(scene, house)

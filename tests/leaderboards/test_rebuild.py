@@ -112,6 +112,7 @@ def test_two_workers_keep_what_a_rebuild_makes(
     house.start(BEAT)
     scaled = Settings(data_dir=house.data, database_url=postgres_url)
     engine = make_engine(scaled)
+    house.stack.callback(engine.dispose)
     with (
         httpx2.Client(base_url=house.web.address, headers=house.headers, timeout=300) as client,
         ThreadPoolExecutor(4) as pool,

@@ -19,7 +19,9 @@ from app.storage.tokens import make_token
 from tests.builders import make_project
 from tests.embedded.processes import Running, running, wait_for
 
-QUICK = {"THREEWALLS_LEASE_SECONDS": "2", "THREEWALLS_SWEEP_SECONDS": "0.5", "THREEWALLS_LOG_LEVEL": "warning"}
+CALM = {"THREEWALLS_SWEEP_SECONDS": "0.5", "THREEWALLS_LOG_LEVEL": "warning"}
+QUICK = {**CALM, "THREEWALLS_LEASE_SECONDS": "2", "THREEWALLS_MAX_ATTEMPTS": "20"}
+"""For tests that kill workers. Elsewhere a slow machine would lose the lease of a worker that is alive."""
 CELERY = ("celery", "--quiet", "-A", "workers.celery_app")
 WORKER = (*CELERY, "worker", "--loglevel=warning", "--without-mingle", "--without-gossip")
 BEAT = (*CELERY, "beat", "--loglevel=warning", "--pidfile=")
@@ -64,11 +66,19 @@ class House:
 
 @contextmanager
 def scaled_house(
-    data: Path, monkeypatch: pytest.MonkeyPatch, *, database_url: str, broker_url: str, project: str = "default"
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    database_url: str,
+    broker_url: str,
+    project: str = "default",
+    kills: bool = False,
 ) -> Iterator[House]:
     """Web over PostgreSQL, Redis and a shared artifact folder; the environment is for all processes started after."""
     settings = {"DATABASE_URL": database_url, "BROKER_URL": broker_url, "DATA_DIR": str(data)}
-    for name, value in (QUICK | {f"THREEWALLS_{name}": value for name, value in settings.items()}).items():
+    for name, value in (
+        (QUICK if kills else CALM) | {f"THREEWALLS_{name}": value for name, value in settings.items()}
+    ).items():
         monkeypatch.setenv(name, value)
     with ExitStack() as stack:
         web = stack.enter_context(running("serve", data))

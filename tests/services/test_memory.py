@@ -7,7 +7,7 @@ import pytest
 
 from tests.cases import sized
 from tests.embedded.processes import running
-from tests.services.scaled import QUICK
+from tests.services.scaled import CALM
 from tests.training_logs import training_log
 
 BLOCKS = sized(5, 10)
@@ -22,7 +22,7 @@ def peak_mib(pid: int) -> int:
 
 
 def test_a_large_upload_is_never_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in QUICK.items():
+    for name, value in CALM.items():
         monkeypatch.setenv(name, value)
     log = tmp_path / "large.log"
     with log.open("wb") as file:

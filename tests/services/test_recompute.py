@@ -24,7 +24,7 @@ OLDER = DEFINITION_VERSION - 1
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str, redis_server: str) -> Iterator[House]:
     with scaled_house(
-        tmp_path, monkeypatch, database_url=postgres_url, broker_url=redis_server, project="old"
+        tmp_path, monkeypatch, database_url=postgres_url, broker_url=redis_server, project="old", kills=True
     ) as house:
         yield house
 

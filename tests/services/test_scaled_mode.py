@@ -74,14 +74,17 @@ def test_a_log_that_grows_under_two_workers_is_whole_at_its_end(house: House, po
     engine.dispose()
 
 
-def test_a_worker_killed_in_the_middle_of_a_run_is_replaced(house: House) -> None:
-    blocked = house.start(BLOCKED_WORKER, "blocked")
-    run_id = house.upload(training_log())
-    house.wait_until(run_id, "processing")
-    kill(blocked)
-    house.start(WORKER, "healthy")
-    house.start(BEAT)
-    run = house.wait_until(run_id, "ready", "failed")
+def test_a_worker_killed_in_the_middle_of_a_run_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str, redis_server: str
+) -> None:
+    with scaled_house(tmp_path, monkeypatch, database_url=postgres_url, broker_url=redis_server, kills=True) as house:
+        blocked = house.start(BLOCKED_WORKER, "blocked")
+        run_id = house.upload(training_log())
+        house.wait_until(run_id, "processing")
+        kill(blocked)
+        house.start(WORKER, "healthy")
+        house.start(BEAT)
+        run = house.wait_until(run_id, "ready", "failed")
     assert run["status"] == "ready"
     assert run["error"] is None
 
