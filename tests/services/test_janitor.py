@@ -16,9 +16,13 @@ INNER = """
     from pathlib import Path
     from tests.services import run
 
-    def test_it_waits_to_be_killed(postgres_server):
+    def test_it_waits_to_be_killed(postgres_server, redis_server):
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        Path({told!r}).write_text(f"{{os.getpid()}} {{child.pid}} {{run.folder()}} {{os.environ['TEST_RUN']}}")
+        redis = [p.parent for p in Path("/proc").glob("*/comm") if p.read_text() == "redis-server\\n"
+                 and str((p.parent / "cwd").readlink()).startswith(str(run.folder()))]
+        Path({told!r}).write_text(
+            f"{{os.getpid()}} {{child.pid}} {{run.folder()}} {{os.environ['TEST_RUN']}} {{redis[0].name}}"
+        )
         time.sleep(600)
 """
 
@@ -31,9 +35,10 @@ def test_a_killed_run_leaves_no_process_and_no_folder_behind(tmp_path: Path) -> 
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(test)]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, start_new_session=True) as run:
         wait_for(lambda: (told.exists() and told.read_text()) or run.poll() is not None, "the inner run")
-        pid, child, folder, token = told.read_text().split()
+        pid, child, folder, token, redis = told.read_text().split()
         assert int(pid) == run.pid
         assert len(janitor.processes_of(token, folder)) > 2  # the child, PostgreSQL's processes
         os.kill(run.pid, signal.SIGKILL)
     wait_for(lambda: not janitor.processes_of(token, folder) and not Path(folder).exists(), "the janitor")
     assert not is_alive(int(child))
+    assert not is_alive(int(redis))
