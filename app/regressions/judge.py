@@ -26,9 +26,9 @@ from app.settings import Settings
 from app.storage import json_column, ranking, stack_work
 from app.storage.database import read_session, transaction
 from app.storage.experiment_joining import follow_experiments
-from app.storage.judging_tables import StackWorkRow
+from app.storage.judging_tables import EVERYTHING, StackWorkRow
 from app.storage.news import tell_verdicts
-from app.storage.stack_work import ELSEWHERE, EVERYTHING, StackClaim, Work, ask_to_judge
+from app.storage.stack_work import ELSEWHERE, StackClaim, Work, ask_to_judge
 from app.storage.tables import RunRow, utc_now
 from app.storage.typed_json import to_json
 from app.storage.verdicts import put_verdict, stored_documents

@@ -36,7 +36,6 @@ from app.storage.quotas import check_room
 from app.storage.run_records import aware
 from app.storage.run_work import ask_to_read, rested_at
 from app.storage.tables import RunFileRow, RunRow, SegmentRow, utc_now
-from app.web.access.acting import author
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +63,7 @@ class Piece:
     """What was sent: bytes that begin at byte `offset` of the file `name`; an empty name means the only one.
 
     `complete` True ends the run, False opens it, None leaves it as it is. `cut`: the kind of the compression of a file
-    that ends early, of whose text all was sent.
+    that ends early, of whose text all was sent. `by`: the user who sent it.
     """
 
     file: BinaryIO | None
@@ -72,6 +71,7 @@ class Piece:
     offset: int = 0
     complete: bool | None = None
     cut: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ def _news(
         row.name = run_name(held.name)
     if before in _FINISHED and (new_bytes or row.reception == "receiving"):
         audit.record(
-            session, who=author() or audit.SERVICE, subject="run", subject_id=run_id, action="appended",
+            session, who=piece.by or audit.SERVICE, subject="run", subject_id=run_id, action="appended",
             project_id=row.project_id, before={"reception": before, "bytes": held.size_bytes},
             after={"reception": row.reception, "bytes": held.size_bytes + new_bytes}, note=held.name,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from starlette.datastructures import FormData
 from app.errors import FieldError, InvalidUpload
 from app.runs.api_models import RunId, Status
 from app.runs.append import Piece, append_log
-from app.web.access.acting import require_contributor
+from app.web.access.acting import author, require_contributor
 from app.web.body_limit import UPLOAD_BYTES
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, RoomOnDisk
 from app.web.forms import sent_form
@@ -91,6 +91,7 @@ async def append_to_log(
             offset=offset if offset is not None else _offset(form),
             complete=complete if complete is not None else _flag(form),
             cut=cut or "",
+            by=author(),
         )
         into_finished = partial(require_contributor, request, f"change the finished run {run_id}")
         append = partial(append_log, into_finished=into_finished)

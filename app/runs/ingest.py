@@ -32,7 +32,6 @@ from app.storage.database import transaction
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.quotas import check_room, check_room_in
 from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, utc_now
-from app.web.access.acting import author
 
 log = structlog.get_logger(__name__)
 
@@ -237,7 +236,7 @@ def _insert(
 ) -> Accepted:
     """Commit the run and its files, or find the one that another request committed in the same moment."""
     with transaction(engine, durable=True) as session:
-        row.project_id = project_id(session, project)
+        row.project_id = project_id(session, project, row.uploaded_by)
         if known := find_same(session, project, row, key):
             return known  # another request was faster: what is there needs no room
         check_room(session, settings, row.project_id, room, new_run=True)
@@ -255,7 +254,7 @@ def _insert(
         return Accepted(run_id, row.status, created=True, warnings=tuple(row.warnings))
 
 
-def project_id(session: Session, slug: str) -> int:
+def project_id(session: Session, slug: str, by: str) -> int:
     chosen = select(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())  # type: ignore[call-overload]
     found: int | None = session.execute(chosen).scalar_one_or_none()
     if found is not None:
@@ -266,7 +265,7 @@ def project_id(session: Session, slug: str) -> int:
             session.add(project)
             session.flush()
             audit.record(
-                session, who=author() or audit.SERVICE, subject="project", subject_id=_known(project.id),
+                session, who=by or audit.SERVICE, subject="project", subject_id=_known(project.id),
                 action="created", project_id=project.id, after={"slug": slug, "public": False},
                 note="It began with its first upload.",
             )  # fmt: skip

@@ -14,9 +14,9 @@ from sqlmodel import Session, col
 
 from app.domain.definitions import VERDICT_VERSION
 from app.storage.definition_progress import is_outdated
-from app.storage.judging_tables import StackWorkRow, VerdictRow
+from app.storage.judging_tables import EVERYTHING, StackWorkRow, VerdictRow
 from app.storage.run_work import ask_to_read
-from app.storage.stack_work import EVERYTHING, ask_to_judge
+from app.storage.stack_work import ask_to_judge
 from app.storage.tables import RunRow
 
 BATCH_RUNS = 16

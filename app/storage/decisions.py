@@ -14,9 +14,9 @@ from sqlmodel import Session, col
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound
 from app.storage import audit
-from app.storage.judging_tables import PinRow, StackWorkRow
+from app.storage.judging_tables import EVERYTHING, PinRow, StackWorkRow
 from app.storage.run_records import aware
-from app.storage.stack_work import EVERYTHING, ask_to_judge
+from app.storage.stack_work import ask_to_judge
 from app.storage.tables import ProjectRow, RunRow, utc_now
 
 MAX_AUTHOR = 100

@@ -18,9 +18,9 @@ from app.domain.detection.prior import Sample, prior_of, sample_of
 from app.domain.detection.values import FEWEST_ITERATIONS
 from app.domain.history import find_changes
 from app.domain.matching.record import UNFIT
+from app.storage.judging_tables import EVERYTHING
 from app.storage.run_records import aware
 from app.storage.stack_runs import StackRun
-from app.storage.stack_work import EVERYTHING
 from app.storage.tables import RunRow
 
 MOST_RUNS = 200

@@ -3,7 +3,7 @@
 No `from __future__ import annotations` here: it breaks SQLModel relationships.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import JSON, Column, ForeignKey, Index, Text, UniqueConstraint
@@ -150,6 +150,10 @@ class AuditEventRow(SQLModel, table=True):
     before: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     after: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     note: str = Field(default="", sa_column=Column(Text, nullable=False))
+
+
+EVERYTHING = datetime(1970, 1, 1, tzinfo=UTC)
+"""As `StackWorkRow.judge_from`: the whole history."""
 
 
 class StackWorkRow(SQLModel, table=True):

@@ -11,7 +11,7 @@ nothing to judge and ranks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 
 import structlog
@@ -31,8 +31,6 @@ Work = Literal["", "waiting", "held", "ranking"]
 """`held`: somebody is at it, and verdicts are to come; `ranking`: they are written, and its standings are made."""
 WAITS_FOR_VERDICTS = ("waiting", "held")
 
-EVERYTHING = datetime(1970, 1, 1, tzinfo=UTC)
-"""As `judge_from`: the whole history."""
 _MOST_BECAUSE = 300
 ELSEWHERE = "Runs of a stack that differs in one field changed."
 """Why a stack is judged again of which no run changed: what stands in for its baseline did."""
