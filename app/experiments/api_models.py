@@ -11,7 +11,7 @@ from app.domain.experiments.commands import tagged, upload_command
 from app.domain.experiments.sizing import DEFAULT_EFFECT_PCT, MOST_ASKED_EACH
 from app.domain.experiments.values import SIDES, ExperimentResult, KnobChange, Side, State
 from app.experiments.proposal import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
-from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.experiments import Experiment, ExperimentItem, ExperimentPage
 from app.web.access.acting import Author, author_field
 

@@ -24,10 +24,10 @@ from app.web.problems import documented
 LARGEST_ID = 2**63 - 1
 _NOT_KEPT = {"Cache-Control": "no-store"}
 
+UserId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Of the account.")]
 router = APIRouter(prefix="/api/v1/projects", tags=["access"])
 
 Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
-UserId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Of the person's account.")]
 TokenId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Of the token, as listed.")]
 
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Self
+from typing import Self
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session
 from starlette.responses import JSONResponse
 
 from app.domain.access.roles import Role
 from app.members import people
-from app.members.api import LARGEST_ID, MadeTokenOut
+from app.members.api import MadeTokenOut, UserId
 from app.members.signed import signed
 from app.storage.members import roles_by_user
 from app.storage.people import list_users
@@ -21,7 +21,6 @@ from app.web.dependencies import AppEngine, ReadSession
 from app.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/users", tags=["access"])
-UserId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Of the account.")]
 
 
 class UserOut(BaseModel):

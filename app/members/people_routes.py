@@ -7,8 +7,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.errors import Conflict, InvalidChange, ThreewallsError
 from app.members import people
+from app.members.api import UserId
 from app.members.form import Form
-from app.members.people_api import UserId
 from app.members.routes import read_form
 from app.members.signed import signed
 from app.storage.database import read_session

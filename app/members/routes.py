@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.access.roles import ADMINISTRATOR, Action, Role, Scope
 from app.errors import Conflict, InvalidChange
 from app.members import membership, tokens
-from app.members.api import LARGEST_ID, role_of
+from app.members.api import LARGEST_ID, UserId, role_of
 from app.members.form import MAX_FIELDS, Form
 from app.members.job_lines import job_lines
 from app.members.signed import signed
@@ -29,7 +29,6 @@ LIVES = {"30": "30 days", "90": "90 days", "365": "1 year", "730": "2 years", "n
 router = APIRouter(include_in_schema=False, prefix="/settings/projects")
 
 Slug = Annotated[str, Path(min_length=1, max_length=100)]
-UserId = Annotated[int, Path(ge=1, le=LARGEST_ID)]
 TokenId = Annotated[int, Path(ge=1, le=LARGEST_ID)]
 
 

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.domain.notices.events import EVENTS, USUAL
 from app.domain.notices.targets import MAX_TARGET
 from app.notifications.queries import PAGE_SIZE, Delivery, DeliveryPage, Receiver, State
-from app.notifications.receivers import MAX_AUTHOR, MAX_NAME, MOST_STACKS
+from app.notifications.receivers import MAX_NAME, MOST_STACKS
+from app.storage.audit import MAX_AUTHOR
 from app.web.access.acting import Author, author_field
 
 Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]

@@ -23,13 +23,13 @@ from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound
 from app.settings import Settings
 from app.storage import audit, delivery_work
+from app.storage.audit import MAX_AUTHOR
 from app.storage.database import transaction
 from app.storage.judging_tables import StackWorkRow
 from app.storage.notice_tables import DeliveryRow, ReceiverRow
 from app.storage.tables import ProjectRow
 
 MAX_NAME = 100
-MAX_AUTHOR = 100
 MOST_RECEIVERS = 50
 MOST_STACKS = 50
 MOST_MAILBOXES_OF_A_PROJECT = 60

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.run import Value
-from app.projects.defaults import MAX_AUTHOR, Default, Defaults, get_defaults, set_defaults
+from app.projects.defaults import Default, Defaults, get_defaults, set_defaults
 from app.projects.rules import Rules, get_rules, set_rules
+from app.storage.audit import MAX_AUTHOR
 from app.storage.availability import find_availability
 from app.storage.database import read_session
 from app.storage.decisions import MAX_BRANCH

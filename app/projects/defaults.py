@@ -17,6 +17,7 @@ from app.domain.text import one_line
 from app.errors import FieldError, InvalidMetadata, NotFound
 from app.queue import SWEEP, enqueue
 from app.storage import audit
+from app.storage.audit import MAX_AUTHOR
 from app.storage.database import transaction
 from app.storage.findings import frozen
 from app.storage.run_records import aware
@@ -25,7 +26,6 @@ from app.storage.tables import ProjectDefaultRow, ProjectRow, RunRow
 
 log = structlog.get_logger(__name__)
 
-MAX_AUTHOR = 100
 _IDS_AT_ONCE = 500
 
 

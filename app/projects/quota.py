@@ -11,8 +11,8 @@ from app.errors import FieldError, InvalidChange
 from app.projects.defaults import get_project
 from app.settings import Settings
 from app.storage import audit
+from app.storage.audit import MAX_AUTHOR
 from app.storage.database import transaction
-from app.storage.decisions import MAX_AUTHOR
 from app.storage.quotas import Quota, Usage, quota_of, usage_of
 
 log = structlog.get_logger(__name__)

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.projects.api import Slug
-from app.projects.defaults import MAX_AUTHOR
 from app.projects.quota import MOST_BYTES, MOST_RUNS, ProjectQuota, get_quota, set_quota
+from app.storage.audit import MAX_AUTHOR
 from app.web.access.acting import Author, author_field
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.problems import documented

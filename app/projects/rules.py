@@ -13,9 +13,9 @@ from app.errors import FieldError, InvalidChange
 from app.projects.defaults import get_project
 from app.queue import JUDGE_STACK, enqueue
 from app.storage import audit, decisions
-from app.storage.audit import AuditEvent
+from app.storage.audit import MAX_AUTHOR, AuditEvent
 from app.storage.database import transaction
-from app.storage.decisions import MAX_AUTHOR, MAX_BRANCH
+from app.storage.decisions import MAX_BRANCH
 from app.storage.tables import ProjectRow
 
 log = structlog.get_logger(__name__)

@@ -28,7 +28,8 @@ from app.recommendations.api_models import (
     SuggestionsOut,
     WallOut,
 )
-from app.recommendations.state import MAX_AUTHOR, MAX_NOTE, state
+from app.recommendations.state import state
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.stated_facts import in_force
 from app.web.access.acting import Author, author_field

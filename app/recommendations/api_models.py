@@ -12,7 +12,7 @@ from app.domain.rules.journey import State
 from app.domain.rules.rule import Confidence, Kind, Phase, Wall
 from app.domain.rules.wall import Certainty
 
-Fact = str | int | float | bool | list[str] | list[int] | None
+FactValue = str | int | float | bool | list[str] | list[int] | None
 
 
 class _FromDomain(BaseModel):
@@ -35,7 +35,7 @@ class StepOut(_FromDomain):
 
 class FactOut(BaseModel):
     name: str
-    value: Fact
+    value: FactValue
     unit: str
     stated_by: str = Field(description="Who stated it since the upload; empty where a file or its metadata tell it.")
 
@@ -143,7 +143,7 @@ class MissingOut(BaseModel):
 
 class StatedOut(_FromDomain):
     name: str
-    value: Fact
+    value: FactValue
     author: str
     at: datetime
     note: str

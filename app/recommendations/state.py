@@ -9,13 +9,11 @@ from app.domain.contract.statements import refused
 from app.domain.rules.stating import read_facts
 from app.domain.text import one_line
 from app.errors import FieldError
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import transaction
 from app.storage.stated_facts import in_force, state_facts, statements_of
 
 log = structlog.get_logger(__name__)
-
-MAX_AUTHOR = 100
-MAX_NOTE = 1000
 
 
 def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: str, note: str = "") -> None:

@@ -22,8 +22,8 @@ from app.references.list import find_references, page_of
 from app.references.nearest import hold
 from app.references.sentences import summary
 from app.storage import audit
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
-from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
 from app.storage.references import find_reference
 from app.web.access import acting
 from app.web.dependencies import AppEngine, ReadSession

@@ -13,8 +13,7 @@ from app.errors import FieldError, InvalidChange
 from app.references.change import FACTS, By, Said
 from app.references.list import ReferencePage
 from app.references.nearest import Held
-from app.storage.audit import AuditEvent
-from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE, AuditEvent
 from app.storage.references import Reference
 from app.web.access import acting
 

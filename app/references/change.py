@@ -17,8 +17,8 @@ from app.domain.reference_points import InvalidReference, ReferencePoint, read_r
 from app.domain.text import one_line
 from app.errors import EditConflict, FieldError, InvalidChange, NotFound
 from app.storage import audit
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import transaction
-from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
 from app.storage.reference_tables import ReferencePointRow
 from app.storage.references import find_reference, references
 from app.storage.run_records import aware

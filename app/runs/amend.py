@@ -13,14 +13,13 @@ from app.errors import FieldError, InvalidMetadata, NotFound
 from app.queue import PROCESS_RUN, enqueue
 from app.runs.run_inputs import amended_fields
 from app.storage import audit
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import transaction
 from app.storage.run_work import ask_to_read
 from app.storage.tables import AmendmentRow, RunRow
 
 log = structlog.get_logger(__name__)
 
-MAX_AUTHOR = 100
-MAX_NOTE = 1000
 TAKE_BACK = {"unset": True}
 """In place of a value: the field's correction is taken back, and what the run says of itself counts again."""
 

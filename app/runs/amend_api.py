@@ -6,10 +6,11 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from app.runs.amend import MAX_AUTHOR, MAX_NOTE, amend_contract
+from app.runs.amend import amend_contract
 from app.runs.api_models import RunId, RunOut
 from app.runs.queries import get_run
 from app.runs.waiting import settled
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.web.access.acting import Author, author_field
 from app.web.dependencies import AppEngine, AppSettings

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.runs.api_models import RunId, RunOut
 from app.runs.decide import Action, decide
 from app.runs.queries import get_run
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
-from app.storage.decisions import MAX_AUTHOR, MAX_NOTE
 from app.web.access.acting import Author, author_field
 from app.web.dependencies import AppEngine
 from app.web.problems import documented

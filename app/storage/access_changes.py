@@ -6,7 +6,8 @@ Other processes notice when what they remember grows old (`web/access/known.py`)
 import threading
 
 from sqlalchemy import event
-from sqlalchemy.orm import ORMExecuteState, Session
+from sqlalchemy.orm import ORMExecuteState
+from sqlalchemy.orm import Session as OrmSession
 
 from app.storage.access_tables import MemberRow, SessionRow, TokenRow, UserRow
 from app.storage.tables import ProjectRow
@@ -26,14 +27,14 @@ def generation() -> int:
     return _generation
 
 
-@event.listens_for(Session, "before_flush")
-def _note_rows(session: Session, _context: object, _instances: object) -> None:
+@event.listens_for(OrmSession, "before_flush")
+def _note_rows(session: OrmSession, _context: object, _instances: object) -> None:
     touched = (*session.new, *session.dirty, *session.deleted)
     if any(isinstance(row, _TABLES) for row in touched):
         session.info[_CHANGED] = True
 
 
-@event.listens_for(Session, "do_orm_execute")
+@event.listens_for(OrmSession, "do_orm_execute")
 def _note_statements(state: ORMExecuteState) -> None:
     if not (state.is_update or state.is_delete or state.is_insert) or state.execution_options.get(OF_NO_ACCOUNT):
         return
@@ -42,8 +43,8 @@ def _note_statements(state: ORMExecuteState) -> None:
         state.session.info[_CHANGED] = True
 
 
-@event.listens_for(Session, "after_commit")
-def _count(session: Session) -> None:
+@event.listens_for(OrmSession, "after_commit")
+def _count(session: OrmSession) -> None:
     global _generation  # noqa: PLW0603  one number of the process
     if session.info.pop(_CHANGED, False):
         with _lock:

@@ -15,6 +15,8 @@ Subject = Literal[
     "regression", "run", "stack", "project", "reference", "experiment", "account", "member", "token", "receiver"
 ]
 
+MAX_AUTHOR = 100
+MAX_NOTE = 1000
 SERVICE = "Threewalls"
 """Who it was when no person did it."""
 

@@ -14,13 +14,12 @@ from sqlmodel import Session, col
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound
 from app.storage import audit
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.judging_tables import EVERYTHING, PinRow, StackWorkRow
 from app.storage.run_records import aware
 from app.storage.stack_work import ask_to_judge
 from app.storage.tables import ProjectRow, RunRow, utc_now
 
-MAX_AUTHOR = 100
-MAX_NOTE = 1000
 MAX_BRANCH = 300
 ANY_BRANCH = "*"
 

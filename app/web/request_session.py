@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 from anyio import CapacityLimiter
+from fastapi import Request
 from sqlmodel import Session
-from starlette.requests import Request
 
 from app.storage.database import CONNECTIONS, read_session
 

@@ -7,7 +7,7 @@ LEAST_RATE: gigabytes over a slow line take their hours. Only waiting counts, no
 import asyncio
 import time
 
-from fastapi import HTTPException
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 

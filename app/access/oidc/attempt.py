@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import quote, unquote
 
-from starlette.requests import Request
+from fastapi import Request
 from starlette.responses import Response
 
 from app.web.templating import public_address

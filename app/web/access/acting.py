@@ -11,8 +11,9 @@ from app.domain.access.roles import Action
 from app.domain.metadata import DEFAULT_PROJECT
 from app.errors import FieldError, InvalidMetadata, NotAllowed
 from app.storage.access_projects import project_slugs
+from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
-from app.web.access.state import MAX_NAME, access_of, acting_as
+from app.web.access.state import access_of, acting_as
 
 
 def author(stated: str = "") -> str:
@@ -32,7 +33,7 @@ def _said(stated: str) -> str:
 Author = Annotated[str, AfterValidator(_said)]
 
 
-def author_field(description: str, max_length: int = MAX_NAME) -> Any:
+def author_field(description: str, max_length: int = MAX_AUTHOR) -> Any:
     """The default of an `author: Author` in the body of a call."""
     told = f"{description} Needed where nobody is logged in; who is, acts in the own name."
     return Field("", max_length=max_length, validate_default=True, description=told)

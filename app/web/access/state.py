@@ -18,8 +18,8 @@ from app.domain.access.principal import (
     may,
 )
 from app.domain.access.roles import Action
+from app.storage.audit import MAX_AUTHOR
 
-MAX_NAME = 100
 _KEY = "access"
 _NOBODY = Anonymous()
 
@@ -55,7 +55,7 @@ class Access:
             case Person(name=name):
                 return name
             case TokenHolder(name=name):
-                return f"token {name}"[:MAX_NAME]  # so that none passes for a person of its name
+                return f"token {name}"[:MAX_AUTHOR]  # so that none passes for a person of its name
         return ""
 
     def may(self, action: str, project_id: int) -> bool:
