@@ -34,8 +34,9 @@ from app.runs.summarise import summarise_run
 from app.settings import Settings
 from app.storage import stack_work
 from app.storage.database import make_engine, migrate, read_session, transaction
+from app.storage.judging_tables import EVERYTHING
 from app.storage.log_files import LogFiles
-from app.storage.stack_work import EVERYTHING, StackClaim, ask_to_judge
+from app.storage.stack_work import StackClaim, ask_to_judge
 from app.storage.tables import RunRow
 from app.storage.visible import see_every_project
 from bench.generate_log import cached_log

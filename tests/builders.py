@@ -20,9 +20,10 @@ from app.domain.run import FloatArray, Metric, Stated, SteadyState, Value
 from app.regressions.judge import judge_within
 from app.settings import get_settings
 from app.storage import series
+from app.storage.judging_tables import EVERYTHING
 from app.storage.places import settle_places
 from app.storage.ranking import ask_to_rank_again
-from app.storage.stack_work import EVERYTHING, ask_to_judge
+from app.storage.stack_work import ask_to_judge
 from app.storage.tables import AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow, SeriesRow
 
 GLOBAL_BATCH, SEQUENCE, GPUS = 1024, 4096, 16

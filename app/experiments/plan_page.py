@@ -72,12 +72,12 @@ class IdeaPage:
     def groups(self) -> Mapping[str, list[tuple[str, str]]]:
         """Fields that can be turned, by their group, each with what the run has."""
         groups: dict[str, list[tuple[str, str]]] = {}
-        for name, field in FIELDS.items():
-            if field.role == "info" or axis_of(name) == "workload" or name in _OF_THE_TASK:
+        for name, contract_field in FIELDS.items():
+            if contract_field.role == "info" or axis_of(name) == "workload" or name in _OF_THE_TASK:
                 continue
             stated = self.run.contract.get(name)
             now = "unknown" if stated is None else contract_value(stated.value)
-            groups.setdefault(field.group, []).append((name, now))
+            groups.setdefault(contract_field.group, []).append((name, now))
         return groups
 
     @property

@@ -112,8 +112,8 @@ def _render_settings(
     defaults, rules = get_defaults(session, slug), get_rules(session, slug)
     form = form or filled_form(defaults)
     groups: dict[str, list[str]] = {}
-    for field in FIELDS.values():
-        groups.setdefault(field.group, []).append(field.name)
+    for name, contract_field in FIELDS.items():
+        groups.setdefault(contract_field.group, []).append(name)
     return render(
         request,
         "projects/settings.html",

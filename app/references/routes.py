@@ -215,6 +215,6 @@ def _form_parts(request: Request, session: Session, form: ReferenceForm) -> dict
     where = _where(request)
     projects = reference_options(session).projects if where is None else project_slugs(session, where)
     groups: dict[str, list[str]] = {}
-    for field in FIELDS.values():
-        groups.setdefault(field.group, []).append(field.name)
+    for name, contract_field in FIELDS.items():
+        groups.setdefault(contract_field.group, []).append(name)
     return {"inputs": form.inputs(), "groups": groups, "projects": projects, "may_offer_to_all": where is None}

@@ -14,8 +14,8 @@ from app.settings import Settings
 from app.storage import decisions as people
 from app.storage import stack_work
 from app.storage.database import make_engine, read_session, transaction
-from app.storage.judging_tables import AuditEventRow, StackWorkRow, VerdictRow
-from app.storage.stack_work import EVERYTHING, ask_to_judge
+from app.storage.judging_tables import EVERYTHING, AuditEventRow, StackWorkRow, VerdictRow
+from app.storage.stack_work import ask_to_judge
 from app.storage.tables import ProjectRow, RunRow, utc_now
 from app.storage.verdicts import current_verdict, verdicts_of
 from tests.builders import make_project, make_run

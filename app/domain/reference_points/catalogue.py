@@ -9,6 +9,5 @@ from app.domain.reference_points.point import ReferencePoint
 @cache
 def published() -> tuple[ReferencePoint, ...]:
     """Newest first."""
-    parts = (bridge_releases, verification_cards, model_zoo, guides)
-    found = [point for part in parts for point in part.points()]
-    return tuple(sorted(found, key=lambda point: (point.date, point.key), reverse=True))
+    points = (*bridge_releases.points(), *verification_cards.points(), *model_zoo.points(), *guides.points())
+    return tuple(sorted(points, key=lambda point: (point.date, point.key), reverse=True))

@@ -20,7 +20,15 @@ __all__ = [
 ]
 
 FIELDS: dict[str, ContractField] = {
-    field.name: field for part in (identity, parallelism, moe, performance, environment, shape) for field in part.FIELDS
+    field.name: field
+    for field in (
+        *identity.FIELDS,
+        *parallelism.FIELDS,
+        *moe.FIELDS,
+        *performance.FIELDS,
+        *environment.FIELDS,
+        *shape.FIELDS,
+    )
 }
 
 STACK_FIELDS = tuple(name for name, field in FIELDS.items() if field.role == "stack")
