@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from app.embedded import worker
-from tests.embedded.processes import START_SECONDS, Running, is_alive, running, start, wait_for
+from tests.embedded.processes import PLAIN_HTTP, START_SECONDS, Running, is_alive, running, start, wait_for
 
 
 def worker_of(house: Running) -> int:
@@ -69,7 +69,7 @@ def test_an_address_that_others_reach_needs_its_url_and_an_administrator_and_sig
     assert "root is an administrator now" in made.stdout
     with running("serve", tmp_path / "data", "--host", "0.0.0.0") as house:
         address = house.address.replace("0.0.0.0", "127.0.0.1")
-        assert httpx2.get(f"{address}/api/v1/runs", timeout=300).status_code == 401
+        assert httpx2.get(f"{address}/api/v1/runs", timeout=300, verify=PLAIN_HTTP).status_code == 401
         leader = worker_of(house)
         assert house.stop(signal.SIGTERM) == 0
         assert processes_of_session(leader) == []
