@@ -11,7 +11,6 @@ from starlette.routing import BaseRoute
 from app.access.account_routes import api as account_api
 from app.access.account_routes import pages as account_pages
 from app.access.confirm import router as confirm_pages
-from app.access.oidc.provider import Provider
 from app.access.oidc.routes import router as oidc_pages
 from app.access.routes import router as access_pages
 from app.access.second_factor_routes import router as second_factor_pages
@@ -114,7 +113,11 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.state.metrics = Metrics()
     counting = Counting(settings)
     app.state.guesses = Guesses(settings, counting)
-    app.state.oidc = Provider(settings) if settings.oidc_issuer else None
+    app.state.oidc = None
+    if settings.oidc_issuer:
+        from app.access.oidc.provider import Provider  # noqa: PLC0415  its packages take a tenth of a second to import
+
+        app.state.oidc = Provider(settings)
     app.state.next_step = lambda session, run_id: first_suggestion(session, run_id, rules_in_force(settings))
     app.state.plan_offer = lambda session, run_id, rule: offer_of_rule(session, settings, run_id, rule)
     app.router.routes.extend(_routes())

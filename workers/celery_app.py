@@ -3,6 +3,7 @@
 import gc
 from typing import Any
 
+import structlog
 from celery.signals import setup_logging, worker_init, worker_ready
 
 from app.queue import SWEEP, enqueue, get_celery
@@ -10,6 +11,9 @@ from app.settings import get_settings
 from app.storage.visible import see_every_project
 from app.web.logging import configure_logging
 from workers import tasks
+from workers.temporary import use_own_folder
+
+log = structlog.get_logger(__name__)
 
 app = get_celery()
 tasks.register(app)
@@ -19,6 +23,15 @@ see_every_project()
 @setup_logging.connect  # type: ignore[untyped-decorator]
 def _log_as_the_service_does(**_: Any) -> None:
     configure_logging(get_settings())
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _keep_temporary_files_apart(**_: Any) -> None:
+    folder = get_settings().data_dir.resolve() / "temporary"
+    try:
+        use_own_folder(folder)
+    except OSError as error:  # a worker that is killed then leaves its files among those of the system
+        log.warning("no_folder_for_temporary_files", folder=str(folder), error=str(error))
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]

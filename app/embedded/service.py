@@ -3,7 +3,6 @@
 import errno
 import gc
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -16,9 +15,7 @@ import uvicorn
 from app import queue
 from app.embedded import connections, data_folder
 from app.embedded.worker import Worker
-from app.embedded.worker_main import worker_temporary
 from app.errors import Unavailable
-from app.main import create_app
 from app.runs import claims
 from app.settings import Settings, listed
 from app.storage import delivery_work, heartbeat, stack_work
@@ -26,7 +23,6 @@ from app.storage.database import make_engine, migrate, read_session, require_mig
 from app.storage.users import has_administrator
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access.open_mode import is_loopback
-from app.web.assets import vega_bundle
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +66,9 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
         else:
             require_migrated(settings)
         open_to = _open_to(settings, host)
+        # Imported when no refusal can come any more: the pages and calls are most of what a start takes.
+        from app.web.assets import vega_bundle  # noqa: PLC0415
+
         vega_bundle()  # the first page would wait for it
         server = _Server(settings, open_to, address, house.enter_context(_beside(seed, address)))
         if settings.embedded:
@@ -84,6 +83,8 @@ class _Server(uvicorn.Server):
     def __init__(
         self, settings: Settings, open_to: tuple[str, ...] | None, address: str, start_beside: Callable[[], None]
     ) -> None:
+        from app.main import create_app  # noqa: PLC0415  as in `serve`
+
         super().__init__(
             uvicorn.Config(
                 create_app(settings, open_to=open_to),
@@ -157,7 +158,6 @@ def _worker(settings: Settings) -> Worker:
         heartbeat.beat(engine)  # a worker that is starting is not missing
 
     def prepare() -> None:
-        shutil.rmtree(worker_temporary(settings), ignore_errors=True)
         with seeing(EVERY_PROJECT), transaction(engine) as session:
             claims.void_leases(session)
             stack_work.void_leases(session)

@@ -11,9 +11,10 @@ from typing import Self
 
 import structlog
 
-from app.embedded.worker_main import FINISH_SECONDS
-
 log = structlog.get_logger(__name__)
+
+FINISH_SECONDS = 8.0
+"""How long the run at hand may take to finish at a stop. Most take milliseconds."""
 
 RESTART_SECONDS, MOST_RESTART_SECONDS = 1.0, 60.0
 """Pause before a restart. It doubles while the worker ends within the longest one, so that it does not fill the log."""

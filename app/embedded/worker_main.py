@@ -5,19 +5,17 @@ which Celery's warm shutdown would also allow, but an idle one takes five second
 way, also by kill -9, the kernel closes its end. That holds on every system; on Linux a signal (PR_SET_PDEATHSIG) also
 ends a worker that is stopped and reads nothing. Celery's pool processes end with the worker: by that signal on Linux,
 elsewhere because their own pipe closes. What was under way is left as a claimed row, and the next start takes it up
-again. The temporary folder that each worker leaves when it is killed is removed then, too.
+again.
 """
 
 import gc
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import warnings
 from functools import partial
-from pathlib import Path
 
 gc.disable()  # while it imports; `workers.celery_app` enables it before the first fork
 
@@ -26,15 +24,7 @@ from celery.platforms import set_pdeathsig  # noqa: E402
 from celery.signals import worker_process_init  # noqa: E402
 from celery.worker import state  # noqa: E402
 
-from app.settings import Settings, get_settings  # noqa: E402
-
-FINISH_SECONDS = 8.0
-"""How long the run at hand may take to finish at a stop. Most take milliseconds."""
-
-
-def worker_temporary(settings: Settings) -> Path:
-    """The folder for temporary files of the worker, emptied before each start."""
-    return settings.data_dir.resolve() / "queue" / "temporary"
+from app.embedded.worker import FINISH_SECONDS  # noqa: E402
 
 
 def _end_orphan(worker: int, **_: object) -> None:
@@ -57,9 +47,6 @@ if __name__ == "__main__":
     set_pdeathsig("SIGKILL")
     worker_process_init.connect(partial(_end_orphan, os.getpid()), weak=False)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
-    folder = worker_temporary(get_settings())
-    folder.mkdir(parents=True, exist_ok=True)
-    tempfile.tempdir = str(folder)
     # The danger that Celery warns root of is pickle, which is not accepted here (`queue.py`: JSON, ids only).
     warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
     sys.argv = ["celery", *sys.argv[1:]]

@@ -13,7 +13,7 @@ import httpx2
 from app.settings import Settings
 from bench.soak.campaign import Scene, main
 from bench.soak.uploads import Upload, Uploads, count_orphans
-from tests.embedded.processes import running
+from tests.embedded.processes import PLAIN_HTTP, running
 
 PATHS = ("/runs/{}", "/runs/{}/log", "/api/v1/runs/{}", "/api/v1/runs/{}/log", "/api/v1/runs/{}/files/0")
 EXPECTED = (200, 404, 409, 410, 422, 503)
@@ -62,7 +62,7 @@ def _damage(path: Path, random: Random) -> None:
 
 def _read(scene: Scene, url: str) -> None:
     try:
-        status = httpx2.get(url, timeout=60).status_code
+        status = httpx2.get(url, timeout=60, verify=PLAIN_HTTP).status_code
     except (
         httpx2.TransportError
     ) as error:  # a download that breaks off in the middle tells the client that it is not whole

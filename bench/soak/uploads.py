@@ -17,7 +17,7 @@ from sqlalchemy import text
 from app.settings import Settings
 from app.storage.database import make_engine
 from bench.soak.campaign import Tally
-from tests.embedded.processes import wait_for
+from tests.embedded.processes import PLAIN_HTTP, wait_for
 from tests.training_logs import training_log
 
 EXPECTED_REFUSALS = (429, 503, 507)
@@ -125,7 +125,7 @@ class Uploads:
     def _answer(self, what: str, url: str, headers: Mapping[str, str], **body: Any) -> httpx2.Response | None:
         """None when the connection broke: nobody knows what became of the request."""
         try:
-            answer = httpx2.post(url, headers={**self.headers, **headers}, timeout=_SECONDS, **body)
+            answer = httpx2.post(url, headers={**self.headers, **headers}, timeout=_SECONDS, verify=PLAIN_HTTP, **body)
         except httpx2.TransportError:
             return None
         if answer.status_code not in (200, 202, *EXPECTED_REFUSALS):
@@ -133,7 +133,7 @@ class Uploads:
         return answer
 
     def _get(self, url: str) -> httpx2.Response:
-        return httpx2.get(url, headers=self.headers, timeout=_SECONDS)
+        return httpx2.get(url, headers=self.headers, timeout=_SECONDS, verify=PLAIN_HTTP)
 
     def _runs(self, address: str) -> list[dict[str, Any]]:
         runs: list[dict[str, Any]] = []

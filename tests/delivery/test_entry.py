@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.embedded.processes import running
+from tests.embedded.processes import PLAIN_HTTP, running
 from tests.training_logs import training_log
 
 COMMAND = Path(sys.executable).with_name("threewalls")
@@ -56,6 +56,8 @@ def test_the_worker_of_a_service_finds_our_code_too(training_repository: Path, m
     monkeypatch.setattr("tests.embedded.processes.COMMAND", [str(COMMAND)])
     log = ("train.log", training_log())
     with running("serve", training_repository / "data") as house:
-        run = httpx2.post(f"{house.address}/api/v1/runs", files={"log": log}, timeout=300).json()
-        report = httpx2.get(f"{house.address}/api/v1/runs/{run['id']}/report?wait=120", timeout=300).json()
+        run = httpx2.post(f"{house.address}/api/v1/runs", files={"log": log}, timeout=300, verify=PLAIN_HTTP).json()
+        report = httpx2.get(
+            f"{house.address}/api/v1/runs/{run['id']}/report?wait=120", timeout=300, verify=PLAIN_HTTP
+        ).json()
     assert report["status"] == "judged", house.output

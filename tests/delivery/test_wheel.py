@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from tests.delivery.wheel import ROOT, build_wheel
-from tests.embedded.processes import running, wait_for
+from tests.embedded.processes import PLAIN_HTTP, running, wait_for
 from tests.training_logs import training_log
 
 
@@ -63,11 +63,12 @@ def test_migrate_and_serve(command: str, tmp_path: Path) -> None:
     assert (tmp_path / ".local/share/threewalls/data/threewalls.db").exists(), "data do not lie among the packages"
     with running("serve", tmp_path / "data") as house:
         files = {"log": ("train.log", training_log())}
-        run = httpx2.post(f"{house.address}/api/v1/runs", files=files, timeout=300).json()["id"]
-        report = httpx2.get(f"{house.address}/api/v1/runs/{run}/report?wait=120", timeout=300).json()
+        run = httpx2.post(f"{house.address}/api/v1/runs", files=files, timeout=300, verify=PLAIN_HTTP).json()["id"]
+        report = httpx2.get(f"{house.address}/api/v1/runs/{run}/report?wait=120", timeout=300, verify=PLAIN_HTTP).json()
         assert report["status"] == "judged", house.output
         codes = {
-            path: httpx2.get(house.address + path, timeout=300).status_code for path in ("/", f"/runs/{run}", "/plan")
+            path: httpx2.get(house.address + path, timeout=300, verify=PLAIN_HTTP).status_code
+            for path in ("/", f"/runs/{run}", "/plan")
         }
     assert set(codes.values()) == {200}, codes
 
@@ -75,4 +76,6 @@ def test_migrate_and_serve(command: str, tmp_path: Path) -> None:
 def test_demo(command: str, tmp_path: Path) -> None:
     with running("demo", tmp_path / "demo") as house:
         runs = f"{house.address}/api/v1/runs"
-        wait_for(lambda: httpx2.get(runs, timeout=300).json()["total"] > 0, "the first run of the demo")
+        wait_for(
+            lambda: httpx2.get(runs, timeout=300, verify=PLAIN_HTTP).json()["total"] > 0, "the first run of the demo"
+        )

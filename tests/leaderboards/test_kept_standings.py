@@ -16,6 +16,7 @@ from app.storage.standings import (
     standings_of,
 )
 from tests.builders import make_leaderboard
+from tests.cases import every_case
 
 HERE = ("h100", "qwen3-30b-a3b")
 
@@ -69,25 +70,24 @@ def test_summaries_are_of_all_stacks_however_few_are_shown(session: Session) -> 
     assert {gain.lowest_stack, gain.highest_stack} == {made["tie"], made["leader"]}
 
 
-@pytest.mark.parametrize(
-    ("filters", "names"),
-    [
-        (StandingsFilters(routing="forced"), {"directional"}),
-        (StandingsFilters(routing="dropless"), {"tie", "leader", "only"}),
-        (StandingsFilters(semantic_class="benchmark_only"), {"directional"}),
-        (StandingsFilters(precision="fp8"), {"leader"}),
-        (StandingsFilters(ep_size="large"), {"leader"}),
-        (StandingsFilters(floor="validated"), {"tie", "leader", "only", "directional"}),
-        (StandingsFilters(project="another"), set()),
-    ],
-)
-def test_filters(session: Session, filters: StandingsFilters, names: set[str]) -> None:
+def test_filters(session: Session) -> None:
     made = make_leaderboard(session)
-    page = standings_of(session, *HERE, filters)
-    assert {one.stack_key for one in page.items} == {made[name] for name in names}
-    assert page.total == len(names)
-    assert page.options.precisions == ("bf16", "fp8")
-    assert all(board.floor == filters.floor for one in page.items for board in one.standings.boards)
+    with every_case() as case:
+        for filters, names in (
+            (StandingsFilters(routing="forced"), {"directional"}),
+            (StandingsFilters(routing="dropless"), {"tie", "leader", "only"}),
+            (StandingsFilters(semantic_class="benchmark_only"), {"directional"}),
+            (StandingsFilters(precision="fp8"), {"leader"}),
+            (StandingsFilters(ep_size="large"), {"leader"}),
+            (StandingsFilters(floor="validated"), {"tie", "leader", "only", "directional"}),
+            (StandingsFilters(project="another"), set()),
+        ):
+            with case(filters):
+                page = standings_of(session, *HERE, filters)
+                assert {one.stack_key for one in page.items} == {made[name] for name in names}
+                assert page.total == len(names)
+                assert page.options.precisions == ("bf16", "fp8")
+                assert all(board.floor == filters.floor for one in page.items for board in one.standings.boards)
 
 
 def test_the_index_and_the_history_of_leaders(session: Session) -> None:

@@ -19,6 +19,7 @@ from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import RunRow, SegmentRow, utc_now
+from tests.cases import sized
 from tests.runs.uploading import LOG, assert_problem, upload
 from tests.training_logs import training_log
 from workers.tasks import process_run, sweep
@@ -107,7 +108,7 @@ def test_a_piece_may_be_compressed_by_itself(client: TestClient, compress: Any) 
 
 def test_many_small_pieces_are_few_objects_and_one_text(client: TestClient, engine: Engine) -> None:
     run_id, log = opened(client), training_log(iterations=120)
-    cuts = [*range(0, len(log), 97), len(log)]
+    cuts = [*range(0, len(log), sized(311, 97)), len(log)]
     for start, end in itertools.pairwise(cuts):
         assert send(client, run_id, log[start:end], offset=start).status_code == 200
     with read_session(engine) as session:

@@ -1,6 +1,7 @@
 """Files are what they say, whatever field they come in; golden values give back the series they hold."""
 
 import gzip
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from app.runs.upload import document_kind
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles, StagedFile
-from tests.cases import sized
+from tests.cases import every_case, sized
 from tests.domain.documents.event_files import event, event_file, simple
 from tests.runs.uploading import LOG, upload
 from tests.shared_papers import shared_folder
@@ -35,7 +36,7 @@ GOLDEN = {
 TENSORBOARD = event_file(
     *(event(step, simple("iteration-time", value)) for step, value in ((1, 9.0), (2, 0.5), (3, 0.5)))
 )
-EVERY = sized(16, 1)
+EVERY = sized(48, 1)
 """Which of the corpus's golden runs go through a database; tests/domain/documents reads all of them."""
 
 
@@ -47,23 +48,23 @@ def processed(client: TestClient, *parts: tuple[str, tuple[str, bytes]]) -> dict
     return run
 
 
-@pytest.mark.parametrize("field", ["log", "config", "events"])
-@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
-@pytest.mark.parametrize(
-    ("content", "document", "stated"),
-    [
-        (COMMAND, "launch command", ("gpus", 16)),
-        (ENVIRONMENT, "job environment", ("gpus", 16)),
-        (CONTAINER, "bridge configuration", ("tp", 2)),
-    ],
-)
-def test_a_document_beside_a_log_states_its_fields(
-    client: TestClient, *, field: str, compress: Any, content: bytes, document: str, stated: tuple[str, int]
-) -> None:
-    run = processed(client, ("log", ("train.log", LOG)), (field, ("anything.txt", compress(content))))
-    assert [(file["kind"], file["document"]) for file in run["files"]] == [("log", ""), ("config", document)]
-    assert run["contract"][stated[0]]["value"] == stated[1]
-    assert run["health"]["iterations"] == 50
+def test_a_document_beside_a_log_states_its_fields(client: TestClient) -> None:
+    with every_case() as case:
+        for content, document, stated, value in (
+            (COMMAND, "launch command", "gpus", 16),
+            (ENVIRONMENT, "job environment", "gpus", 16),
+            (CONTAINER, "bridge configuration", "tp", 2),
+        ):
+            for field, compress in itertools.product(("log", "config", "events"), (bytes, gzip.compress)):
+                with case((document, field, compress.__name__)):
+                    log = (
+                        LOG + f"{document} {field} {compress.__name__}\n".encode()
+                    )  # another log each time: another run
+                    run = processed(client, ("log", ("train.log", log)), (field, ("anything.txt", compress(content))))
+                    files = [(file["kind"], file["document"]) for file in run["files"]]
+                    assert files == [("log", ""), ("config", document)]
+                    assert run["contract"][stated]["value"] == value
+                    assert run["health"]["iterations"] == 50
 
 
 @pytest.mark.parametrize("field", ["log", "config", "events"])

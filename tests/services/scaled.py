@@ -17,7 +17,7 @@ from app.settings import Settings
 from app.storage.database import make_engine, transaction
 from app.storage.tokens import make_token
 from tests.builders import make_project
-from tests.embedded.processes import Running, running, wait_for
+from tests.embedded.processes import PLAIN_HTTP, Running, running, wait_for
 
 CALM = {"THREEWALLS_SWEEP_SECONDS": "0.5", "THREEWALLS_LOG_LEVEL": "warning"}
 QUICK = {**CALM, "THREEWALLS_LEASE_SECONDS": "2", "THREEWALLS_MAX_ATTEMPTS": "20"}
@@ -49,13 +49,19 @@ class House:
     def upload(self, log: bytes, **headers: str) -> int:
         """The run's id, once it is acknowledged."""
         answer = httpx2.post(
-            f"{self.web.address}/api/v1/runs", files={"log": log}, headers=headers | self.headers, timeout=300
+            f"{self.web.address}/api/v1/runs",
+            files={"log": log},
+            headers=headers | self.headers,
+            timeout=300,
+            verify=PLAIN_HTTP,
         )
         assert answer.status_code in (200, 202), answer.text
         return int(answer.json()["id"])
 
     def run(self, run_id: int) -> dict[str, object]:
-        answer = httpx2.get(f"{self.web.address}/api/v1/runs/{run_id}", headers=self.headers, timeout=300)
+        answer = httpx2.get(
+            f"{self.web.address}/api/v1/runs/{run_id}", headers=self.headers, timeout=300, verify=PLAIN_HTTP
+        )
         run: dict[str, object] = answer.json()
         return run
 

@@ -13,11 +13,11 @@ from sqlalchemy import Engine, create_engine, text
 
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from tests.cases import sized
-from tests.embedded.processes import wait_for
+from tests.embedded.processes import PLAIN_HTTP, wait_for
 from tests.services.scaled import BEAT, WORKER, House, kill, scaled_house
 from tests.training_logs import training_log
 
-RUNS = sized(24, 60)
+RUNS, KILLS = sized((12, 1), (60, 2))
 OLDER = DEFINITION_VERSION - 1
 
 
@@ -43,14 +43,16 @@ def upload(house: House, number: int) -> int:
         ("log", ("train.log", training_log(step_time_ms=400.0 + number % 7))),
         ("meta", (None, json.dumps(meta))),
     ]
-    answer = httpx2.post(f"{house.web.address}/api/v1/runs", files=parts, headers=house.headers, timeout=300)
+    answer = httpx2.post(
+        f"{house.web.address}/api/v1/runs", files=parts, headers=house.headers, timeout=300, verify=PLAIN_HTTP
+    )
     assert answer.status_code == 202, answer.text
     return int(answer.json()["id"])
 
 
 def definitions(house: House) -> dict[str, Any]:
     found: dict[str, Any] = httpx2.get(
-        f"{house.web.address}/api/v1/definitions", headers=house.headers, timeout=300
+        f"{house.web.address}/api/v1/definitions", headers=house.headers, timeout=300, verify=PLAIN_HTTP
     ).json()
     return found
 
@@ -102,13 +104,13 @@ def test_history_is_computed_again_to_the_end_whatever_is_killed(house: House, d
 
     seen: list[int] = []
     late = 0
-    for number in range(3):  # killed twice in the middle, then left alone with an upload on top
-        if number == 2:
+    for number in range(KILLS + 1):  # killed in the middle, then left alone with an upload on top
+        if number == KILLS:
             late = upload(house, RUNS)
         worker = house.start(WORKER, f"worker-{number}")
-        goal = RUNS + 1 if number == 2 else (number + 1) * RUNS // 3
+        goal = RUNS + 1 if number == KILLS else (number + 1) * RUNS // (KILLS + 1)
         wait_for(partial(_reached, goal, house, database, seen), f"{goal} runs to be computed again")
-        if number < 2:
+        if number < KILLS:
             kill(worker)
     assert seen == sorted(seen)
     wait_for(lambda: not mixed(database) and is_judged(house, RUNS + 1), "all verdicts to be made again")

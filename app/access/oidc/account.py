@@ -1,16 +1,30 @@
 """The account of somebody whom the identity provider knows: found by issuer and subject, else made, of no project."""
 
 import secrets
+from dataclasses import dataclass
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
-from app.access.oidc.provider import Identity
 from app.storage import audit, users
 from app.storage.access_tables import UserRow
 
 _MOST_ALIKE = 1_000
+
+
+class WrongIdentity(Exception):  # noqa: N818  read as a sentence: "raise WrongIdentity"
+    """What the provider sent does not prove who somebody is. The text is for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`issuer` and `subject` together are the person, for good; names and addresses may change and be reused."""
+
+    issuer: str
+    subject: str
+    name: str
+    email: str
 
 
 def account_of(session: Session, identity: Identity) -> UserRow:

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -15,6 +14,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
+from app.access.oidc.account import Identity, WrongIdentity
 from app.domain.text import one_line
 from app.errors import Unavailable
 from app.settings import Settings
@@ -32,20 +32,6 @@ _KEYS_AGAIN_SECONDS = 30
 _LEEWAY_SECONDS = 30
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 _MOST_SUBJECT = 300
-
-
-class WrongIdentity(Exception):  # noqa: N818  read as a sentence: "raise WrongIdentity"
-    """What the provider sent does not prove who somebody is. The text is for the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """`issuer` and `subject` together are the person, for good; names and addresses may change and be reused."""
-
-    issuer: str
-    subject: str
-    name: str
-    email: str
 
 
 class Provider:

@@ -1,19 +1,23 @@
 """`/login/oidc`: to the identity provider, and back from it. HTTP in, redirect out."""
 
+from typing import TYPE_CHECKING
+
 import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from app.access import login
-from app.access.oidc.account import account_of
+from app.access.oidc.account import WrongIdentity, account_of
 from app.access.oidc.attempt import Attempt, forget_attempt
-from app.access.oidc.provider import Provider, WrongIdentity
 from app.access.routes import came_from, local_path, logged_in, login_page
 from app.errors import NotFound
 from app.storage.database import transaction
 from app.web.access.state import access_of
 from app.web.dependencies import AppEngine, AppSettings
 from app.web.templating import public_address
+
+if TYPE_CHECKING:  # its packages are imported where a provider is set
+    from app.access.oidc.provider import Provider
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +71,7 @@ def come_back(request: Request, engine: AppEngine, settings: AppSettings) -> Res
     return response
 
 
-def _provider(request: Request) -> Provider:
+def _provider(request: Request) -> "Provider":
     """Raises NotFound where there is none."""
     provider: Provider | None = request.app.state.oidc
     if provider is None:

@@ -7,6 +7,8 @@ import yaml
 from app.domain.rules.facts.fact import Fact
 
 FOLDER = Path(__file__).resolve().parent
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Both are safe; the one in C is ten times as fast."""
 
 _SUPPLY = {
     "log": "A log that reaches iterations holds it; or state `{name}` in the metadata.",
@@ -25,7 +27,7 @@ def read_tables() -> tuple[Fact, ...]:
     return tuple(
         _fact(section, name, row)
         for path in sorted(FOLDER.glob("*.yaml"))
-        for section, rows in yaml.safe_load(path.read_text(encoding="utf-8")).items()
+        for section, rows in yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER).items()  # noqa: S506
         for name, row in rows.items()
     )
 
