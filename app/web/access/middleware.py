@@ -30,6 +30,7 @@ from app.web.access.credentials import Caller, Credentials, WrongTokenError, sho
 from app.web.access.known import Directory
 from app.web.access.open_mode import NEEDS_LOG_INS, is_passed_on, make_administrator, may_answer
 from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
+from app.web.access.project_names import names_project, spell_projects, spelling_of
 from app.web.access.route_table import Found, RouteTable
 from app.web.access.rules import Open, Owner
 from app.web.access.state import Access, acting_as, put
@@ -92,6 +93,8 @@ class AccessMiddleware:
                 return
             caller = await self._credentials.caller(request)
             put(scope, caller.access)
+            if names_project(scope, found):
+                found = await self._with_spelled_projects(scope, found, caller.access)
             with seeing(granted(caller.access.principal, Action.READ, caller.access.public)):  # pages of errors, too
                 answer, visible = await self._limits.refusal(request, caller, found), NONE
                 if answer is None:
@@ -112,6 +115,13 @@ class AccessMiddleware:
             await (answer or self._app)(scope, receive, send)
         if caller.known is not None and self._directory.is_use_due(caller.known, caller.key):
             await run_in_threadpool(self._directory.note_use, caller.known, caller.key)
+
+    async def _with_spelled_projects(self, scope: Scope, found: Found | None, access: Access) -> Found | None:
+        remembered, slugs = self._directory.remembered("slugs", "")
+        if not remembered:
+            slugs = await run_in_threadpool(self._directory.project_slugs)
+        principal, public = access.principal, access.public
+        return spell_projects(scope, found, spelling_of(slugs, lambda number: knows_of(principal, number, public)))
 
     async def _checked(
         self, request: Request, caller: Caller, found: Found | None
