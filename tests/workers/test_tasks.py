@@ -4,16 +4,19 @@ import shutil
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 from celery.schedules import maybe_schedule
 from sqlalchemy import Engine, update
+from sqlalchemy.exc import OperationalError
 from sqlmodel import col, delete, select
 from starlette.testclient import TestClient
+from structlog.testing import capture_logs
 
 from app import queue
 from app.domain import logs
 from app.queue_transports import SweepScheduler
-from app.runs import claims, compute
+from app.runs import claims, compute, summarise
 from app.settings import Settings
 from app.storage import run_work, stack_work
 from app.storage.database import read_session, transaction
@@ -93,7 +96,7 @@ def test_a_store_that_is_away_costs_no_attempt(client: TestClient, engine: Engin
     assert run_of(engine, run_id).status == "ready"
 
 
-def test_a_defect_is_tried_again_and_then_said(
+def test_an_unexpected_error_is_tried_again_and_then_said_with_its_id(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -104,10 +107,29 @@ def test_a_defect_is_tried_again_and_then_said(
     for attempt in range(1, settings.max_attempts):
         process_run(run_id)
         assert (run_of(engine, run_id).status, run_of(engine, run_id).attempts) == ("received", attempt)
-    process_run(run_id)
+    with capture_logs() as logs:
+        process_run(run_id)
     run = run_of(engine, run_id)
     assert run.status == "failed"
-    assert "failed 3 times inside Threewalls (KeyError)" in (run.error or "")
+    (error_id,) = (line["error_id"] for line in logs if line["event"] == "run_not_processed")
+    assert f"Unexpected error (id {error_id})" in (run.error or "")
+    assert 'threewalls_given_up{kind="run"} 1.0' in client.get("/metrics").text
+
+
+def test_a_database_that_is_away_is_no_attempt(
+    client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT 1", {}, psycopg.OperationalError("the server closed the connection"))
+
+    run_id = uploaded(client)
+    with monkeypatch.context() as broken:
+        broken.setattr(summarise, "read_inputs", fail)
+        for _ in range(settings.max_attempts + 1):
+            process_run(run_id)
+            assert (run_of(engine, run_id).status, run_of(engine, run_id).attempts) == ("received", 0)
+    process_run(run_id)
+    assert run_of(engine, run_id).status == "ready"
 
 
 def test_a_log_that_takes_too_long_is_given_up_at_once(
