@@ -36,7 +36,7 @@ _TITLES = {
     404: "There is no such page",
     405: "This address does not take that method",
     408: "The request came too slowly",
-    413: "The upload is too large",
+    413: "The request is too large",
     422: "The request is not valid",
 }
 _DETAILS = {
