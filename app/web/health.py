@@ -17,6 +17,7 @@ from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.definition_progress import progress
 from app.storage.disk import free_bytes, require_room
+from app.storage.faults import fault_of
 from app.storage.heartbeat import silent_since
 from app.storage.stack_work import parked
 from app.storage.tables import RunRow, utc_now
@@ -86,7 +87,8 @@ def _part(name: str, check: Callable[[], Any], consequence: str) -> Part:
         check()
     except Exception as error:  # each library has its own; whatever it is, that part does not work
         log.warning("not_ready", part=name, error=str(error))
-        what = error.detail if isinstance(error, Unavailable) else f"{type(error).__name__}."
+        fault = error if isinstance(error, Unavailable) else fault_of(error)
+        what = fault.detail if fault else f"It failed ({type(error).__name__}); the service's log says why."
         return Part(status="down", detail=f"{what} {consequence}")
     return Part(status="ok")
 
