@@ -26,6 +26,7 @@ ThreewallsError
     └── DamagedObject        a stored log is missing, or is not what was stored
 """
 
+import uuid
 from dataclasses import dataclass
 
 
@@ -159,3 +160,8 @@ class DiskFull(Unavailable):
 
 class DamagedObject(Unavailable):
     title = "A stored log cannot be read"
+
+
+def new_error_id() -> str:
+    """Return an id for an unexpected error: people are told it, and the log has the details under it."""
+    return uuid.uuid4().hex[:8]

@@ -31,7 +31,7 @@ READERS = int(os.environ.get("BENCH_READERS", "64"))
 SECONDS = float(os.environ.get("BENCH_SECONDS", "60"))
 AFTERWARDS_SECONDS = 1.0
 RUNS = 100
-PATHS = ("/", "/runs", "/runs/1", "/regressions", "/leaderboards", "/history", "/compare?runs=1&runs=2", "/api/v1/runs")
+PATHS = ("/", "/runs", "/runs/1", "/regressions", "/leaderboards", "/history", "/compare?a=1&b=2", "/api/v1/runs")
 UPLOAD = "POST /api/v1/runs"
 
 Answer = tuple[str, int, float]

@@ -110,7 +110,7 @@ def one_more(
             assert give_verdicts(engine, settings, held) is not None
             claims.append(held)
 
-        return {names[0]: verdict, names[1]: lambda: rank_again(engine, claims[0])}
+        return {names[0]: verdict, names[1]: lambda: rank_again(engine, settings, claims[0])}
 
     return prepare
 

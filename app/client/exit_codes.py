@@ -9,7 +9,7 @@ USAGE = 2
 SERVICE = 3
 """Nothing was uploaded, or no verdict came: the service could not be reached, refused, or took too long."""
 CRASH = 70
-"""A defect of ours or a broken installation: EX_SOFTWARE of sysexits.h."""
+"""An unexpected error or a broken installation: EX_SOFTWARE of sysexits.h."""
 
 NO_VERDICT = "no-verdict"
 OUTCOME_OF_CODE = {0: "fine", 1: "regression", SERVICE: "failed", 4: "no-baseline", 5: "inconclusive", 6: "unread"}

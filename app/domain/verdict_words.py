@@ -83,10 +83,12 @@ def baseline_line(document: VerdictDocument, label: Label = as_named, offered: i
 
 def other_branch_text(other: OtherBranch) -> str:
     """Why runs of another branch are no baseline, and the setting that would make them one."""
-    branches = listed_runs([branch or "none that is stated" for branch in other.branches])
+    named = [branch for branch in other.branches if branch]
+    branches = [f"the branch is {listed_runs(named)}"] if named else []
+    branches += ["no branch is stated"] if "" in other.branches else []
     runs = counted(other.runs, "run")
     return (
-        f"{runs} of this stack could be one, but the branch is {branches}, and the project's baseline branch is "
+        f"{runs} of this stack could be one, but {' or '.join(branches)}, and the project's baseline branch is "
         f"{other.baseline_branch}. Change the project's setting Baseline branch (`baseline_branch`), or state `branch`"
     )
 

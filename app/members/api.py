@@ -16,7 +16,7 @@ from app.storage.database import transaction
 from app.storage.members import Member
 from app.storage.tables import utc_now
 from app.storage.tokens import MadeToken
-from app.web.access.open_mode import NEEDS_LOG_INS, make_administrator
+from app.web.access.open_mode import NEEDS_LOG_INS, how_to_have_log_ins
 from app.web.access.state import Access, access_of
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.problems import documented
@@ -177,7 +177,7 @@ def list_projects(request: Request, session: ReadSession) -> ProjectList:
 def create_project(request: Request, engine: AppEngine, body: NewProject) -> ProjectOut:
     """Make a project: private, with nobody in it, unless said otherwise."""
     if body.public and access_of(request).is_open:
-        raise NotAllowed(f"{NEEDS_LOG_INS} {make_administrator(request.app.state.settings)}")
+        raise NotAllowed(f"{NEEDS_LOG_INS} Nothing was kept. {how_to_have_log_ins(request.app.state.settings)}")
     with transaction(engine) as session:
         row = projects.create_project(session, body.project, by=signed(body.author), public=body.public)
         made = next(one for one in projects.list_projects(session) if one.id == row.id)

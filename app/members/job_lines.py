@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 CURL = """\
-branch=${BRANCH:-$(git symbolic-ref -q --short HEAD)} || { echo "HEAD is detached: say the branch in BRANCH" >&2; \
-exit 3; }
+branch=${BRANCH:-$(git symbolic-ref -q --short HEAD)} || { echo "HEAD is detached: set BRANCH" >&2; exit 3; }
 meta=$(printf '{"project": "%s", "branch": "%s", "commit": "%s", "commit_time": "%s"}' "$THREEWALLS_PROJECT" \\
   "$branch" "$(git rev-parse HEAD)" "$(git show -s --format=%cI)")
 curl -sS --fail-with-body --retry 5 --retry-connrefused -H "Authorization: Bearer $THREEWALLS_TOKEN" \\
@@ -44,7 +43,9 @@ def job_lines(url: str, project: str, states: str = "") -> JobLines:
         client=f"export THREEWALLS_URL={url}\n{upload} --wait --allow no-baseline,inconclusive",
         curl=f"THREEWALLS_URL={url}\nTHREEWALLS_PROJECT={project}\n{CURL}",
         github=f"""\
-- run: {INSTALL} && {upload} --wait --allow no-baseline,inconclusive
+- run: |
+    {INSTALL}
+    {upload} --wait --allow no-baseline,inconclusive
   if: always()                       # a run that failed is worth a look, too
   env:
     THREEWALLS_URL: {url}
@@ -55,7 +56,8 @@ perf:
   script:
     - ./train.sh > train.log 2>&1
   after_script:                            # runs after a failure, too; its exit code does not count
-    - {INSTALL} && {upload}
+    - {INSTALL}
+    - {upload}
   variables: {{THREEWALLS_URL: "{url}"}}   # THREEWALLS_TOKEN: a masked variable
 """,
     )

@@ -16,6 +16,7 @@ from app.domain.notices.networks import read_networks
 from app.domain.notices.retries import wait_after
 from app.domain.notices.signature import headers
 from app.domain.notices.targets import EMAIL, SLACK, TEAMS, read_mailboxes, read_web
+from app.errors import new_error_id
 from app.notifications.mailing import send_mail
 from app.notifications.outgoing import NotReachedError, RefusedError, post
 from app.settings import Settings
@@ -51,9 +52,10 @@ def deliver(engine: Engine, settings: Settings, delivery_id: int) -> bool | None
         return None
     try:
         attempt = _attempt(engine, settings, held)
-    except Exception as error:  # a defect of ours is one failed attempt, and is seen in the log of deliveries
-        log.exception("delivery_broken", delivery_id=delivery_id)
-        attempt = Attempt(False, f"Threewalls could not send it ({type(error).__name__}).")
+    except Exception:  # one failed attempt, which the list of deliveries shows
+        error_id = new_error_id()
+        log.exception("delivery_broken", delivery_id=delivery_id, error_id=error_id)
+        attempt = Attempt(False, f"Unexpected error (id {error_id}). The worker's log has the details under this id.")
     with transaction(engine) as session:
         if not _write(session, held, attempt):
             log.warning("delivery_outcome_dropped", delivery_id=delivery_id, attempt=held.attempt)

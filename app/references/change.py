@@ -64,7 +64,7 @@ def add_reference(engine: Engine, said: Said, by: By, project: str = "") -> int:
     by, errors = _checked(by)
     point = _point({}, said, errors)
     with transaction(engine, durable=True) as session:
-        project_id = _project(session, project)
+        project_id, project = _project(session, project)
         _refuse_too_many(session)
         _refuse_twin(session, point, project)
         row = ReferencePointRow(project_id=project_id, point=to_json(point), added_by=by.author)
@@ -88,12 +88,13 @@ def change_reference(engine: Engine, number: int, said: Said, by: By, project: s
         point = _point(said_by(old), said, errors)
         before, after = _difference(said_by(old), said_by(point))
         was, owner = _slug(session, row.project_id), row.project_id
-        if moves := project is not None and project != was:
-            row.project_id = _project(session, project or "")
+        project_id, project = (owner, was) if project is None else _project(session, project)
+        if moves := project_id != owner:
+            row.project_id = project_id
             before, after = before | {"project": was}, after | ({} if project else {"project": ""})
         if not after and not before:
             return
-        _refuse_twin(session, point, was if project is None else project, but=number)
+        _refuse_twin(session, point, project, but=number)
         row.point, row.changed_at = to_json(point), utc_now()
         session.add(row)
         # What it was stays with those who could read it; whom it went to is told there.
@@ -187,13 +188,14 @@ def _refuse_if_changed(session: Session, row: ReferencePointRow, by: By) -> None
         raise EditConflict(f"It {why}, so nothing was changed. Read it again, then decide.", (FieldError("seen", why),))
 
 
-def _project(session: Session, slug: str) -> int | None:
+def _project(session: Session, slug: str) -> tuple[int | None, str]:
+    """Return the id and slug of a project by its slug in any case; None and nothing for all. Raises InvalidChange."""
     if not slug:
-        return None
-    found: int | None = session.execute(select(ProjectRow.id).where(col(ProjectRow.slug) == slug)).scalar_one_or_none()  # type: ignore[call-overload]
-    if found is None:
+        return None, ""
+    chosen = select(ProjectRow.id, ProjectRow.slug).where(col(ProjectRow.slug_lower) == slug.lower())  # type: ignore[call-overload]
+    if (row := session.execute(chosen).one_or_none()) is None:
         raise _refused(FieldError("project", "is no project; one begins with its first run"))
-    return found
+    return row.id, row.slug
 
 
 def _slug(session: Session, project_id: int | None) -> str:

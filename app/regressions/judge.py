@@ -26,6 +26,7 @@ from app.settings import Settings
 from app.storage import json_column, ranking, stack_work
 from app.storage.database import read_session, transaction
 from app.storage.experiment_joining import follow_experiments
+from app.storage.faults import fault_of
 from app.storage.judging_tables import EVERYTHING, StackWorkRow
 from app.storage.news import tell_verdicts
 from app.storage.stack_work import ELSEWHERE, StackClaim, Work, ask_to_judge
@@ -37,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 1
 _SHARE_OF_LEASE = 0.25
-"""A pass ends well before its lease does, and asks itself to go on: nobody has to renew anything."""
+"""A pass ends well before its first lease does, and asks itself to go on, so that verdicts come in good time."""
 _SHORT_SECONDS = 1.0
 
 FIRST = "It was read."
@@ -92,18 +93,19 @@ def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
     given: Given | None = None
     try:
         given = give_verdicts(engine, settings, held)
-        if given is not None and rank_again(engine, held) == "waiting" and given.may_ring:
+        if given is not None and rank_again(engine, settings, held) == "waiting" and given.may_ring:
             enqueue(JUDGE_STACK, work_id)
-    except Exception:
+    except Exception as error:
         log.exception("stack_not_judged", work_id=work_id, stack_key=held.stack_key, claim=held.number)
         with transaction(engine) as session:
-            stack_work.give_back(session, held, again_at=utc_now() + timedelta(seconds=_RETRY_SECONDS))
+            again_at = utc_now() + timedelta(seconds=_RETRY_SECONDS)
+            stack_work.give_back(session, held, again_at=again_at, counts=fault_of(error) is None)
     return None if given is None else given.changed
 
 
 def give_verdicts(engine: Engine, settings: Settings, held: StackClaim) -> Given | None:
     """Judge what a claim is for, and commit it. None when the claim was lost."""
-    with read_session(engine) as session:
+    with stack_work.kept(engine, held, settings.lease_seconds), read_session(engine) as session:
         found = _assess(session, held, settings)
         elsewhere = _elsewhere(session, held, found.stack)
     # Before the claim ends, so that it is not forgotten; apart from it, so that no two stacks wait for each other.
@@ -115,9 +117,9 @@ def give_verdicts(engine: Engine, settings: Settings, held: StackClaim) -> Given
     return None if changed is None else Given(changed, may_ring)
 
 
-def rank_again(engine: Engine, held: StackClaim) -> Work | None:
+def rank_again(engine: Engine, settings: Settings, held: StackClaim) -> Work | None:
     """Rank the stack and end the claim. What it does now; None when the claim was lost."""
-    with read_session(engine) as session:
+    with stack_work.kept(engine, held, settings.lease_seconds), read_session(engine) as session:
         ranked = ranking.rank(session, held.project_id, held.stack_key)
     with transaction(engine) as session:
         work = stack_work.finish(session, held)

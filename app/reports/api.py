@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
@@ -20,7 +19,6 @@ from app.domain.verdict_sentences import what_would_decide
 from app.reports.queries import get_report, where_reported
 from app.storage.database import read_session
 from app.storage.verdicts import StoredVerdict
-from app.web.dependencies import AppEngine
 from app.web.problems import as_content, documented
 from app.web.templating import public_address
 
@@ -40,16 +38,16 @@ Wait = Annotated[
 @router.get(
     "/runs/{run_id}/report.md", response_class=Response, responses=documented(404, 422, ok=as_content("text/markdown"))
 )
-async def report_as_markdown(request: Request, engine: AppEngine, run_id: RunId, wait: Wait = 0) -> Response:
+async def report_as_markdown(request: Request, run_id: RunId, wait: Wait = 0) -> Response:
     """Line 1 verdict, worst change and confidence; line 2 baseline and what differs; what moved; the rest folded."""
-    body, _ = await _once_judged(engine, run_id, public_address(request), wait, _next_step(request))
+    body, _ = await _once_judged(request, run_id, wait)
     return Response(body, media_type=MARKDOWN)
 
 
 @router.get("/runs/{run_id}/report", response_class=JSONResponse, responses=documented(404, 422))
-async def report_as_json(request: Request, engine: AppEngine, run_id: RunId, wait: Wait = 0) -> JSONResponse:
+async def report_as_json(request: Request, run_id: RunId, wait: Wait = 0) -> JSONResponse:
     """The same as values, `schema` = `threewalls.report/1`."""
-    _, document = await _once_judged(engine, run_id, public_address(request), wait, _next_step(request))
+    _, document = await _once_judged(request, run_id, wait)
     return JSONResponse(document)
 
 
@@ -57,38 +55,35 @@ NextStep = Callable[[Session, int], tuple[str, str] | None]
 """The first suggestion for a run, as rule and title; None where no rule asks for anything."""
 
 
-def _next_step(request: Request) -> NextStep:
-    found: NextStep = request.app.state.next_step  # another feature's answer, put together in `app/main.py`
-    return found
-
-
-async def _once_judged(
-    engine: Engine, run_id: int, address: str, wait: float, next_step: NextStep
-) -> tuple[str, dict[str, Any]]:
+async def _once_judged(request: Request, run_id: int, wait: float) -> tuple[str, dict[str, Any]]:
     """The report, as Markdown and as JSON, when the run was judged or after `wait` seconds."""
     until = time.monotonic() + wait
     while True:
-        body, document = await run_in_threadpool(_read, engine, run_id, address, next_step)
+        body, document = await run_in_threadpool(_read, request, run_id)
         left = until - time.monotonic()
         if document["status"] != "pending" or left <= 0:
             return body, document
         await asyncio.sleep(min(_ASK_AGAIN_SECONDS, left))
 
 
-def _read(engine: Engine, run_id: int, address: str, next_step: NextStep) -> tuple[str, dict[str, Any]]:
-    with read_session(engine) as session:
-        report, verdict, suspects = get_report(session, run_id, address)
+def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
+    state = request.app.state
+    next_step: NextStep = state.next_step  # another feature's answer, put together in `app/main.py`
+    with read_session(state.engine) as session:
+        report, verdict, suspects = get_report(session, state.settings, run_id, public_address(request))
         of = where_reported(session, run_id)
         first = None if report.status in ("pending", "unread") else next_step(session, run_id)
     step = (
         None if first is None else {"rule": first[0], "title": first[1], "url": f"{report.run.address}/next/{first[0]}"}
     )
+    since = report.nothing_processed_since
     document = {
         "schema": SCHEMA,
         "run": {"id": report.run.id, "name": report.run.name, "address": report.run.address, **of},
         "status": report.status,
         "headline": report.headline,
         "baseline": report.baseline,
+        "nothing_processed_since": since and since.isoformat(),
         "exit_code": _exit_code(report, verdict),
         "made_at": None if verdict is None else verdict.made_at.isoformat(),
         "because": None if verdict is None else verdict.because,

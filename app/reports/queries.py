@@ -20,7 +20,9 @@ from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.suspect_evidence import RankedSuspect
 from app.domain.verdict_document import VerdictDocument
 from app.errors import NotFound
+from app.settings import Settings
 from app.storage.evidence import suspects_with_evidence
+from app.storage.heartbeat import silent_since
 from app.storage.judging_tables import RegressionMemberRow, RegressionRow, RunAlarmRow
 from app.storage.tables import ProjectRow, RunRow
 from app.storage.verdicts import StoredVerdict, current_verdict
@@ -33,7 +35,7 @@ _LONGEST_JOB = timedelta(days=35)
 
 
 def get_report(
-    session: Session, run_id: int, address: str
+    session: Session, settings: Settings, run_id: int, address: str
 ) -> tuple[RunReport, StoredVerdict | None, tuple[RankedSuspect, ...]]:
     """With the verdict that it rests on, and its suspects. `address`: of the service. Raises NotFound."""
     row = session.get(RunRow, run_id)
@@ -46,7 +48,7 @@ def get_report(
     if verdict is None and row.status == "failed":
         return failed_report(run, row.error or "", _problems(row)), None, ()
     if verdict is None or row.status in ("received", "processing"):
-        return pending_report(run, row.status), None, ()
+        return pending_report(run, row.status, silent_since(session, settings)), None, ()
     suspects = suspects_with_evidence(session, run_id, verdict.document)
     return _judged(session, row, run, verdict.document, suspects=suspects, address=address), verdict, suspects
 

@@ -4,29 +4,24 @@ A claim is numbered (`run.claims`). Whatever a worker writes, it writes only whi
 one that was given up for dead can wake and finish, and changes nothing.
 """
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
 import structlog
 from sqlalchemy import ColumnElement, CursorResult, Engine, and_, case, or_, select, update
-from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session, col
 
 from app.domain.definitions import DEFINITION_VERSION
 from app.settings import Settings
-from app.storage.database import transaction
 from app.storage.definition_progress import has_old_figures
+from app.storage.leases import renewed
 from app.storage.news import tell_failed
 from app.storage.run_work import is_abandoned, is_due, rest
 from app.storage.tables import RunRow, utc_now
 
 log = structlog.get_logger(__name__)
-
-_RENEWALS_A_LEASE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +134,11 @@ def due(session: Session, settings: Settings, *, limit: int) -> list[int]:
     return runs
 
 
-@contextmanager
-def kept(engine: Engine, held: Claim, lease_seconds: float) -> Iterator[None]:
-    """Renew the lease in a thread of its own until the block ends."""
-    stopped = threading.Event()
-
-    def keep() -> None:
-        while not stopped.wait(lease_seconds / _RENEWALS_A_LEASE):
-            try:
-                with transaction(engine) as session:
-                    if not renew(session, held, utc_now() + timedelta(seconds=lease_seconds)):
-                        log.warning("claim_lost", run_id=held.run_id, claim=held.number)
-                        return
-            except SQLAlchemyError as error:
-                # One of three renewals may fail; if all do, another worker takes over and ours writes nothing.
-                log.warning("lease_not_renewed", run_id=held.run_id, error=str(error))
-
-    thread = threading.Thread(target=keep, name=f"lease-{held.run_id}", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
+def kept(engine: Engine, held: Claim, lease_seconds: float) -> AbstractContextManager[None]:
+    """Renew the lease until the block ends."""
+    return renewed(
+        engine, lambda session, until: renew(session, held, until), lease_seconds, run_id=held.run_id, claim=held.number
+    )
 
 
 def _update(session: Session, condition: ColumnElement[bool], **values: Any) -> bool:

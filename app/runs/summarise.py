@@ -9,8 +9,9 @@ import structlog
 from sqlalchemy import Engine, delete, insert, select
 from sqlmodel import Session, col
 
+from app.domain.numbers import counted
 from app.domain.run import RunSummary, Value
-from app.errors import DamagedObject, Unavailable
+from app.errors import DamagedObject, Unavailable, new_error_id
 from app.queue import JUDGE_STACK, PROCESS_RUN, SoftTimeLimitExceeded, enqueue
 from app.runs import claims, judging
 from app.runs.claims import Claim
@@ -20,6 +21,7 @@ from app.runs.run_inputs import read_inputs
 from app.settings import Settings
 from app.storage import findings, readings, series
 from app.storage.database import read_session, transaction
+from app.storage.faults import fault_of
 from app.storage.log_files import LogFiles
 from app.storage.news import tell_failed
 from app.storage.run_work import SHORT_SECONDS
@@ -158,27 +160,28 @@ def _end_without_result(
     engine: Engine, log_files: LogFiles, settings: Settings, held: Claim, error: Exception
 ) -> str | None:
     """Another attempt, or the end of them: no run stays in processing because of an error of ours."""
-    if isinstance(error, Unavailable):
-        log.warning("run_postponed", run_id=held.run_id, error=error.detail)
+    if (fault := error if isinstance(error, Unavailable) else fault_of(error)) is not None:
+        log.warning("run_postponed", run_id=held.run_id, error=fault.detail)
         # Figures that are only to be computed again wait for a store that is away, not for one that lost their files:
         # the whole stack would wait with them.
         is_damaged = isinstance(error, DamagedObject)
-        counts = (held.recomputes or is_damaged) and _answers(log_files)
+        counts = fault is error and (held.recomputes or is_damaged) and _answers(log_files)
         if counts and held.attempt >= settings.max_attempts:
             away = "Its files could not be read again: the store of the logs did not give them."
-            return _fail(engine, held, error.detail if is_damaged else away)
+            return _fail(engine, held, fault.detail if is_damaged else away)
         return _postpone(engine, held, seconds=settings.lease_seconds, counts=counts)
     if isinstance(error, SoftTimeLimitExceeded):
         limit = settings.task_soft_limit_seconds
         return _fail(engine, held, f"Reading this run took longer than {limit} s, the limit. Its files are kept.")
-    log.exception("run_not_processed", run_id=held.run_id, claim=held.number)
+    error_id = new_error_id()
+    log.exception("run_not_processed", run_id=held.run_id, claim=held.number, error_id=error_id)
     if held.attempt < settings.max_attempts:
         return _postpone(engine, held, seconds=_RETRY_SECONDS, counts=True)
     return _fail(
         engine,
         held,
-        f"Reading this run failed {held.attempt} times inside Threewalls ({type(error).__name__}). Its files are kept, "
-        "and the worker's log says where. This is a defect of Threewalls, not of the log.",
+        f"Unexpected error (id {error_id}). The worker's log has the details under this id. Reading this run was tried "
+        f"{counted(held.attempt, 'time')}; its files are kept.",
     )
 
 

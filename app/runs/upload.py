@@ -23,6 +23,9 @@ half and more, of a log that begins with the garbage of a crashed writer, or is 
 _HOLE = re.compile(rb"\0{8,}")
 """What network file systems and crashed writers leave. Single NULs are those of UTF-16."""
 
+_UTF16_BYTES = 64
+"""So many bytes of English text in UTF-16 hold a NUL. Without one, the mark in front is a writer's garbage."""
+
 _MAX_DOCUMENT_IN_LOG = 1 << 20
 """A larger file posted as a log is one: no script and no configuration is as long."""
 
@@ -92,7 +95,7 @@ def _refuse_what_is_no_text(head: bytes, name: str) -> None:
         raise _not_a_log(name, "a tar archive")
     if head.startswith((GZIP, ZSTD)):
         raise _not_a_log(name, "compressed twice")
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) and b"\0" in head[2:_UTF16_BYTES]:
         raise NotALog(f"{name} is UTF-16 text. Nothing was kept. Save it as UTF-8: `iconv -f UTF-16 -t UTF-8`.")
     if _strange_share(text) > _MAX_STRANGE_SHARE:
         raise _not_a_log(name, "binary data")

@@ -1,4 +1,4 @@
-"""Database and disk errors that are temporary. Any other unexpected error is a defect."""
+"""Database and disk errors that are temporary. Any other is unexpected."""
 
 import errno
 import sqlite3
@@ -12,7 +12,7 @@ _POSTGRESQL_DISK_FULL = "53100"
 
 
 def fault_of(error: Exception) -> Unavailable | None:
-    """The error to answer with; None for a defect."""
+    """The error to answer with; None for an unexpected one."""
     full = away = False
     if isinstance(error, NoConnectionError):  # of the pool
         return Overloaded("All connections to the database are in use. Try again in a moment.")

@@ -41,7 +41,7 @@ class Project:
 def find_project(session: Session, slug: str) -> ProjectRow:
     """Raises NotFound."""
     found: ProjectRow | None = session.execute(
-        select(ProjectRow).where(col(ProjectRow.slug) == slug)
+        select(ProjectRow).where(col(ProjectRow.slug_lower) == slug.lower())
     ).scalar_one_or_none()
     if found is None:
         raise NotFound(f"There is no project {slug[:MAX_SLUG]!r}.")

@@ -10,18 +10,20 @@ nothing to judge and ranks.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 
 import structlog
-from sqlalchemy import ColumnElement, CursorResult, Table, and_, bindparam, case, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, Engine, Table, and_, bindparam, case, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
 from app.settings import Settings
 from app.storage.definition_progress import outdated_projects
 from app.storage.judging_tables import StackWorkRow
+from app.storage.leases import renewed
 from app.storage.run_records import aware
 from app.storage.tables import utc_now
 
@@ -63,7 +65,12 @@ _THEN = case((_UNCHANGED, bindparam("then")), else_="held")
 _JUDGED = update(_WORK).where(_OWN).values(work=_THEN, judge_from=_GO_ON, lease_until=bindparam("until"))
 _NOW = case((and_(_UNCHANGED, _WORK.c.judge_from.is_(None)), ""), else_="waiting")
 _FINISH = update(_WORK).where(_OWN).values(work=_NOW, attempts=0, lease_until=None).returning(_WORK.c.work)
-_GIVE_BACK = update(_WORK).where(_OWN).values(work="waiting", lease_until=bindparam("until"))
+_GIVE_BACK = (
+    update(_WORK)
+    .where(_OWN)
+    .values(work="waiting", lease_until=bindparam("until"), attempts=_WORK.c.attempts - bindparam("uncounted"))
+)
+_RENEW = update(_WORK).where(_OWN).values(lease_until=bindparam("until"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +164,16 @@ def judged(session: Session, held: StackClaim, settings: Settings, *, go_on_from
     return cast("CursorResult[Any]", done).rowcount > 0
 
 
+def kept(engine: Engine, held: StackClaim, lease_seconds: float) -> AbstractContextManager[None]:
+    """Renew the lease until the block ends."""
+
+    def renew(session: Session, until: datetime) -> bool:
+        done = session.execute(_RENEW, _own(held) | {"until": until})
+        return cast("CursorResult[Any]", done).rowcount > 0
+
+    return renewed(engine, renew, lease_seconds, stack_key=held.stack_key, claim=held.number)
+
+
 def finish(session: Session, held: StackClaim) -> Work | None:
     """End the claim. None when it was lost: then nothing may be written in this transaction. Else what it does now.
 
@@ -166,9 +183,9 @@ def finish(session: Session, held: StackClaim) -> Work | None:
     return found
 
 
-def give_back(session: Session, held: StackClaim, *, again_at: datetime) -> bool:
-    """Let it be tried again, from `again_at` on."""
-    done = session.execute(_GIVE_BACK, _own(held) | {"until": again_at})
+def give_back(session: Session, held: StackClaim, *, again_at: datetime, counts: bool) -> bool:
+    """Let it be tried again, from `again_at` on. `counts` is False when the database was away."""
+    done = session.execute(_GIVE_BACK, _own(held) | {"until": again_at, "uncounted": int(not counts)})
     return cast("CursorResult[Any]", done).rowcount > 0
 
 
@@ -189,6 +206,12 @@ def due(session: Session, settings: Settings, *, limit: int) -> Sequence[int]:
         .limit(limit)
     )
     return session.execute(chosen, _times(settings)).scalars().all()
+
+
+def parked(session: Session) -> int:
+    """Return how many stacks rest because judging them ended `max_attempts` times without a result."""
+    chosen = select(func.count()).where(_WORK.c.work == "", _WORK.c.attempts > 0)
+    return int(session.execute(chosen).scalar_one())
 
 
 def waiting_for(session: Session, project_id: int, stack_key: str) -> int | None:

@@ -53,7 +53,7 @@ class BodyLimitMiddleware:
             if found is not None and scope["method"] != "GET":
                 _check_type(headers, _types(found.route))
         except HTTPException as refused:
-            title = "The upload is too large" if refused.status_code == 413 else "This type of body is not taken here"
+            title = "The request is too large" if refused.status_code == 413 else "This type of body is not taken here"
             response = answer(Request(scope), refused.status_code, title, refused.detail)
             response.headers.update(refused.headers or {})
             await response(scope, receive, send)

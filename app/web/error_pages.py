@@ -30,13 +30,13 @@ STATUS: Mapping[type[ThreewallsError], int] = {
     errors.Unavailable: 503,
     errors.DiskFull: 507,
 }
-"""The nearest class of the error's own line decides; an error that is not listed is a defect, 500."""
+"""The nearest class of the error's own line decides; an error that is not listed is unexpected, 500."""
 
 _TITLES = {
     404: "There is no such page",
     405: "This address does not take that method",
     408: "The request came too slowly",
-    413: "The upload is too large",
+    413: "The request is too large",
     422: "The request is not valid",
 }
 _DETAILS = {
@@ -131,7 +131,7 @@ def unexpected(request: Request, error: Exception) -> Response:
         log.warning("unavailable", path=request.url.path, error=str(getattr(error, "orig", None) or error))
         response = answer_error(request, fault)
     else:
-        log.error("defect", path=request.url.path, exc_info=error)
+        log.error("unexpected_error", path=request.url.path, exc_info=error)
         request_id = structlog.contextvars.get_contextvars().get("request_id", "?")
         response = answer(request, 500, "Unexpected error", _DETAILS[500].format(request_id=request_id))
     response.headers["Cache-Control"] = "no-store"

@@ -17,7 +17,9 @@ from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.definition_progress import progress
 from app.storage.disk import free_bytes, require_room
+from app.storage.faults import fault_of
 from app.storage.heartbeat import silent_since
+from app.storage.stack_work import parked
 from app.storage.tables import RunRow, utc_now
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.metrics import STATUSES, Metrics
@@ -85,7 +87,8 @@ def _part(name: str, check: Callable[[], Any], consequence: str) -> Part:
         check()
     except Exception as error:  # each library has its own; whatever it is, that part does not work
         log.warning("not_ready", part=name, error=str(error))
-        what = error.detail if isinstance(error, Unavailable) else f"{type(error).__name__}."
+        fault = error if isinstance(error, Unavailable) else fault_of(error)
+        what = fault.detail if fault else f"It failed ({type(error).__name__}); the service's log says why."
         return Part(status="down", detail=f"{what} {consequence}")
     return Part(status="ok")
 
@@ -117,6 +120,10 @@ def _count_runs(engine: Engine, numbers: Metrics) -> None:
         unfinished = col(RunRow.status).in_(("received", "processing"))
         oldest = session.execute(select(func.min(RunRow.created_at)).where(unfinished)).scalar_one()
         computed = progress(session)
+        resting_runs = select(func.count()).where(col(RunRow.work) == "", col(RunRow.recompute_failed) > 0)
+        given_up = {"run": session.execute(resting_runs).scalar_one(), "stack": parked(session)}
+    for kind, count in given_up.items():
+        numbers.given_up.labels(kind).set(count)
     for status in STATUSES:
         numbers.runs.labels(status).set(by_status.get(status, 0))
     numbers.oldest_waiting_seconds.set((utc_now() - oldest).total_seconds() if oldest else 0)

@@ -27,6 +27,12 @@ class Metrics:
             "Age of the oldest run that is not processed yet; 0 when none waits.",
             registry=self.registry,
         )
+        self.given_up = Gauge(
+            "threewalls_given_up",
+            "Runs and stacks that workers gave up; they rest until something of them changes.",
+            ("kind",),
+            registry=self.registry,
+        )
         self.definitions = Gauge(
             "threewalls_definitions_runs",
             "Runs by their figures: of the current definitions, waiting to be computed again, failed at that.",

@@ -21,6 +21,7 @@ DAMAGED = {
     "a hole in the middle": LOG[:HALF] + bytes(65_536) + LOG[HALF:],
     "garbage at the start": GARBAGE + b"\n" + LOG,
     "a few bytes at the start": b"\xff\xfa\x00\x81" * 3 + b"\n" + LOG,
+    "the mark of UTF-16 at the start": b"\xff\xfe" + LOG,
     "a torn line": LOG[:HALF] + b" iteration 31/ 60 | consumed sam" + bytes(4096) + b"\n" + LOG[HALF:],
 }
 

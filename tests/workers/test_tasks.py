@@ -1,19 +1,25 @@
 """Tasks as functions: what they leave behind, also when they run twice or fail."""
 
 import shutil
+import signal
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 from celery.schedules import maybe_schedule
 from sqlalchemy import Engine, update
+from sqlalchemy.exc import OperationalError
 from sqlmodel import col, delete, select
 from starlette.testclient import TestClient
+from structlog.testing import capture_logs
 
 from app import queue
 from app.domain import logs
 from app.queue_transports import SweepScheduler
-from app.runs import claims, compute
+from app.runs import claims, compute, summarise
 from app.settings import Settings
 from app.storage import run_work, stack_work
 from app.storage.database import read_session, transaction
@@ -93,7 +99,7 @@ def test_a_store_that_is_away_costs_no_attempt(client: TestClient, engine: Engin
     assert run_of(engine, run_id).status == "ready"
 
 
-def test_a_defect_is_tried_again_and_then_said(
+def test_an_unexpected_error_is_tried_again_and_then_said_with_its_id(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -104,10 +110,29 @@ def test_a_defect_is_tried_again_and_then_said(
     for attempt in range(1, settings.max_attempts):
         process_run(run_id)
         assert (run_of(engine, run_id).status, run_of(engine, run_id).attempts) == ("received", attempt)
-    process_run(run_id)
+    with capture_logs() as logs:
+        process_run(run_id)
     run = run_of(engine, run_id)
     assert run.status == "failed"
-    assert "failed 3 times inside Threewalls (KeyError)" in (run.error or "")
+    (error_id,) = (line["error_id"] for line in logs if line["event"] == "run_not_processed")
+    assert f"Unexpected error (id {error_id})" in (run.error or "")
+    assert 'threewalls_given_up{kind="run"} 1.0' in client.get("/metrics").text
+
+
+def test_a_database_that_is_away_is_no_attempt(
+    client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT 1", {}, psycopg.OperationalError("the server closed the connection"))
+
+    run_id = uploaded(client)
+    with monkeypatch.context() as broken:
+        broken.setattr(summarise, "read_inputs", fail)
+        for _ in range(settings.max_attempts + 1):
+            process_run(run_id)
+            assert (run_of(engine, run_id).status, run_of(engine, run_id).attempts) == ("received", 0)
+    process_run(run_id)
+    assert run_of(engine, run_id).status == "ready"
 
 
 def test_a_log_that_takes_too_long_is_given_up_at_once(
@@ -194,6 +219,22 @@ def test_a_lease_of_a_stack_from_before_the_clock_was_set_back_is_over(
     with transaction(engine) as session:
         assert list(stack_work.due(session, settings, limit=9)) == [row.id]
         assert stack_work.claim(session, row.id or 0, settings) is not None
+
+
+def test_a_worker_that_is_killed_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pool takes shared memory, which by default begins with a temporary folder."""
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    killed = (
+        "import os, workers.celery_app\n"
+        "from billiard.sharedctypes import RawArray\n"
+        "from celery.signals import worker_init\n"
+        "worker_init.send(None)\n"
+        "RawArray('i', 100)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", killed], check=False, timeout=120).returncode == -signal.SIGKILL
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_task_notes_that_a_worker_is_at_work(engine: Engine, settings: Settings) -> None:

@@ -100,7 +100,7 @@ def unfit_because(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str
     if rules.branch is None or earlier.branch == rules.branch or pinned:
         return ""
     if not earlier.branch:
-        return f"nobody states its branch, and the baseline branch is {rules.branch}"
+        return f"it states no branch, and the baseline branch is {rules.branch}"
     return f"it is not of the baseline branch {rules.branch}"
 
 

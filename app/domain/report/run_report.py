@@ -1,8 +1,10 @@
 """The report of a run: what its verdict says, what changed, and which regression it is part of; or why it has none."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
+from app.domain.numbers import absolute
 from app.domain.report.text import VerdictText
 from app.domain.report.what_changed import WhatChanged
 from app.domain.run import LineExample
@@ -37,7 +39,8 @@ class RunReport:
     """`headline` and `baseline` are lines 1 and 2, whatever the run's state. `text` is None unless it was judged.
 
     `problems`: what went wrong in a run without figures, with advice. `step_lines`: of a log that no reader knows,
-    lines that look like steps. `baseline_runs`: those that counted.
+    lines that look like steps. `baseline_runs`: those that counted. `nothing_processed_since`: of a pending run, when
+    a worker was last at work; None while one is.
     """
 
     run: LinkedRun
@@ -51,13 +54,18 @@ class RunReport:
     regressions: tuple[RegressionOfRun, ...] = ()
     problems: tuple[str, ...] = ()
     step_lines: tuple[LineExample, ...] = ()
+    nothing_processed_since: datetime | None = None
 
 
-def pending_report(run: LinkedRun, status: str) -> RunReport:
+def pending_report(run: LinkedRun, status: str, nothing_processed_since: datetime | None) -> RunReport:
     """Of a run that was not judged yet; `status` is that of the run."""
     waits = {"received": "the run waits to be read", "processing": "the run is being read"}
     headline = f"pending: {waits.get(status, 'the run was read and waits for its verdict')}"
-    return RunReport(run, "pending", "", headline, "baseline: not chosen yet; ask again in a minute")
+    baseline = "baseline: not chosen yet; ask again in a minute"
+    if nothing_processed_since is not None:
+        headline += f". Nothing has been processed since {absolute(nothing_processed_since)}: no worker takes work"
+        baseline = "baseline: not chosen yet; ask again when a worker runs"
+    return RunReport(run, "pending", "", headline, baseline, nothing_processed_since=nothing_processed_since)
 
 
 def failed_report(run: LinkedRun, error: str, problems: tuple[str, ...]) -> RunReport:

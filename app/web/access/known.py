@@ -5,7 +5,7 @@ REMEMBERED_SECONDS at the latest.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -74,6 +74,10 @@ class Directory:
     def public_projects(self) -> ProjectIds:
         return self._ask("public", "", self._find_public)
 
+    def project_slugs(self) -> Mapping[str, tuple[int, str]]:
+        """Of all projects, by the slug in lower case: the id and the slug."""
+        return self._ask("slugs", "", self._find_slugs)
+
     def has_administrator(self) -> bool:
         return self._ask("administrator", "", self._find_administrator)
 
@@ -128,6 +132,11 @@ class Directory:
         with read_session(self._engine) as session:
             chosen = select(ProjectRow.id).where(col(ProjectRow.public))  # type: ignore[call-overload]
             return frozenset(session.execute(chosen).scalars())
+
+    def _find_slugs(self) -> Mapping[str, tuple[int, str]]:
+        with read_session(self._engine) as session:
+            rows = session.execute(select(ProjectRow.id, ProjectRow.slug))  # type: ignore[call-overload]
+            return {slug.lower(): (project_id, slug) for project_id, slug in rows}
 
     def _find_administrator(self) -> bool:
         with read_session(self._engine) as session:

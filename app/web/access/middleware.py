@@ -28,8 +28,9 @@ from app.web.access import refusals
 from app.web.access.brief import both, in_brief, is_in_brief
 from app.web.access.credentials import Caller, Credentials, WrongTokenError, shown_token
 from app.web.access.known import Directory
-from app.web.access.open_mode import NEEDS_LOG_INS, is_passed_on, make_administrator, may_answer
+from app.web.access.open_mode import NEEDS_LOG_INS, how_to_have_log_ins, is_passed_on, make_administrator, may_answer
 from app.web.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
+from app.web.access.project_names import names_project, spell_projects, spelling_of
 from app.web.access.route_table import Found, RouteTable
 from app.web.access.rules import Open, Owner
 from app.web.access.state import Access, acting_as, put
@@ -71,6 +72,7 @@ class AccessMiddleware:
         self._credentials = Credentials(self._directory, open_to)
         self._engine = engine
         self._make_one = make_administrator(settings)
+        self._how_to_have_log_ins = how_to_have_log_ins(settings)
         self._owners = Owners(engine)
         self._limits = RequestLimits(settings, counting or Counting(settings))
 
@@ -92,6 +94,8 @@ class AccessMiddleware:
                 return
             caller = await self._credentials.caller(request)
             put(scope, caller.access)
+            if names_project(scope, found):
+                found = await self._with_spelled_projects(scope, found, caller.access)
             with seeing(granted(caller.access.principal, Action.READ, caller.access.public)):  # pages of errors, too
                 answer, visible = await self._limits.refusal(request, caller, found), NONE
                 if answer is None:
@@ -112,6 +116,13 @@ class AccessMiddleware:
             await (answer or self._app)(scope, receive, send)
         if caller.known is not None and self._directory.is_use_due(caller.known, caller.key):
             await run_in_threadpool(self._directory.note_use, caller.known, caller.key)
+
+    async def _with_spelled_projects(self, scope: Scope, found: Found | None, access: Access) -> Found | None:
+        remembered, slugs = self._directory.remembered("slugs", "")
+        if not remembered:
+            slugs = await run_in_threadpool(self._directory.project_slugs)
+        principal, public = access.principal, access.public
+        return spell_projects(scope, found, spelling_of(slugs, lambda number: knows_of(principal, number, public)))
 
     async def _checked(
         self, request: Request, caller: Caller, found: Found | None
@@ -203,18 +214,18 @@ class AccessMiddleware:
             if not may_answer(host, self._credentials.open_to or ()):
                 return refusals.refused(
                     request, "Not at this address",
-                    f"This service has no log-ins, so it answers only at names of its own machine, not at {host[:100]}."
-                    f" Make an administrator to have it answer elsewhere: {self._make_one}",
+                    f"This service has no log-ins, so it answers only at names of this machine, not at {host[:100]}.",
+                    f"Make an administrator to have it answer elsewhere: {self._make_one}",
                 )  # fmt: skip
             if is_passed_on(headers.keys(), request.scope["http_version"]):
                 return refusals.refused(
                     request, "Not through a proxy",
                     "This service has no log-ins, so it answers this machine only, and a proxy passed this request on, "
-                    "or it came by HTTP/1.0, as some proxies ask."
-                    f" Make an administrator to have it answer elsewhere: {self._make_one}",
+                    "or it came by HTTP/1.0, as some proxies ask.",
+                    f"Make an administrator to have it answer elsewhere: {self._make_one}",
                 )  # fmt: skip
             if found is not None and found.route.rule.log_ins:
-                return refusals.refused(request, "This needs log-ins", f"{NEEDS_LOG_INS} {self._make_one}")
+                return refusals.refused(request, "This needs log-ins", NEEDS_LOG_INS, self._how_to_have_log_ins)
             return None
         told = "sec-fetch-site" in headers or "origin" in headers
         if caller.by_cookie and request.method in _WRITING and not told:

@@ -18,8 +18,7 @@ _OF_PROXIES = ("forwarded", "via", "x-real-ip", "x-forwarded", "cf-connecting-ip
 
 NEEDS_LOG_INS = (
     "Accounts, roles, tokens, receivers of notifications and public projects need log-ins, and this service has none: "
-    "everybody and every program on this machine may do everything else here. Make the first "
-    "administrator from a shell of this machine:"
+    "everybody and every program on this machine may do everything else here."
 )
 
 
@@ -44,6 +43,10 @@ def is_passed_on(header_names: Iterable[str], http_version: str) -> bool:
     and clients of today do not.
     """
     return http_version == "1.0" or any(name.lower().startswith(_OF_PROXIES) for name in header_names)
+
+
+def how_to_have_log_ins(settings: Settings) -> str:
+    return f"Make the first administrator from a shell of this machine: {make_administrator(settings)}"
 
 
 def make_administrator(settings: Settings) -> str:

@@ -46,8 +46,9 @@ def forbidden_person(request: Request, told: Refusal) -> Response:
     return render_error(request, 403, "Not allowed", detail, told.back)
 
 
-def refused(request: Request, title: str, detail: str) -> Response:
-    return answer(request, 403, title, detail + _kept(request))
+def refused(request: Request, title: str, detail: str, command: str = "") -> Response:
+    """`command`: what to do about it, as a sentence that ends with a line to copy."""
+    return answer(request, 403, title, f"{detail}{_kept(request)} {command}".rstrip())
 
 
 def not_there(request: Request, owner: str, value: str) -> Response:

@@ -194,7 +194,7 @@ def test_an_odd_run_counts_again_when_the_next_one_is_as_usual() -> None:
 
 def test_an_unstated_branch_is_not_the_baseline_branch() -> None:
     found = choose_baseline(make_record(), [make_record("a", branch="")], MAIN)
-    assert [out.why for out in found.left_out] == ["nobody states its branch, and the baseline branch is main"]
+    assert [out.why for out in found.left_out] == ["it states no branch, and the baseline branch is main"]
 
 
 NEAREST_CASES = [

@@ -1,0 +1,18 @@
+import pytest
+
+from app.domain.verdict_document import OtherBranch
+from app.domain.verdict_words import other_branch_text
+
+
+@pytest.mark.parametrize(
+    ("branches", "why"),
+    [
+        (("master",), "the branch is master, and"),
+        (("",), "no branch is stated, and"),
+        (("master", ""), "the branch is master or no branch is stated, and"),
+    ],
+)
+def test_runs_of_another_branch_name_it_and_the_setting(branches: tuple[str, ...], why: str) -> None:
+    text = other_branch_text(OtherBranch("main", branches, 2))
+    assert why in text
+    assert "`baseline_branch`" in text
