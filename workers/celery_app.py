@@ -1,8 +1,6 @@
 """The worker process: `celery -A workers.celery_app worker`. Settings come from the environment (`app/settings.py`)."""
 
 import gc
-import multiprocessing
-import tempfile
 from typing import Any
 
 import structlog
@@ -41,13 +39,6 @@ def _leave_alone_what_was_imported(**_: Any) -> None:
     # The collector skips it from now on, also in the pool processes, which then share these pages of memory.
     gc.freeze()
     gc.enable()
-
-
-@worker_init.connect  # type: ignore[untyped-decorator]
-def _leave_no_folder(**_: Any) -> None:
-    # The pool shares memory through a file that it removes at once. By default it makes a folder for the file first,
-    # which a worker that is killed leaves behind.
-    multiprocessing.current_process()._config["tempdir"] = tempfile.gettempdir()  # type: ignore[attr-defined]
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]

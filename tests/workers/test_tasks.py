@@ -1,9 +1,6 @@
 """Tasks as functions: what they leave behind, also when they run twice or fail."""
 
 import shutil
-import signal
-import subprocess
-import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -219,22 +216,6 @@ def test_a_lease_of_a_stack_from_before_the_clock_was_set_back_is_over(
     with transaction(engine) as session:
         assert list(stack_work.due(session, settings, limit=9)) == [row.id]
         assert stack_work.claim(session, row.id or 0, settings) is not None
-
-
-def test_a_worker_that_is_killed_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pool takes shared memory, which by default begins with a temporary folder."""
-    (temporary := tmp_path / "temporary").mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    killed = (
-        "import os, workers.celery_app\n"
-        "from billiard.sharedctypes import RawArray\n"
-        "from celery.signals import worker_init\n"
-        "worker_init.send(None)\n"
-        "RawArray('i', 100)\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", killed], check=False, timeout=120).returncode == -signal.SIGKILL
-    assert list(temporary.iterdir()) == []
 
 
 def test_a_task_notes_that_a_worker_is_at_work(engine: Engine, settings: Settings) -> None:
