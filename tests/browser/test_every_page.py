@@ -103,6 +103,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(open_page: OpenPage) ->
     switch.click()
     assert page.evaluate(background) == "rgb(255, 255, 255)"
     # Remembered, and there before the first paint: the attribute is set while the head is read.
+    page = open_page("/runs", dark=True)
     page.add_init_script(
         "new MutationObserver(() => { if (document.body && !window.first) window.first = "
         "document.documentElement.dataset.theme }).observe(document, { childList: true, subtree: true })"
