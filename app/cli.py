@@ -15,12 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from app.analysis.exit_codes import FINE, UNREAD, UNREADABLE, USAGE
-from app.analysis.options import add_commands, with_candidate
-from app.analysis.usage_error import UsageError
+from app.analysis.reading import FINE, UNREAD, UNREADABLE, USAGE, UsageError, add_commands, with_candidate
 from app.client import options as client
-from app.client.exit_codes import CRASH, OUTCOME_OF_CODE, add_allow, allowing
-from app.client.streams import lasting, surprise
+from app.client.errors import CRASH, OUTCOME_OF_CODE, add_allow, allowing
+from app.client.terminal import lasting, surprise
 from app.errors import InvalidMetadata, ThreewallsError, UnreadLog
 
 if TYPE_CHECKING:  # what a command needs is imported by the command
@@ -83,7 +81,7 @@ def _of_server(options: argparse.Namespace) -> int:
         print(f"threewalls: a setting is not valid\n{error}", file=sys.stderr)
         return USAGE
     if settings.embedded and hasattr(options, "data"):
-        from app.embedded.data_folder import only_the_owner_reads
+        from app.embedded.service import only_the_owner_reads
 
         only_the_owner_reads()
     try:
@@ -185,7 +183,7 @@ def _migrate(_: argparse.Namespace, settings: "Settings") -> None:
 
 
 def _verify(_: argparse.Namespace, settings: "Settings") -> int:
-    from app.runs.stored_logs import verify
+    from app.pipeline.stored_logs import verify
     from app.storage.visible import see_every_project
 
     see_every_project()
@@ -193,7 +191,7 @@ def _verify(_: argparse.Namespace, settings: "Settings") -> int:
 
 
 def _rebuild_standings(options: argparse.Namespace, settings: "Settings") -> int:
-    from app.leaderboards.rebuild import rebuild_standings
+    from app.pipeline.rebuild import rebuild_standings
     from app.storage.visible import see_every_project
 
     see_every_project()
@@ -201,7 +199,7 @@ def _rebuild_standings(options: argparse.Namespace, settings: "Settings") -> int
 
 
 def _admin(options: argparse.Namespace, settings: "Settings") -> None:
-    from app.access.admin import run
+    from app.access.administrator import run
     from app.storage.visible import see_every_project
 
     see_every_project()
@@ -215,13 +213,13 @@ def _check_rules(options: argparse.Namespace, settings: "Settings") -> int:
 
 
 def _analyze(options: argparse.Namespace, settings: "Settings") -> int:
-    from app.analysis.analyze import analyze
+    from app.analysis.commands import analyze
 
     return analyze(options, _log_reader(settings))
 
 
 def _compare(options: argparse.Namespace, settings: "Settings") -> int:
-    from app.analysis.compare import compare
+    from app.analysis.commands import compare
 
     code = compare(options, _log_reader(settings))
     return allowing(options.allow, OUTCOME_OF_CODE[code], code)
@@ -230,8 +228,7 @@ def _compare(options: argparse.Namespace, settings: "Settings") -> int:
 def _log_reader(settings: "Settings") -> "ReadLog":
     """Reads local logs within the limits of an upload, and refuses what an upload would refuse."""
     from app.domain.logs import parse_log
-    from app.runs.decompress import Decompressed, Limits
-    from app.runs.upload import checked
+    from app.pipeline.uploaded_file import Decompressed, Limits, checked
 
     def read_log(path: Path) -> "tuple[ParsedLog, str]":
         try:

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree. Errors know nothing of HTTP; `web/error_pages.py` maps them.
+"""What can go wrong, as one tree. Errors know nothing of HTTP; `web/errors.py` maps them.
 
 ThreewallsError
 ├── InvalidUpload            what was sent cannot become a run

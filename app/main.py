@@ -8,87 +8,76 @@ from importlib.metadata import version
 from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute
 
-from app.access.account_routes import api as account_api
-from app.access.account_routes import pages as account_pages
-from app.access.confirm import router as confirm_pages
-from app.access.oidc.routes import router as oidc_pages
-from app.access.routes import router as access_pages
-from app.access.second_factor_routes import router as second_factor_pages
-from app.access.whoami_api import router as whoami_api
-from app.auditing.api import router as audit_api
-from app.auditing.routes import router as audit_pages
-from app.badges.routes import router as badges
+from app.access.audit import api_router as audit_api
+from app.access.audit import router as audit_pages
+from app.access.check import AccessMiddleware
+from app.access.guards import (
+    BodyLimitMiddleware,
+    CrossSiteMiddleware,
+    HeadMiddleware,
+    HostMiddleware,
+    OverloadMiddleware,
+    SlowBodyMiddleware,
+)
+from app.access.limits import Counting, Guesses
+from app.access.members_api import router as members_api
+from app.access.members_api import users_router as users_api
+from app.access.members_pages import router as members_pages
+from app.access.members_pages import users_router as users_pages
+from app.access.oidc import router as oidc_pages
+from app.access.pages import api as account_api
+from app.access.pages import confirm_router as confirm_pages
+from app.access.pages import pages as account_pages
+from app.access.pages import router as access_pages
+from app.access.pages import second_factor_router as second_factor_pages
+from app.access.pages import whoami_router as whoami_api
+from app.access.rules import describe_access, route_table
 from app.compare.api import router as compare_api
-from app.compare.routes import router as compare_pages
-from app.definitions.api import router as definitions_api
-from app.definitions.routes import router as definitions_pages
+from app.compare.pages import router as compare_pages
 from app.experiments.api import router as experiments_api
-from app.experiments.journey_routes import router as journey_pages
+from app.experiments.journey_page import router as journey_pages
+from app.experiments.pages import router as experiment_pages
 from app.experiments.plan_page import offer_of_rule
-from app.experiments.plan_routes import router as plan_forms
-from app.experiments.routes import router as experiment_pages
 from app.history.api import router as history_api
-from app.history.routes import router as history_pages
+from app.history.badges import router as badges
+from app.history.pages import router as history_pages
 from app.leaderboards.api import router as leaderboards_api
-from app.leaderboards.routes import router as leaderboard_pages
-from app.members.api import router as members_api
-from app.members.people_api import router as people_api
-from app.members.people_routes import router as people_pages
-from app.members.routes import router as members_pages
+from app.leaderboards.pages import router as leaderboard_pages
+from app.leaderboards.scaling_pages import api_router as scaling_api
+from app.leaderboards.scaling_pages import router as scaling_pages
 from app.notifications.api import router as notifications_api
-from app.notifications.routes import router as notification_pages
-from app.overview.routes import router as overview_pages
+from app.notifications.pages import router as notification_pages
+from app.overview.pages import router as overview_pages
 from app.planner.api import router as plan_api
-from app.planner.routes import router as plan_pages
+from app.planner.pages import router as plan_pages
 from app.playbook.api import router as rules_api
-from app.playbook.routes import router as playbook_pages
+from app.playbook.pages import router as playbook_pages
 from app.projects.api import router as projects_api
-from app.projects.quota_api import router as quota_api
-from app.projects.quota_routes import router as quota_pages
-from app.projects.routes import router as projects_pages
-from app.recommendations.advise import first_suggestion
-from app.recommendations.api import router as suggestions_api
-from app.recommendations.routes import router as suggestion_pages
+from app.projects.definitions import api_router as definitions_api
+from app.projects.definitions import router as definitions_pages
+from app.projects.pages import router as projects_pages
 from app.references.api import router as references_api
-from app.references.routes import router as references_pages
+from app.references.pages import router as references_pages
 from app.regressions.api import router as regressions_api
-from app.regressions.routes import router as regressions_pages
-from app.regressions.verdict_api import router as verdict_api
+from app.regressions.api import verdict_router as verdict_api
+from app.regressions.pages import router as regressions_pages
 from app.reports.api import router as reports_api
-from app.runs.amend_api import router as amend_api
 from app.runs.api import router as runs_api
-from app.runs.append_api import router as append_api
-from app.runs.decision_api import router as decision_api
-from app.runs.decision_routes import router as run_decisions
-from app.runs.form_routes import router as run_forms
-from app.runs.routes import router as runs_pages
-from app.scaling.api import router as scaling_api
-from app.scaling.routes import router as scaling_pages
+from app.runs.pages import router as runs_pages
 from app.settings import Settings, get_settings, listed
 from app.storage.database import make_engine
 from app.storage.log_files import LogFiles
-from app.storage.rules_in_force import rules_in_force
+from app.storage.rules import rules_in_force
+from app.suggestions.api import router as suggestions_api
+from app.suggestions.pages import router as suggestion_pages
+from app.suggestions.queries import first_suggestion
 from app.upgrade.api import router as upgrade_api
-from app.upgrade.routes import router as upgrade_pages
-from app.web import error_pages
-from app.web.access.described import describe_access
-from app.web.access.middleware import AccessMiddleware
-from app.web.access.route_table import route_table
+from app.upgrade.pages import router as upgrade_pages
+from app.web import errors
 from app.web.assets import mount_assets
-from app.web.body_limit import BodyLimitMiddleware
-from app.web.cross_site import CrossSiteMiddleware
-from app.web.glossary import router as glossary
-from app.web.head import HeadMiddleware
+from app.web.docs_pages import router as glossary
 from app.web.health import router as health
-from app.web.hosts import HostMiddleware
-from app.web.limits.counting import Counting
-from app.web.limits.guesses import Guesses
-from app.web.logging import configure_logging
-from app.web.metrics import Metrics
-from app.web.overload import OverloadMiddleware
-from app.web.reference import router as reference
-from app.web.request_frame import RequestFrameMiddleware
-from app.web.slow_body import SlowBodyMiddleware
+from app.web.request import Metrics, RequestFrameMiddleware, configure_logging
 
 
 def create_app(settings: Settings | None = None, *, open_to: Collection[str] | None = None) -> FastAPI:
@@ -115,14 +104,14 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.state.guesses = Guesses(settings, counting)
     app.state.oidc = None
     if settings.oidc_issuer:
-        from app.access.oidc.provider import Provider  # noqa: PLC0415  its packages take a tenth of a second to import
+        from app.access.oidc import Provider  # noqa: PLC0415  its packages take a tenth of a second to import
 
         app.state.oidc = Provider(settings)
     app.state.next_step = lambda session, run_id: first_suggestion(session, run_id, rules_in_force(settings))
     app.state.plan_offer = lambda session, run_id, rule: offer_of_rule(session, settings, run_id, rule)
     app.router.routes.extend(_routes())
     mount_assets(app)
-    error_pages.register(app)
+    errors.register(app)
     table = route_table(app)
     describe_access(app, table)
     # The last one added is the outermost.
@@ -159,13 +148,9 @@ def _routes() -> list[BaseRoute]:
         account_api,
         whoami_api,
         runs_api,
-        append_api,
-        amend_api,
-        decision_api,
         projects_api,
-        quota_api,
         members_api,
-        people_api,
+        users_api,
         audit_api,
         notifications_api,
         history_api,
@@ -184,17 +169,13 @@ def _routes() -> list[BaseRoute]:
         scaling_api,
         overview_pages,
         runs_pages,
-        run_forms,
-        run_decisions,
         suggestion_pages,
-        plan_forms,
         experiment_pages,
         journey_pages,
         playbook_pages,
         projects_pages,
-        quota_pages,
         members_pages,
-        people_pages,
+        users_pages,
         audit_pages,
         notification_pages,
         upgrade_pages,
@@ -208,7 +189,6 @@ def _routes() -> list[BaseRoute]:
         scaling_pages,
         badges,
         glossary,
-        reference,
     ):
         together.include_router(router)
     return together.routes

@@ -17,17 +17,17 @@ from fastapi import FastAPI
 from sqlmodel import select
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.domain.access.roles import Role
-from app.domain.access.roles import Scope as TokenScope
+from app.access.check import AccessMiddleware
+from app.access.credentials import NAME
+from app.access.rules import route_table
+from app.domain.access.principal import Role
+from app.domain.access.principal import Scope as TokenScope
 from app.main import create_app
 from app.settings import Settings
-from app.storage import sessions, tokens, users
+from app.storage import tokens, users
 from app.storage.database import make_engine, migrate, transaction
 from app.storage.tables import ProjectRow
 from app.storage.visible import see_every_project
-from app.web.access.cookie import NAME
-from app.web.access.middleware import AccessMiddleware
-from app.web.access.route_table import route_table
 
 LIMIT_MS = 0.2
 ROUNDS, REQUESTS = 60, 40
@@ -78,7 +78,7 @@ def prepared(settings: Settings) -> tuple[FastAPI, str, str]:
         for one in (project, *(other.id or 0 for other in others)):
             users.set_role(session, project_id=one, user_id=user.id, role=Role.VIEWER, by="bench")
         made = tokens.make_token(session, project_id=project, name="ci", scopes=list(TokenScope), by="bench")[1]
-        return app, made, sessions.start_session(session, user.id, timedelta(hours=1))
+        return app, made, users.start_session(session, user.id, timedelta(hours=1))
 
 
 async def measured(asks: dict[str, Ask]) -> dict[str, list[float]]:

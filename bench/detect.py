@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from app.domain.detection import Prior, RunEstimate, Verdict, family_prior, judge
-from app.domain.figures.steady_state import steady_state
-from app.domain.history import find_changes
+from app.domain.performance.steady_state import steady_state
 from app.domain.run import SteadyState
+from app.domain.verdict.decide import judge
+from app.domain.verdict.history import find_changes
+from app.domain.verdict.step_time import Prior, RunEstimate, Verdict, family_prior
 
 DEFAULT_CASES = Path(__file__).resolve().parent.parent.parent / "shared" / "detection"
 FIXED_RULE = 0.05

@@ -15,10 +15,10 @@ import atheris
 
 with atheris.instrument_imports(include=["app.domain"]):
     from app.domain.logs import parse_log, parse_text
-    from app.domain.logs.reading import Reading
+    from app.domain.logs.read import Reading
+    from app.domain.performance.summary import summarise
     from app.domain.run import Metadata, ParsedLog
-    from app.domain.summary import summarise
-    from app.runs.json_text import storable
+    from app.storage.json_text import storable
 
 SEEDS = (
     b" [2026-05-11 02:59:22.912300] iteration 1/ 20 | consumed samples: 896 | elapsed time per iteration (ms): 78258.5/"

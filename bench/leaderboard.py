@@ -30,8 +30,8 @@ import numpy as np
 from sqlalchemy import insert
 from sqlmodel import Session
 
+from app.pipeline import rank
 from app.settings import Settings, get_settings
-from app.storage import ranking
 from app.storage.database import make_engine, migrate, transaction
 from app.storage.tables import RunRow
 from app.storage.visible import see_every_project
@@ -163,15 +163,15 @@ def rank_all(session: Session, project_id: int, keys: Sequence[str]) -> None:
     behind = [(project_id, key) for key in keys]
     while behind:
         for owner, key in behind:
-            ranking.keep(session, ranking.rank(session, owner, key))
-        behind = ranking.behind(session)  # the family's prior moved while its first stacks were ranked
+            rank.keep(session, rank.rank(session, owner, key))
+        behind = rank.behind(session)  # the family's prior moved while its first stacks were ranked
 
 
 def _rank_again(session: Session, project_id: int, keys: Sequence[str]) -> float:
     times = []
     for key in keys[:20]:
         began = time.process_time()
-        ranking.keep(session, ranking.rank(session, project_id, key))
+        rank.keep(session, rank.rank(session, project_id, key))
         times.append((time.process_time() - began) * 1000)
     return statistics.median(times)
 

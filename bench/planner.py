@@ -9,7 +9,8 @@ import sys
 import time
 from collections.abc import Mapping
 
-from app.domain.planning import make_plan, read_request
+from app.domain.planning.plan import make_plan
+from app.domain.planning.request import read_request
 from bench.options import without_options
 
 LIMIT_MS, WIDEST_MS = 50.0, 1000.0

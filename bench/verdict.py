@@ -28,16 +28,15 @@ import structlog
 from sqlalchemy import Engine
 from sqlmodel import col, select
 
-from app.regressions.judge import give_verdicts, judge_stack, rank_again
-from app.runs.ingest import UploadedFile, accept_upload
-from app.runs.summarise import summarise_run
+from app.pipeline import stack_work
+from app.pipeline.judge import give_verdicts, judge_stack, rank_again
+from app.pipeline.process import summarise_run
+from app.pipeline.receive import UploadedFile, accept_upload
+from app.pipeline.stack_work import StackClaim, ask_to_judge
 from app.settings import Settings
-from app.storage import stack_work
 from app.storage.database import make_engine, migrate, read_session, transaction
-from app.storage.judging_tables import EVERYTHING
 from app.storage.log_files import LogFiles
-from app.storage.stack_work import StackClaim, ask_to_judge
-from app.storage.tables import RunRow
+from app.storage.tables import EVERYTHING, RunRow
 from app.storage.visible import see_every_project
 from bench.generate_log import cached_log
 from bench.options import without_options

@@ -15,16 +15,15 @@ from sqlmodel import Session, select
 
 from app.domain.contract.keys import config_key, stack_key
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
-from app.domain.matching import shape_of
 from app.domain.run import FloatArray, Metric, Stated, SteadyState, Value
-from app.regressions.judge import judge_within
+from app.domain.verdict.record import shape_of
+from app.pipeline.judge import judge_within
+from app.pipeline.rank import ask_to_rank_again
+from app.pipeline.stack_work import ask_to_judge
 from app.settings import get_settings
-from app.storage import series
-from app.storage.judging_tables import EVERYTHING
-from app.storage.places import settle_places
-from app.storage.ranking import ask_to_rank_again
-from app.storage.stack_work import ask_to_judge
-from app.storage.tables import AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow, SeriesRow
+from app.storage import readings
+from app.storage.runs import settle_places
+from app.storage.tables import EVERYTHING, AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow, SeriesRow
 
 GLOBAL_BATCH, SEQUENCE, GPUS = 1024, 4096, 16
 GFLOP_PER_TOKEN = 23.006  # Qwen3-30B-A3B at sequence 4096
@@ -447,7 +446,9 @@ def _series_rows(run_id: int, times: FloatArray) -> list[SeriesRow]:
         "log_line": FIRST_LINE + np.arange(1, n + 1),
     }
     return [
-        SeriesRow(run_id=run_id, metric=name, unit=UNITS[name], n=n, blob=series.pack(values.astype(np.float64)))
+        SeriesRow(
+            run_id=run_id, metric=name, unit=UNITS[name], n=n, blob=readings.pack_series(values.astype(np.float64))
+        )
         for name, values in columns.items()
     ]
 

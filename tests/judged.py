@@ -9,17 +9,17 @@ from sqlmodel import Session, col, select
 
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
 from app.domain.contract.keys import config_key, stack_key
-from app.domain.detection import Prior
-from app.domain.matching import BaselineRules, assess
 from app.domain.run import Value
-from app.domain.verdict_document import VerdictDocument, verdict_document
-from app.storage.findings import stated
-from app.storage.run_records import metrics_of
-from app.storage.stack_runs import full_records
+from app.domain.verdict.assess import assess
+from app.domain.verdict.baseline import BaselineRules
+from app.domain.verdict.document import VerdictDocument, verdict_document
+from app.domain.verdict.step_time import Prior
+from app.storage.runs import metrics_of, stated
+from app.storage.stacks import full_records
 from app.storage.tables import RunRow
 from app.storage.verdicts import put_verdict
 from tests.builders import CONTRACT, make_run
-from tests.domain.matching.runs import SAMPLES
+from tests.domain.verdict.matching_runs import SAMPLES
 
 SURE = Prior(variance=0.004**2, degrees_of_freedom=20, configurations=9)
 BEGAN = datetime(2026, 11, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Imports point one way: workers -> features -> web -> storage -> domain. Read from the source, not by running it."""
+"""Imports point one way: workers, features, access, web, pipeline, storage, domain. Read from the source."""
 
 import ast
 import sys
@@ -12,9 +12,20 @@ MODULES = sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "workers").rglob("*.py
 COMPOSITION = {"main", "cli", "embedded"}
 """Where the parts are put together; they may import every part of `app`, and nothing imports them."""
 
-LEAVES = {"settings", "errors", "queue", "queue_transports"}
-LAYERS = {"domain": 0, "storage": 1, "web": 2}
-FEATURE = 3
+LEAVES = {"settings", "errors", "queue"}
+LAYERS = {"domain": 0, "storage": 1, "pipeline": 2, "web": 3, "access": 4}
+FEATURE = 5
+SMALL_LINES = 40
+SMALL = {
+    "app.domain.access.secrets",
+    "app.domain.contract.keys",
+    "app.domain.logs.trainers.megatron_deepspeed",
+    "app.domain.logs.trainers.megatron_lm",
+    "app.domain.logs.trainers.primus",
+    "app.storage.heartbeat",
+    "app.storage.what_changed",
+    "workers.celery_app",
+}
 THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "yaml", "cel", "argon2", "pyotp"}
 """Arithmetic, hashing and reading of texts; they touch no file, network, clock or environment here."""
 THIRD_PARTY_OF_CLIENT = {"httpx2", "zstandard"}
@@ -47,6 +58,15 @@ def imports_of(path: Path) -> frozenset[str]:
             module = node.module or ""
             imports |= {f"{module}.{name.name}" for name in node.names} if module == "app" else {module}
     return frozenset(imports)
+
+
+def modules_of(path: Path) -> set[str]:
+    """Modules that the file imports when it is imported itself; `from app.storage import runs` is that module."""
+    imports: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            imports |= {node.module or "", *(f"{node.module}.{name.name}" for name in node.names)}
+    return imports
 
 
 def why_not_below(here: str, there: str) -> str:
@@ -82,6 +102,26 @@ def test_a_module_imports_only_what_lies_below_it() -> None:
             if imported.split(".")[0] in {"app", "workers"} and (why := why_not_below(here, part_of(imported))):
                 wrong.append(f"{name_of(path)} imports {imported}: {why}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    names = {name_of(path) for path in MODULES}
+    graph = {name_of(path): modules_of(path) & names - {name_of(path)} for path in MODULES}
+    while leaves := {name for name, imports in graph.items() if not imports & graph.keys()}:
+        graph = {name: imports for name, imports in graph.items() if name not in leaves}
+    # What a circle imports only from outside is left, too: it is printed with it.
+    assert not graph, "\n".join(
+        f"{name} imports {', '.join(sorted(imports & graph.keys()))}" for name, imports in graph.items()
+    )
+
+
+def test_a_small_module_is_one_of_a_few() -> None:
+    small = {
+        name_of(path)
+        for path in MODULES
+        if path.name != "__init__.py" and len(path.read_text().splitlines()) < SMALL_LINES
+    }
+    assert small <= SMALL, f"merge into the module of their concept: {', '.join(sorted(small - SMALL))}"
 
 
 def test_the_domain_is_pure() -> None:

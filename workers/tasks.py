@@ -7,15 +7,12 @@ from celery import Celery
 from sqlalchemy import Engine
 
 from app import queue
-from app.notifications import deliver
-from app.playbook import firings
+from app.pipeline import append, deliver, delivery_work, judge, rank, recompute, rules, run_work, stack_work
+from app.pipeline.process import summarise_run
+from app.pipeline.regressions import refresh_costs
 from app.queue import DELIVER, JUDGE_STACK, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
-from app.regressions import judge
-from app.regressions.costs import refresh_costs
-from app.runs import append, claims, recompute
-from app.runs.summarise import summarise_run
 from app.settings import get_settings
-from app.storage import delivery_work, object_records, ranking, stack_work
+from app.storage import objects
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import utc_now
@@ -49,14 +46,14 @@ def process_run(run_id: int) -> str | None:
     """
     status = summarise_run(_engine(), _log_files(), get_settings(), run_id)
     judge.judge_run(_engine(), get_settings(), run_id)
-    firings.ask_rules(_engine(), get_settings(), run_id)
+    rules.ask_rules(_engine(), get_settings(), run_id)
     delivery_work.call_due(_engine())
     return status
 
 
 def _next_run() -> int | None:
     with read_session(_engine()) as session:
-        return next(iter(claims.due(session, get_settings(), limit=1)), None)
+        return next(iter(run_work.due(session, get_settings(), limit=1)), None)
 
 
 def judge_stack(work_id: int) -> None:
@@ -76,7 +73,7 @@ def sweep() -> None:
     with transaction(_engine()) as session:
         append.close_abandoned(session, get_settings())
     with read_session(_engine()) as session:
-        due = [(PROCESS_RUN, run_id) for run_id in claims.due(session, get_settings(), limit=_MOST_SWEPT)]
+        due = [(PROCESS_RUN, run_id) for run_id in run_work.due(session, get_settings(), limit=_MOST_SWEPT)]
         due += [(JUDGE_STACK, work_id) for work_id in stack_work.due(session, get_settings(), limit=_MOST_SWEPT)]
     # One message for each that waits: those in the queue already are for some of them.
     for task, key in due[: max(0, len(due) - queue.waiting())]:
@@ -84,7 +81,7 @@ def sweep() -> None:
     delivery_work.call_due(_engine())
     if _ask_for_old():
         enqueue(RECOMPUTE)
-    firings.ask_next_runs(_engine(), get_settings())
+    rules.ask_next_runs(_engine(), get_settings())
     period = int(time.time() // _FORGET_SECONDS)
     _forget_unused(period)
     _refresh_costs(period)
@@ -103,7 +100,7 @@ def _ask_for_old() -> bool:
         runs = recompute.ask_next(session)
         stacks = recompute.ask_to_judge_again(session)
     with transaction(_engine()) as session:  # another one, because each locks its stacks in their order
-        stacks += ranking.ask_to_rank_again(session)
+        stacks += rank.ask_to_rank_again(session)
     for run_id in runs:
         enqueue(PROCESS_RUN, run_id)
     for work_id in stacks:
@@ -113,7 +110,7 @@ def _ask_for_old() -> bool:
 
 @lru_cache(maxsize=1)
 def _forget_unused(period: int) -> None:  # noqa: ARG001  # it looks at every object, so once a period is enough
-    object_records.forget_unused(_engine(), _log_files())
+    objects.forget_unused(_engine(), _log_files())
 
 
 @lru_cache(maxsize=1)

@@ -4,9 +4,15 @@ Values are plain; NaN and infinity become null.
 """
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from app.analysis.reading import Analysis
-from app.domain.report.values import storable
+from app.domain.report.exit_codes import exit_code
+from app.domain.report.values import storable, verdict_json
+from app.domain.verdict.assess import Assessment
+from app.domain.verdict.baseline import LeftOut
+from app.domain.verdict.document import VerdictDocument, verdict_document
 
 ANALYSIS_SCHEMA = "threewalls.analysis/1"
 _OF_THE_WINDOW = ("first_iteration", "last_iteration", "n", "method", "is_steady", "reasons", "short")
@@ -52,3 +58,46 @@ def analysis_document(run: Analysis) -> dict[str, object]:
         "definition_version": summary.definition_version,
         "definitions": summary.definitions,
     }
+
+
+# --- All that `compare` knows when it prints.
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`candidates`: reruns of the run to judge. `earlier`: what was named as baseline, oldest first.
+
+    `document` is what a service would store, with the names of files in place of runs.
+    """
+
+    document: VerdictDocument
+    candidates: tuple[Analysis, ...]
+    earlier: tuple[Analysis, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self.document.decision, raises_regression=self.document.raises_regression)
+
+
+def make_comparison(
+    assessment: Assessment,
+    candidates: Sequence[Analysis],
+    earlier: Sequence[Analysis],
+    of_other_stacks: Sequence[LeftOut],
+) -> Comparison:
+    """`of_other_stacks`: runs named as baseline that matching passed over, each with the reason."""
+    metrics = {run.name: run.summary.metrics for run in (*candidates, *earlier)}
+    names = tuple(run.name for run in candidates)
+    document = verdict_document(assessment, names, metrics, candidates[-1].summary.definition_version)
+    document = replace(document, left_out=(*document.left_out, *of_other_stacks))
+    return Comparison(document, tuple(candidates), tuple(earlier))
+
+
+# --- The JSON of `compare`. Described in `docs/cli.md`.
+
+SCHEMA = "threewalls.comparison/1"
+
+
+def comparison_document(comparison: Comparison) -> dict[str, object]:
+    warnings = {run.name: run.summary.warnings for run in (*comparison.earlier, *comparison.candidates)}
+    return {"schema": SCHEMA, **verdict_json(comparison.document), "warnings": warnings}

@@ -9,17 +9,55 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from app.client import doctor, project_tokens, report, run_list, token
-from app.client.errors import Unreachable
-from app.client.exit_codes import FINE, NO_VERDICT, SERVICE, allowing
-from app.client.failures import failure
-from app.client.login import logged_in
-from app.client.plain import one_line, out
-from app.client.service import Service
-from app.client.settings import ClientSettings, read_settings
+from app.client import account, doctor, report
+from app.client.account import logged_in
+from app.client.delivery import sync
+from app.client.errors import FINE, NO_VERDICT, SERVICE, Strange, Unreachable, allowing, failure
+from app.client.options import RUN_FILTERS
+from app.client.service import ClientSettings, Service, read_settings
 from app.client.spool import spool_folder, waiting
-from app.client.sync import sync
+from app.client.terminal import one_line, out
 from app.client.upload_command import upload, upload_document
+
+# --- `threewalls runs`: the list of runs, as a table.
+
+_WIDEST = 40
+_HEAD = ("run", "created", "name", "branch", "step time", "verdict", "state")
+
+
+def runs(service: Service, options: argparse.Namespace) -> dict[str, Any]:
+    """What `GET /api/v1/runs` answers. The project is that of the settings, if they name one."""
+    wanted = {name: getattr(options, name) for name in (*RUN_FILTERS, "q", "sort")}
+    params = {name: value for name, value in wanted.items() if value}
+    if service.settings.project:
+        params["project"] = service.settings.project
+    found: dict[str, Any] = service.get(
+        "/api/v1/runs", {**params, "page": options.page, "page_size": options.limit}
+    ).json()
+    if not isinstance(found.get("items"), list):
+        raise Strange(service.settings.url, "what it sent is no list of runs")
+    return found
+
+
+def runs_table(found: Mapping[str, Any]) -> list[str]:
+    rows = [_HEAD, *(_row(item) for item in found["items"])]
+    if not found["items"]:
+        return ["no run fits these filters"]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEAD))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if found["pages"] > 1:
+        lines.append(f"page {found['page']} of {found['pages']}; {found['total']:,} runs. --page shows others")
+    return lines
+
+
+def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
+    metric = (item.get("metrics") or {}).get("step_time_ms")
+    state = item["status"] if item["status"] != "ready" else item.get("outcome") or "ready"
+    texts = (
+        item["id"], str(item["created_at"])[:16].replace("T", " "), item["name"], item["branch"],
+        f"{metric['value']:,.1f} ms" if metric else "", item["verdict"], state,
+    )  # fmt: skip
+    return tuple(one_line(str(text))[:_WIDEST] for text in texts)
 
 
 def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> int:
@@ -100,8 +138,8 @@ def _report(options: argparse.Namespace, settings: ClientSettings, env: Mapping[
 
 def _runs(options: argparse.Namespace, settings: ClientSettings, _: Mapping[str, str]) -> int:
     with Service(settings, told=_say) as service:
-        found = run_list.runs(service, options)
-    _out(options, found, "\n".join(run_list.as_text(found)))
+        found = runs(service, options)
+    _out(options, found, "\n".join(runs_table(found)))
     return FINE
 
 
@@ -109,28 +147,28 @@ def _token(options: argparse.Namespace, settings: ClientSettings, env: Mapping[s
     if options.of_project:
         return _tokens(options, settings, env)
     with Service(settings, told=_say) as service:
-        found = token.own(service)
-    _out(options, found, "\n".join(token.as_text(found)))
+        found = account.own(service)
+    _out(options, found, "\n".join(account.token_text(found)))
     return FINE
 
 
 def _tokens(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
     """Of a project, by a person."""
-    page = project_tokens.tokens_address(settings, "/settings")
+    page = account.tokens_address(settings, "/settings")
     if options.of_project == "create" and options.expires:
-        project_tokens.ends(options.expires, datetime.now(UTC))  # before anybody is asked for a password
+        account.ends(options.expires, datetime.now(UTC))  # before anybody is asked for a password
     with logged_in(settings, options.user, env, page, _say) as service:
         match options.of_project:
             case "list":
-                found = project_tokens.list_tokens(service)
-                _out(options, {"items": found}, "\n".join(map(project_tokens.as_line, found)) or "no tokens yet")
+                found = account.list_tokens(service)
+                _out(options, {"items": found}, "\n".join(map(account.as_line, found)) or "no tokens yet")
             case "create":
-                made = project_tokens.create_token(service, options)
-                _say(f"{project_tokens.as_line(made)}. Nobody can see the token again.")
+                made = account.create_token(service, options)
+                _say(f"{account.as_line(made)}. Nobody can see the token again.")
                 _out(options, made, made["token"])  # alone, so that $(...) takes it
             case "revoke":
-                revoked = project_tokens.revoke_token(service, options.which)
-                _out(options, revoked, f"revoked: {project_tokens.as_line(revoked)}")
+                revoked = account.revoke_token(service, options.which)
+                _out(options, revoked, f"revoked: {account.as_line(revoked)}")
     return FINE
 
 

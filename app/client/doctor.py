@@ -11,15 +11,12 @@ from typing import Any
 
 import httpx2
 
-from app.client import spool
-from app.client import token as whoami
-from app.client.checkout import surrounding_job
+from app.client import account, spool
+from app.client.ci import surrounding_job
 from app.client.errors import Refused, Strange, Unreachable
-from app.client.log_bytes import LogText
-from app.client.passage import proxies
-from app.client.plain import one_line
-from app.client.service import Service, client_version
-from app.client.settings import ClientSettings
+from app.client.service import ClientSettings, Service, client_version, proxies
+from app.client.terminal import one_line
+from app.client.upload import LogText
 from app.errors import ThreewallsError
 
 GOOD, MIND, BAD = "ok", "mind", "bad"
@@ -101,7 +98,7 @@ def _clock(answer: httpx2.Response, now: datetime) -> Iterator[Finding]:
 
 def _token(service: Service) -> Iterator[Finding]:
     try:
-        me = whoami.own(service)
+        me = account.own(service)
     except Refused as error:
         if error.status == 404:
             yield Finding(MIND, "version", "the service is older than this client", "Ask for an update of the service.")

@@ -9,11 +9,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.client.comment import Comment, put_comment
-from app.client.commit_state import Told, address, left, put_check, put_status, run_at
-from app.client.forge import Message, State, is_marked, newest_run, shortened
-from app.client.forge_api import SETTLE_SECONDS, ForgeApi, ForgeError, part
-from app.client.forge_place import Place
+from app.client.forge import (
+    SETTLE_SECONDS,
+    ForgeApi,
+    ForgeError,
+    Message,
+    Place,
+    State,
+    is_marked,
+    newest_run,
+    part,
+    shortened,
+)
+from app.client.forge_comment import Comment, Told, address, left, put_check, put_comment, put_status, run_at
 from app.client.service import client_version
 
 _STATUS: Mapping[State, str] = {State.SUCCESS: "success", State.FAILURE: "failure", State.NEUTRAL: "pending"}

@@ -8,11 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from app.client.comment import Comment, put_comment
-from app.client.commit_state import Told, address, left, put_status, run_at
-from app.client.forge import Message, State, shortened
-from app.client.forge_api import SETTLE_SECONDS, ForgeApi, ForgeError, part
-from app.client.forge_place import OWN_TOKEN, Place
+from app.client.forge import OWN_TOKEN, SETTLE_SECONDS, ForgeApi, ForgeError, Message, Place, State, part, shortened
+from app.client.forge_comment import Comment, Told, address, left, put_comment, put_status, run_at
 from app.client.service import client_version
 
 _STATUS: Mapping[State, str] = {State.SUCCESS: "success", State.FAILURE: "failed", State.NEUTRAL: "skipped"}

@@ -3,20 +3,151 @@
 import json
 import os
 import random
+import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import httpx2
 
-from app.client.backoff import LONGEST_ASKED_SECONDS, asked_seconds, pauses
-from app.client.errors import Refused, Strange, Unreachable
-from app.client.passage import not_opened, said, untrusted
-from app.client.plain import plain
-from app.client.settings import TOKEN, ClientSettings
+from app.client.errors import Refused, Strange, Unreachable, UsageError
+from app.client.terminal import plain
+
+# --- How long to wait before the next attempt: exponential with full jitter, or what the service asks for.
+
+FIRST_SECONDS = 1.0
+LONGEST_SECONDS = 30.0
+LONGEST_ASKED_SECONDS = 300.0
+"""A service that asks for more than this is taken for one that cannot be reached."""
+
+
+def pauses(retries: int, random: Callable[[], float]) -> Iterator[float]:
+    """Seconds before each further attempt. `random` gives numbers from 0 to 1: many jobs must not come back at once."""
+    for attempt in range(retries):
+        longest = min(LONGEST_SECONDS, FIRST_SECONDS * 2**attempt)
+        yield longest / 2 + longest / 2 * random()
+
+
+def asked_seconds(retry_after: str | None, now: datetime) -> float | None:
+    """Seconds that `Retry-After` asks for, as a number or as a date; None when it says nothing that can be read."""
+    text = (retry_after or "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds())
+
+
+# --- What stands between a client and its service, told by name: proxies, certificates, the network.
+
+_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+def proxies(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Name and value of each that is set; a password is in none."""
+    for name in _PROXIES:
+        if value := env.get(name) or env.get(name.lower()):
+            yield name, _without_password(value)
+    if value := env.get("NO_PROXY") or env.get("no_proxy"):
+        yield "NO_PROXY", value
+
+
+def not_opened(error: Exception, env: Mapping[str, str]) -> str:
+    """Why not even a connection could be tried: a variable of the environment says what nobody can do."""
+    if isinstance(error, OSError):
+        stated = " and ".join(f"{name}={env[name]}" for name in _CERTIFICATES if env.get(name))
+        return (
+            f"The certificates of {stated or 'this machine'} cannot be read ({error.strerror or error}). Name a file "
+            "of certificates (PEM) in SSL_CERT_FILE, or take the variable away."
+        )
+    stated = ", ".join(f"{name}={value}" for name, value in proxies(env) if name != "NO_PROXY")
+    if not stated:
+        return f"No connection can be made: {error}."
+    return f"The proxy cannot be used ({stated}): it must be an address that begins with http:// or https://."
+
+
+def untrusted(error: BaseException, url: str) -> str:
+    """Of an error that is one of certificates: what to do. Else empty."""
+    at: BaseException | None = error
+    while at is not None and not isinstance(at, ssl.SSLCertVerificationError):
+        at = at.__cause__ or at.__context__
+    if at is None:
+        return ""
+    return (
+        f"{url} has a certificate that nobody vouches for here ({at.verify_message}). Where the authority is your own, "
+        "name its file (PEM) in SSL_CERT_FILE."
+    )
+
+
+def said(error: httpx2.RequestError) -> str:
+    if isinstance(error, httpx2.TimeoutException):
+        return "did not answer in time."
+    if isinstance(error, httpx2.DecodingError):
+        return f"sent an answer that cannot be read ({error})."
+    return f"could not be reached ({str(error) or type(error).__name__})."
+
+
+def _without_password(url: str) -> str:
+    try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        host = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+    except ValueError:
+        return "(not an address)"
+    return f"{parts.scheme}://{host}" if parts.scheme else host
+
+
+# --- Which service, which project, which token: options first, then THREEWALLS_* variables.
+
+URL, PROJECT, TOKEN, SPOOL = "THREEWALLS_URL", "THREEWALLS_PROJECT", "THREEWALLS_TOKEN", "THREEWALLS_SPOOL"
+DEFAULT_URL = "http://127.0.0.1:8000"
+RETRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """`url` has no slash at its end. The token is in no text made of this, so that no message can show it."""
+
+    url: str = DEFAULT_URL
+    project: str = ""
+    token: str = field(default="", repr=False)
+    retries: int = RETRIES
+
+
+def read_settings(
+    env: Mapping[str, str], *, url: str | None = None, project: str | None = None, retries: int = RETRIES
+) -> ClientSettings:
+    """Raises UsageError for an address or a token that cannot be one."""
+    token = env.get(TOKEN, "").strip()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise UsageError(f"{TOKEN} holds characters that no token has. Paste it again; it begins with tw_.")
+    stated = project if project is not None else env.get(PROJECT, "")
+    return ClientSettings(read_url(url or env.get(URL, "") or DEFAULT_URL), stated.strip(), token, retries)
+
+
+def read_url(text: str) -> str:
+    """The address of a service, as it is written down and compared. Raises UsageError."""
+    url = text.strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+        parts = urlsplit("")
+    if parts.username is not None or parts.password is not None:
+        raise UsageError(f"The address of the service must hold no password: put a token into {TOKEN} instead.")
+    if not valid or parts.query or parts.fragment:
+        raise UsageError(f"{url!r} is no address of a service. Write {URL}=https://threewalls.example.org")
+    return url
+
 
 _TIMEOUT = httpx2.Timeout(60, connect=10)
 _ANSWER_SLACK_SECONDS = 30

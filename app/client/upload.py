@@ -2,13 +2,195 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
+from app.client.ci import CiJob
 from app.client.errors import UsageError
-from app.client.log_bytes import LogText, UnreadableLogError, plain_name
+from app.errors import ThreewallsError
+
+# --- The `meta` of an upload: what the CI job says, the metadata file over it, and what is stated over both.
+
+_WINDOW = re.compile(r"(\d+)-(\d+)")
+
+
+def upload_metadata(
+    *,
+    job: CiJob | None,
+    documents: Iterable[str],
+    settings: Iterable[str],
+    stated: Mapping[str, str],
+    tags: Sequence[str] = (),
+) -> dict[str, object]:
+    """`documents`: files or JSON texts, later ones win; `settings`: KEY=VALUE, over those; `stated`: over all of it.
+
+    Tags of all of them are kept. Raises UsageError on what cannot be read; what the fields mean, the service checks.
+    """
+    said: list[Mapping[str, object]] = [_document(document) for document in documents if document]
+    said += [dict([_setting(setting)]) for setting in settings]
+    said.append({name: value for name, value in stated.items() if value})
+    by_job = {} if job is None else job.metadata()
+    merged = by_job | {name: value for layer in said for name, value in layer.items()}
+    if merged.get("commit") != by_job.get("commit") and merged.get("commit_time") == by_job.get("commit_time"):
+        merged.pop("commit_time", None)  # it is that of another commit
+    all_tags = [tag for layer in (by_job, *said) for tag in _tags(layer.get("tags"))] + list(tags)
+    if all_tags:
+        merged["tags"] = [tag for at, tag in enumerate(all_tags) if tag not in all_tags[:at]]
+    return merged
+
+
+def _tags(value: object) -> list[object]:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [tag.strip() for tag in value.split(",") if tag.strip()]
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _document(text: str) -> dict[str, object]:
+    where = "--meta"
+    if not text.lstrip().startswith("{"):
+        where = text
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"The metadata file {where} cannot be read: {error}.") from None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is not JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise UsageError(f'{where} must be a JSON object, for instance {{"gpu": "H100", "gpus": 64}}.')
+    return found
+
+
+def _setting(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--set {text}: write KEY=VALUE, for instance --set gpu=H100.")
+    if name == "window" and (window := _WINDOW.fullmatch(value)):
+        return name, {"first": int(window[1]), "last": int(window[2])}
+    if value.startswith(("{", "[")):
+        try:
+            return name, json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"--set {name}: {error}.") from None
+    return name, value
+
+
+# --- The text of a log file, plain or compressed, in chunks: what the service counts bytes of.
+
+CHUNK_BYTES = 1 << 20
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+COMPRESSED_SUFFIXES = (".gz", ".zst")
+_MAX_WINDOW = 128 << 20
+_ZSTD_INPUT_BYTES = 1024
+"""A block of 4 bytes can become 128 KiB, and the decoder has no output limit: so it is fed sparingly."""
+
+
+class UnreadableLogError(ThreewallsError):
+    title = "This file cannot be read"
+
+
+def plain_name(name: str) -> str:
+    """The name of the text in a compressed file."""
+    for suffix in COMPRESSED_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def is_compressed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _is_packed(file.read(4))
+
+
+def _is_packed(head: bytes) -> bool:
+    """Also by a skippable frame, with which pzstd begins."""
+    skippable = head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
+    return skippable or head.startswith((GZIP, ZSTD))
+
+
+class LogText:
+    """The chunks of a log's text, from byte `begin` on. A compressed file that ends early, as of a killed job, is read
+    up to there: `cut` is then the kind of its compression, once all of it was read.
+
+    Iterating raises UnreadableLogError when the file is damaged or cannot be read.
+    """
+
+    def __init__(self, path: Path, begin: int = 0) -> None:
+        self.path, self.begin, self.cut = path, begin, ""
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                yield from self._chunks(file)
+        except OSError as error:
+            raise UnreadableLogError(f"{self.path} cannot be read: {error.strerror or error}.") from error
+
+    def _chunks(self, file: BinaryIO) -> Iterator[bytes]:
+        head = file.read(4)
+        file.seek(0)
+        if not _is_packed(head):
+            file.seek(self.begin)
+            yield from iter(lambda: file.read(CHUNK_BYTES), b"")
+            return
+        skip = self.begin
+        for chunk in self._gunzip(file) if head.startswith(GZIP) else self._unzstd(file):
+            if skip < len(chunk):
+                yield chunk[skip:] if skip else chunk
+            skip = max(0, skip - len(chunk))
+
+    def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
+        """All members; zero bytes behind the last one are padding."""
+        decoder = zlib.decompressobj(wbits=31)
+        while data := file.read(64 * 1024):
+            while data:
+                if decoder.eof:
+                    data = data.lstrip(b"\0")
+                    if not data:
+                        break
+                    decoder = zlib.decompressobj(wbits=31)
+                try:
+                    chunk = decoder.decompress(data, CHUNK_BYTES)
+                except zlib.error as error:
+                    raise _damaged(self.path, str(error)) from error
+                if chunk:
+                    yield chunk
+                data = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
+        if tail := decoder.flush():
+            yield tail
+        if not decoder.eof:
+            self.cut = "gzip"
+
+    def _unzstd(self, file: BinaryIO) -> Iterator[bytes]:
+        import zstandard  # noqa: PLC0415  only for such a file, so that other commands start sooner
+
+        context = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+        decoder, begun = context.decompressobj(), False
+        data = file.read(_ZSTD_INPUT_BYTES)
+        while data:
+            try:
+                chunk = decoder.decompress(data)
+            except zstandard.ZstdError as error:
+                raise _damaged(self.path, str(error)) from error
+            begun = not decoder.eof
+            if chunk:
+                yield chunk
+            data = (decoder.unused_data if decoder.eof else b"") or file.read(_ZSTD_INPUT_BYTES)
+            if decoder.eof:
+                decoder = context.decompressobj()
+        if begun:
+            self.cut = "zstd"
+
+
+def _damaged(path: Path, why: str) -> UnreadableLogError:
+    return UnreadableLogError(f"{path} is compressed, but damaged ({why}). Compress the log again.")
+
 
 Field = Literal["log", "config", "events"]
 PIECE_BYTES = 8 << 20

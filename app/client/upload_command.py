@@ -16,21 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from app.client import spool
-from app.client.checkout import surrounding_job
-from app.client.ci import CiJob
-from app.client.deliver import Delivered, deliver
-from app.client.errors import Refused, Unreachable, UsageError
-from app.client.exit_codes import FINE, NO_VERDICT, SERVICE, allowing
-from app.client.failures import failure
+from app.client.ci import CiJob, surrounding_job
+from app.client.delivery import Delivered, Progress, deliver
+from app.client.errors import FINE, NO_VERDICT, SERVICE, Refused, Unreachable, UsageError, allowing, failure
 from app.client.follow import Follower, Until
-from app.client.log_bytes import UnreadableLogError, is_compressed
-from app.client.metadata import upload_metadata
-from app.client.plain import one_line, out
-from app.client.progress import Progress
-from app.client.service import Service
-from app.client.settings import SPOOL, ClientSettings
-from app.client.upload import Upload, read_upload
-from app.client.verdict import as_text, code_of, outcome_of, report_of
+from app.client.report import code_of, outcome_of, report_of, verdict_text
+from app.client.service import SPOOL, ClientSettings, Service
+from app.client.terminal import one_line, out
+from app.client.upload import UnreadableLogError, Upload, is_compressed, read_upload, upload_metadata
 from app.errors import ThreewallsError
 
 SCHEMA = "threewalls.upload/1"
@@ -263,7 +256,7 @@ def _done(call: _Call, service: Service, run: Delivered) -> int:
         known = {"id": run.id, "url": run.url, "created": run.created, "warnings": run.warnings, "report": report}
         out(json.dumps(upload_document(**{**(failed.as_json() if failed else {}), **known, "exit_code": code})))
     elif report is not None:
-        out("\n".join(as_text(report)))
+        out("\n".join(verdict_text(report)))
     if report is not None and report.get("status") == "pending":
         _say(f"no verdict after {options.wait:g} s. Ask again: threewalls report {run.id} --wait")
     _remind(options, call.env)

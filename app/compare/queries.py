@@ -1,18 +1,33 @@
 """What a comparison reads: the runs of both sides, those of their series that it needs, and runs to choose from."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Literal, Self
+from urllib.parse import urlencode
 
 from sqlalchemy import ColumnElement, false, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.matching import RunRecord, shared_losses
 from app.domain.run import FloatArray
-from app.errors import NotFound, NotReady
-from app.storage import series
-from app.storage.run_list import RunListItem, list_item, list_runs
-from app.storage.run_records import RunDetail, detail
-from app.storage.stack_runs import facts_of
+from app.domain.verdict.comparison import (
+    Distribution,
+    MetricOutcome,
+    SameField,
+    SideComparison,
+    compare_sides,
+    distribution,
+    metric_outcomes,
+    same_fields,
+    window_step_times,
+)
+from app.domain.verdict.comparison_words import Told, told
+from app.domain.verdict.record import RunRecord, shared_losses
+from app.domain.verdict.step_time import Prior
+from app.errors import FieldError, InvalidQuery, NotFound, NotReady
+from app.storage import readings
+from app.storage.runs import RunDetail, RunListItem, detail, list_item, list_runs
+from app.storage.stacks import Family, Relative, facts_of
 from app.storage.tables import ProjectRow, RunRow, SeriesRow
 
 MOST_OFFERED = 12
@@ -60,7 +75,7 @@ def read_columns(session: Session, run_ids: Sequence[int], names: Iterable[str])
         )
     )
     for row in rows:
-        found[row.run_id][row.metric] = series.unpack(row.blob)
+        found[row.run_id][row.metric] = readings.unpack_series(row.blob)
     return found
 
 
@@ -127,3 +142,213 @@ def _mentions(word: str) -> ColumnElement[bool]:
     by_id = col(RunRow.id) == int(number) if number.isascii() and number.isdigit() and len(number) < 10 else false()
     texts = (RunRow.name, RunRow.branch, RunRow.commit, RunRow.model, RunRow.gpu, RunRow.dispatcher, ProjectRow.slug)
     return or_(by_id, *(func.lower(col(text)).contains(word.lower(), autoescape=True) for text in texts))
+
+
+# --- Which runs stand on which side, and what of them is shown: the query string of `/compare`, checked as input.
+
+Side = Literal["a", "b"]
+MOST_RUNS = 20
+"""A verdict takes no more baseline runs than these, and nobody reads more beside each other."""
+_MAX_ID = 2**31 - 1
+_MAX_TEXT = 300
+_CHOICES = {"view": ("chart", "table"), "pick": ("", "a", "b")}
+_TITLE = "The address of this comparison asks for what there is not."
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """`a` is the baseline, `b` the candidate: numbers of runs. `series`, `view` and `page` are of the chart.
+
+    `pick` is the side for which a run is being chosen, `q` what is looked for.
+    """
+
+    a: tuple[int, ...] = ()
+    b: tuple[int, ...] = ()
+    series: str = "step_time_ms"
+    view: str = "chart"
+    page: int = 1
+    pick: str = ""
+    q: str = ""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery naming each field that means nothing."""
+        errors: list[FieldError] = []
+        a, b = (_numbers(side, params.get(side, ""), errors) for side in ("a", "b"))
+        if both := sorted(set(a) & set(b)):
+            named = ", ".join(f"#{number}" for number in both)
+            errors.append(FieldError("b", f"holds {named}, as `a` does: a run cannot be compared with itself"))
+        texts = {name: params.get(name, "").strip() for name in ("series", "view", "pick", "q")}
+        for name, text in texts.items():
+            if name in _CHOICES and text and text not in _CHOICES[name]:
+                errors.append(FieldError(name, f"must be one of {', '.join(filter(None, _CHOICES[name]))}"))
+            if len(text) > _MAX_TEXT or any(ord(c) < 32 for c in text):
+                errors.append(FieldError(name, "is too long, or holds a control character"))
+        page = params.get("page", "").strip() or "1"
+        if not (page.isascii() and page.isdigit() and 0 < len(page) <= 9):
+            errors.append(FieldError("page", "must be a whole number from 1"))
+        if errors:
+            raise InvalidQuery(_TITLE, tuple(errors))
+        given = {name: text for name, text in texts.items() if text}
+        return cls(a=a, b=b, page=max(1, int(page)), **given)
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        return (*self.a, *self.b)
+
+    @property
+    def complete(self) -> bool:
+        """Something stands on both sides."""
+        return bool(self.a and self.b)
+
+    def side(self, name: Side) -> tuple[int, ...]:
+        return self.a if name == "a" else self.b
+
+    def query(self, **changes: object) -> str:
+        """The query string with `changes` applied; what is as by default is left out."""
+        changed, default = replace(self, **changes), Selection()  # type: ignore[arg-type]
+        pairs = {
+            field.name: ",".join(map(str, value)) if isinstance(value, tuple) else value
+            for field in fields(self)
+            if (value := getattr(changed, field.name)) != getattr(default, field.name)
+        }
+        return urlencode(pairs, safe=",")
+
+    def address(self, **changes: object) -> str:
+        query = self.query(**changes)
+        return f"/compare?{query}" if query else "/compare"
+
+    def swapped(self) -> str:
+        return self.address(a=self.b, b=self.a, pick="", q="")
+
+    def without(self, side: Side, run: int) -> str:
+        return self.address(**{side: tuple(one for one in self.side(side) if one != run)})
+
+    def instead(self, side: Side, run: int) -> str:
+        """The address with `run` alone on `side`."""
+        return self.address(**{side: (run,)}, pick="", q="")
+
+    def added(self, side: Side, run: int) -> str:
+        return self.address(**{side: (*self.side(side), run)}, pick="", q="")
+
+
+def _numbers(side: str, text: str, errors: list[FieldError]) -> tuple[int, ...]:
+    """Numbers of runs, separated by commas; each may have its `#`. Named twice is named once."""
+    found: list[int] = []
+    for word in text.split(","):
+        number = word.strip().removeprefix("#")
+        if not number:
+            continue
+        if not (number.isascii() and number.isdigit() and len(number) <= 10 and 0 < int(number) <= _MAX_ID):
+            errors.append(FieldError(side, f"must be numbers of runs, separated by commas, not {word.strip()[:40]!r}"))
+            return ()
+        found.append(int(number))
+    distinct = tuple(dict.fromkeys(found))
+    if len(distinct) > MOST_RUNS:
+        errors.append(FieldError(side, f"names {len(distinct)} runs; {MOST_RUNS} are the most"))
+        return ()
+    return distinct
+
+
+# --- One comparison, from the database to its answer: what the page and the API both show.
+
+
+@dataclass(frozen=True, slots=True)
+class LossAtEnd:
+    """Medians over the last iterations that all runs share; None where a side has no loss."""
+
+    baseline: float | None
+    candidate: float | None
+    delta_pct: float | None
+    alarm_pct: float | None
+    decision: str
+
+
+class Comparison:
+    """Both sides of a selection that has something on each. Raises NotFound and NotReady when it is made."""
+
+    def __init__(self, session: Session, selection: Selection) -> None:
+        found = read_runs(session, selection.runs)
+        # Oldest first by their place in the history, as verdicts take them.
+        self.a, self.b = (
+            tuple(sorted((found[number] for number in side), key=lambda run: (run.detail.ordered_at, run.id)))
+            for side in (selection.a, selection.b)
+        )
+        self.selection = selection
+        records_a, records_b = ([run.record for run in side] for side in (self.a, self.b))
+        self.sides: SideComparison = compare_sides(records_a, records_b, _prior(session, self.newest_b))
+
+    @property
+    def runs(self) -> tuple[ComparedRun, ...]:
+        return (*self.a, *self.b)
+
+    @property
+    def newest_a(self) -> ComparedRun:
+        return self.a[-1]
+
+    @property
+    def newest_b(self) -> ComparedRun:
+        return self.b[-1]
+
+    @property
+    def left_out(self) -> Mapping[int, str]:
+        """Why a run counts for nothing in the figures of its side, by its number."""
+        refused = {int(one.run): one.why for one in self.sides.left_out}
+        outliers = self.sides.measured.dropped if self.sides.measured is not None else ()
+        return refused | {int(one.run): one.why for one in outliers}
+
+    @cached_property
+    def told(self) -> Told:
+        return told(self.sides)
+
+    @cached_property
+    def same(self) -> tuple[SameField, ...]:
+        return same_fields(self.newest_a.record.contract, self.newest_b.record.contract)
+
+    @cached_property
+    def outcomes(self) -> Mapping[str, MetricOutcome | None]:
+        return metric_outcomes(self.sides, {str(run.id): run.detail.metrics for run in self.runs})
+
+    @property
+    def loss(self) -> LossAtEnd | None:
+        """None where no run has one."""
+        a, b = (_middle([run.record.estimate.loss for run in side]) for side in (self.a, self.b))
+        if a is None and b is None:
+            return None
+        measured = self.sides.measured and self.sides.measured.loss
+        if not measured:
+            return LossAtEnd(a, b, None, None, "not_judged")
+        return LossAtEnd(a, b, measured.delta_pct, measured.alarm_pct, measured.decision)
+
+    @cached_property
+    def windows(self) -> Mapping[int, FloatArray]:
+        """Step times of each run's steady window, in ms."""
+        return {run.id: window_step_times(dict(run.columns), run.detail.steady_state) for run in self.runs}
+
+    @cached_property
+    def distributions(self) -> Mapping[int, Distribution | None]:
+        return {run.id: distribution(self.windows[run.id], run.detail.steady_state) for run in self.runs}
+
+
+def _middle(values: list[float | None]) -> float | None:
+    """The median, with None for a set of which a run knows nothing."""
+    known = sorted(value for value in values if value is not None)
+    if not known or len(known) < len(values):
+        return None
+    half = len(known) // 2
+    return known[half] if len(known) % 2 else (known[half - 1] + known[half]) / 2
+
+
+def _prior(session: Session, run: ComparedRun) -> Prior:
+    """That of the verdict of side b, so that a comparison says of a run and its baseline what its verdict says."""
+    detail, record = run.detail, run.record
+    gpu = record.contract.get("gpu")
+    place = detail.ordered_at or detail.created_at
+    relative = Relative(
+        detail.project_id,
+        None if gpu is None else str(gpu.value),
+        record.semantic_class,
+        record.definition_version,
+        record.config_key,
+    )
+    return Family(session, relative, place, place).prior(place)

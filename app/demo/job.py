@@ -1,12 +1,206 @@
 """One demo job: what was asked for, what happened, and the metadata that its CI would send along."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from app.demo.recording import Recording
-from app.demo.workload import GPU, GPUS_PER_NODE, Workload
+import numpy as np
+
+from app.domain.performance.flops import flops_per_step
+from app.domain.performance.model_shape import Experts, GroupedQueryAttention, ModelShape
+from app.domain.run import FloatArray
+
+# --- What a demo job trains, on what, and with which knobs: the one model whose smokes were published.
+#
+# Shape of Qwen3-30B-A3B: its published configuration. Published figures: Megatron-Bridge's guides on MoE
+# communication overlap and dispatcher selection, and its model verification card of 2026-07.
+
+GPU = "H100"
+GPUS = 16
+GPUS_PER_NODE = 8
+TOKENS_PER_STEP = 4096 * 1024
+
+LAYERS = 48
+HIDDEN = 2048
+HEADS = 32
+KV_GROUPS = 4
+HEAD_CHANNELS = 128
+EXPERTS = 128
+TOP_K = 8
+EXPERT_FFN = 768
+VOCABULARY = 151936
+
+Dispatcher = Literal["alltoall", "deepep", "hybridep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Qwen3-30B-A3B in BF16 on H100, expert parallel over 16 of them. Defaults: the founding smokes' settings.
+
+    A step has the same number of tokens whatever the sequence length: `share` times that of the smokes.
+    """
+
+    dispatcher: Dispatcher = "alltoall"
+    ep_overlap: bool = False
+    delay_wgrad: bool = False
+    cuda_graphs: bool = False
+    permute_fusion: bool = False
+    micro_batch_size: int = 1
+    iterations: int = 8
+    sequence_length: int = 4096
+    gpus: int = GPUS
+    share: int = 1
+    context_parallel: int = 1
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.share * TOKENS_PER_STEP // self.sequence_length
+
+    @property
+    def data_parallel(self) -> int:
+        return self.gpus // self.context_parallel
+
+
+_SHAPE = ModelShape(
+    layers=LAYERS,
+    hidden=HIDDEN,
+    vocabulary=VOCABULARY,
+    ffn_width=0,
+    gated=True,
+    attention=GroupedQueryAttention(HEADS, KV_GROUPS, HEAD_CHANNELS),
+    experts=Experts(TOP_K, EXPERT_FFN, pattern=(1,) * LAYERS),
+)
+
+
+def tflops_per_gpu(step_time_ms: float, workload: Workload | None = None) -> float:
+    """TFLOP/s/GPU of one step of this workload, as a trainer logs it."""
+    workload = workload or Workload()
+    return model_flops(workload) / workload.gpus / step_time_ms / 1e9
+
+
+def model_flops(workload: Workload) -> float:
+    """Of one step."""
+    return flops_per_step(_SHAPE, workload.global_batch_size, workload.sequence_length, discount_window=False)
+
+
+# --- What happened in a demo job, iteration by iteration: step times with the noise of real jobs, losses, memory.
+#
+# The noise is that of 1,873 Megatron-LM CI runs: inside a run a coefficient of variation of 1.2 %, lag-1
+# autocorrelation 0.4, spikes in 2 % of iterations (typically +25 %, a quarter of them over +70 %); between launches
+# of one job 1.4 %, heavy-tailed.
+
+Failure = Literal["deepep missing", "hybridep missing", "out of memory"]
+
+WITHIN_RUN_CV = 0.012
+AUTOCORRELATION = 0.4
+SPIKE_SHARE = 0.02
+SPIKE_MEDIAN = 0.25
+SPIKE_SIGMA = 1.526
+"""Of ln(spike size): puts the upper quartile at 70 %."""
+
+BETWEEN_RUNS_SD = 0.014
+BETWEEN_RUNS_DF = 4
+"""Degrees of freedom of the Student distribution that gives the heavy tails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One job's values, one an iteration from the first; all arrays are equally long. Memory: bytes of rank 0."""
+
+    step_time_ms: FloatArray
+    lm_loss: FloatArray
+    load_balancing_loss: FloatArray
+    grad_norm: FloatArray
+    max_allocated_bytes: float
+    failure: Failure | None = None
+
+    @property
+    def n(self) -> int:
+        return len(self.step_time_ms)
+
+
+def record(
+    random: np.random.Generator, step_time_ms: FloatArray, max_allocated_bytes: float, last_loss: float | None = None
+) -> Recording:
+    """A job with these step times; the loss falls as a new model's does, to `last_loss` where that is given."""
+    n = len(step_time_ms)
+    iteration = np.arange(n)
+    lm_loss = 7.9 + 4.45 * np.exp(-iteration / 18) + random.normal(0, 0.012, n)
+    if last_loss is not None:
+        lm_loss += (last_loss - lm_loss[-1]) * (iteration + 1) / n
+    return Recording(
+        step_time_ms=step_time_ms,
+        lm_loss=lm_loss,
+        load_balancing_loss=1 + np.abs(random.normal(0, 4e-4, n)),
+        grad_norm=1.5 + 18 * np.exp(-iteration / 12) * random.lognormal(0, 0.05, n),
+        max_allocated_bytes=max_allocated_bytes,
+    )
+
+
+def never_started(failure: Failure) -> Recording:
+    """A job that failed while it built its model: no iteration at all."""
+    nothing = np.empty(0)
+    return Recording(nothing, nothing, nothing, nothing, max_allocated_bytes=0, failure=failure)
+
+
+def launch_level(random: np.random.Generator, sd: float = BETWEEN_RUNS_SD) -> float:
+    """How much slower than usual one launch of a job happens to be, as a natural logarithm."""
+    return float(sd / np.sqrt(BETWEEN_RUNS_DF / (BETWEEN_RUNS_DF - 2)) * random.standard_t(BETWEEN_RUNS_DF))
+
+
+def ci_step_times(random: np.random.Generator, centre_ms: float, n: int, launch: float | None = None) -> FloatArray:
+    """A CI job: this launch's own level around `centre_ms`, noise and spikes, and a slow start."""
+    level = centre_ms * np.exp(launch_level(random) if launch is None else launch)
+    spikes = (random.random(n) < SPIKE_SHARE) * random.lognormal(np.log(SPIKE_MEDIAN), SPIKE_SIGMA, n)
+    times = level * np.exp(_correlated_noise(random, n)) * (1 + np.minimum(spikes, 3))
+    return _with_slow_start(random, times)
+
+
+def smoke_step_times(random: np.random.Generator, mean_ms: float, n: int, first: int) -> FloatArray:
+    """A short smoke whose mean over iterations `first` to `n` is `mean_ms`, as it was published."""
+    times = np.exp(_correlated_noise(random, n))
+    times *= mean_ms / times[first - 1 :].mean()
+    return _with_slow_start(random, times, until=first - 1)
+
+
+def smoke_step_times_with_rate(
+    random: np.random.Generator, mean_ms: float, mean_rate: float, work: float
+) -> FloatArray:
+    """Five steps whose last four have both published means: of time, and of `work / time`.
+
+    The two means disagree as much as the steps differ among themselves (the mean of ratios is not the ratio of
+    means), so the second one says how far apart the steps were.
+    """
+    shape = np.array([1.0, -0.93, 0.91, -0.98]) + random.normal(0, 0.01, 4)
+    shape -= shape.mean()
+    low, high = 0.0, 0.5
+    for _ in range(60):  # bisection: the mean rate grows with the spread
+        spread = (low + high) / 2
+        if np.mean(work / (mean_ms * (1 + spread * shape))) < mean_rate:
+            low = spread
+        else:
+            high = spread
+    return _with_slow_start(random, mean_ms * np.concatenate(([1.0], 1 + low * shape)), until=1)
+
+
+def _correlated_noise(random: np.random.Generator, n: int) -> FloatArray:
+    innovation = WITHIN_RUN_CV * np.sqrt(1 - AUTOCORRELATION**2)
+    noise = np.empty(n)
+    noise[0] = random.normal(0, WITHIN_RUN_CV)
+    for i in range(1, n):
+        noise[i] = AUTOCORRELATION * noise[i - 1] + random.normal(0, innovation)
+    return noise
+
+
+def _with_slow_start(random: np.random.Generator, times: FloatArray, until: int = 2) -> FloatArray:
+    """The first iteration also compiles, allocates and connects; the next ones up to `until` still warm up."""
+    times = times.copy()
+    times[0] += random.uniform(75_000, 110_000)
+    times[1:until] *= 1 + random.uniform(0.03, 0.08)
+    return times
+
 
 PROJECT = "demo"
 TAG = "generated"
@@ -64,3 +258,86 @@ class Job:
         if self.window is not None:
             document["window"] = {"first": self.window[0], "last": self.window[1]}
         return document
+
+
+# --- What the demo's parts make up in the same way: random numbers that are the same each time, and commits.
+
+SEED = 20260518
+
+
+def random_for(key: str) -> np.random.Generator:
+    return np.random.default_rng([SEED, *key.encode()])
+
+
+def commit_of(when: datetime) -> str:
+    """A made-up commit, the same for all jobs of one day."""
+    return hashlib.sha256(f"{SEED} {when.date()}".encode()).hexdigest()[:40]
+
+
+def committed_at(when: datetime) -> datetime:
+    """When the commit of a day was made: in the evening before."""
+    return datetime(when.year, when.month, when.day, tzinfo=UTC) - timedelta(hours=3)
+
+
+# --- How jobs end badly, in the words of Megatron-LM, PyTorch and torchrun.
+
+IMPORT_ERRORS: dict[Failure, str] = {
+    "deepep missing": (
+        "ImportError: DeepEP is not installed. Please install DeepEP package from "
+        "https://github.com/deepseek-ai/deepep."
+    ),
+    "hybridep missing": (
+        "ImportError: HybridEP is not installed. Please install HybridEP package from "
+        "https://github.com/deepseek-ai/DeepEP/tree/hybrid-ep."
+    ),
+}
+"""Raised by `megatron/core/transformer/moe/token_dispatcher.py` while the model is built, on every rank."""
+
+OUT_OF_MEMORY = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU {gpu} has a total capacity of 79.11 "
+    "GiB of which 1.02 GiB is free. Including non-PyTorch memory, this process has 78.08 GiB memory in use. Of the "
+    "allocated memory 74.61 GiB is allocated by PyTorch, and 1.57 GiB is reserved by PyTorch but unallocated."
+)
+OUT_OF_MEMORY_RANK = 11
+
+
+def last_words(failure: Failure, when: datetime) -> list[str]:
+    """The lines that such a job ends with: tracebacks of its ranks, then torchrun's summary."""
+    if failure == "out of memory":
+        rank = OUT_OF_MEMORY_RANK
+        error = OUT_OF_MEMORY.format(gpu=rank % GPUS_PER_NODE)
+        return [*_traceback(rank, "megatron/training/training.py", "train_step", error), *_torchrun(rank, when)]
+    source = "megatron/core/transformer/moe/token_dispatcher.py"
+    tracebacks = [_traceback(rank, source, "__init__", IMPORT_ERRORS[failure]) for rank in range(GPUS)]
+    return [line for lines in tracebacks for line in lines] + _torchrun(0, when)
+
+
+def _traceback(rank: int, source: str, function: str, error: str) -> list[str]:
+    return [
+        f"[rank{rank}]: {line}"
+        for line in (
+            "Traceback (most recent call last):",
+            '  File "/opt/megatron-lm/megatron/training/training.py", in pretrain',
+            f'  File "/opt/megatron-lm/{source}", in {function}',
+            error,
+        )
+    ]
+
+
+def _torchrun(rank: int, when: datetime) -> list[str]:
+    node, local_rank = divmod(rank, GPUS_PER_NODE)
+    return [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "=" * 60,
+        "pretrain_gpt.py FAILED",
+        "-" * 60,
+        "Root Cause (first observed failure):",
+        "[0]:",
+        f"  time      : {when:%Y-%m-%d_%H:%M:%S}",
+        f"  host      : demo-node-{node:02d}",
+        f"  rank      : {rank} (local_rank: {local_rank})",
+        f"  exitcode  : 1 (pid: {4100 + rank})",
+        "  error_file: <N/A>",
+        "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+        "=" * 60,
+    ]

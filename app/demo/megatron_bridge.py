@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from app.demo import workload as shape
-from app.demo.failures import last_words
-from app.demo.iteration_line import PEAK_LEARNING_RATE, WARM_UP_ITERATIONS, clock, iteration_line
-from app.demo.job import Job
-from app.demo.workload import Workload, tflops_per_gpu
+from app.demo import job as shape
+from app.demo.job import Job, Workload, last_words, tflops_per_gpu
+from app.demo.megatron_lm import PEAK_LEARNING_RATE, WARM_UP_ITERATIONS, clock, iteration_line
 
 GB = 1e9
 STAMP = "%Y-%m-%d %H:%M:%S"

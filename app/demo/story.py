@@ -6,23 +6,354 @@ overlap (smokes of 2026-05-18), its guide on dispatcher selection (2026-05-17), 
 all noise are made up, and so are what profiles measured and the scaling study, which is uploaded last.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from app.demo import megatron_bridge, megatron_lm
-from app.demo.job import Job
-from app.demo.made_up import commit_of, random_for
-from app.demo.nightlies import CI_MAX_ALLOCATED, CI_WORKLOAD, GIB, nightlies
-from app.demo.recording import (
+from app.demo.job import (
+    GPUS,
+    Job,
     Recording,
+    Workload,
+    ci_step_times,
+    commit_of,
+    committed_at,
+    launch_level,
+    model_flops,
     never_started,
+    random_for,
     record,
     smoke_step_times,
     smoke_step_times_with_rate,
+    tflops_per_gpu,
 )
-from app.demo.scaling_study import scaling_study
-from app.demo.workload import Workload, tflops_per_gpu
+
+# --- A month of nightly CI of three jobs, with what a month brings: made up, but for the level that it starts from.
+#
+# What happens, night by night (1 is 2026-09-01), stands below. Before it, five other jobs are run on three nights
+# each: from them the service learns how much launches vary, without which no verdict on a few runs can be sharp.
+
+GIB = 1024**3
+CONTAINERS = ("registry.example.com/moe/train:2026.09", "registry.example.com/moe/train:2026.10")
+CALIBRATIONS, NIGHTS = 3, 30
+FIRST_NIGHT = datetime(2026, 9, 1, 3, 0, tzinfo=UTC)
+
+CI_CENTRE_MS = 20_992.0
+CI_MAX_ALLOCATED = 62.166 * GIB
+"""The model verification card's independent repetition of its faster side, over iterations 41-50 of 50."""
+
+CI_WORKLOAD = Workload(dispatcher="hybridep", ep_overlap=True, cuda_graphs=True, permute_fusion=True, iterations=50)
+DRAW = 30
+"""Of the random numbers: one in which chance raises no alarm of its own, so that the month shows what is told below."""
+
+BETWEEN_LAUNCHES_SD = 0.006
+"""The demo's cluster is a quiet one: real ones have 0.6 to 1.4 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One nightly job. `upgrade`: how much slower the second container makes it."""
+
+    suffix: str
+    workload: Workload
+    max_allocated_bytes: float
+    upgrade: float
+
+    @property
+    def centre_ms(self) -> float:
+        """Its usual step time: that of the published job, by as many times as its steps have more FLOPs."""
+        return CI_CENTRE_MS * model_flops(self.workload) / model_flops(CI_WORKLOAD)
+
+
+MAIN = Suite("", CI_WORKLOAD, CI_MAX_ALLOCATED, upgrade=1.065)
+LONG = Suite(", sequence 8192", replace(CI_WORKLOAD, sequence_length=8192), 71.4 * GIB, upgrade=1.06)
+SHORT = Suite(", sequence 2048", replace(CI_WORKLOAD, sequence_length=2048), 57.5 * GIB, upgrade=1.055)
+SUITES = (MAIN, LONG, SHORT)
+MATRIX = tuple(
+    Suite(f", sequence {length}", replace(CI_WORKLOAD, sequence_length=length), gib * GIB, upgrade=1.0)
+    for length, gib in ((512, 52.4), (1024, 55.1), (16384, 73.0), (32768, 74.9), (65536, 76.6))
+)
+"""Jobs that are run on the three nights before the month only."""
+
+SLOW_COMMITS = range(14, 18)
+SLOW_BY = 1.06
+"""A commit makes the jobs of long sequences slower (MAIN and LONG), and another one puts that right."""
+
+FASTER_FROM = 10
+FASTER_BY = 0.94
+"""A commit makes the job of short sequences faster."""
+
+UPGRADE_FROM = 22
+"""The project moves to the second container, which is slower for all."""
+
+UNFUSED_FROM = 27
+UNFUSED_BY = 1.05
+"""Somebody turns permute fusion off in the job of short sequences."""
+
+DOUBTFUL_NIGHT = 28
+DOUBTFUL_LAUNCHES = (0.016, 0.001, -0.003)
+"""One launch of LONG is slow by chance, and two reruns of its commit show that it was chance."""
+
+
+def nightlies() -> Iterator[Job]:
+    """Every job of the month, in the order in which they ran."""
+    for night in range(1 - CALIBRATIONS, 1):
+        when = FIRST_NIGHT + timedelta(days=night - 1)
+        for hour, suite in enumerate(MATRIX):
+            yield from _night(suite, night, when + timedelta(hours=hour))
+    for night in range(1, NIGHTS + 1):
+        when = FIRST_NIGHT + timedelta(days=night - 1)
+        for hour, suite in enumerate(SUITES):
+            yield from _night(suite, night, when + timedelta(hours=hour))
+        yield from _experiments(night, when)
+    yield _release(UPGRADE_FROM - 1)
+    yield _release(NIGHTS)
+    last = FIRST_NIGHT + timedelta(days=NIGHTS)
+    yield _failed_import(last)
+    yield _out_of_memory(last + timedelta(hours=2))
+
+
+def factor(suite: Suite, night: int) -> float:
+    """How much slower than at first the job is, launches aside."""
+    factor = 1.0
+    if suite in (MAIN, LONG) and night in SLOW_COMMITS:
+        factor *= SLOW_BY
+    if suite is SHORT and night >= FASTER_FROM:
+        factor *= FASTER_BY
+    if night >= UPGRADE_FROM:
+        factor *= suite.upgrade
+    if suite is SHORT and night >= UNFUSED_FROM:
+        factor *= UNFUSED_BY
+    return factor
+
+
+def _night(suite: Suite, night: int, when: datetime) -> Iterator[Job]:
+    name = f"nightly {when.date()}{suite.suffix}"
+    workload = suite.workload
+    if suite is SHORT and night >= UNFUSED_FROM:
+        workload = replace(workload, permute_fusion=False)
+    if suite is not LONG or night != DOUBTFUL_NIGHT:
+        yield _ci(name, workload, _measured(name, suite, night), when)
+        return
+    for rerun, launch in enumerate(DOUBTFUL_LAUNCHES):
+        again = f"{name}, rerun {rerun}" if rerun else name
+        yield _ci(again, workload, _measured(again, suite, night, launch), when + timedelta(hours=3 * rerun))
+
+
+def _measured(name: str, suite: Suite, night: int, launch: float | None = None, slower: float = 1.0) -> Recording:
+    random = random_for(f"{DRAW} {name}")
+    chance = launch_level(random, BETWEEN_LAUNCHES_SD)
+    centre_ms = suite.centre_ms * factor(suite, night) * slower
+    times = ci_step_times(random, centre_ms, suite.workload.iterations, chance if launch is None else launch)
+    return record(random, times, suite.max_allocated_bytes)
+
+
+OVERLAP_OFF = 24_713.8 / 21_072.5
+"""By the model verification card; the other two are made up."""
+EXPERIMENTS = {
+    11: ("A/B: EP overlap off", replace(CI_WORKLOAD, ep_overlap=False), OVERLAP_OFF),
+    12: ("A/B: alltoall in place of HybridEP", replace(CI_WORKLOAD, dispatcher="alltoall"), 1.12),
+    13: ("A/B: permute fusion off", replace(CI_WORKLOAD, permute_fusion=False), 1.045),
+    25: ("A/B: permute fusion off, new container", replace(CI_WORKLOAD, permute_fusion=False), 1.048),
+}
+"""Night -> name, what was run in place of the nightly job's workload, and how much slower that is."""
+
+
+def _experiments(night: int, when: datetime) -> Iterator[Job]:
+    if night in EXPERIMENTS:
+        name, workload, slower = EXPERIMENTS[night]
+        job = _ci(name, workload, _measured(name, MAIN, night, slower=slower), when + timedelta(hours=9))
+        yield replace(job, purpose="experiment", branch="", tags=("one knob",))
+
+
+def _release(night: int) -> Job:
+    when = FIRST_NIGHT + timedelta(days=night - 1, hours=12)
+    name = f"release {_container(when).rpartition(':')[2]}"
+    job = _ci(name, CI_WORKLOAD, _measured(name, MAIN, night), when)
+    return replace(job, purpose="release", branch="release", pinned="What was released is what later runs are held to.")
+
+
+def _failed_import(when: datetime) -> Job:
+    """The first night that asks for DeepEP finds that the new container does not have it."""
+    return _ci("nightly with DeepEP", replace(CI_WORKLOAD, dispatcher="deepep"), never_started("deepep missing"), when)
+
+
+def _out_of_memory(when: datetime) -> Job:
+    """Twice the micro-batch fits at first, until the allocator finds no piece of memory large enough."""
+    random = random_for("out of memory")
+    times = ci_step_times(random, CI_CENTRE_MS * MAIN.upgrade * 0.97, n=14)
+    recording = replace(record(random, times, max_allocated_bytes=74.6 * GIB), failure="out of memory")
+    return _ci("micro-batch of 2", replace(CI_WORKLOAD, micro_batch_size=2), recording, when)
+
+
+def _ci(name: str, workload: Workload, recording: Recording, when: datetime) -> Job:
+    return Job(
+        name,
+        "Megatron-LM",
+        workload,
+        recording,
+        _container(when),
+        when,
+        commit_of(when),
+        purpose="ci",
+        branch="main",
+        committed=committed_at(when),
+    )
+
+
+def _container(when: datetime) -> str:
+    upgraded = FIRST_NIGHT.date() + timedelta(days=UPGRADE_FROM - 1)
+    return CONTAINERS[when.date() >= upgraded]
+
+
+# --- Two experiments after the month, one that was accepted and one that waits for its runs. All made up.
+#
+# Both are planned through the API, as a person would; their runs carry the tag that the plan gives.
+
+_NIGHT = FIRST_NIGHT + timedelta(days=NIGHTS - 1)
+BEGAN = FIRST_NIGHT + timedelta(days=NIGHTS, hours=9)
+DELAYED = replace(CI_WORKLOAD, delay_wgrad=True)
+TRIAL_FASTER_BY = 0.962
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`baseline`: the job that it is planned from. `accepted`: the note of whoever accepts it, empty while it waits."""
+
+    title: str
+    baseline: str
+    knobs: Mapping[str, object]
+    runs_each: int
+    accepted: str = ""
+
+
+TRIALS = (
+    Trial(
+        "Delay weight gradients behind communication",
+        f"nightly {_NIGHT.date()}",
+        {"delay_wgrad": True},
+        runs_each=2,
+        accepted="Faster on every launch, memory and loss as before.",
+    ),
+    Trial(
+        "Is permute fusion still worth it?", "delayed weight gradients, run 2", {"permute_fusion": False}, runs_each=3
+    ),
+)
+
+
+def trial_runs() -> Iterator[tuple[Trial, str, Job]]:
+    """Each run with its experiment and its side, in the order in which they ran."""
+    first, second = TRIALS
+    unfused = replace(DELAYED, permute_fusion=False)
+    for hour, (trial, side, name, workload, slower) in enumerate(
+        (
+            (first, "candidate", "delayed weight gradients, run 1", DELAYED, TRIAL_FASTER_BY),
+            (first, "candidate", "delayed weight gradients, run 2", DELAYED, TRIAL_FASTER_BY),
+            (first, "baseline", "weight gradients as before, run 2", CI_WORKLOAD, 1.0),
+            (second, "candidate", "delayed and not fused, run 1", unfused, TRIAL_FASTER_BY * 1.008),
+        )
+    ):
+        yield trial, side, _job(name, workload, slower, hour)
+
+
+def _job(name: str, workload: Workload, slower: float, hour: int) -> Job:
+    random = random_for(name)
+    chance = launch_level(random, BETWEEN_LAUNCHES_SD)
+    times = ci_step_times(random, MAIN.centre_ms * factor(MAIN, NIGHTS) * slower, workload.iterations, chance)
+    return Job(
+        name,
+        "Megatron-LM",
+        workload,
+        record(random, times, CI_MAX_ALLOCATED),
+        CONTAINERS[1],
+        BEGAN + timedelta(hours=hour),
+        commit_of(_NIGHT),
+        committed=committed_at(_NIGHT),
+    )
+
+
+# --- The nightly job on more GPUs, at the commit of one of the nights: weak and strong scaling can be seen. All made
+# up.
+#
+# Weak: the batch grows with the GPUs. Strong: it stays. And a sequence so long that two GPUs share it (CP 2). Twice
+# each, so that launches can be told from sizes. It ran in the first container, on the code of the nightly job of the
+# same workload on 16 GPUs, between two changes of its speed: across one, sizes are not held against each other. It is
+# uploaded last, so that no verdict of the month knows of it.
+
+NIGHT = 20
+"""After the long sequences' slow commits, and before the second container."""
+LONGEST_NIGHT = 5
+"""Of the longest sequence: before any change of the speed, as the jobs of other lengths that ran before the month."""
+LAUNCHES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """`efficiency`: throughput per GPU against 16 of them; of a longer sequence by FLOPs."""
+
+    kind: str
+    gpus: int
+    share: int
+    efficiency: float
+    max_allocated_gib: float
+    sequence_length: int = CI_WORKLOAD.sequence_length
+    context_parallel: int = 1
+    night: int = NIGHT
+
+    @property
+    def name(self) -> str:
+        if self.context_parallel > 1:
+            return f"sequence {self.sequence_length} with CP {self.context_parallel}"
+        return f"{self.kind} scaling, {self.gpus} GPUs"
+
+    @property
+    def workload(self) -> Workload:
+        return replace(
+            CI_WORKLOAD,
+            gpus=self.gpus,
+            share=self.share,
+            sequence_length=self.sequence_length,
+            context_parallel=self.context_parallel,
+        )
+
+    @property
+    def centre_ms(self) -> float:
+        work = model_flops(self.workload) / model_flops(CI_WORKLOAD)
+        return CI_CENTRE_MS * work * GPUS / self.gpus / self.efficiency
+
+
+SIZES = (
+    Size("weak", 32, 2, 0.984, 58.9),
+    Size("weak", 64, 4, 0.957, 57.2),
+    Size("weak", 128, 8, 0.921, 56.4),
+    Size("strong", 32, 1, 0.942, 58.7),
+    Size("strong", 64, 1, 0.853, 57.0),
+)
+LONGEST = Size("sequence_tokens", GPUS, 1, 0.961, 77.3, sequence_length=131072, context_parallel=2, night=LONGEST_NIGHT)
+
+
+def scaling_study() -> Iterator[Job]:
+    """Every job of it, in the order in which they ran."""
+    for number, (size, launch) in enumerate(
+        (size, launch) for size in (*SIZES, LONGEST) for launch in range(1, LAUNCHES + 1)
+    ):
+        when = FIRST_NIGHT + timedelta(days=size.night - 1, hours=8 + number)
+        name = f"{size.name}, launch {launch}"
+        random = random_for(name)
+        times = ci_step_times(random, size.centre_ms, CI_WORKLOAD.iterations, launch_level(random, BETWEEN_LAUNCHES_SD))
+        yield Job(
+            name,
+            "Megatron-LM",
+            size.workload,
+            record(random, times, size.max_allocated_gib * GIB),
+            CONTAINERS[0],
+            when,
+            commit_of(when),
+            tags=("scaling study",),
+            committed=committed_at(when),
+        )
+
 
 SMOKE_CONTAINER = "registry.example.com/moe/nemo:pytorch-25.11"
 """Without the packages of DeepEP and HybridEP, as the dispatcher case found."""

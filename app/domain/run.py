@@ -1,6 +1,6 @@
 """The values that travel through the house: what a log says, and what a run is. All frozen, units in the names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -322,3 +322,118 @@ class RunSummary:
     def step_lines(self) -> tuple[LineExample, ...]:
         """Lines of an unread log that look like steps."""
         return tuple(example for example in self.not_understood if example.kind == UNKNOWN_STEP)
+
+
+# --- Which process of a job a line of its logs belongs to: the last one, or one that a restart replaced.
+
+
+def start_lines(log: ParsedLog) -> dict[int, list[int]]:
+    """Lines at which processes start, by file: as the log says so, or the first iteration that they printed."""
+    found: dict[int, set[int]] = {}
+    for event in log.events:
+        if event.kind == "training_started":
+            found.setdefault(event.file, set()).add(event.line)
+    files = log.columns.get("log_file")
+    for row in log.segment_starts or (0,):
+        if row < log.n:
+            found.setdefault(0 if files is None else int(files[row]), set()).add(int(log.line_numbers[row]))
+    return {file: sorted(lines) for file, lines in found.items()}
+
+
+def last_start_line(log: ParsedLog) -> int:
+    """The line of a single file at which its last process starts; 0 when none shows."""
+    return max((lines[-1] for lines in start_lines(log).values()), default=0)
+
+
+def events_of_last_process(log: ParsedLog) -> list[LogEvent]:
+    """Events of the process that the log ends with, whichever files tell of it."""
+    lines = log.process_lines or (last_start_line(log),)
+    return [event for event in log.events if event.line > lines[event.file]]
+
+
+def events_of_earlier_processes(log: ParsedLog) -> Iterator[list[LogEvent]]:
+    """Events of each process that a later one replaced, in the order of the run."""
+    starts = start_lines(log)
+    last = log.process_lines or (last_start_line(log),)
+    groups: dict[tuple[int, int], list[LogEvent]] = {}
+    for event in log.events:
+        if event.line <= last[event.file]:
+            ordinal = sum(line < event.line for line in starts.get(event.file, ()))
+            groups.setdefault((event.file, ordinal), []).append(event)
+    yield from groups.values()
+
+
+def last_row_before(event: LogEvent, log: ParsedLog) -> int | None:
+    """The row of the last iteration that the event's file printed before it; None when there is none."""
+    files = log.columns.get("log_file")
+    rows = log.line_numbers < event.line
+    if files is not None:
+        rows &= files == event.file
+    return int(rows.nonzero()[0][-1]) if rows.any() else None
+
+
+def is_after_last_iteration(event: LogEvent, log: ParsedLog) -> bool:
+    """Whether training had stopped when this line was printed, as far as its file shows.
+
+    Of a file without iterations (rank 0's) the start of training is known at best: what came before it did not stop it.
+    """
+    files = log.columns.get("log_file")
+    own = log.line_numbers if files is None else log.line_numbers[files == event.file]
+    if len(own):
+        return event.line > int(own[-1])
+    return log.n == 0 or any(
+        other.kind == "training_started" and other.file == event.file and other.line < event.line
+        for other in log.events
+    )
+
+
+# --- What a run's figures are worth: how much was measured, and whether it may stand for real training.
+#
+# Numbers of the published tuning workflow: 6 to 12 iterations after warm-up may screen a candidate, a result needs 50
+# steps with a window such as 41 to 50.
+
+EvidenceLevel = Literal["smoke", "screen", "matched_ab", "validated"]
+SemanticClass = Literal["training_equivalent", "benchmark_only", "unknown"]
+
+_LABELS = {"matched_ab": "matched A/B", "validated": "full length"}
+
+SCREEN_WINDOW = 6
+VALIDATED_WINDOW = 10
+VALIDATED_STEPS = 50
+
+_FORCED = ("forced-balance", "forced-biased")
+
+
+def evidence_label(level: str) -> str:
+    """Return what pages call a level.
+
+    `validated` is about the length and health of a measurement. Whether a result holds for real training, the step
+    "validate" of the workflow says, and nothing else is called by that word.
+    """
+    return _LABELS.get(level, level.replace("_", " "))
+
+
+def evidence_level(
+    steady: SteadyState | None, health: Mapping[str, object], *, fair_for_timing: bool = True
+) -> EvidenceLevel:
+    """`validated` only for a healthy, steady, fair run of 50 steps, whose window is declared when it is short.
+
+    `matched_ab` takes two runs, so no single run has it.
+    """
+    if steady is None or steady.n < SCREEN_WINDOW:
+        return "smoke"
+    healthy = health["outcome"] == "completed" and health["loss_finite"] is True
+    clean = health["skipped_iterations"] in (0, None) and health["nan_iterations"] in (0, None)
+    long = steady.last_iteration >= VALIDATED_STEPS and steady.n >= VALIDATED_WINDOW
+    warm = steady.is_steady and (not steady.short or steady.method == "declared")
+    return "validated" if healthy and clean and long and warm and fair_for_timing else "screen"
+
+
+def semantic_class(contract: Mapping[str, Stated]) -> SemanticClass:
+    """`benchmark_only` when routing is forced, data are made up or NaN checks are off; `unknown` when nobody says."""
+    value = {name: stated.value for name, stated in contract.items()}
+    if value.get("routing_mode") in _FORCED or value.get("data_mode") == "mock" or value.get("nan_checks") is False:
+        return "benchmark_only"
+    if "routing_mode" in contract and value.get("data_mode") == "real":
+        return "training_equivalent"
+    return "unknown"

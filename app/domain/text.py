@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from urllib.parse import quote, urlsplit
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 """Control characters, lone surrogates (no UTF-8 exists for them) and direction overrides (they disguise names)."""
@@ -21,3 +22,52 @@ def some_of(names: Sequence[str], most: int = 3, last: str = "and") -> str:
     """`a, b and c`, or `a, b, c and 4 more`; empty for none."""
     shown = [*names[:most], *([f"{len(names) - most:,} more"] if len(names) > most else [])]
     return f"{', '.join(shown[:-1])} {last} {shown[-1]}" if len(shown) > 1 else "".join(shown)
+
+
+# --- Addresses of a commit and of a range of commits, from a project's templates: `https://host/repo/commit/{commit}`.
+
+MAX_TEMPLATE = 500
+COMMIT = ("commit",)
+RANGE = ("from", "to")
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+
+
+def commit_address(template: str, commit: str) -> str:
+    """Empty without a template or a commit."""
+    return _filled(template, {"commit": commit})
+
+
+def range_address(template: str, first: str, last: str) -> str:
+    """From commit `first` to `last`; empty without a template or one of them, or when both are the same."""
+    return "" if first == last else _filled(template, {"from": first, "to": last})
+
+
+def read_template(text: str, placeholders: tuple[str, ...]) -> str:
+    """`text` without white space around it, when it is a template with these placeholders; empty stays empty.
+
+    Raises ValueError with what must be otherwise.
+    """
+    template = text.strip()
+    if not template:
+        return ""
+    wanted = " and ".join(f"{{{name}}}" for name in placeholders)
+    if len(template) > MAX_TEMPLATE:
+        raise ValueError(f"must have at most {MAX_TEMPLATE} characters")
+    if not template.isascii() or any(ord(c) <= 32 or c in "\"'<>\\^`|" for c in template):
+        raise ValueError("must be one address, without blanks and quotes")
+    beside = _PLACEHOLDER.sub("", template)
+    if set(_PLACEHOLDER.findall(template)) != set(placeholders) or "{" in beside or "}" in beside:
+        raise ValueError(f"must hold {wanted}, and nothing else in braces")
+    try:
+        parts = urlsplit(template)
+    except ValueError:
+        raise ValueError("must be a whole address, for instance https://github.com/...") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or "{" in parts.netloc:
+        raise ValueError(f"must begin with https:// or http:// and a host; {wanted} stand behind it")
+    return template
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    if not template.startswith(("https://", "http://")) or not all(values.values()):
+        return ""
+    return _PLACEHOLDER.sub(lambda found: quote(values.get(found[1], ""), safe=""), template)

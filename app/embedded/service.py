@@ -1,30 +1,155 @@
 """`threewalls serve`: own the data folder, migrate, keep a worker alive and answer HTTP until told to stop."""
 
+import asyncio
 import errno
+import fcntl
 import gc
 import os
+import resource
 import signal
 import socket
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import structlog
 import uvicorn
+from h11 import IDLE, SEND_BODY
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app import queue
-from app.embedded import connections, data_folder
 from app.embedded.worker import Worker
-from app.errors import Unavailable
-from app.runs import claims
+from app.errors import Conflict, Unavailable
+from app.pipeline import delivery_work, run_work, stack_work
 from app.settings import Settings, listed
-from app.storage import delivery_work, heartbeat, stack_work
+from app.storage import heartbeat
 from app.storage.database import make_engine, migrate, read_session, require_migrated, transaction
 from app.storage.users import has_administrator
 from app.storage.visible import EVERY_PROJECT, seeing
-from app.web.access.open_mode import is_loopback
+from app.web.identity import is_loopback
+
+# --- Connections that ask for nothing are closed: uvicorn itself waits for a request for ever.
+#
+# Its `limit_concurrency` is not used, because it would refuse health checks as well.
+
+_MOST_FILES = 16_384
+"""Open files, and with them connections, for which memory is there on small machines, too."""
+
+
+def protocol(seconds: float) -> type[H11Protocol]:
+    """`seconds`: how long the head of a request may take, and the rest of a body after its answer."""
+
+    class Impatient(H11Protocol):
+        _end: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._let_go()
+
+        def _watch(self) -> None:
+            """One timer from the first to the last byte that is waited for: bytes that trickle in win no time."""
+            state = self.conn.their_state
+            answered = self.cycle is not None and self.cycle.response_complete
+            if state is not IDLE and not (state is SEND_BODY and answered):
+                self._let_go()
+            elif self._end is None:
+                self._end = self.loop.call_later(seconds, self.transport.close)
+
+        def _let_go(self) -> None:
+            if self._end is not None:
+                self._end.cancel()
+                self._end = None
+
+    return Impatient
+
+
+def make_room() -> None:
+    """For as many connections as this machine allows: processes begin with 1024 files, which one client can hold."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+# --- One service a data folder: SQLite and message files have one owner, and leases are void when it starts.
+#
+# It is that owner's alone: logs of private projects lie there, and secrets that the service must be able to use.
 
 log = structlog.get_logger(__name__)
+
+OWNER_ONLY = 0o077
+"""The umask of whatever writes there: folders are 0700 and files 0600."""
+
+_OTHERS = 0o007
+
+
+class FolderInUse(Conflict):
+    title = "The data folder is in use"
+
+
+def keep_private(folder: Path) -> None:
+    """Have the folder, and close one to which every account of this machine has the door.
+
+    A group that somebody let in on purpose stays. What cannot be closed, or is not ours to close, is named in the log.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    mode = folder.stat().st_mode
+    if not mode & _OTHERS:
+        return
+    if not mode & stat.S_ISVTX:  # such as /tmp
+        try:
+            folder.chmod(0o700)
+        except OSError:
+            pass
+        else:
+            log.info("data_folder_closed", folder=str(folder), mode="0700", was=f"{stat.S_IMODE(mode):04o}")
+            return
+    log.warning("data_folder_is_open", folder=str(folder), hint="others of this machine can read it: chmod 0700")
+
+
+def only_the_owner_reads() -> None:
+    """What this process and its children write from now on."""
+    os.umask(OWNER_ONLY)
+
+
+@contextmanager
+def own(folder: Path) -> Iterator[Callable[[str], None]]:
+    """Hold `folder` until the block ends; the kernel lets go of it too when the process is killed.
+
+    Gives a function that records who the owner is. Raises FolderInUse with what another owner recorded.
+    """
+    keep_private(folder)
+    with (folder / "serve.lock").open("a+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            other = lock.read().strip() or "another process"
+            raise FolderInUse(
+                f"Threewalls already runs on {folder}: {other}. Stop that one, or choose another folder with --data."
+            ) from None
+
+        def record(owner: str) -> None:
+            lock.truncate(0)
+            lock.write(owner)
+            lock.flush()
+
+        yield record
+
 
 GRACE_SECONDS = 2
 """Open requests get this long at a stop; a `?wait=` that is cut off finds its run by its id later."""
@@ -48,7 +173,7 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
     Raises Unavailable when the port is taken or the database is of an earlier version, FolderInUse when another service
     has the data folder, NoAdministrator, NoPublicAddress.
     """
-    connections.make_room()
+    make_room()
     if not is_loopback(host) and not settings.public_url:
         raise NoPublicAddress(
             f"{host} can be reached from other machines, and THREEWALLS_PUBLIC_URL does not say at which address: "
@@ -57,7 +182,7 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
         )
     with _interrupted_quietly(), ExitStack() as house:
         if settings.embedded:
-            record_owner = house.enter_context(data_folder.own(settings.data_dir.resolve()))
+            record_owner = house.enter_context(own(settings.data_dir.resolve()))
         listener = house.enter_context(_listen(host, port))
         address = _address(host, listener.getsockname()[1])
         if settings.embedded:
@@ -90,7 +215,7 @@ class _Server(uvicorn.Server):
                 create_app(settings, open_to=open_to),
                 log_config=None,
                 access_log=False,
-                http=connections.protocol(settings.request_seconds),
+                http=protocol(settings.request_seconds),
                 ws="none",
                 # Whoever may say whom a request comes from: nobody, unless they were named.
                 proxy_headers=bool(settings.trusted_proxies),
@@ -159,7 +284,7 @@ def _worker(settings: Settings) -> Worker:
 
     def prepare() -> None:
         with seeing(EVERY_PROJECT), transaction(engine) as session:
-            claims.void_leases(session)
+            run_work.void_leases(session)
             stack_work.void_leases(session)
             delivery_work.void_leases(session)
 

@@ -17,14 +17,14 @@ import time
 import warnings
 from functools import partial
 
+from celery.__main__ import main
+from celery.platforms import set_pdeathsig
+from celery.signals import worker_process_init
+from celery.worker import state
+
+from app.embedded.worker import FINISH_SECONDS
+
 gc.disable()  # while it imports; `workers.celery_app` enables it before the first fork
-
-from celery.__main__ import main  # noqa: E402
-from celery.platforms import set_pdeathsig  # noqa: E402
-from celery.signals import worker_process_init  # noqa: E402
-from celery.worker import state  # noqa: E402
-
-from app.embedded.worker import FINISH_SECONDS  # noqa: E402
 
 
 def _end_orphan(worker: int, **_: object) -> None:

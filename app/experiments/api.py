@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import Engine
 
-from app.domain.experiments.journey_text import dot, mermaid
+from app.domain.experiments.journey import dot, mermaid
 from app.errors import FieldError, InvalidChange
 from app.experiments.api_models import (
     ExperimentChangeIn,
@@ -14,18 +14,16 @@ from app.experiments.api_models import (
     ExperimentListOut,
     ExperimentOut,
     ExperimentQuery,
+    JourneyOut,
 )
-from app.experiments.decide import accept, reject, set_runs_each, withdraw
-from app.experiments.journey_models import JourneyOut
-from app.experiments.journey_page import JourneyPage
-from app.experiments.plan import plan_experiment
+from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
+from app.experiments.journey_page import JourneyPage, svg
 from app.experiments.proposal import Wish
 from app.experiments.queries import journey_of
-from app.experiments.tree_svg import svg
 from app.storage.database import read_session
 from app.storage.experiments import ExperimentFilter, find_experiments, get_experiment
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
-from app.web.problems import as_content, documented
+from app.web.errors import as_content, documented
 from app.web.templating import public_address
 
 router = APIRouter(prefix="/api/v1", tags=["experiments"])

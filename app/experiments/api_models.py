@@ -1,5 +1,6 @@
 """What the API says of experiments and journeys, in types (`docs/api.md` in prose). Additions are welcome, changes are
-not."""
+not.
+"""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -7,13 +8,13 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.domain.experiments.commands import tagged, upload_command
-from app.domain.experiments.sizing import DEFAULT_EFFECT_PCT, MOST_ASKED_EACH
+from app.domain.experiments.journey import Journey
+from app.domain.experiments.plan import DEFAULT_EFFECT_PCT, MOST_ASKED_EACH, tagged, upload_command
 from app.domain.experiments.values import SIDES, ExperimentResult, KnobChange, Side, State
 from app.experiments.proposal import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.experiments import Experiment, ExperimentItem, ExperimentPage
-from app.web.access.acting import Author, author_field
+from app.web.identity import Author, author_field
 
 ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
 KnobValue = str | int | float | bool | list[str] | list[int] | None
@@ -299,3 +300,64 @@ def _plan(one: Experiment, base_url: str) -> PlanOut:
         uploads=[UploadOut(side=side, meta=meta, command=upload_command(meta, base_url)) for side, meta in uploads],
         warnings=list(plan.warnings),
     )
+
+
+# --- What the API says of a journey.
+
+
+class JourneyNodeOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    key: str
+    run_id: int | None = Field(description="null while no run of it counts.")
+    name: str
+    step_time_ms: float | None
+    tokens_per_s_per_gpu: float | None
+    mark: Literal["", "root", "winner", "current"]
+    on_path: bool
+    gain_from_root_pct: float | None
+    depth: int
+
+
+class JourneyEdgeOut(BaseModel):
+    source: str
+    target: str
+    experiment: int
+    title: str
+    knobs: list[KnobOut]
+    state: State
+    gain: GainOut | None
+    evidence_level: str
+    winner: str
+
+
+class JourneyOut(BaseModel):
+    run: int
+    project: str
+    current_run: int = Field(description="The run to go on from.")
+    nodes: list[JourneyNodeOut]
+    edges: list[JourneyEdgeOut]
+
+    @classmethod
+    def of(cls, journey: Journey) -> "JourneyOut":
+        edges = [
+            JourneyEdgeOut(
+                source=one.source,
+                target=one.target,
+                experiment=one.experiment_id,
+                title=one.title,
+                knobs=[KnobOut.of(knob) for knob in one.knobs],
+                state=one.state,
+                gain=None if one.gain is None else GainOut.model_validate(one.gain),
+                evidence_level=one.evidence_level,
+                winner=one.winner,
+            )
+            for one in journey.edges
+        ]
+        return cls(
+            run=journey.run_id,
+            project=journey.project,
+            current_run=journey.current_run_id,
+            nodes=[JourneyNodeOut.model_validate(node) for node in journey.nodes],
+            edges=edges,
+        )

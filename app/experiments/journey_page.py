@@ -1,13 +1,163 @@
 """The page of a tuning journey: what was reached, the tree as a picture, and its table."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
+from typing import Annotated
 
-from app.domain.changes import signed
+from fastapi import APIRouter, Path, Request
+from starlette.responses import HTMLResponse
+
+from app.domain.access.principal import Action
 from app.domain.experiments.journey import Journey, JourneyEdge, JourneyNode
-from app.domain.numbers import counted, step_time
-from app.experiments.tree_picture import BOX_HEIGHT, BOX_WIDTH, Edge, Node, Picture, picture
-from app.experiments.words import gain_text, knobs_text, short_gain, tone, values_text
+from app.domain.numbers import counted, signed, step_time
+from app.experiments.pages import gain_text, is_generated, knobs_text, short_gain, tone, values_text
+from app.experiments.queries import journey_of
+from app.storage.projects import find_project
+from app.web.dependencies import ReadSession
+from app.web.identity import access_of
+from app.web.templating import render
+
+# --- Where the runs of a tuning journey stand in its picture: a column a step, a row a branch.
+#
+# The first child of a run stands in its own row, so that whatever goes first is a straight line.
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`column` is the number of steps from the root, `row` counts from the top."""
+
+    column: int
+    row: int
+
+
+def places(root: str, children: Mapping[str, Sequence[str]]) -> dict[str, Place]:
+    """The place of every node that can be reached from `root`, in the order of reading: each branch to its end."""
+    found: dict[str, Place] = {}
+    row = -1
+    # A stack instead of recursion: a journey may be longer than Python's stack is deep.
+    todo: list[tuple[str, int, bool]] = [(root, 0, False)]
+    while todo:
+        key, column, goes_on = todo.pop()
+        if key in found:
+            continue
+        row += not goes_on
+        found[key] = Place(column, row)
+        nexts = children.get(key, ())
+        todo += [(one, column + 1, number == 0) for number, one in reversed(list(enumerate(nexts)))]
+    return found
+
+
+# --- The picture of a tuning journey: boxes for runs, lines for knobs, in the units of its drawing.
+#
+# Texts are cut to what their places hold, because text in a drawing does not wrap; titles and the table have them
+# whole.
+
+BOX_WIDTH, BOX_HEIGHT = 176, 66
+_STEP, _ROW, _EDGE = BOX_WIDTH + 206, 92, 2
+_BEND = 14
+"""From a box to where its lines turn down."""
+_CORNER = 6
+_TITLE_LETTERS, _BOX_LETTERS, _LINE_LETTERS = 21, 24, 26
+"""Of the title of a box, of its lines, and along a line between boxes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`kind`: root, won, lost, open or undecided; `lines` stand under the title. `href` is its page."""
+
+    key: str
+    title: str
+    lines: tuple[str, ...]
+    kind: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`knob` is what was turned, `values` from what to what, `effect` what that did, `tone` its colour: improvement,
+    regression or empty."""
+
+    start: str
+    end: str
+    knob: str
+    values: str
+    effect: str
+    tone: str
+    kind: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    x: int
+    y: int
+    title: str
+    lines: tuple[tuple[int, str], ...]
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`path` as SVG writes it; the texts begin at `text_x`: the knob above `text_y`, the others below."""
+
+    path: str
+    text_x: int
+    text_y: int
+    knob: str
+    values: str
+    effect: str
+    edge: Edge
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    width: int
+    height: int
+    boxes: tuple[Box, ...]
+    lines: tuple[Line, ...]
+
+
+def picture(nodes: Mapping[str, Node], edges: Sequence[Edge], root: str) -> Picture:
+    """Of the tree below `root`; the first edge of a node goes straight on, the others below it."""
+    children: dict[str, list[str]] = {}
+    for edge in edges:
+        children.setdefault(edge.start, []).append(edge.end)
+    found = places(root, children)
+    at = {key: (_EDGE + place.column * _STEP, _EDGE + place.row * _ROW) for key, place in found.items()}
+    boxes = tuple(_box(nodes[key], *at[key]) for key in found)
+    drawn = [edge for edge in edges if edge.start in at and edge.end in at]
+    # What leads to the winner is drawn last, above the lines that leave the same box.
+    drawn.sort(key=lambda edge: edge.kind == "won")
+    return Picture(
+        width=max(x for x, _ in at.values()) + BOX_WIDTH + _EDGE,
+        height=max(y for _, y in at.values()) + BOX_HEIGHT + _EDGE,
+        boxes=boxes,
+        lines=tuple(_line(edge, at[edge.start], at[edge.end]) for edge in drawn),
+    )
+
+
+def _box(node: Node, x: int, y: int) -> Box:
+    lines = tuple((y + 39 + 16 * number, cut(text, _BOX_LETTERS)) for number, text in enumerate(node.lines))
+    return Box(x, y, cut(node.title, _TITLE_LETTERS), lines, node)
+
+
+def _line(edge: Edge, start: tuple[int, int], end: tuple[int, int]) -> Line:
+    left, right = start[0] + BOX_WIDTH, end[0]
+    top, bottom = start[1] + BOX_HEIGHT // 2, end[1] + BOX_HEIGHT // 2
+    bend = left + _BEND
+    path = f"M{left} {top}H{right}"
+    if bottom != top:
+        path = f"M{left} {top}H{bend}V{bottom - _CORNER}q0 {_CORNER} {_CORNER} {_CORNER}H{right}"
+    knob, values, effect = (cut(text, _LINE_LETTERS) for text in (edge.knob, edge.values, edge.effect))
+    return Line(path, bend + 10, bottom, knob, values, effect, edge)
+
+
+def cut(text: str, letters: int) -> str:
+    """`text`, or as much of it as fits with an ellipsis."""
+    return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
+
 
 _KINDS = {"rejected": "lost", "withdrawn": "lost", "planned": "open", "waiting": "open", "done": "undecided"}
 _MARKS = {"root": "where it began", "winner": "accepted", "current": "where it stands"}
@@ -170,3 +320,80 @@ def _edge(row: Row) -> Edge:
         kind=row.kind,
         href=row.edge_href,
     )
+
+
+# --- The page of the tuning journey that a run is part of; the tree for other tools is in the API.
+
+router = APIRouter(include_in_schema=False)
+
+RunId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+@router.get("/runs/{run_id}/journey")
+def show_journey(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
+    journey = journey_of(session, run_id)
+    page = JourneyPage(journey, run_id)
+    return render(
+        request,
+        "experiments/journey.html",
+        p=page,
+        generated=is_generated(session, journey.project),
+        may_plan=access_of(request).may(Action.CONTRIBUTE, find_project(session, journey.project).id or 0),
+        next_step=None if page.empty else request.app.state.next_step(session, journey.current_run_id),
+    )
+
+
+# --- The picture of a journey as a file of its own, for documents and slides: SVG with its styles, always on white.
+#
+# https://www.w3.org/TR/SVG2/. Titles come from outside, so every text is escaped.
+
+_MARGIN = 16
+_STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#5b6472}.name{font-size:13px;font-weight:600;fill:#1b2130}"
+    ".knob{font:11px ui-monospace,monospace;fill:#1b2130}.improvement{fill:#00734f}.regression{fill:#b3400a}"
+    "path{fill:none;stroke:#8a93a1;stroke-width:1.5}rect{fill:#f6f7f9;stroke:#8a93a1}"
+    ".won path{stroke:#2457d6;stroke-width:4}.accepted path{stroke:#2457d6}"
+    ".won rect,.root rect{fill:#fff;stroke:#2457d6;stroke-width:2}.accepted rect{fill:#fff;stroke:#2457d6}"
+    ".open path,.undecided path,.open rect,.undecided rect{stroke-dasharray:5 4}"
+)
+"""The light colours of the page's `experiments.css`."""
+
+
+def svg(picture: Picture, title: str) -> str:
+    """The whole file; `title` is what it is called to readers."""
+    width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="{-_MARGIN} {-_MARGIN} {width} {height}" role="img">',
+            f"<title>{escape(title)}</title>",
+            f"<style>{_STYLE}</style>",
+            f'<rect x="{-_MARGIN}" y="{-_MARGIN}" width="{width}" height="{height}" style="fill:#fff;stroke:none"/>',
+            *(part for line in picture.lines for part in _tree_svg_line(line)),
+            *(part for box in picture.boxes for part in _tree_svg_box(box)),
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _tree_svg_line(line: Line) -> Iterator[str]:
+    yield f'<g class="{line.edge.kind}"><path d="{line.path}"/>'
+    yield _text(line.text_x, line.text_y - 7, line.knob, "knob")
+    yield _text(line.text_x, line.text_y + 15, line.values, "knob")
+    yield _text(line.text_x, line.text_y + 31, line.effect, line.edge.tone)
+    yield "</g>"
+
+
+def _tree_svg_box(box: Box) -> Iterator[str]:
+    size = f'width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6"'
+    yield f'<g class="{box.node.kind}"><rect x="{box.x}" y="{box.y}" {size}/>'
+    yield _text(box.x + 12, box.y + 21, box.title, "name")
+    for y, text in box.lines:
+        yield _text(box.x + 12, y, text, "")
+    yield "</g>"
+
+
+def _text(x: int, y: int, text: str, of: str) -> str:
+    kind = f' class="{of}"' if of else ""
+    return f'<text x="{x}" y="{y}"{kind}>{escape(text)}</text>'

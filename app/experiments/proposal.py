@@ -1,38 +1,56 @@
 """What an experiment would be, before anybody plans it: for the form, and for the plan itself."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import select
 from sqlmodel import Session, col
 
-from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
-from app.domain.contract.fields.environment import PREFIX
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.keys import config_key
 from app.domain.contract.values import is_stated, read_value, same_value, shown
-from app.domain.experiments.change import knob_change, read_knobs, turned
-from app.domain.experiments.commands import planned_change, upload_meta, with_launch
-from app.domain.experiments.planned_warnings import planned_warnings
-from app.domain.experiments.sizing import DEFAULT_EFFECT_PCT, MOST_ASKED_EACH, RUNS_EACH, size
+from app.domain.experiments.plan import (
+    DEFAULT_EFFECT_PCT,
+    MOST_ASKED_EACH,
+    RUNS_EACH,
+    knob_change,
+    planned_change,
+    planned_warnings,
+    read_knobs,
+    size,
+    turned,
+    upload_meta,
+    with_launch,
+)
 from app.domain.experiments.values import KnobChange, Plan, Sizing
-from app.domain.matching import RunRecord
-from app.domain.matching.levels import current_level
 from app.domain.rules.change import Changing, OwnIdea
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate
 from app.domain.rules.rule import RuleBook
 from app.domain.rules.run_facts import facts_of
 from app.domain.run import Stated
 from app.domain.text import one_line
+from app.domain.verdict.record import RunRecord, current_level
 from app.errors import FieldError, InvalidChange, NotFound
-from app.experiments.blocked import blockers_of
 from app.settings import Settings
-from app.storage.advised_runs import AdvisedRun, read_run
-from app.storage.family import Family, Relative
-from app.storage.rules_in_force import rules_in_force
-from app.storage.run_records import RunDetail
-from app.storage.stack_runs import full_record, stack_runs
+from app.storage.rules import AdvisedRun, RulesInForce, read_run, rules_in_force
+from app.storage.runs import RunDetail
+from app.storage.stacks import Family, Relative, full_record, stack_runs
 from app.storage.tables import RunRow, utc_now
+
+# --- What the rules say against a configuration that nobody ran yet: the same blockers as for a run of it.
+
+
+def blockers_of(
+    advised: AdvisedRun, candidate: Mapping[str, Stated], rules: RulesInForce, told: Evaluation
+) -> Iterator[str]:
+    """A sentence for each blocker that the change brings; those of the run itself (`told`) are no news."""
+    planned = replace(advised, reading=replace(advised.reading, contract=candidate))
+    known = {one.rule.id for one in told.fired}
+    for one in evaluate(planned.facts, rules.book, settings=rules.thresholds).fired:
+        if one.rule.kind == "blocker" and one.rule.id not in known:
+            yield f"Such a job does not start, by the rule {one.rule.id}: {one.why}"
+
 
 LEAST_EFFECT_PCT, MOST_EFFECT_PCT = 1.2, 50.0
 """Below 1 % nothing is called, so an effect of hardly more would take more runs than anybody has."""

@@ -9,10 +9,9 @@ from sqlmodel import Session, col
 from app.domain.experiments.journey import Journey, JourneyRun, JourneyStep, make_journey
 from app.domain.experiments.values import ExperimentResult
 from app.errors import NotFound
-from app.storage.experiment_tables import ExperimentRow, ExperimentRunRow
 from app.storage.experiments import knobs_of
-from app.storage.tables import ProjectRow, RunRow
-from app.storage.typed_json import from_json
+from app.storage.json_text import from_json
+from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow
 
 MOST_STEPS = 500
 """Experiments of one journey that are shown; nobody tunes for longer."""

@@ -4,14 +4,12 @@ import math
 from dataclasses import dataclass
 
 from app.domain.contract.fields import METRICS
-from app.domain.detection.metric_changes import MetricChange
-from app.domain.detection.step_time import EQUIVALENCE_LIMIT
-from app.domain.detection.values import LossChange, StepTimeChange, Verdict
 from app.domain.experiments.values import ExperimentResult
 from app.domain.numbers import THIN, counted, figure, grouped, significant
 from app.domain.run import Metric
-from app.web.interval_bar import Bar, bar_of, bar_span
-from app.web.series_groups import series_label
+from app.domain.verdict.decide import MetricChange
+from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, LossChange, StepTimeChange, Verdict
+from app.web.charts import Bar, bar_of, bar_span, series_label
 
 _SECONDS_FROM_MS = 10_000
 _LOSS_WORDS = {"worse": "regression", "no_worse": "no_change", "not_finite": "failed"}

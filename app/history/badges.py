@@ -1,40 +1,143 @@
-"""The addresses of a stack's badges as its page offers them: Markdown to paste into a README."""
+"""Badges: HTTP in, SVG out. An address with a key shows its badge to everybody, one without to those who may."""
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from sqlmodel import Session
+from fastapi import APIRouter, Path, Query, Request
+from sqlalchemy import ColumnElement, Engine, and_, select
+from sqlmodel import Session, col
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
 
-from app.domain.badges.key import badge_key
-from app.history.stacks import Stack
-from app.storage.tables import ProjectRow
+from app.domain.badges import Badge, opens, svg
+from app.domain.numbers import signed, step_time
+from app.domain.verdict.words import decision_word
+from app.errors import InvalidChange, NotFound
+from app.storage.database import read_session, transaction
+from app.storage.projects import renew_badge_secret
+from app.storage.tables import ProjectRow, RunRow
+from app.storage.visible import EVERY_PROJECT, seeing
+from app.web.dependencies import AppEngine
+from app.web.forms import AUTHOR, sent_form
+from app.web.identity import author
 
-_SHORT = 16
-"""Digits of a stack's key in the link, which no other stack begins with."""
+# --- What the badges of a stack say: its newest verdict, and the newest step time that counts.
 
-
-@dataclass(frozen=True, slots=True)
-class StackBadge:
-    """`path`: to show it here. `markdown`: with the service's own address, and a link to the history."""
-
-    name: str
-    path: str
-    markdown: str
-
-
-@dataclass(frozen=True, slots=True)
-class BadgeOffer:
-    """`is_public`: everybody may see the project, so the addresses need no key."""
-
-    is_public: bool
-    badges: tuple[StackBadge, ...]
+ANY_BRANCH = "*"
+_MOVED = ("regression", "improvement")
 
 
-def badge_offer(session: Session, stack: Stack, base_url: str) -> BadgeOffer:
-    project = session.get_one(ProjectRow, stack.project_id)
-    query = "" if project.public else f"?key={badge_key(project.badge_secret, stack.stack_key)}"
-    history = f"{base_url}/history/{stack.stack_key[:_SHORT]}"
-    made = []
-    for name, file in (("Verdict", "verdict"), ("Step time", "step-time")):
-        path = f"/badges/{stack.stack_key}/{file}.svg{query}"
-        made.append(StackBadge(name, path, f"[![{name}]({base_url}{path})]({history})"))
-    return BadgeOffer(project.public, tuple(made))
+def project_of_key(session: Session, stack_key: str, key: str) -> int | None:
+    """The project whose badges of this stack the key opens. It is asked for before anything is known of the caller."""
+    secrets = (
+        select(ProjectRow.id, ProjectRow.badge_secret)  # type: ignore[call-overload]
+        .join(RunRow, col(RunRow.project_id) == ProjectRow.id)
+        .where(col(RunRow.stack_key) == stack_key)
+        .distinct()
+    )
+    return next((row.id for row in session.execute(secrets) if opens(key, row.badge_secret, stack_key)), None)
+
+
+def verdict_badge(session: Session, stack_key: str) -> Badge | None:
+    """None when there is no such stack for the caller."""
+    row = _newest(session, stack_key, col(RunRow.verdict) != "")
+    if row is None:
+        return Badge("threewalls", "not judged") if _exists(session, stack_key) else None
+    moved = row.verdict in _MOVED and row.verdict_delta_pct is not None
+    change = f" {signed(row.verdict_delta_pct)}" if moved else ""
+    return Badge("threewalls", decision_word(row.verdict) + change, row.verdict)
+
+
+def step_time_badge(session: Session, stack_key: str) -> Badge | None:
+    """None when there is no such stack for the caller."""
+    counts = and_(col(RunRow.step_time_ms).is_not(None), col(RunRow.is_steady).is_(True), col(RunRow.short).is_(False))
+    row = _newest(session, stack_key, counts)
+    if row is None:
+        return Badge("step time", "unknown") if _exists(session, stack_key) else None
+    return Badge("step time", step_time(row.step_time_ms))
+
+
+def _newest(session: Session, stack_key: str, condition: ColumnElement[bool]) -> Any:
+    """The newest run of the baseline branch's jobs that nobody left out; of any other but an experiment, if none."""
+    own = (col(ProjectRow.baseline_branch) == ANY_BRANCH) | (col(RunRow.branch) == col(ProjectRow.baseline_branch))
+    found = (
+        select(RunRow.verdict, RunRow.verdict_delta_pct, RunRow.step_time_ms)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RunRow.stack_key) == stack_key, col(RunRow.quarantine) == "", condition)
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(1)
+    )
+    of_branch = session.execute(found.where(col(RunRow.purpose) == "ci", own)).one_or_none()
+    return of_branch or session.execute(found.where(col(RunRow.purpose) != "experiment")).one_or_none()
+
+
+def _exists(session: Session, stack_key: str) -> bool:
+    return session.execute(select(RunRow.id).where(col(RunRow.stack_key) == stack_key).limit(1)).first() is not None  # type: ignore[call-overload]
+
+
+router = APIRouter(include_in_schema=False)
+
+MAX_AGE_SECONDS = 120
+"""A badge is fetched by the proxies of forges, which ask again after this."""
+
+StackKey = Annotated[str, Path(max_length=100)]
+Key = Annotated[str, Query(max_length=100)]
+
+
+@router.get("/badges/{stack}/verdict.svg")
+def show_verdict(request: Request, engine: AppEngine, stack: StackKey, key: Key = "") -> Response:
+    return _show(request, engine, stack, key, verdict_badge)
+
+
+@router.get("/badges/{stack}/step-time.svg")
+def show_step_time(request: Request, engine: AppEngine, stack: StackKey, key: Key = "") -> Response:
+    return _show(request, engine, stack, key, step_time_badge)
+
+
+@router.post("/badges/{stack}/renew")
+async def renew(request: Request, engine: AppEngine, stack: StackKey) -> Response:
+    """New addresses for the badges of the whole project; those that stand elsewhere show nothing from then on."""
+    async with sent_form(request, max_files=0, max_fields=2) as sent:
+        who = author(str(sent.get(AUTHOR, ""))).strip()
+
+    def answer() -> Response:
+        with transaction(engine) as session:
+            project = session.execute(
+                select(RunRow.project_id).where(col(RunRow.stack_key) == stack).limit(1)  # type: ignore[call-overload]
+            ).scalar()
+            if project is None:
+                raise NotFound("No stack has this key. The list of stacks is at /history.")
+            if not who:
+                raise InvalidChange("Say who does it: your name stands beside the change. Nothing was changed.")
+            renew_badge_secret(session, project, who)
+        return RedirectResponse(f"/history/{stack}#badges", status_code=303)
+
+    return await run_in_threadpool(answer)
+
+
+def _show(
+    request: Request, engine: Engine, stack: str, key: str, find: Callable[[Session, str], Badge | None]
+) -> Response:
+    opened = _opened(engine, stack, key) if key else None
+    if opened is not None:
+        with seeing(frozenset({opened})), read_session(engine) as session:
+            badge = find(session, stack)
+    else:
+        with read_session(engine) as session:
+            badge = find(session, stack)
+    # The same for what is not there and for what the caller may not see.
+    picture = svg(badge or Badge("threewalls", "no such badge"))
+    headers = {
+        "Cache-Control": f"{'public' if opened is not None else 'private'}, max-age={MAX_AGE_SECONDS}",
+        "ETag": f'"{hashlib.sha256(picture.encode()).hexdigest()[:20]}"',
+        "Cross-Origin-Resource-Policy": "cross-origin",  # it is made for the pages of others
+    }
+    if badge is not None and headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(picture, 404 if badge is None else 200, headers, "image/svg+xml")
+
+
+def _opened(engine: Engine, stack: str, key: str) -> int | None:
+    with seeing(EVERY_PROJECT), read_session(engine) as session:
+        return project_of_key(session, stack, key)

@@ -5,19 +5,288 @@ titles and in which layers have data; the data travels beside them, under `datas
 """
 
 import json
-from functools import lru_cache
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property, lru_cache
 from typing import Any
 
-from app.domain.numbers import counted
-from app.history.chart_rows import Drawing, Row
-from app.history.view import DATE
-from app.web import chart_theme as theme
+import numpy as np
+
+from app.domain.numbers import UNITS, absolute, change_text, counted, figure, short_commit
+from app.domain.run import Metric
+from app.domain.verdict.history_view import STANDINGS, Configuration, Level, VersionChange
+from app.history.queries import DATE, VERDICTS, History, version_text
+from app.storage.stacks import StackRun
+from app.web import charts
+from app.web.charts import HEIGHT, series_label
+
+# --- What the chart of a history draws: rows of values for its points, levels and marks.
+
+MOST_INTERVALS = 250
+"""Bars of more runs than these run into each other; the interval of one stands in its tooltip."""
+NOT_OF_STEP_TIME = "peak_memory_gib"
+"""The one headline figure that is no constant over the step time, so that levels of step time say nothing of it."""
+_SECONDS_FROM_MS = 10_000
+_BESIDE = 0.5
+"""The axis reaches so many times the range of the middle 96 % beyond it; what lies farther off is drawn at its edge."""
+_TICKS = 6
+_DAY_MS = 86_400_000
+_WITH_YEAR = timedelta(days=300)
+_IN_ONE_ROW, _LABEL_ROW = 5, 15
+"""So many labels of change points stand beside each other; the second row is so many pixels lower."""
+_LATE = 0.88
+"""In shares of the width: a label that begins behind it would leave the chart."""
+_CALLED = ("regression", "improvement", "inconclusive", "no_baseline", "failed")
+"""Verdicts with a mark of their own; a run without a change is a plain point."""
+_ARROWS = ("regression", "improvement")
+_QUIET = ("inconclusive", "no_baseline")
+MOST_QUIET_MARKS = 150
+"""Among more runs than these, rings of verdicts that call nothing would bury the marks of those that do."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """`places` of the runs that are drawn, in order, at least one; `shown`: their configurations.
+
+    `figures`: the metric of each of these runs, by number. `versions`: where versions change among them.
+    """
+
+    history: History
+    places: Sequence[int]
+    shown: Sequence[Configuration]
+    metric: str
+    axis: str
+    figures: Mapping[int, Metric | None]
+    versions: Sequence[VersionChange] = ()
+
+    @cached_property
+    def scale(self) -> float:
+        """What a value is multiplied by: step times are drawn in seconds from 10 s on."""
+        values = [metric.value for place in self.places if (metric := self.metric_at(place))]
+        slow = self.metric == "step_time_ms" and values and float(np.median(values)) >= _SECONDS_FROM_MS
+        return 1e-3 if slow else 1.0
+
+    @property
+    def title(self) -> str:
+        unit = "s" if self.scale != 1 else UNITS[self.metric]
+        label = series_label(self.metric)
+        return f"{label} ({unit})" if unit else label
+
+    @cached_property
+    def range(self) -> tuple[float, float]:
+        """The value axis. It does not start at zero."""
+        values = [self.scale * metric.value for place in self._deciding if (metric := self.metric_at(place))]
+        if not values:
+            return 0.0, 1.0
+        low, high = (float(end) for end in np.quantile(values, (0.02, 0.98)))
+        levels = [value for _, _, value in self.level_values()]
+        low, high = min([low, *levels]), max([high, *levels])
+        beside = _BESIDE * (high - low)
+        low, high = max(low - beside, min([*values, low])), min(high + beside, max([*values, high]))
+        margin = (high - low) * 0.1 or abs(high) * 0.02 or 1.0
+        return low - margin, high + 2 * margin  # labels of change points stand above
+
+    @property
+    def _deciding(self) -> Sequence[int]:
+        """Places of the runs that the value axis fits: those that count, or all where none does."""
+        return [place for place in self.places if self.counts(place)] or self.places
+
+    def at(self, place: float) -> float:
+        """Where a place stands on the axis: its number from 1, or milliseconds since 1970."""
+        if self.axis != DATE:
+            return place + 1
+        return self.history.runs[math.ceil(place)].ordered_at.timestamp() * 1000
+
+    def metric_at(self, place: int) -> Metric | None:
+        return self.figures.get(self.history.runs[place].id)
+
+    def counts(self, place: int) -> bool:
+        return self.history.standings[place] == "counts"
+
+    def level_values(self) -> Iterator[tuple[Configuration, Level, float]]:
+        """The levels that reach into what is drawn, in the unit of the metric."""
+        for one in self.shown:
+            per_step = self._per_step(one)
+            for level in one.levels:
+                if per_step and level.last >= self.places[0] and level.first <= self.places[-1]:
+                    yield one, level, per_step(level.step_time_ms) * self.scale
+
+    def _per_step(self, one: Configuration) -> Any:
+        """From a step time to the metric; None where that is not a matter of step time alone."""
+        if self.metric == "step_time_ms":
+            return float
+        runs = [(self.metric_at(place), self.history.runs[place].log_step_time) for place in one.counted]
+        constants = [metric.value * math.exp(log) for metric, log in runs if metric]
+        if self.metric == NOT_OF_STEP_TIME or not constants:
+            return None
+        constant = float(np.median(constants))
+        return lambda step_time_ms: constant / step_time_ms
+
+
+def datasets(drawing: Drawing) -> dict[str, list[Row]]:
+    """The rows of each layer, by its name."""
+    points = [_point(drawing, place) for place in drawing.places]
+    called = [{"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]]
+    return {
+        "frame": _frame(drawing),
+        "points": points,
+        "intervals": list(_intervals(drawing)) if len(points) <= MOST_INTERVALS else [],
+        "rings": [row for row in called if row["verdict"] not in _ARROWS],
+        "arrows": [row for row in called if row["verdict"] in _ARROWS],
+        "levels": list(_levels(drawing)),
+        "changes": _changes(drawing),
+        "events": _events(drawing),
+        "ticks": _ticks(drawing) if drawing.axis != DATE else [],
+    }
+
+
+def _frame(drawing: Drawing) -> list[Row]:
+    """Two corners: half a run beside the outermost ones, so that no mark stands on the edge."""
+    first, last = drawing.at(drawing.places[0]), drawing.at(drawing.places[-1])
+    beside = max((last - first) * 0.02, _DAY_MS / 2) if drawing.axis == DATE else 0.5 + (last - first) * 0.01
+    low, high = drawing.range
+    return [{"at": first - beside, "shown": low}, {"at": last + beside, "shown": high}]
+
+
+def _point(drawing: Drawing, place: int) -> Row:
+    run, standing = drawing.history.runs[place], drawing.history.standings[place]
+    metric = drawing.metric_at(place)
+    low, high = drawing.range
+    value = metric.value * drawing.scale if metric else None
+    text = figure(metric, drawing.metric) if metric else None
+    mark = "counts" if standing == "counts" else "aside"
+    if value is None:
+        mark = "none"
+    elif not low <= value <= high:
+        mark = "above" if value > high else "below"
+    return {
+        "at": drawing.at(place),
+        "shown": low if value is None else min(max(value, low), high),
+        "mark": mark,
+        "colour": run.dispatcher or "unknown",
+        "called": _called(drawing, run),
+        "id": run.id,
+        "href": f"/runs/{run.id}",
+        "run": f"#{run.id} {run.name}",
+        "when": absolute(run.ordered_at),
+        "commit": short_commit(run.commit) or "unknown",
+        "text": text.text if text else "none",
+        "interval": text.interval if text and text.half else "none",
+        "n": text.n if text else 0,
+        "verdict": VERDICTS.get(run.verdict, "not judged"),
+        "counts": STANDINGS[standing] if standing == "counts" else f"not counted: {STANDINGS[standing]}",
+        "config": drawing.history.by_key[run.config_key].letter,
+    }
+
+
+def _called(drawing: Drawing, run: StackRun) -> str:
+    """The verdict that the mark of a run shows. An experiment has none: it raises no regression."""
+    quiet = run.verdict in _QUIET and len(drawing.places) > MOST_QUIET_MARKS
+    return run.verdict if run.verdict in _CALLED and not quiet and run.purpose != "experiment" else ""
+
+
+def _intervals(drawing: Drawing) -> Iterator[Row]:
+    for place in drawing.places:
+        metric = drawing.metric_at(place)
+        if metric and drawing.counts(place) and math.isfinite(metric.ci_low) and metric.ci_low < metric.ci_high:
+            dispatcher = drawing.history.runs[place].dispatcher
+            ends = {"low": metric.ci_low * drawing.scale, "high": metric.ci_high * drawing.scale}
+            yield {"at": drawing.at(place), "colour": dispatcher or "unknown", **ends}
+
+
+def _levels(drawing: Drawing) -> Iterator[Row]:
+    """One line a level; the last of each configuration has its figure and, where there are several, its letter."""
+    newest = {one.config_key: level for one, level, _ in drawing.level_values()}
+    for one, level, value in drawing.level_values():
+        first, last = max(level.first, drawing.places[0]), min(level.last, drawing.places[-1])
+        metric = Metric(value / drawing.scale, value, value, level.n)
+        label = f"{one.letter}  " if len(drawing.history.configurations) > 1 else ""
+        label += figure(metric, drawing.metric).text
+        yield {
+            "from": drawing.at(first) - (0.4 if drawing.axis != DATE else 0),
+            "to": drawing.at(last) + (0.4 if drawing.axis != DATE else 0),
+            "value": value,
+            "colour": drawing.history.runs[one.runs[-1]].dispatcher or "unknown",
+            "config": one.letter,
+            "label": label if level is newest[one.config_key] else "",
+        }
+
+
+def _changes(drawing: Drawing) -> list[Row]:
+    """Labels of many stand in two rows, so that neighbours do not run into each other."""
+    if drawing.metric == NOT_OF_STEP_TIME:
+        return []
+    first, last = drawing.places[0], drawing.places[-1]
+    found = [(change, one) for one in drawing.shown for change in one.changes if first < change.run <= last]
+    found.sort(key=lambda pair: pair[0].run)
+    several = len({one.letter for _, one in found}) > 1
+    rows = []
+    for number, (change, one) in enumerate(found):
+        rate = 100 * (change.from_ms / change.to_ms - 1)
+        told = change_text(change.delta_pct if drawing.metric == "step_time_ms" else rate, metric=drawing.metric)
+        at = drawing.at(change.run - 0.5 if change.run == change.before + 1 else change.run)
+        rows.append(
+            {
+                "at": at,
+                "direction": "slower" if change.delta_pct > 0 else "faster",
+                "label": f"{one.letter}  {told.figure}" if several else told.figure,
+                "late": at > drawing.at(first) + _LATE * (drawing.at(last) - drawing.at(first)),
+                "top": _LABEL_ROW * (number % 2) if len(found) > _IN_ONE_ROW else 0,
+            }
+        )
+    return rows
+
+
+def _events(drawing: Drawing) -> list[Row]:
+    """What happened beside the speed. Several at one run stand above each other."""
+    shown, heights = set(drawing.places), Counter[int]()
+    rows = []
+    for place, kind, text in sorted(_all_events(drawing)):
+        if place in shown:
+            rows.append(
+                {"at": drawing.at(place), "kind": kind, "text": text, "slot": HEIGHT - 10 - 16 * heights[place]}
+            )
+            heights[place] += 1
+    return rows
+
+
+def _all_events(drawing: Drawing) -> Iterator[tuple[int, str, str]]:
+    history = drawing.history
+    places = {run.id: place for place, run in enumerate(history.runs)}
+    for pin in history.pins:
+        if pin.run_id in places:
+            state = "golden run" if pin.in_force else "was the golden run"
+            yield places[pin.run_id], "golden" if pin.in_force else "once golden", f"{state}, pinned by {pin.pinned_by}"
+    for place, run in enumerate(history.runs):
+        if run.purpose == "release":
+            yield place, "release", f"release {run.name}"
+    for change in drawing.versions:
+        yield change.run, "versions", version_text(change, history.runs)
+    for one in history.configurations:
+        if one.counted and one.letter != "A":
+            dispatcher = history.runs[one.counted[0]].dispatcher or "unknown dispatcher"
+            yield one.counted[0], "configuration", f"configuration {one.letter} begins: {dispatcher}"
+
+
+def _ticks(drawing: Drawing) -> list[Row]:
+    """Days below the places, so that the order can be read as time."""
+    n = len(drawing.places)
+    chosen = sorted({round(k * (n - 1) / max(1, _TICKS - 1)) for k in range(_TICKS)}) if n > 1 else [0]
+    times = [(drawing.places[k], drawing.history.runs[drawing.places[k]].ordered_at) for k in chosen]
+    long = times[-1][1] - times[0][1] > _WITH_YEAR
+    return [{"at": drawing.at(at), "label": f"{t:%b} {t.year}" if long else f"{t.day} {t:%b}"} for at, t in times]
+
 
 _DAY_OR_MONTH = "utcFormat(datum.value, utcdate(datum.value) == 1 ? '%b %Y' : '%-d %b')"
 _DENSE = 400
 """With more runs than these their marks are smaller."""
 _DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
-COLOURS = {name: f"--{name}" for name in _DISPATCHERS} | {"unknown": theme.ACCENT}
+COLOURS = {name: f"--{name}" for name in _DISPATCHERS} | {"unknown": charts.ACCENT}
 _ARROW_DOWN = "M-1,-0.7L0.8,0.8M0.8,-0.2L0.8,0.8L-0.2,0.8"
 _ARROW_UP = "M-1,0.7L0.8,-0.8M0.8,0.2L0.8,-0.8L-0.2,-0.8"
 VERDICT_MARKS = {
@@ -62,7 +331,7 @@ def _specification(title: str, axis: str, dense: bool, drawn: frozenset[str]) ->
     # Each layer has colours and shapes of its own; shared scales would mix their meanings.
     apart: Any = dict.fromkeys(("stroke", "fill", "color", "shape"), "independent")
     chart = alt.layer(*layers).resolve_scale(**apart)
-    chart = chart.properties(width="container", height=theme.HEIGHT, config=theme.CONFIG)
+    chart = chart.properties(width="container", height=charts.HEIGHT, config=charts.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     spec: dict[str, Any] = chart.to_dict()
     return spec
@@ -88,16 +357,16 @@ def _parts(alt: Any, axis: str, title: str, dense: bool) -> list[tuple[str, list
     """The layers from back to front, with the dataset that each needs. What answers the pointer lies above the rest."""
     x, y = _x(alt, axis), _y(alt, title)
     return [
-        ("intervals", [_intervals(alt, x)]),
-        ("changes", _changes(alt, x)),
-        ("ticks", [_ticks(alt, x)]),
+        ("intervals", [_charts_intervals(alt, x)]),
+        ("changes", _charts_changes(alt, x)),
+        ("ticks", [_charts_ticks(alt, x)]),
         ("points", [_marks(alt, x, y, dense)]),
         ("rings", [_verdicts(alt, x, y, "rings", size=36 if dense else 80)]),
         ("arrows", [_verdicts(alt, x, y, "arrows", size=90, up=11)]),
-        ("levels", [_levels(alt, axis)]),
+        ("levels", [_charts_levels(alt, axis)]),
         ("levels", _level_labels(alt, axis)),
         ("points", [_hit_area(alt, x, y, title)]),
-        ("events", [_events(alt, x)]),
+        ("events", [_charts_events(alt, x)]),
     ]
 
 
@@ -106,12 +375,12 @@ def _colour(alt: Any, channel: Any) -> Any:
     return channel("colour:N", scale=scale, legend=None)
 
 
-def _intervals(alt: Any, x: Any) -> Any:
+def _charts_intervals(alt: Any, x: Any) -> Any:
     rule = alt.Chart(alt.NamedData("intervals")).mark_rule(opacity=0.35, strokeWidth=1.5, clip=True)
     return rule.encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), stroke=_colour(alt, alt.Stroke))
 
 
-def _changes(alt: Any, x: Any) -> list[Any]:
+def _charts_changes(alt: Any, x: Any) -> list[Any]:
     data = alt.NamedData("changes")
     scale = alt.Scale(domain=["slower", "faster"], range=["--regression", "--improvement"])
     colour = alt.Color("direction:N", scale=scale, legend=None)
@@ -126,9 +395,9 @@ def _changes(alt: Any, x: Any) -> list[Any]:
     ]
 
 
-def _levels(alt: Any, axis: str) -> Any:
+def _charts_levels(alt: Any, axis: str) -> Any:
     """Over the points, in the colour of the text: in their own it would be lost where runs stand close."""
-    rule = alt.Chart(alt.NamedData("levels")).mark_rule(strokeWidth=1.5, clip=True, color=theme.TEXT)
+    rule = alt.Chart(alt.NamedData("levels")).mark_rule(strokeWidth=1.5, clip=True, color=charts.TEXT)
     return rule.encode(_x(alt, axis, "from"), alt.X2("to"), alt.Y("value:Q"))
 
 
@@ -136,14 +405,14 @@ def _level_labels(alt: Any, axis: str) -> list[Any]:
     """A rim of the page's colour keeps the figure readable over points."""
     data = alt.Chart(alt.NamedData("levels"))
     text: dict[str, Any] = {"align": "right", "baseline": "bottom", "dy": -5, "fontWeight": 600}
-    rim = data.mark_text(**text, stroke=theme.BACKGROUND, strokeWidth=4, color=theme.BACKGROUND)
-    label = data.mark_text(**text, color=theme.TEXT)
+    rim = data.mark_text(**text, stroke=charts.BACKGROUND, strokeWidth=4, color=charts.BACKGROUND)
+    label = data.mark_text(**text, color=charts.TEXT)
     return [one.encode(_x(alt, axis, "to"), alt.Y("value:Q"), text="label:N") for one in (rim, label)]
 
 
-def _ticks(alt: Any, x: Any) -> Any:
-    label = alt.Chart(alt.NamedData("ticks")).mark_text(baseline="top", color=theme.MUTED, dy=8)
-    return label.encode(x, y=alt.value(theme.HEIGHT), text="label:N")
+def _charts_ticks(alt: Any, x: Any) -> Any:
+    label = alt.Chart(alt.NamedData("ticks")).mark_text(baseline="top", color=charts.MUTED, dy=8)
+    return label.encode(x, y=alt.value(charts.HEIGHT), text="label:N")
 
 
 def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
@@ -184,14 +453,14 @@ def _verdicts(alt: Any, x: Any, y: Any, name: str, *, size: int, up: int = 0) ->
     )
 
 
-def _events(alt: Any, x: Any) -> Any:
+def _charts_events(alt: Any, x: Any) -> Any:
     shapes = alt.Scale(domain=list(EVENT_MARKS), range=list(EVENT_MARKS.values()))
     solid = alt.when("datum.kind == 'golden' || datum.kind == 'release'").then(alt.value(1)).otherwise(alt.value(0))
-    mark = alt.Chart(alt.NamedData("events")).mark_point(size=90, strokeWidth=1.5, opacity=1, stroke=theme.TEXT)
+    mark = alt.Chart(alt.NamedData("events")).mark_point(size=90, strokeWidth=1.5, opacity=1, stroke=charts.TEXT)
     return mark.encode(
         x,
         y=alt.Y("slot:Q", scale=None, axis=None),
-        fill=alt.value(theme.TEXT),
+        fill=alt.value(charts.TEXT),
         fillOpacity=solid,
         shape=alt.Shape("kind:N", scale=shapes, legend=None),
         tooltip=[alt.Tooltip("kind:N", title="what"), alt.Tooltip("text:N", title="which")],
@@ -204,7 +473,7 @@ def _hit_area(alt: Any, x: Any, y: Any, title: str) -> Any:
         name="nearest", fields=["id"], nearest=True, on="pointerover", clear="pointerout", empty=False
     )
     zoom = alt.selection_interval(name="zoom", encodings=["x"])
-    area = alt.Chart(alt.NamedData("points")).mark_point(size=160, strokeWidth=2, filled=False, color=theme.TEXT)
+    area = alt.Chart(alt.NamedData("points")).mark_point(size=160, strokeWidth=2, filled=False, color=charts.TEXT)
     shown = alt.when(nearest).then(alt.value(1)).otherwise(alt.value(0))
     return area.encode(x, y, opacity=shown, tooltip=alt.value(alt.expr(_tip(title)))).add_params(nearest, zoom)
 
@@ -214,3 +483,66 @@ def _tip(title: str) -> str:
     row = "(datum.datum || datum)"
     parts = (f"{json.dumps(label or title)}: {row}.{name}" for name, label in _TIP.items())
     return "{" + ", ".join(parts) + "}"
+
+
+# --- What stands below the chart of a history: a key of the marks that are drawn, and what a reader cannot see.
+
+_MOST_CONFIGURATIONS = 8
+_EVENTS = {
+    "golden": "golden run",
+    "once golden": "was golden",
+    "release": "release",
+    "versions": "versions changed",
+    "configuration": "new configuration",
+}
+_BUILT_IN = {"diamond": "M0,-1L1,0L0,1L-1,0Z", "square": "M-0.8,-0.8h1.6v1.6h-1.6Z"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChartKey:
+    """`configurations`: letter and dispatcher; `events`: kind, label and the path of its mark."""
+
+    configurations: tuple[tuple[str, str], ...]
+    verdicts: tuple[str, ...]
+    events: tuple[tuple[str, str, str], ...]
+    levels: bool
+    changes: bool
+    aside: bool
+    without_figure: bool
+    outside: bool
+
+
+def chart_key(drawing: Drawing, rows: dict[str, list[Row]]) -> ChartKey:
+    marks = {row["mark"] for row in rows["points"]}
+    called = {row["verdict"] for row in (*rows["rings"], *rows["arrows"])}
+    kinds = {row["kind"] for row in rows["events"]}
+    letters = {row["config"]: row["colour"] for row in rows["points"]}
+    several = len(drawing.history.configurations) > 1
+    return ChartKey(
+        configurations=tuple(sorted(letters.items())[:_MOST_CONFIGURATIONS]) if several else (),
+        verdicts=tuple(name for name in VERDICT_MARKS if name in called),
+        events=tuple(
+            (kind, _EVENTS[kind], _BUILT_IN.get(path, path)) for kind, path in EVENT_MARKS.items() if kind in kinds
+        ),
+        levels=bool(rows["levels"]),
+        changes=bool(rows["changes"]),
+        aside="aside" in marks,
+        without_figure="none" in marks,
+        outside=bool({"above", "below"} & marks),
+    )
+
+
+def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) -> list[str]:
+    notes = []
+    if not_drawn:
+        notes.append(
+            f"The newest {len(drawing.places):,} runs are drawn; {not_drawn:,} older ones are not: zoom to them."
+        )
+    outside = sum(row["mark"] in ("above", "below") for row in rows["points"])
+    if outside:
+        notes.append(f"{counted(outside, 'run')} off this scale, drawn at its edge.")
+    if drawing.metric == NOT_OF_STEP_TIME:
+        notes.append(f"Levels and change points are of step time; {series_label(drawing.metric).lower()} has none.")
+    if drawing.range[0] > 0:
+        notes.append("The axis does not start at zero.")
+    return notes

@@ -1,51 +1,117 @@
 """All that the page of one stack shows. Parts are computed when a template asks for them: a block costs only itself."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
+import structlog
 from fastapi import Request
+from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
-from app.domain.commit_links import commit_address
-from app.domain.history_view import (
-    STANDINGS,
-    Configuration,
-    PinDrift,
-    Standing,
-    VersionChange,
-    answer,
-    drifts,
-)
+from app.domain.numbers import UNITS
 from app.domain.run import Metric
-from app.history.badges import BadgeOffer, badge_offer
-from app.history.chart_key import ChartKey, chart_key, chart_notes
-from app.history.chart_rows import Drawing, Row, datasets
-from app.history.charts import history_chart
-from app.history.findings import ChangeRow, ConfigurationRow, change_rows, configuration_rows
-from app.history.neighbours import Neighbour, read_neighbours
-from app.history.pin_form import PinForm
-from app.history.reading import (
+from app.domain.text import commit_address
+from app.domain.verdict.history_view import STANDINGS, Configuration, PinDrift, Standing, VersionChange, answer, drifts
+from app.errors import FieldError, InvalidChange, ThreewallsError
+from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, history_chart
+from app.history.queries import (
     STANDING,
     Alarm,
     History,
+    HistoryView,
+    Neighbour,
+    Stack,
     read_alarms,
     read_all_figures,
     read_figures,
     read_history,
+    read_neighbours,
     read_versions,
+    refused,
+    version_text,
 )
-from app.history.stacks import Stack
-from app.history.view import HistoryView, refused
-from app.history.words import version_text
-from app.storage.decisions import Pin
-from app.storage.stack_runs import StackRun
-from app.web.numbers import UNITS
-from app.web.series_groups import series_label
+from app.history.views import BadgeOffer, ChangeRow, ConfigurationRow, badge_offer, change_rows, configuration_rows
+from app.pipeline.decisions import Pin, pin, unpin
+from app.queue import JUDGE_STACK, enqueue
+from app.storage.database import transaction
+from app.storage.stacks import StackRun
+from app.storage.tables import PinRow, RunRow
+from app.web.charts import series_label
 from app.web.templating import public_address, render
+
+# --- The forms by which a golden run is pinned and unpinned on the page of its history.
+
+log = structlog.get_logger(__name__)
+
+_INPUTS = ("run", "author", "note")
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class PinForm:
+    """What was typed, by input, and what is wrong with it; what has no input of its own stands in `problem`."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    def value(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    def error(self, name: str) -> str:
+        return self.errors.get(name, "")
+
+    def refused(self, error: ThreewallsError) -> Self:
+        placed = {one.field: one.message for one in error.errors if one.field in _INPUTS}
+        return type(self)(self.values, placed, "" if placed else error.detail)
+
+
+def read_pin_form(sent: Mapping[str, object]) -> PinForm:
+    return PinForm({name: value.strip() for name in (*_INPUTS, "pin") if isinstance(value := sent.get(name), str)})
+
+
+def pin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
+    """Pin the run that the form names, which must be of the stack. Raises InvalidChange, NotFound."""
+    number = _number(form.value("run").removeprefix("#"), "run")
+    with transaction(engine, durable=True) as session:
+        run = session.get(RunRow, number)
+        if run is None or run.stack_key != stack_key:
+            raise _refused("run", f"must be the number of a run of this stack, and {number} is none")
+        asked = pin(session, number, form.value("author"), form.value("note"))
+    _ring(asked)
+    log.info("run_pinned", run_id=number)
+
+
+def unpin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
+    """Raises InvalidChange, NotFound."""
+    number = _number(form.value("pin"), "pin")
+    with transaction(engine, durable=True) as session:
+        found = session.get(PinRow, number)
+        if found is None or found.stack_key != stack_key:
+            raise _refused("pin", "is none of this stack; reload the page")
+        asked = unpin(session, number, form.value("author"), form.value("note"))
+    _ring(asked)
+    log.info("run_unpinned", pin_id=number)
+
+
+def _ring(asked: list[int]) -> None:
+    for work in asked:
+        enqueue(JUDGE_STACK, work)
+
+
+def _number(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise _refused(name, "must be the number of a run")
+    return int(text)
+
+
+def _refused(name: str, message: str) -> InvalidChange:
+    return InvalidChange(f"The {name} {message}. Nothing was changed.", (FieldError(name, message),))
+
 
 TABLE_ROWS = 25
 MOST_DRAWN = 2000

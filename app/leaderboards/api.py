@@ -1,26 +1,243 @@
 """`/api/v1/leaderboards`: the standings of stacks, what they come to across stacks, gains, and who led when."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Annotated, Self
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 from sqlmodel import Session
 
+from app.domain.ranking.rank import HeadChange, told
+from app.domain.ranking.standings import Board, Entry, Gain, Interval
 from app.domain.report.values import storable
-from app.leaderboards.api_gains import GainsOut
-from app.leaderboards.api_models import LeaderboardOut, LeaderChangeOut, LeaderChangesOut, StandingsOut, page_values
-from app.leaderboards.api_order import ordered
-from app.leaderboards.api_query import ChangesQuery, LeaderboardQuery
-from app.leaderboards.export import gains_csv, standings_csv
-from app.storage.leader_changes import leader_changes
-from app.storage.leaderboard_names import check_project, leaderboards_named, stacks_named
-from app.storage.standings import HardwareFamily, StandingsPage, hardware_and_families, standings_of
+from app.leaderboards.api_models import (
+    ChangesQuery,
+    LeaderboardOut,
+    LeaderboardQuery,
+    LeaderChangeOut,
+    LeaderChangesOut,
+    StandingsOut,
+    page_values,
+)
+from app.storage.leader_changes import LeaderChange, leader_changes
+from app.storage.standings import (
+    HardwareFamily,
+    KeptStandings,
+    StandingsPage,
+    check_project,
+    hardware_and_families,
+    leaderboards_named,
+    stacks_named,
+    standings_of,
+)
 from app.web.dependencies import ReadSession
-from app.web.problems import as_content, documented
-from app.web.query_checks import only_these
+from app.web.errors import as_content, documented
+from app.web.lists import csv_text, only_these
 from app.web.templating import public_address
+
+# --- A board in the order that the API is asked for: its entries, and their places.
+
+_BY_MEMORY, _BY_TFLOPS = "memory_headroom", "tflops_per_gpu"
+
+
+def ordered(items: Iterable[KeptStandings], rank: str) -> tuple[KeptStandings, ...]:
+    """Readings, sentences and gains stay: they are about speed, whatever the order."""
+    return tuple(
+        replace(
+            one, standings=replace(one.standings, boards=tuple(_board(board, rank) for board in one.standings.boards))
+        )
+        for one in items
+    )
+
+
+def _board(board: Board, rank: str) -> Board:
+    if rank == _BY_MEMORY:
+        places = {place.name: place for place in board.by_memory}
+        order = list(places) or [entry.dispatcher for entry in board.entries]
+        entries = [replace(entry, place=places.get(entry.dispatcher)) for entry in board.entries]
+        return replace(board, entries=tuple(sorted(entries, key=lambda entry: order.index(entry.dispatcher))))
+    if rank == _BY_TFLOPS and board.flops_differ:
+        return replace(board, entries=tuple(replace(entry, place=None) for entry in board.entries))
+    return board
+
+
+# --- Gains over alltoall as values: what the chart of a leaderboard draws.
+
+
+class GainOut(BaseModel):
+    """A dispatcher's best configuration against that of `over`, in one stack. Percent of throughput, 99 % interval."""
+
+    stack_key: str
+    name: str
+    title: str
+    project: str
+    routing_mode: str
+    semantic_class: str
+    evidence: str
+    reading: str
+    dispatcher: str
+    over: str
+    outcome: str = Field(description="`first`: it is clearly faster; `second`: it is clearly slower; else a tie.")
+    gain_pct: float
+    gain_pct_low: float | None
+    gain_pct_high: float | None
+    memory_more_pct: float | None
+    kind: str = Field(description="`matched_ab`: the two differ in the dispatcher alone.")
+    differs_in: list[str]
+    directional: bool
+    tie_because: str = Field(description="The rule that makes a tie of an interval that leaves zero out; else empty.")
+    more_runs: int | None = Field(description="Further runs of each that would decide a tie; null where none is told.")
+    sentence: str
+
+    @classmethod
+    def of(cls, kept: KeptStandings, board: Board, entry: Entry, gain: Gain) -> Self:
+        duel = gain.duel
+        return cls(
+            stack_key=kept.stack_key,
+            name=kept.name,
+            title=kept.title,
+            project=kept.project,
+            routing_mode=board.routing_mode,
+            semantic_class=board.semantic_class,
+            evidence=board.floor,
+            reading=board.reading,
+            dispatcher=entry.dispatcher,
+            over=gain.over,
+            outcome=duel.outcome,
+            gain_pct=duel.gain_pct,
+            gain_pct_low=duel.low_pct,
+            gain_pct_high=duel.high_pct,
+            memory_more_pct=gain.memory_more_pct,
+            kind=gain.kind,
+            differs_in=list(gain.differs_in),
+            directional=duel.directional,
+            tie_because=duel.tie_because,
+            more_runs=duel.more_runs,
+            sentence=gain.sentence,
+        )
+
+
+class GainsOut(BaseModel):
+    """Of one page of stacks; `total` counts the stacks that match."""
+
+    items: list[GainOut]
+    total: int
+    page: int
+    page_size: int
+    pages: int
+
+    @classmethod
+    def of(cls, page: StandingsPage, shown: Iterable[KeptStandings]) -> Self:
+        found = [GainOut.of(*one) for kept in shown for one in _gains(kept)]
+        return cls(items=found, total=page.total, page=page.page, page_size=page.size, pages=page.pages)
+
+
+def _gains(kept: KeptStandings) -> Iterable[tuple[KeptStandings, Board, Entry, Gain]]:
+    for board in kept.standings.boards:
+        for entry in board.entries:
+            if entry.gain is not None:
+                yield kept, board, entry, entry.gain
+
+
+# --- The tables of a leaderboard as CSV: a row for each result, for each gain, for each change at a head.
+
+_OF_BOARD = (
+    "stack_key", "stack", "project", "seq_len", "gbs", "mbs", "routing_mode", "semantic_class", "floor", "reading",
+)  # fmt: skip
+_STANDING = (
+    *_OF_BOARD, "first_place", "last_place", "dispatcher", "ties_with", "config_key", "evidence_level", "directional",
+    "unproven", "inferred", "worse_loss_than", "ep", "n_runs", "interval_from_prior", "last_measured_at",
+    "step_time_ms", "step_time_ms_ci_low", "step_time_ms_ci_high", "tokens_per_s_per_gpu",
+    "tokens_per_s_per_gpu_ci_low", "tokens_per_s_per_gpu_ci_high", "tflops_per_gpu", "tflops_per_gpu_ci_low",
+    "tflops_per_gpu_ci_high", "peak_memory_gib", "memory_headroom_pct", "runs", "not_ranked_because",
+)  # fmt: skip
+_GAIN = (
+    *_OF_BOARD, "dispatcher", "over", "outcome", "gain_pct", "gain_pct_ci_low", "gain_pct_ci_high", "memory_more_pct",
+    "kind", "differs_in", "directional", "more_runs", "tie_because",
+)  # fmt: skip
+_CHANGE = (
+    "at", "noticed_at", "project", "stack_key", "stack", "routing_mode", "semantic_class", "floor", "before", "after",
+    "because", "run_id",
+)  # fmt: skip
+
+
+def standings_csv(items: Sequence[KeptStandings]) -> str:
+    """What stands in no ranking has a row, too: dispatchers that could not run, or ran in no run that counts."""
+    return csv_text([_STANDING, *(row for one, board in _boards(items) for row in _standing_rows(one, board))])
+
+
+def gains_csv(items: Sequence[KeptStandings]) -> str:
+    return csv_text([_GAIN, *(row for one, board in _boards(items) for row in _gain_rows(one, board))])
+
+
+def leaders_csv(changes: Iterable[LeaderChange]) -> str:
+    return csv_text([_CHANGE, *(_change_row(one, one.change) for one in changes)])
+
+
+def _boards(items: Sequence[KeptStandings]) -> Iterable[tuple[KeptStandings, Board]]:
+    return ((one, board) for one in items for board in one.standings.boards)
+
+
+def _of_board(kept: KeptStandings, board: Board) -> tuple[object, ...]:
+    work = tuple(kept.about.get(name) for name in ("seq_len", "gbs", "mbs"))
+    head = (kept.stack_key, kept.name, kept.project, *work)
+    return (*head, board.routing_mode, board.semantic_class, board.floor, board.reading)
+
+
+def _standing_rows(kept: KeptStandings, board: Board) -> Iterable[tuple[object, ...]]:
+    head = _of_board(kept, board)
+    for entry in board.entries:
+        yield (*head, *_entry_cells(entry))
+    ranked = {entry.dispatcher for entry in board.entries}
+    absent = [(one.dispatcher, one.runs, "not available in the container") for one in kept.standings.missing]
+    absent += [(one.dispatcher, (one.run,), one.why) for one in board.glimpses]
+    absent += [(one.dispatcher, one.runs, one.sentence) for one in board.outside]
+    known = {name for name, _, _ in absent}
+    absent += [(one.dispatcher, (one.run,), one.sentence) for one in board.unranked if one.dispatcher not in known]
+    for name, runs, why in absent:
+        if name not in ranked:
+            unmeasured = (None,) * (len(_STANDING) - len(head) - 5)
+            yield (*head, None, None, name, *unmeasured, " ".join(runs), why)
+
+
+def _entry_cells(entry: Entry) -> tuple[object, ...]:
+    place = entry.place
+    return (
+        place and place.first, place and place.last, entry.dispatcher, " ".join(place.ties) if place else None,
+        entry.config_key, entry.level, entry.directional, entry.unproven, entry.inferred,
+        " ".join(entry.worse_loss_than) or None, entry.ep, len(entry.runs), entry.from_prior,
+        entry.last_at and entry.last_at.isoformat(),
+        *_interval(entry.step_time_ms), *_interval(entry.tokens_per_s_per_gpu), *_interval(entry.tflops_per_gpu),
+        entry.peak_memory_gib, entry.memory_headroom_pct, " ".join(entry.runs), None,
+    )  # fmt: skip
+
+
+def _gain_rows(kept: KeptStandings, board: Board) -> Iterable[tuple[object, ...]]:
+    for entry in board.entries:
+        if (gain := entry.gain) is not None:
+            duel = gain.duel
+            yield (
+                *_of_board(kept, board), entry.dispatcher, gain.over, duel.outcome, duel.gain_pct, duel.low_pct,
+                duel.high_pct, gain.memory_more_pct, gain.kind, " ".join(gain.differs_in), duel.directional,
+                duel.more_runs, duel.tie_because or None,
+            )  # fmt: skip
+
+
+def _change_row(one: LeaderChange, change: HeadChange) -> tuple[object, ...]:
+    head = change.after
+    return (
+        one.happened_at.isoformat(), one.at.isoformat(), one.project, one.stack_key, one.name, head.routing_mode,
+        head.semantic_class, one.floor, told(change.before) if change.before else None, told(head),
+        head.because or None, one.run_id,
+    )  # fmt: skip
+
+
+def _interval(figure: Interval | None) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if figure is None else (figure.value, figure.low, figure.high)
+
 
 router = APIRouter(prefix="/api/v1", tags=["leaderboards"])
 

@@ -1,14 +1,176 @@
 """Two charts: the gain over alltoall in each stack, and who led a stack when. Their tables stand beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from app.domain.numbers import DASH
-from app.leaderboards.gains import GainRow
-from app.leaderboards.leaders import Reign
-from app.web import chart_theme as theme
+from app.domain.naming import SEPARATOR, common_parts, without_common
+from app.domain.numbers import DASH, THIN, percent
+from app.domain.ranking.rank import Head, told
+from app.domain.ranking.standings import Board, Entry, Gain
+from app.leaderboards.words import range_text, routing_words, tie_sentence
+from app.storage.leader_changes import LeaderChange
+from app.storage.standings import KeptStandings
+from app.web import charts
+
+# --- The gain over alltoall of each result on a page: rows of a chart and of its export.
+
+
+@dataclass(frozen=True, slots=True)
+class GainRow:
+    """Percent more throughput than alltoall, with the 99 % interval of the test. `memory`: empty where unknown.
+
+    `name`: of the stack; `short_name`: without what all stacks on the page share. `tie`: why it is one, else empty.
+    """
+
+    name: str
+    short_name: str
+    dispatcher: str
+    gain_pct: float
+    low_pct: float | None
+    high_pct: float | None
+    directional: bool
+    tie: str
+    text: str
+    memory: str
+    href: str
+
+
+def gain_rows(items: Sequence[KeptStandings], page: str = "") -> tuple[GainRow, ...]:
+    """In the order of the stacks, and in each of its ranking. `page`: the address on which their cards stand."""
+    shorter = without_common([one.name for one in items])
+    return tuple(
+        _row(one, short + _class(one, board), entry, gain, page)
+        for one, short in zip(items, shorter, strict=True)
+        for board in one.standings.boards
+        for entry, gain in _gains(board.entries)
+    )
+
+
+def gain_text(gain: Gain) -> str:
+    """`+18.2 % (16.0 to 20.4 %)`."""
+    duel = gain.duel
+    interval = range_text(duel.low_pct, duel.high_pct)
+    sign = "+" if duel.gain_pct > 0 else ""
+    return f"{sign}{percent(duel.gain_pct)}" + (f" ({interval}{THIN}%)" if interval else "")
+
+
+def memory_text(gain: Gain) -> str:
+    """`12.0 % more memory`, `the same memory`; empty where it is unknown."""
+    more = gain.memory_more_pct
+    if more is None:
+        return ""
+    if abs(more) < 0.05:
+        return "the same memory"
+    return f"{percent(abs(more))} {'more' if more > 0 else 'less'} memory"
+
+
+def _gains(entries: Iterable[Entry]) -> Iterable[tuple[Entry, Gain]]:
+    return ((entry, entry.gain) for entry in entries if entry.gain is not None)
+
+
+def _row(kept: KeptStandings, short: str, entry: Entry, gain: Gain, page: str) -> GainRow:
+    duel = gain.duel
+    return GainRow(
+        name=kept.name,
+        short_name=short,
+        dispatcher=entry.dispatcher,
+        gain_pct=duel.gain_pct,
+        low_pct=duel.low_pct,
+        high_pct=duel.high_pct,
+        directional=duel.directional,
+        tie=tie_sentence(duel) if duel.tie else "",
+        text=gain_text(gain),
+        memory=memory_text(gain),
+        href=f"{page}#stack-{kept.stack_key[:12]}",
+    )
+
+
+def _class(kept: KeptStandings, board: Board) -> str:
+    """Said where a stack has several boards: they are never one."""
+    if len(kept.standings.boards) < 2:
+        return ""
+    return f"{SEPARATOR}{routing_words(board.routing_mode)}, {board.semantic_class.replace('_', ' ')}"
+
+
+# --- The history of leaders as rows of a table and as times of a chart.
+
+
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """The time from one change at the head of a board to the next. `row`: of the chart, one for each board.
+
+    `leader` is empty for a tie and where nobody leads; `text` says which. `lasts`: it has not ended; `ends` is then the
+    last measurement of the stack, and not now: nobody knows who would lead today.
+    """
+
+    row: int
+    name: str
+    is_first: bool
+    begins: datetime
+    ends: datetime
+    lasts: bool
+    leader: str
+    text: str
+    href: str
+
+
+def reigns_of(changes: Sequence[LeaderChange], shown: Sequence[str] = ()) -> tuple[Reign, ...]:
+    """From changes, newest first. Times are places in the history of the stack.
+
+    `shown`: names of all stacks on the page: what those of the changes share with them is not repeated.
+    """
+    shared = set(common_parts([*shown, *(one.name for one in changes)]))
+    boards: dict[tuple[str, str, str], list[LeaderChange]] = {}
+    for one in reversed(changes):
+        head = one.change.after
+        boards.setdefault((one.stack_key, head.routing_mode, head.semantic_class), []).append(one)
+    alike = len({(mode, semantic_class) for _, mode, semantic_class in boards}) == 1
+    return tuple(
+        reign
+        for row, own in enumerate(boards.values())
+        for reign in _reigns(row, own, _name(own[-1], shared, with_class=not alike))
+    )
+
+
+def told_class(head: Head) -> str:
+    """`forced balance, benchmark only`."""
+    return f"{routing_words(head.routing_mode)}, {head.semantic_class.replace('_', ' ')}"
+
+
+def _reigns(row: int, own: Sequence[LeaderChange], name: str) -> list[Reign]:
+    """Of one board, oldest change first. A run that came late may lie before the change that it follows."""
+    begins: list[datetime] = []
+    for one in own:
+        begins.append(max([one.happened_at, *begins[-1:]]))
+    ends = [*begins[1:], max(own[-1].measured_until, begins[-1])]
+    return [
+        Reign(
+            row=row,
+            name=name,
+            is_first=place == 0,
+            begins=begin,
+            ends=end,
+            lasts=place == len(own) - 1,
+            leader=_leader(one.change.after),
+            text=told(one.change.after),
+            href=f"/history/{one.stack_key}",
+        )
+        for place, (one, begin, end) in enumerate(zip(own, begins, ends, strict=True))
+    ]
+
+
+def _leader(head: Head) -> str:
+    return head.dispatchers[0] if len(head.dispatchers) == 1 and head.reading == "leader" else ""
+
+
+def _name(change: LeaderChange, shared: Set[str], *, with_class: bool) -> str:
+    parts = change.name.split(SEPARATOR)
+    name = SEPARATOR.join(part for part in parts if part not in shared) or change.name
+    return f"{name}{SEPARATOR}{told_class(change.change.after)}" if with_class else name
+
 
 ROW = 40
 """Pixels a row: its name above, its mark below. Names beside the marks would leave a phone no room."""
@@ -92,7 +254,7 @@ def _minute(time: datetime) -> str:
 
 
 def _colour(alt: Any, channel: Any, field: str) -> Any:
-    scale = alt.Scale(domain=[*_DISPATCHERS, ""], range=[*_COLOURS, theme.BORDER_STRONG])
+    scale = alt.Scale(domain=[*_DISPATCHERS, ""], range=[*_COLOURS, charts.BORDER_STRONG])
     return channel(f"{field}:N", scale=scale, legend=None)
 
 
@@ -114,7 +276,7 @@ def _gain_specification(height: int) -> dict[str, Any]:
         alt.Tooltip("memory:N", title="memory"),
     ]
     # A piece for each row, beside its mark: one line through all rows would run through their names.
-    zero = data.mark_tick(color=theme.MUTED, thickness=2, size=22, yOffset=8).encode(alt.X("zero:Q", title=_GAIN), y)
+    zero = data.mark_tick(color=charts.MUTED, thickness=2, size=22, yOffset=8).encode(alt.X("zero:Q", title=_GAIN), y)
     interval = data.mark_rule(strokeWidth=3, opacity=0.55, yOffset=8).encode(
         x=alt.X("low:Q"), x2="high:Q", y=y, color=colour
     )
@@ -138,12 +300,12 @@ def _leader_specification(height: int) -> dict[str, Any]:
         alt.Tooltip("since:N"),
         alt.Tooltip("until:N"),
     ]
-    bars = data.mark_bar(height=12, yOffset=8, stroke=theme.BACKGROUND, strokeWidth=1, cursor="pointer").encode(
+    bars = data.mark_bar(height=12, yOffset=8, stroke=charts.BACKGROUND, strokeWidth=1, cursor="pointer").encode(
         x, alt.X2("to:T"), y, _colour(alt, alt.Color, "leader"), tooltip=tip
     )
     # In the leader's colour, with a size of its own: a lead may begin with the last measurement, and has no width then.
     ended = alt.Chart(alt.NamedData("ends")).mark_point(
-        filled=True, opacity=1, size=170, stroke=theme.TEXT, strokeWidth=2, yOffset=8, cursor="pointer"
+        filled=True, opacity=1, size=170, stroke=charts.TEXT, strokeWidth=2, yOffset=8, cursor="pointer"
     )
     ends = ended.encode(alt.X("to:T", title=_TIME), y, _colour(alt, alt.Color, "leader"), tooltip=tip)
     return _finished(alt, alt.layer(bars, ends, _names(alt, data, y)), height)
@@ -152,13 +314,13 @@ def _leader_specification(height: int) -> dict[str, Any]:
 def _names(alt: Any, data: Any, y: Any) -> Any:
     """Of each row above its mark, from the left edge of the drawing, as wide as that is."""
     limit = alt.expr("width - 12")
-    return data.mark_text(align="left", dy=-12, limit=limit, color=theme.TEXT).encode(
+    return data.mark_text(align="left", dy=-12, limit=limit, color=charts.TEXT).encode(
         x=alt.value(6), y=y, text="name:N"
     )
 
 
 def _finished(alt: Any, chart: Any, height: int) -> dict[str, Any]:
-    chart = chart.properties(width="container", height=height, config=theme.CONFIG)
+    chart = chart.properties(width="container", height=height, config=charts.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     spec: dict[str, Any] = chart.to_dict()
     return spec

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from app.domain.evidence import evidence_label
 from app.domain.numbers import THIN, counted, grouped, percent
-from app.domain.ranking.duels import Duel
-from app.domain.ranking.eligibility import Why
-from app.domain.ranking.sentences import within
-from app.domain.ranking.standings import Board, Stretch
+from app.domain.ranking.pairwise import Duel
+from app.domain.ranking.runs import Why
+from app.domain.ranking.standings import Board, Stretch, within
+from app.domain.run import evidence_label
 
 EVIDENCE = {
     "smoke": "It ran: fewer than six iterations after warm-up. Its speed is a first impression.",

@@ -8,11 +8,11 @@ from typing import Any, Literal
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from app.domain.notices.events import Wants
-from app.domain.notices.targets import shown
-from app.notifications.receivers import project_of, receiver_of
-from app.storage.notice_tables import DeliveryRow, ReceiverRow
-from app.storage.run_records import aware
+from app.domain.notifications.events import Wants
+from app.domain.notifications.targets import shown
+from app.notifications.commands import project_of, receiver_of
+from app.storage.runs import aware
+from app.storage.tables import DeliveryRow, ReceiverRow
 
 PAGE_SIZE = 50
 STATES = ("waiting", "delivered", "failed")

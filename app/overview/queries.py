@@ -1,22 +1,200 @@
 """What the first page shows: regressions by cost, the newest verdicts, what failed and why, what came in last."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlencode
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, exists, func, or_, select
 from sqlmodel import Session, col
 
-from app.overview.filters import OverviewFilters
-from app.overview.regressions import NeedsAttention, in_project, needs_attention
+from app.errors import FieldError, InvalidQuery
+from app.pipeline.notify import LeaderNews, leader_news
 from app.storage.experiments import ExperimentFilter, find_experiments
-from app.storage.leader_news import LeaderNews, leader_news
-from app.storage.projects import slugs_by_id
-from app.storage.run_list import RunListItem, count_runs, latest_runs
-from app.storage.run_records import ENDED_BADLY
-from app.storage.tables import RunRow
+from app.storage.projects import MAX_SLUG, slugs_by_id
+from app.storage.runs import ENDED_BADLY, RunListItem, aware, count_runs, latest_runs
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+
+# --- The regressions that need somebody, the dearest first, as the first page shows them.
+
+SHOWN = 10
+_NEED_SOMEBODY = ("open", "acknowledged")
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewRegression:
+    """`since`: its first slow run, with that run's commit and stack; `stacks` counts the stacks that it made slower."""
+
+    id: int
+    state: str
+    metric: str
+    project: str
+    delta_pct: float | None
+    gpu_hours_per_day: float | None
+    cause: str
+    assignee: str
+    opened_at: datetime
+    stacks: int
+    since_run: int | None = None
+    commit: str = ""
+    commit_url: str = ""
+    model: str | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    dispatcher: str | None = None
+    branch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsAttention:
+    """`hours`: known cost of the open ones a day, None without one; `without_cost` counts those of unknown cost."""
+
+    items: tuple[OverviewRegression, ...]
+    open: int
+    acknowledged: int
+    hours: float | None
+    without_cost: int
+
+
+def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAttention:
+    """Of runs on `branch` in `project`; empty for any."""
+    open_ones = col(RegressionRow.state).in_(_NEED_SOMEBODY)
+    conditions = [open_ones, *_on_branch(branch), *in_project(RegressionRow, project)]
+    cost = col(RegressionRow.gpu_hours_per_day)
+    state: Any = col(RegressionRow.state)
+    counted = session.execute(
+        select(state, func.count(), func.sum(cost), func.count(cost)).where(*conditions).group_by(state)
+    )
+    by_state = {name: (count, hours, known) for name, count, hours, known in counted}
+    opened, hours, known = by_state.get("open", (0, None, 0))
+    acknowledged = by_state.get("acknowledged", (0, None, 0))[0]
+    wanted: Select[Any] = select(RegressionRow, ProjectRow.slug, ProjectRow.commit_url)  # type: ignore[call-overload]
+    rows = session.execute(
+        wanted.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
+        .where(*conditions)
+        .order_by(cost.is_(None), cost.desc(), col(RegressionRow.id).desc())
+        .limit(SHOWN)
+    ).all()
+    return NeedsAttention(_items(session, rows), opened, acknowledged, hours, opened - known)
+
+
+def in_project(table: type[RunRow] | type[RegressionRow], project: str) -> list[ColumnElement[bool]]:
+    """What the rows of a project meet, by its name; nothing for any."""
+    if not project:
+        return []
+    of_it: Any = select(col(ProjectRow.id)).where(col(ProjectRow.slug) == project)
+    return [col(table.project_id).in_(of_it)]
+
+
+def _on_branch(branch: str) -> list[ColumnElement[bool]]:
+    if not branch:
+        return []
+    member = (
+        select(col(RunRow.id))
+        .join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id)
+        .where(col(RegressionMemberRow.regression_id) == RegressionRow.id, col(RunRow.branch) == branch)
+    )
+    return [exists(member)]
+
+
+def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, ...]:
+    members: dict[int, list[Row[Any]]] = {}
+    columns = (
+        RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RunRow.id, RunRow.commit, RunRow.branch,
+        RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
+    )  # fmt: skip
+    wanted: Select[Any] = select(*columns)  # type: ignore[call-overload]
+    found = session.execute(
+        wanted.join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+        .where(col(RegressionMemberRow.regression_id).in_([row.id for row, _, _ in rows]))
+        .order_by(col(RunRow.ordered_at), col(RunRow.id))
+    )
+    for member in found:
+        members.setdefault(member.regression_id, []).append(member)
+    return tuple(_item(row, project, commit_url, members.get(row.id or 0, [])) for row, project, commit_url in rows)
+
+
+def _item(row: RegressionRow, project: str, commit_url: str, members: list[Row[Any]]) -> OverviewRegression:
+    since: dict[str, Any] = {}
+    if members:
+        first = members[0]
+        since = {
+            "since_run": first.id,
+            "commit": first.commit,
+            "branch": first.branch,
+            "model": first.model,
+            "gpu": first.gpu,
+        }
+        since |= {"gpus": first.gpus, "dispatcher": first.dispatcher}
+    return OverviewRegression(
+        id=row.id or 0,
+        state=row.state,
+        metric=row.metric,
+        project=project,
+        delta_pct=row.worst_delta_pct,
+        gpu_hours_per_day=row.gpu_hours_per_day,
+        cause=row.cause,
+        assignee=row.assignee,
+        opened_at=aware(row.opened_at),
+        stacks=len({member.stack_key for member in members}),
+        commit_url=commit_url,
+        **since,
+    )
+
+
+# --- What the first page can be asked for: a period, a project and a branch. The query string is its whole state.
+
+PERIODS = {1: "24 hours", 7: "7 days", 30: "30 days", 90: "90 days"}
+DAYS = 7
+_MAX_BRANCH = 300
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewFilters:
+    """`branch` and `project` empty mean any."""
+
+    days: int = DAYS
+    branch: str = ""
+    project: str = ""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery naming the field that means nothing."""
+        days, branch = params.get("days", "").strip() or str(DAYS), params.get("branch", "").strip()
+        project = params.get("project", "").strip()
+        errors = []
+        if days not in map(str, PERIODS):
+            errors.append(FieldError("days", f"must be one of {', '.join(map(str, PERIODS))}, not {days[:40]!r}"))
+        for name, value, most in (("branch", branch, _MAX_BRANCH), ("project", project, MAX_SLUG)):
+            if len(value) > most or any(ord(c) < 32 for c in value):
+                errors.append(FieldError(name, f"must have at most {most} characters, none of control"))
+        if errors:
+            raise InvalidQuery("The address of this page asks for what there is not.", tuple(errors))
+        return cls(int(days), branch, project)
+
+    @property
+    def period(self) -> str:
+        return PERIODS[self.days]
+
+    def runs_query(self, **more: str) -> str:
+        """The query string of the list of runs, with this project and branch."""
+        return urlencode(self.of_project() | ({"branch": self.branch} if self.branch else {}) | more)
+
+    def of_project(self) -> dict[str, str]:
+        return {"project": self.project} if self.project else {}
+
+    def project_query(self, **more: str) -> str:
+        """That of a list which knows no branches."""
+        return urlencode(self.of_project() | more)
+
+    @property
+    def where(self) -> str:
+        """As a part of a sentence; empty for everywhere."""
+        on = f" on {self.branch}" if self.branch else ""
+        return on + (f" in {self.project}" if self.project else "")
+
 
 NEWEST = 6
 VERDICTS = 12

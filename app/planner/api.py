@@ -1,14 +1,191 @@
 """`/api/v1/plan`: feasible layouts as JSON. Only GET: a plan changes nothing, and its address can be shared."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
 
-from app.planner.api_models import PlanOut, PlanQuery
-from app.planner.planned import nearby, plan_of
+from app.domain.planning.constraints import Violation
+from app.domain.planning.plan import Note, Offer, Plan, UsedLayout, spelled
+from app.domain.planning.request import PlanRequest
+from app.domain.run import Value
+from app.planner import queries
+from app.planner.pages import layout_values, with_degrees
+from app.planner.queries import nearby, plan_of
 from app.web.dependencies import ReadSession
-from app.web.problems import documented
+from app.web.errors import documented
 from app.web.templating import public_address
+
+# --- What the API says of a plan, in types (`docs/api.md` in prose). Additions are welcome, changes are not.
+
+
+class PlanQuery(BaseModel):
+    """Contract fields of a plan, as texts; an empty one is not decided."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = Field("", description="A known name, or any with a shape.")
+    gpu: str = Field("", description="For instance H100. Required.")
+    gpus: str = Field("", description="Required.")
+    seq_len: str = Field("", description="Required.")
+    gbs: str = ""
+    mbs: str = Field("", description="1 when left out.")
+    precision: str = Field("", description="bf16 when left out.")
+    tp: str = Field("", description="A degree that stays as it is; so for the other ones.")
+    pp: str = ""
+    vpp: str = Field("", description="1: no virtual pipeline.")
+    cp: str = ""
+    ep: str = ""
+    etp: str = ""
+    pp_layout: str = Field("", description="For instance `Et*3|(tt|)*29m|L`.")
+    pp_account: str = Field("", description="`embedding,loss`, one of them, or `none`.")
+    mtp: str = ""
+    num_layers: str = Field("", description="With the next four the shape of a model that is not known by name.")
+    num_attention_heads: str = ""
+    num_query_groups: str = ""
+    num_experts: str = Field("", description="`none`: a dense model.")
+    hidden_size: str = ""
+
+    @property
+    def values(self) -> dict[str, str]:
+        return {name: text for name, text in self.model_dump().items() if text}
+
+
+class ViolationOut(BaseModel):
+    """A constraint that a layout breaks. `constraint` is the id of the rule, where there is one."""
+
+    constraint: str
+    text: str
+    todo: str
+    sources: list[str]
+
+    @classmethod
+    def of(cls, one: Violation) -> Self:
+        known = one.constraint
+        return cls(constraint=known.id, text=one.text, todo=known.todo, sources=list(known.sources))
+
+
+class NoteOut(BaseModel):
+    rule: str
+    text: str
+    sources: list[str]
+
+    @classmethod
+    def of(cls, one: Note) -> Self:
+        return cls(rule=one.rule, text=one.text, sources=list(one.sources))
+
+
+class OfferOut(BaseModel):
+    """A layout. null: does not come out, or is unknown."""
+
+    url: str = Field(description="The planner's page with this layout.")
+    tp: int
+    pp: int
+    vpp: int | None = Field(description="null: no virtual pipeline.")
+    cp: int
+    ep: int
+    etp: int
+    pp_layout: str | None
+    pp_account: list[str]
+    dp: int | None
+    edp: int | None
+    ga: int | None = Field(description="Micro-batches of a step.")
+    min_gpus: int
+    local_experts: int | None
+    tokens_per_cp_shard: int
+    tokens_per_cp_tp_shard: int
+    static_gb: float | None = Field(description="Weights, gradients and optimizer states on each GPU, in 1e9 bytes.")
+    other_vpp: list[int]
+    placement: str
+    notes: list[NoteOut]
+    violations: list[ViolationOut]
+    megatron_lm: str
+    megatron_bridge: str
+    megatron_lm_without: list[str] = Field(description="Flags that the command must not have.")
+
+    @classmethod
+    def of(cls, one: Offer, request: PlanRequest, typed: dict[str, str], base: str) -> Self:
+        layout, text = one.layout, spelled(request, one.layout)
+        return cls(
+            url=base + with_degrees(typed, layout_values(layout)),
+            tp=layout.tp, pp=layout.pp, vpp=layout.vpp if layout.vpp > 1 else None, cp=layout.cp, ep=layout.ep,
+            etp=layout.etp, pp_layout=layout.pp_layout, pp_account=list(layout.account),
+            dp=one.dp, edp=one.edp, ga=one.ga, min_gpus=layout.min_gpus, local_experts=one.local_experts,
+            tokens_per_cp_shard=one.tokens_per_cp_shard, tokens_per_cp_tp_shard=one.tokens_per_cp_tp_shard,
+            static_gb=one.static_gb, other_vpp=list(one.other_vpp), placement=one.placement,
+            notes=[NoteOut.of(note) for note in one.notes],
+            violations=[ViolationOut.of(violation) for violation in one.violations],
+            megatron_lm=text.megatron_lm, megatron_bridge=text.bridge, megatron_lm_without=list(text.without),
+        )  # fmt: skip
+
+
+class RejectedOut(BaseModel):
+    """`count`: combinations that break it; `alone`: and nothing else."""
+
+    constraint: str
+    title: str
+    count: int
+    alone: int
+
+
+class UsedOut(BaseModel):
+    """A layout that somebody ran for the same model. `differs`: in what its setting is another."""
+
+    title: str
+    url: str
+    whose: str
+    figure: str
+    layout: dict[str, Value]
+    differs: list[str]
+
+
+class PlanOut(BaseModel):
+    url: str
+    answer: str
+    tried: int
+    feasible: int
+    first_cp: int = Field(description="The first guess of CP for this sequence length.")
+    gpu_memory_gb: float | None
+    given: OfferOut | None = Field(description="The layout that the query states, judged; null without one.")
+    offers: list[OfferOut] = Field(description="Feasible layouts, the preferred one first; at most 50.")
+    closest: list[OfferOut] = Field(description="Where nothing is feasible: what breaks the fewest constraints.")
+    rejected: list[RejectedOut]
+    nearby: list[UsedOut]
+    not_estimated: list[str]
+
+    @classmethod
+    def of(
+        cls, plan: Plan, typed: dict[str, str], used: tuple[tuple[UsedLayout, tuple[str, ...]], ...], base: str
+    ) -> Self:
+        def out(one: Offer) -> OfferOut:
+            return OfferOut.of(one, plan.request, typed, base)
+
+        return cls(
+            url=base + with_degrees(typed, {name: typed[name] for name in typed}),
+            answer=queries.answer(plan),
+            tried=plan.tried,
+            feasible=plan.feasible,
+            first_cp=plan.first_cp,
+            gpu_memory_gb=plan.gpu_memory_gb,
+            given=out(plan.given) if plan.given else None,
+            offers=[out(one) for one in plan.offers],
+            closest=[out(one) for one in plan.closest],
+            rejected=[
+                RejectedOut(constraint=one.constraint.id, title=one.constraint.title, count=one.count, alone=one.alone)
+                for one in plan.rejected
+            ],
+            nearby=[_used(one, differs, base) for one, differs in used],
+            not_estimated=list(queries.NOT_ESTIMATED),
+        )
+
+
+def _used(one: UsedLayout, differs: tuple[str, ...], base: str) -> UsedOut:
+    kept = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp", "gpu", "gpus", "seq_len", "precision")
+    layout = {name: one.values[name] for name in kept if name in one.values}
+    return UsedOut(
+        title=one.title, url=base + one.href, whose=one.whose, figure=one.figure, layout=layout, differs=list(differs)
+    )
+
 
 router = APIRouter(prefix="/api/v1", tags=["plan"])
 

@@ -1,14 +1,18 @@
 """Layouts that were used for a model: published figures, and runs of this service on the same hardware."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy import select
 from sqlmodel import Session, col
 
-from app.domain.planning import PlanRequest, UsedLayout
-from app.domain.ranking.families import family_of
-from app.storage.findings import stated
+from app.domain.numbers import counted, grouped
+from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
+from app.domain.planning.plan import Offer, Plan, UsedLayout, make_plan, nearest_layouts
+from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
+from app.domain.ranking.runs import family_of
+from app.errors import FieldError, InvalidQuery
 from app.storage.references import references
+from app.storage.runs import stated
 from app.storage.tables import RunRow
 
 _RUNS = 40
@@ -57,3 +61,101 @@ def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
             values=values,
             figure=f"{row.tflops_per_gpu:.0f} TFLOP/s/GPU" if row.tflops_per_gpu else "",
         )
+
+
+# --- A plan from what was asked: what the page and the API share.
+
+_REFUSED = "This cannot be planned as it is asked. Correct what is named, and ask again."
+
+
+def asked(params: Mapping[str, str]) -> dict[str, str]:
+    """The planner's inputs of a query string; anything else is refused by `plan_of`."""
+    return {name: text.strip() for name, text in params.items()}
+
+
+def plan_of(values: Mapping[str, str]) -> Plan:
+    """Raises InvalidQuery with a sentence for each field."""
+    try:
+        return make_plan(read_request(values))
+    except InvalidPlan as error:
+        errors = tuple(FieldError(name, why) for name, why in error.fields.items())
+        raise InvalidQuery(_REFUSED, errors) from None
+
+
+def nearby(session: Session, plan: Plan) -> tuple[tuple[UsedLayout, tuple[str, ...]], ...]:
+    """Layouts that were used for the same model, nearest first."""
+    return nearest_layouts(plan.request, used_layouts(session, plan.request))
+
+
+def is_asked(values: Mapping[str, str]) -> bool:
+    """False for an empty form."""
+    return any(values.get(name) for name in INPUTS) or any(name not in INPUTS for name in values)
+
+
+# --- Sentences of a plan, for its page and for the API.
+
+NOT_ESTIMATED = (
+    "Activations, dispatcher and workspace buffers, CUDA graphs, fragmentation and an uneven share of tokens: no "
+    "source gives a formula for them, so whether a layout fits is decided by a run.",
+    "Speed: nothing here is measured. The order is a prior; a matched A/B of the first few decides.",
+)
+"""What a plan does not say."""
+
+
+def degrees(layout: Layout, *, experts: bool = True) -> str:
+    """`TP1 PP8 VPP4 CP1 EP32 ETP1`."""
+    vpp = f" VPP{layout.vpp}" if layout.vpp > 1 else ""
+    told = f" EP{layout.ep} ETP{layout.etp}" if experts else ""
+    return f"TP{layout.tp} PP{layout.pp}{vpp} CP{layout.cp}{told}"
+
+
+def answer(plan: Plan) -> str:
+    """What the page says first."""
+    experts = plan.request.model.experts is not None
+    said = []
+    if plan.given is not None:
+        broken, name = plan.given.violations, degrees(plan.given.layout, experts=experts)
+        said.append(
+            f"{name} breaks {counted(len(broken), 'constraint')}: {'; '.join(one.constraint.title for one in broken)}."
+            if broken
+            else f"{name} satisfies every identity."
+        )
+    if not plan.offers:
+        said.append(f"None of {counted(plan.tried, 'combination')} of degrees is feasible.")
+        return " ".join(said)
+    said.append(f"{grouped(plan.feasible)} of {counted(plan.tried, 'combination')} of degrees are feasible.")
+    said.append(f"To begin with: {degrees(plan.offers[0].layout, experts=experts)}.")
+    return " ".join(said)
+
+
+def sizing(plan: Plan) -> list[tuple[str, str]]:
+    """What follows from the work alone: title and sentence."""
+    request = plan.request
+    told = [
+        (
+            "Context parallelism",
+            f"A rank for every {grouped(SHARD_FLOOR)} of {grouped(request.seq_len)} tokens is CP {plan.first_cp}, the "
+            f"first guess; lower it while a rank stays at or under {grouped(SHARD_CEILING)} tokens and the run fits.",
+        )
+    ]
+    if request.gbs is not None:
+        told.append(("Tokens of a step", f"GBS x sequence length = {grouped(request.gbs * request.seq_len)}."))
+    else:
+        told.append(("Batch", "No global batch is given, so DP is not held against it. MBS x DP must divide it."))
+    if plan.gpu_memory_gb is not None and request.model.total_billions is not None:
+        told.append(
+            (
+                "Parameters",
+                f"{request.model.total_billions:g} billion without multi-token prediction; one {request.gpu} has "
+                f"{plan.gpu_memory_gb:g} GB.",
+            )
+        )
+    return told
+
+
+def static_memory(offer: Offer, plan: Plan) -> str:
+    """`60 GB of 80 GB`, or "" when it is unknown."""
+    if offer.static_gb is None:
+        return ""
+    of = f" of {plan.gpu_memory_gb:g} GB" if plan.gpu_memory_gb is not None else ""
+    return f"{offer.static_gb:.0f} GB{of}"

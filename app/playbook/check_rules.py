@@ -4,11 +4,10 @@ import sys
 from pathlib import Path
 
 from app.domain.numbers import counted
-from app.domain.rules.load import SOURCES, built_in_rules
-from app.domain.rules.team import TeamRules, with_team
+from app.domain.rules.load import SOURCES, TeamRules, built_in_rules, with_team
 from app.errors import InvalidMetadata, Unavailable
 from app.settings import Settings
-from app.storage.rules_in_force import read_folder
+from app.storage.rules import read_folder
 
 FINE, WRONG = 0, 2
 """1 is a regression, whatever the command."""

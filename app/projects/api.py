@@ -7,15 +7,27 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.run import Value
-from app.projects.defaults import Default, Defaults, get_defaults, set_defaults
-from app.projects.rules import Rules, get_rules, set_rules
+from app.pipeline.decisions import MAX_BRANCH
+from app.projects.commands import (
+    MOST_BYTES,
+    MOST_RUNS,
+    Default,
+    Defaults,
+    ProjectQuota,
+    Rules,
+    get_defaults,
+    get_quota,
+    get_rules,
+    set_defaults,
+    set_quota,
+    set_rules,
+)
 from app.storage.audit import MAX_AUTHOR
-from app.storage.availability import find_availability
 from app.storage.database import read_session
-from app.storage.decisions import MAX_BRANCH
-from app.web.access.acting import Author, author_field
-from app.web.dependencies import AppEngine, ReadSession
-from app.web.problems import documented
+from app.storage.suspect_evidence import find_availability
+from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.errors import documented
+from app.web.identity import Author, author_field
 
 router = APIRouter(prefix="/api/v1", tags=["projects"])
 
@@ -170,3 +182,54 @@ def read_availability(
     """Which dispatchers work in which container. A failed import is a fact of the container, not of speed."""
     found = find_availability(session, containers=(container,) if container else None, project=project)
     return AvailabilityList(items=[AvailabilityItem.model_validate(item, from_attributes=True) for item in found])
+
+
+# --- `/api/v1/projects/{slug}/quota`: what a project may take, and takes.
+
+
+class QuotaOut(BaseModel):
+    project: str
+    quota_bytes: int = Field(description="What its files may take, as decompressed; 0: no limit.")
+    quota_runs_a_day: int = Field(description="Runs that it may begin within 24 hours; 0: no limit.")
+    used_bytes: int
+    runs_today: int = Field(description="Begun within the last 24 hours.")
+
+    @classmethod
+    def of(cls, found: ProjectQuota) -> Self:
+        quota, usage = found.quota, found.usage
+        return cls(
+            project=found.project,
+            quota_bytes=quota.bytes,
+            quota_runs_a_day=quota.runs_a_day,
+            used_bytes=usage.bytes,
+            runs_today=usage.runs_today,
+        )
+
+
+class QuotaIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    quota_bytes: int | None = Field(None, ge=0, le=MOST_BYTES, description="0: no limit; null: the service's own.")
+    quota_runs_a_day: int | None = Field(None, ge=0, le=MOST_RUNS, description="0: no limit; null: the service's own.")
+    author: Author = author_field("Who sets it.", MAX_AUTHOR)
+
+
+@router.get("/projects/{slug}/quota", responses=documented(404, 422))
+def read_quota(session: ReadSession, settings: AppSettings, slug: Slug) -> QuotaOut:
+    """What the project may take, and takes."""
+    return QuotaOut.of(get_quota(session, settings, slug))
+
+
+@router.put("/projects/{slug}/quota", responses=documented(404, 422))
+def write_quota(engine: AppEngine, settings: AppSettings, slug: Slug, quota: QuotaIn) -> QuotaOut:
+    """Set it. What is there already stays, also where it is more."""
+    return QuotaOut.of(
+        set_quota(
+            engine,
+            settings,
+            slug,
+            most_bytes=quota.quota_bytes,
+            runs_a_day=quota.quota_runs_a_day,
+            author=quota.author,
+        )
+    )

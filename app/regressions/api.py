@@ -1,12 +1,18 @@
 """`/api/v1/regressions`: the triage list, one regression, and what people do about one or several."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
-from sqlalchemy import Engine
-from sqlmodel import Session
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, Field
+from sqlalchemy import Engine, select
+from sqlmodel import Session, col
 
+from app.domain.report.exit_codes import UNREAD
+from app.domain.report.values import verdict_json
+from app.errors import NotFound
+from app.pipeline.regressions import costs_of
 from app.regressions.api_models import (
     ManyChangedOut,
     ManyChangesIn,
@@ -18,15 +24,15 @@ from app.regressions.api_models import (
     RegressionQuery,
     detail_out,
 )
-from app.regressions.costs import costs_of
-from app.regressions.filters import RegressionFilters
-from app.regressions.queries import find_regressions, get_regression
-from app.regressions.triage import Seen, change_regressions
+from app.regressions.commands import Seen, change_regressions
+from app.regressions.queries import RegressionFilters, find_regressions, get_regression
 from app.storage import audit
 from app.storage.database import read_session
-from app.storage.tables import utc_now
+from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.tables import RunRow, utc_now
+from app.storage.verdicts import StoredVerdict, verdicts_of
 from app.web.dependencies import AppEngine, ReadSession
-from app.web.problems import documented
+from app.web.errors import documented
 from app.web.templating import public_address
 
 router = APIRouter(prefix="/api/v1", tags=["regressions"])
@@ -76,3 +82,119 @@ def _detail(session: Session, regression_id: int, base: str) -> RegressionDetail
     found = get_regression(session, regression_id)
     events = list(reversed(audit.events(session, "regression", regression_id)))
     return detail_out(found, costs_of(session, found, utc_now()), events, base)
+
+
+# --- `GET /api/v1/runs/{id}/verdict`: what is said of a run, what it rests on, and what was said before.
+
+verdict_router = APIRouter(prefix="/api/v1", tags=["runs"])
+
+
+class MetricChangeOut(BaseModel):
+    """Percentages are of the metric itself; positive is more of it."""
+
+    baseline: float
+    candidate: float
+    delta_pct: float
+    ci_low_pct: float | None = Field(description="Of the 99 % interval; null for memory, which is no matter of chance.")
+    ci_high_pct: float | None
+    decision: Literal["regression", "improvement", "no_change", "inconclusive", "changed", "not_judged"]
+
+
+class BaselineOut(BaseModel):
+    kind: Literal["golden", "same_config", "last_config", "nearest", "none"] = Field(
+        description="nearest: the run that an experiment was measured against for lack of a baseline."
+    )
+    runs: list[str] = Field(description="Those that counted, oldest first.")
+    left_out: list[dict[str, str]] = Field(description="Runs of the stack that do not count: `run` and `why`.")
+    more_left_out: int = Field(description="So many more are not listed.")
+    other_branch: dict[str, Any] | None = Field(
+        None, description="Runs that would be the baseline, were `baseline_branch` of the project among `branches`."
+    )
+    prior: dict[str, Any] = Field(description="What was known of run-to-run variation before.")
+
+
+class EarlierVerdictOut(BaseModel):
+    made_at: datetime
+    because: str
+    verdict: str
+    reason: str
+
+
+class VerdictOut(BaseModel):
+    """Runs are named by their numbers, as text. With `status` pending nothing else is known yet."""
+
+    run: int
+    status: Literal["judged", "pending", "unread"]
+    verdict: Literal["regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed"] | None = None
+    reason: str = Field("", description="A sentence. While it is pending: what it waits for.")
+    made_at: datetime | None = None
+    because: str = Field("", description="Why this verdict was made.")
+    exit_code: int | None = Field(None, description="That of the command line for this verdict.")
+    raises_regression: bool = Field(False, description="False for an experiment: its result is an A/B.")
+    notes: list[str] = []
+    provisional: bool = Field(False, description="It rests on a field that nobody states.")
+    fields_to_supply: list[str] = []
+    metrics: dict[str, MetricChangeOut | None] = {}
+    loss: dict[str, Any] | None = None
+    need_runs: int | None = Field(None, description="Inconclusive: so many more runs of this commit would decide.")
+    would_decide: dict[str, int] | None = Field(None, description="Reruns and baseline runs that would, together.")
+    smallest_callable_pct: float | None = None
+    needs_confirmation: bool = Field(False, description="It rests on few iterations: let a full run confirm it.")
+    rests_on_iterations: int | None = Field(None, description="Of the shorter side, where an A/B is a direction only.")
+    looks: int | None = None
+    quarantined: str | None = Field(None, description="Why the run itself counts for nothing, when it does not.")
+    candidate: dict[str, list[str]] | None = Field(None, description="The reruns judged together, those that counted.")
+    baseline: BaselineOut | None = None
+    comparability: dict[str, Any] | None = None
+    suspects: list[dict[str, Any]] = []
+    contrast: dict[str, Any] | None = Field(None, description="Measured against one other stack; it is no verdict.")
+    nearest_misses: list[dict[str, Any]] = []
+    definition_version: int | None = None
+    earlier: list[EarlierVerdictOut] = Field([], description="What was said before, newest first.")
+
+
+@verdict_router.get("/runs/{run_id}/verdict", responses=documented(404, 422))
+def read_verdict(
+    session: ReadSession, run_id: Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
+) -> VerdictOut:
+    """The verdict against its baseline. 404 for no such run; `status` is `pending` until it was read and judged, and
+    `unread` where no reader knows its log: it gets no verdict."""
+    run = session.execute(select(RunRow.status, RunRow.reception, RunRow.error).where(col(RunRow.id) == run_id)).first()  # type: ignore[call-overload]
+    if run is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    if run.status == "unread" and run.reception != "receiving":
+        return VerdictOut(run=run_id, status="unread", reason=run.error or "", exit_code=UNREAD)
+    verdicts = verdicts_of(session, run_id)
+    if not verdicts:
+        return VerdictOut(run=run_id, status="pending", reason=_waits_for(run.status, run.reception, run.error))
+    return _out(session, run_id, verdicts[0], verdicts[1:])
+
+
+def _out(session: Session, run_id: int, verdict: StoredVerdict, earlier: tuple[StoredVerdict, ...]) -> VerdictOut:
+    document = verdict.document
+    values = verdict_json(document, suspects_with_evidence(session, run_id, document))
+    values |= {
+        "run": run_id,
+        "status": "judged",
+        "made_at": verdict.made_at,
+        "because": verdict.because,
+        "definition_version": document.definition_version,
+        "earlier": [
+            EarlierVerdictOut(
+                made_at=one.made_at, because=one.because, verdict=one.document.decision,
+                reason=one.document.verdict.reason,
+            )
+            for one in earlier
+        ],
+    }  # fmt: skip
+    return VerdictOut.model_validate(values)
+
+
+def _waits_for(status: str, reception: str, error: str | None) -> str:
+    if reception == "receiving":
+        return "More of its log is to come; it is judged when it is complete."
+    if status in ("received", "processing"):
+        return "It waits to be read."
+    if status == "failed" and error:
+        return f"It could not be read: {error}"
+    return "It waits to be judged."

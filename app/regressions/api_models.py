@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.domain.cost import Cost
-from app.domain.triage import State
-from app.regressions.filters import ANY_STATE, WORST_FIRST
-from app.regressions.read_models import Member, Regression, RegressionPage
-from app.regressions.triage import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, Answer, Change, Seen
+from app.domain.performance.cost import Cost
+from app.domain.verdict.triage import State
+from app.pipeline.regressions import Member, Regression, RegressionPage
+from app.regressions.commands import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, Answer, Change, Seen
+from app.regressions.queries import ANY_STATE, WORST_FIRST
 from app.storage.audit import AuditEvent
-from app.web.access.acting import Author, author_field
+from app.web.identity import Author, author_field
 
 RegressionId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the regression.")]
 Metric = Literal["step_time_ms", "peak_memory_gib", "lm_loss"]

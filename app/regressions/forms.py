@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Self
 
 from app.errors import FieldError, InvalidChange, ThreewallsError
-from app.regressions.filters import NOBODY
-from app.regressions.read_models import Regression
-from app.regressions.triage import Answer, Change, Seen
+from app.pipeline.regressions import Regression
+from app.regressions.commands import Answer, Change, Seen
+from app.regressions.queries import NOBODY
 
 _FILLED = ("assignee", "external_url")
 """Inputs that come with a value; `was_NAME` says which, so that only what was typed is a change."""

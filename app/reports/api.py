@@ -11,15 +11,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
 from app.domain.report.exit_codes import FAILED, UNREAD, exit_code
-from app.domain.report.markdown import markdown
-from app.domain.report.markdown_text import link
-from app.domain.report.run_report import RunReport
+from app.domain.report.text import RunReport, link, markdown
 from app.domain.report.values import storable, verdict_json, what_changed_json
-from app.domain.verdict_sentences import what_would_decide
+from app.domain.verdict.words import what_would_decide
 from app.reports.queries import get_report, where_reported
 from app.storage.database import read_session
 from app.storage.verdicts import StoredVerdict
-from app.web.problems import as_content, documented
+from app.web.errors import as_content, documented
 from app.web.templating import public_address
 
 router = APIRouter(prefix="/api/v1", tags=["runs"])

@@ -6,25 +6,24 @@ from datetime import timedelta
 from sqlalchemy import func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.report.report_key import report_key
-from app.domain.report.run_report import (
+from app.domain.report.exit_codes import report_key
+from app.domain.report.text import (
     LinkedRun,
     RegressionOfRun,
     RunReport,
     failed_report,
     pending_report,
     unread_report,
+    verdict_text,
 )
-from app.domain.report.text import verdict_text
 from app.domain.run import UNKNOWN_STEP, LineExample
-from app.domain.suspect_evidence import RankedSuspect
-from app.domain.verdict_document import VerdictDocument
+from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.evidence import RankedSuspect
 from app.errors import NotFound
 from app.settings import Settings
-from app.storage.evidence import suspects_with_evidence
 from app.storage.heartbeat import silent_since
-from app.storage.judging_tables import RegressionMemberRow, RegressionRow, RunAlarmRow
-from app.storage.tables import ProjectRow, RunRow
+from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunAlarmRow, RunRow
 from app.storage.verdicts import StoredVerdict, current_verdict
 from app.storage.what_changed import what_changed_of
 

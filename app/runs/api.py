@@ -1,20 +1,33 @@
 """`/api/v1/runs`: upload, list, one run, its series, its lines, its files."""
 
+import csv
+import io
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, Literal, cast
 from urllib.parse import quote
 
+import anyio
+import numpy as np
 from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 
+from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Uploader
 from app.domain.numbers import absolute
-from app.errors import InvalidQuery, InvalidUpload, NotFound
-from app.runs import export
-from app.runs.api_findings import unknown_fields
+from app.domain.run import FloatArray
+from app.errors import EmptyUpload, FieldError, InvalidQuery, InvalidUpload, NotFound
+from app.pipeline.append import Piece, append_log
+from app.pipeline.logs import lines_of
+from app.pipeline.receive import Accepted, IntoProject, UploadedFile, accept_upload
+from app.pipeline.uploaded_file import Kind
 from app.runs.api_models import (
     LogLineOut,
     LogOut,
@@ -23,31 +36,313 @@ from app.runs.api_models import (
     RunOut,
     RunQuery,
     SeriesOut,
+    Status,
     UploadAnswer,
+    unknown_fields,
 )
-from app.runs.filters import RunFilters
-from app.runs.ingest import IntoProject, accept_upload
-from app.runs.log_lines import lines_of
-from app.runs.queries import find_runs, get_run, get_series
-from app.runs.same_upload import Accepted
-from app.runs.upload_parts import metadata_of, uploaded_files
-from app.runs.waiting import settled
+from app.runs.commands import RunDecision, amend_contract, decide
+from app.runs.queries import RunFilters, find_runs, get_run, get_series, get_state
 from app.settings import Settings
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.heartbeat import silent_since
 from app.storage.log_files import LogFiles
+from app.storage.runs import RunState, Series
 from app.storage.tables import PROCESSED
-from app.web.access.acting import upload_project, uploader
-from app.web.body_limit import UPLOAD_BYTES
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
+from app.web.errors import as_content, documented
 from app.web.forms import sent_form
-from app.web.problems import as_content, documented
+from app.web.identity import Author, author, author_field, require_contributor, upload_project, uploader
 from app.web.templating import public_address
+
+# --- `POST /api/v1/runs/{id}/logs`: more of a run's logs, while it goes on or after.
 
 router = APIRouter(prefix="/api/v1", tags=["runs"])
 
+_IN_MEMORY_BYTES = 1 << 20
+_MAX_OFFSET = 2**53
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+_PIECE_FORM = {
+    "type": "object",
+    "properties": {
+        "log": {"type": "string", "format": "binary", "description": "The piece: plain text, .gz or .zst."},
+        "offset": {"type": "integer", "description": "As in the query."},
+        "name": {"type": "string", "description": "As in the query."},
+        "complete": {"type": "boolean", "description": "As in the query."},
+    },
+}
+_RAW = {"schema": {"type": "string", "format": "binary"}}
+
+
+class AppendAnswer(BaseModel):
+    id: int
+    url: str = Field(description="Page of the run, for people.")
+    status: Status
+    name: str = Field(description="The log file that was appended to.")
+    offset: int = Field(description="Bytes held of it now: where the next piece begins.")
+    receiving: bool = Field(description="True while more is expected.")
+
+
+@router.post(
+    "/runs/{run_id}/logs",
+    max_body_size=UPLOAD_BYTES,
+    dependencies=[RoomOnDisk],
+    responses=documented(400, 404, 409, 413, 422, 503, 507),
+    openapi_extra={
+        "requestBody": {
+            "content": {
+                "multipart/form-data": {"schema": _PIECE_FORM},
+                "text/plain": _RAW,
+                "application/octet-stream": _RAW,
+                "application/x-www-form-urlencoded": _RAW,  # as curl calls what it sends by --data-binary
+            }
+        }
+    },
+)
+async def append_to_log(
+    *,
+    request: Request,
+    engine: AppEngine,
+    log_files: AppLogFiles,
+    settings: AppSettings,
+    run_id: RunId,
+    offset: Annotated[
+        int | None, Query(ge=0, le=_MAX_OFFSET, description="Byte of the decompressed log at which the piece begins.")
+    ] = None,
+    name: Annotated[str, Query(max_length=500, description="Of the log file; may be left out when there is one.")] = "",
+    complete: Annotated[bool | None, Query(description="true ends the run, false opens it for more.")] = None,
+    cut: Annotated[
+        Literal["gzip", "zstd"] | None, Query(description="The file was compressed so and ended early: all of it came.")
+    ] = None,
+) -> AppendAnswer:
+    """Append to a log of the run, or add another log. What is acknowledged is stored; sending it again is harmless.
+
+    A token that only uploads does it with runs that it began itself, while they go on and for an hour (as set by
+    THREEWALLS_RECEIVING_TIMEOUT_SECONDS) after they were closed. Others, and later, only who may contribute.
+    """
+    async with _sent_piece(request) as (file, form):
+        piece = Piece(
+            file=file,
+            name=name or _text(form, "name"),
+            offset=offset if offset is not None else _offset(form),
+            complete=complete if complete is not None else _flag(form),
+            cut=cut or "",
+            by=author(),
+        )
+        into_finished = partial(require_contributor, request, f"change the finished run {run_id}")
+        append = partial(append_log, into_finished=into_finished)
+        done = await run_in_threadpool(append, engine, log_files, settings, run_id, piece)
+    return AppendAnswer.model_validate(
+        {"id": run_id, "url": f"{public_address(request)}/runs/{run_id}", "status": done.status}
+        | {"name": done.file, "offset": done.size_bytes, "receiving": done.receiving}
+    )
+
+
+@asynccontextmanager
+async def _sent_piece(request: Request) -> AsyncIterator[tuple[BinaryIO | None, FormData]]:
+    """The piece, as the body or as the field `log` of a form, and the form's fields. None when no byte was sent."""
+    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+        async with sent_form(request, max_files=1, max_fields=8) as form:
+            sent = form.get("log")
+            if isinstance(sent, str):
+                raise InvalidUpload("The form field `log` holds text, not a file. With curl: -F log=@FILE.")
+            yield (sent.file if sent is not None and sent.size else None), form
+        return
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as body:
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > _IN_MEMORY_BYTES:
+                await run_in_threadpool(body.write, chunk)
+            else:
+                body.write(chunk)
+        yield (cast("BinaryIO", body) if size else None), FormData()
+
+
+def _text(form: FormData, name: str) -> str:
+    value = form.get(name)
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _offset(form: FormData) -> int:
+    text = _text(form, "offset") or "0"
+    if not (text.isascii() and text.isdigit() and int(text) <= _MAX_OFFSET):
+        raise _refused("offset", "must be a whole number of bytes")
+    return int(text)
+
+
+def _flag(form: FormData) -> bool | None:
+    text = _text(form, "complete").lower()
+    if text and text not in _FLAGS:
+        raise _refused("complete", "must be true or false")
+    return _FLAGS.get(text)
+
+
+def _refused(field: str, message: str) -> InvalidUpload:
+    return InvalidUpload(f"{field} {message}. Nothing was kept.", (FieldError(field, message),))
+
+
+# --- `POST /api/v1/runs/{id}/quarantine`, `/release`, `/pin`, `/unpin`: what a person decides about a run.
+
+
+class Decision(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    author: Author = author_field("Who decides it.", MAX_AUTHOR)
+    note: str = Field("", max_length=MAX_NOTE, description="Why. A quarantine must have a reason.")
+
+
+_MEANINGS: Mapping[RunDecision, str] = {
+    "quarantine": "Take the run out of every baseline, level and ranking; `note` is the reason, and needed.",
+    "release": "End the quarantine of the run: it counts again.",
+    "pin": "Make the run the golden baseline of its stack, in place of the one before.",
+    "unpin": "End the pin of the run: its stack is judged against its own history again.",
+}
+
+
+def _route(action: RunDecision) -> Callable[..., RunOut]:
+    def decide_run(request: Request, engine: AppEngine, run_id: RunId, decision: Decision) -> RunOut:
+        decide(engine, run_id, action, author=decision.author, note=decision.note)
+        with read_session(engine) as session:
+            return RunOut.of(get_run(session, run_id), f"{public_address(request)}/runs/{run_id}")
+
+    return decide_run
+
+
+for _action, _meaning in _MEANINGS.items():
+    router.add_api_route(
+        f"/runs/{{run_id}}/{_action}",
+        _route(_action),
+        methods=["POST"],
+        name=f"{_action}_run",
+        description=f"{_meaning} Recorded with who and when; then the stack is judged again.",
+        responses=documented(404, 422),
+    )
+
+
+# --- Series on their way out: JSON without NaN, and CSV.
+
+_ROWS_AT_ONCE = 1000
+
+Number = float | int | None
+
+
+def json_columns(series: Series) -> dict[str, list[Number]]:
+    """Lists with None for what was not printed."""
+    return {name: _numbers(values) for name, values in series.columns.items()}
+
+
+def csv_rows(series: Series) -> Iterator[str]:
+    """A header of column names, then a row an iteration; empty where nothing was printed."""
+    columns = list(json_columns(series).values())
+    yield _written([list(series.columns)])
+    for start in range(0, len(columns[0]) if columns else 0, _ROWS_AT_ONCE):
+        yield _written(zip(*(column[start : start + _ROWS_AT_ONCE] for column in columns), strict=True))
+
+
+def _numbers(values: FloatArray) -> list[Number]:
+    finite = np.isfinite(values)
+    # Iteration 7 is 7, not 7.0, to every reader; beyond 2^53 a float64 is no exact integer.
+    if np.all(~finite | ((values == np.trunc(values)) & (np.abs(values) < 2**53))):
+        return [int(value) if known else None for value, known in zip(values, finite, strict=True)]
+    return [float(value) if known else None for value, known in zip(values, finite, strict=True)]
+
+
+def _written(rows: object) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+# --- The parts of an upload's form: its files, its metadata, and nothing that would be left lying unread.
+
+META = "meta"
+KINDS: tuple[Kind, ...] = ("log", "config", "events")
+_KNOWN = (*KINDS, META)
+_SHOWN = 50
+
+
+def uploaded_files(form: FormData) -> list[UploadedFile]:
+    """Its files by kind, in the order they were sent. Raises InvalidUpload naming a part that is none of an upload."""
+    _check_names(form)
+    return [UploadedFile(kind, sent.filename or kind, sent.file) for kind in KINDS for sent in _sent(form, kind)]
+
+
+def metadata_of(form: FormData, max_bytes: int) -> bytes | None:
+    """`meta` as a text or as a file: clients send either."""
+    value = form.get(META)
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode()
+    text = value.file.read(max_bytes + 1)
+    if len(text) > max_bytes:
+        raise InvalidUpload(
+            f"The metadata is larger than {max_bytes:,} bytes. Nothing was kept. Shorten `meta`: it is for what is "
+            "known of the run; documents go beside the log as `config`.",
+            (FieldError(META, f"must have at most {max_bytes:,} bytes"),),
+        )
+    return text
+
+
+def _check_names(form: FormData) -> None:
+    known = ", ".join(f"`{name}`" for name in _KNOWN)
+    unknown = sorted({name[:_SHOWN] for name in form if name not in _KNOWN})
+    if unknown:
+        sent = ", ".join(f"`{name}`" for name in unknown)
+        errors = tuple(FieldError(name, f"is no part of an upload; parts are {known}") for name in unknown)
+        missing = " There is no log in this upload." if "log" not in form else ""
+        detail = f"The form has a part that nobody would read: {sent}.{missing} Parts are {known}. Nothing was kept."
+        raise (EmptyUpload if missing else InvalidUpload)(detail, errors)
+    if len(form.getlist(META)) > 1:
+        raise InvalidUpload(
+            f"`{META}` was sent {len(form.getlist(META))} times. Nothing was kept. Put all into one JSON object.",
+            (FieldError(META, f"must be sent once; parts that may be repeated are {', '.join(KINDS)}"),),
+        )
+
+
+def _sent(form: FormData, kind: Kind) -> Iterator[UploadFile]:
+    for value in form.getlist(kind):
+        if isinstance(value, UploadFile):
+            yield value
+        else:
+            raise InvalidUpload(
+                f"The form field `{kind}` holds text, not a file. Nothing was kept. With curl: -F {kind}=@FILE.",
+                (FieldError(kind, "must be a file"),),
+            )
+
+
+# --- Waiting for a run to be read and judged, without a thread for each who waits.
+
+_POLL_SECONDS = (0.02, 0.5)
+
+
+async def settled(engine: Engine, run_id: int, seconds: float) -> RunState:
+    """The run's state when nothing of it waits to be read or judged any more, or after so many seconds."""
+    pause, end = _POLL_SECONDS[0], time.monotonic() + seconds
+    before: int | None = None
+    while True:
+        state = await run_in_threadpool(_state, engine, run_id)
+        before = state.judged.verdict_id if before is None else before
+        left = end - time.monotonic()
+        if left <= 0 or _is_settled(state, before):
+            return state
+        await anyio.sleep(min(pause, left))
+        pause = min(pause * 1.5, _POLL_SECONDS[1])
+
+
+def _is_settled(state: RunState, verdict_before: int) -> bool:
+    """Its stack may be judged for the sake of others, again and again: a new verdict is enough."""
+    if state.updating or state.status in ("received", "processing"):
+        return False
+    return state.receiving or not state.judged.waiting or state.judged.verdict_id != verdict_before
+
+
+def _state(engine: Engine, run_id: int) -> RunState:
+    with read_session(engine) as session:
+        return get_state(session, run_id)
+
+
 MAX_FILES = 64
-MAX_FIELDS = 16
+MAX_UPLOAD_FIELDS = 16
 MAX_LOG_LINES = 5000
 
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}}
@@ -98,7 +393,7 @@ async def upload_run(
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise InvalidUpload("Send a form (multipart/form-data) with the log as its field `log`.")
     async with sent_form(
-        request, max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=settings.max_metadata_bytes
+        request, max_files=MAX_FILES, max_fields=MAX_UPLOAD_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as form:
         accept = partial(_accept, engine, log_files, settings, idempotency_key=idempotency_key)
         accept = partial(accept, complete=complete, expects=expects, strict=strict.split(","))
@@ -137,10 +432,10 @@ def read_series(request: Request, session: ReadSession, run_id: RunId) -> Respon
     series = get_series(session, run_id)
     if "text/csv" in accept:
         headers = {"Content-Disposition": f'attachment; filename="run-{run_id}.csv"', "Vary": "Accept"}
-        return StreamingResponse(export.csv_rows(series), media_type="text/csv", headers=headers)
+        return StreamingResponse(csv_rows(series), media_type="text/csv", headers=headers)
     if not any(accepted in accept for accepted in ("application/json", "application/*", "*/*")):
         raise HTTPException(406, "Series come as application/json or text/csv. Parquet is not offered.")
-    body = {"columns": export.json_columns(series), "units": dict(series.units)}
+    body = {"columns": json_columns(series), "units": dict(series.units)}
     return JSONResponse(body, headers={"Vary": "Accept"})
 
 
@@ -264,3 +559,44 @@ def _page(request: Request, run_id: int) -> str:
 def _plain_name(name: str) -> str:
     """What is downloaded is decompressed, so its name must not say otherwise."""
     return name.removesuffix(".gz").removesuffix(".zst")
+
+
+# --- `PATCH /api/v1/runs/{id}/contract`: a person states contract fields of a run that is there already.
+
+MAX_AMENDED_FIELDS = 300
+"""More than the contract has."""
+
+
+class Amend(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    fields: dict[str, Any] = Field(
+        max_length=MAX_AMENDED_FIELDS,
+        description='By contract field: the new value, or {"unset": true} to take an earlier correction back.',
+    )
+    author: Author = author_field("Who states it.", MAX_AUTHOR)
+    note: str = Field("", max_length=MAX_NOTE, description="Why, or from where it is known.")
+
+
+@router.patch("/runs/{run_id}/contract", responses=documented(404, 422))
+async def amend_run(
+    *,
+    request: Request,
+    engine: AppEngine,
+    settings: AppSettings,
+    run_id: RunId,
+    change: Amend,
+    wait: Annotated[float, Query(ge=0, description="Answer when the run was read anew, at the latest then.")] = 0,
+) -> RunOut:
+    """Correct or complete the contract. All fields or none; recorded with who, when and the old value, then applied."""
+
+    def amend() -> None:
+        amend_contract(engine, run_id, fields=change.fields, author=change.author, note=change.note)
+
+    def read() -> RunOut:
+        with read_session(engine) as session:
+            return RunOut.of(get_run(session, run_id), f"{public_address(request)}/runs/{run_id}")
+
+    await run_in_threadpool(amend)
+    await settled(engine, run_id, min(wait, settings.max_wait_seconds))
+    return await run_in_threadpool(read)

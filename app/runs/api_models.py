@@ -1,32 +1,141 @@
 """What the API says of runs, in types (`docs/api.md` in prose). Additions are welcome, changes are not."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from app.domain.contract.fields import METRICS
-from app.domain.run import Metric, SteadyState
-from app.runs.api_findings import (
-    ActivityOut,
-    AmendmentOut,
-    AvailabilityOut,
-    FailureOut,
-    FromDomain,
-    LineExampleOut,
-    SliceOut,
-    StatedOut,
-    TimerOut,
-    UnknownFieldOut,
-    unknown_fields,
-)
-from app.runs.filters import VERDICTS
-from app.storage.run_list import RunListItem, RunPage
-from app.storage.run_records import RunDetail, RunFile
-from app.web.outcomes import OUTCOMES
+from app.domain.contract.fields import FIELDS, METRICS, PREFIX
+from app.domain.run import Metric, Source, SteadyState, Value
+from app.runs.queries import VERDICTS
+from app.storage.runs import RunDetail, RunFile, RunListItem, RunPage
+from app.web.templating import OUTCOMES
+
+# --- What the API says of a run beside its figures: what failed, what ran, what took the time, what to supply.
+
+
+class FromDomain(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class StatedOut(FromDomain):
+    value: Value
+    source: Source
+    detail: str = ""
+
+
+class EvidenceOut(FromDomain):
+    """A line of the run's log number `file` (from 0, among its logs)."""
+
+    file: int
+    line: int
+    text: str
+
+
+class FailureOut(FromDomain):
+    """The root cause of a chain comes first (docs/failures.md)."""
+
+    kind: str
+    title: str
+    explanation: str
+    advice: str = Field(description="What to do.")
+    iteration: int | None
+    rank: int | None
+    evidence: list[EvidenceOut]
+
+
+class ActivityOut(FromDomain):
+    """A field as it was asked for and as it ran; null where nobody says."""
+
+    requested: StatedOut | None
+    active: StatedOut | None
+    agrees: bool | None
+
+
+class AvailabilityOut(FromDomain):
+    dispatcher: str
+    available: bool
+    container: str | None
+    evidence: list[EvidenceOut]
+
+
+class TimerOut(FromDomain):
+    name: str
+    share_of_step: float = Field(description="0 to 1.")
+    median_ms: float
+    max_over_min: float | None = Field(description="Slowest over fastest rank.")
+
+
+class LineExampleOut(FromDomain):
+    """Lines that were seen and not understood: how many of the kind, and the first of them."""
+
+    kind: str
+    count: int
+    example: str
+    line: int
+    file: int
+
+
+class SliceOut(FromDomain):
+    """One start of the job; iterations as printed, inclusive."""
+
+    file: str
+    kind: Literal["start", "resume", "retry"]
+    first_iteration: int
+    last_iteration: int
+    first_row: int
+    crash_loop: bool
+    iterations_kept: int
+
+
+class AmendmentOut(FromDomain):
+    field: str
+    value: Value
+    removed: bool = Field(description="True when this took a correction back.")
+    old_value: Value
+    old_source: str = Field(description="Who stated the old value; empty when it was unknown.")
+    author: str
+    note: str
+    created_at: datetime
+
+
+class UnknownFieldOut(BaseModel):
+    """A contract field that nobody stated and no log shows, and the ways to supply it."""
+
+    name: str
+    role: Literal["stack", "config", "info"] = Field(description="stack: figures that rest on it are provisional.")
+    group: str
+    meaning: str
+    unit: str
+    choices: list[str]
+    meta: str = Field(description="Entry of `meta`, and of PATCH /api/v1/runs/{id}/contract.")
+    megatron_lm: str = Field(description="Flag of Megatron-LM that states it; empty when there is none.")
+    bridge: str = Field(description="Its place in a Megatron-Bridge configuration; empty when there is none.")
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        known = FIELDS[name]
+        return cls(
+            name=name,
+            role=known.role,
+            group=known.group,
+            meaning=known.meaning,
+            unit=known.unit,
+            choices=list(known.choices),
+            meta=f"env.{name.removeprefix(PREFIX)}" if name.startswith(PREFIX) else name,
+            megatron_lm=known.megatron_lm,
+            bridge=known.bridge,
+        )
+
+
+def unknown_fields(names: Sequence[str]) -> list[UnknownFieldOut]:
+    """In the order of what they hold up: fields of the stack key first."""
+    found = [UnknownFieldOut.of(name) for name in names if name in FIELDS]
+    return sorted(found, key=lambda unknown: unknown.role != "stack")
+
 
 RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
 Finite = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]

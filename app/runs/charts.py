@@ -6,16 +6,203 @@ makes is kept: specifications differ in data and titles only. Data travels besid
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from app.domain.run import SteadyState
-from app.runs.chart_data import Band, Points, Scale
-from app.web import chart_theme as theme
-from app.web.numbers import significant, step_time
+from app.domain.numbers import percent, significant, step_time
+from app.domain.performance.steady_state import Role, iteration_roles, steady_state
+from app.domain.run import FloatArray, IntArray, SteadyState, Timer
+from app.web import charts
+from app.web.charts import series_label
+
+# --- A stored series -> what a chart and its table show: which iterations, their roles, and the scale that fits them.
+
+MAX_POINTS = 3000
+"""More marks than a screen has columns only cost time; the slowest of a stretch is never thinned out."""
+
+_BESIDE_WINDOW = 0.5
+"""The axis reaches this many times the window's range beyond it; warm-up that lies farther off is drawn at its edge."""
+
+_BAND_REACH = 1.5
+"""A baseline farther off than this is not worth an axis on which the run itself becomes a line."""
+
+_SECONDS_FROM_MS = 10_000
+_HIDDEN = ("iteration", "log_line", "log_file", "step_time_true_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """One series of a run, in the order of the log. `values` in `unit`, NaN where nothing was printed.
+
+    `log_lines` are lines of the log files `log_files`. `starts` are the first iterations of restarted processes.
+    """
+
+    name: str
+    label: str
+    unit: str
+    iterations: IntArray
+    values: FloatArray
+    roles: Sequence[str]
+    log_files: IntArray
+    log_lines: IntArray
+    starts: tuple[int, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.label} ({self.unit})" if self.unit and self.unit != self.label else self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """`low` and `high` of the value axis; what lies beyond is drawn at its edge."""
+
+    low: float
+    high: float
+    log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Where the runs of the baseline lie, in the unit of the chart: their lowest, their centre, their highest."""
+
+    low: float
+    value: float
+    high: float
+    runs: int
+
+
+def series_names(columns: Mapping[str, FloatArray]) -> tuple[str, ...]:
+    """The columns that can be drawn, in the canonical order: those with a value at all."""
+    return tuple(name for name, values in columns.items() if name not in _HIDDEN and np.isfinite(values).any())
+
+
+def step_times(columns: Mapping[str, FloatArray]) -> FloatArray:
+    """Step times in ms as they were; as printed where the printed value is an artefact that cannot be resolved."""
+    printed = columns["step_time_ms"]
+    true = columns.get("step_time_true_ms", printed)
+    return np.where(np.isfinite(true), true, printed)
+
+
+def points(
+    columns: Mapping[str, FloatArray],
+    units: Mapping[str, str],
+    name: str,
+    steady: SteadyState | None,
+    segment_starts: Sequence[int] = (0,),
+) -> Points:
+    """The series `name`; `segment_starts` are the rows at which processes began. Raises KeyError when there is none."""
+    iterations = np.nan_to_num(columns["iteration"]).astype(np.int64)
+    times = step_times(columns)
+    values = times if name == "step_time_ms" else columns[name]
+    unit = units.get(name, "")
+    if name == "step_time_ms" and np.isfinite(values).any() and np.nanmedian(values) >= _SECONDS_FROM_MS:
+        values, unit = values / 1000, "s"
+    return Points(
+        name=name,
+        label=series_label(name),
+        unit=unit,
+        iterations=iterations,
+        values=values,
+        roles=segment_roles(iterations, times, steady, segment_starts),
+        log_files=_whole(columns, "log_file", len(iterations)),
+        log_lines=_whole(columns, "log_line", len(iterations)),
+        starts=tuple(int(iterations[row]) for row in segment_starts if 0 < row < len(iterations)),
+    )
+
+
+def segment_roles(
+    iterations: IntArray, times: FloatArray, steady: SteadyState | None, segment_starts: Sequence[int]
+) -> list[Role]:
+    """What each row counts as. A process that has no part in the window has a warm-up of its own all the same."""
+    starts = sorted({row for row in segment_starts if 0 <= row < len(iterations)} | {0})
+    roles = iteration_roles(iterations, times, steady, starts)
+    for first, end in pairwise([*starts, len(iterations)]):
+        if set(roles[first:end]) != {"outside"}:
+            continue
+        own = steady_state(iterations[first:end], times[first:end])
+        if own is not None:
+            warm = int(np.searchsorted(iterations[first:end], own.first_iteration))
+            roles[first : first + warm] = ["warm-up"] * warm
+    return roles
+
+
+def between(data: Points, first: int, last: int) -> Points:
+    """The iterations first..last; 0 leaves that side open."""
+    low = first or -np.inf
+    high = last or np.inf
+    return _chosen(data, np.flatnonzero((data.iterations >= low) & (data.iterations <= high)))
+
+
+def drawable(data: Points, log: bool) -> Points:
+    """The points that the value axis can hold; of very many, the lowest, middle and highest of every stretch."""
+    keep = np.flatnonzero(np.isfinite(data.values) & ((data.values > 0) | (not log)))
+    if len(keep) > MAX_POINTS:
+        stretches = np.array_split(keep, MAX_POINTS // 3)
+        ordered = (stretch[np.argsort(data.values[stretch])] for stretch in stretches)
+        chosen = [index for stretch in ordered for index in (stretch[0], stretch[len(stretch) // 2], stretch[-1])]
+        keep = np.unique(np.array([*chosen, keep[0], keep[-1]]))
+    return _chosen(data, keep.astype(np.int64))
+
+
+def baseline_band(step_times_ms: Sequence[float], centre_ms: float | None, unit: str) -> Band | None:
+    """Of the runs of a baseline, in `unit` (ms or s). None without one."""
+    if not step_times_ms or centre_ms is None:
+        return None
+    per_ms = 1e-3 if unit == "s" else 1.0
+    low, high = min(*step_times_ms, centre_ms), max(*step_times_ms, centre_ms)
+    return Band(per_ms * low, per_ms * centre_ms, per_ms * high, len(step_times_ms))
+
+
+def fitting_scale(data: Points, log: bool, band: Band | None = None) -> Scale:
+    """An axis on which the steady window can be read, and the band beside it. It does not start at zero."""
+    values = data.values[np.isfinite(data.values)]
+    if len(values) == 0:
+        return Scale(0, 1, False)
+    inside = np.array(
+        [value for value, role in zip(data.values, data.roles, strict=True) if role in ("window", "spike")]
+    )
+    inside = inside[np.isfinite(inside)]
+    if log:
+        low, high = float(values.min()), float(values.max())
+        margin = max((high / low) ** 0.05, 1.01)
+        return Scale(low / margin, high * margin, True)
+    low, high = float(values.min()), float(values.max())
+    if len(inside) > 1 and (span := float(np.ptp(inside))) > 0:
+        low = max(low, float(inside.min()) - _BESIDE_WINDOW * span)
+        high = min(high, float(inside.max()) + _BESIDE_WINDOW * span)
+    if band is not None and low / _BAND_REACH < band.value < high * _BAND_REACH:
+        low, high = min(low, band.low), max(high, band.high)
+    margin = (high - low) * 0.08 or abs(high) * 0.05 or 1.0
+    return Scale(low - margin, high + margin, False)
+
+
+def outside(data: Points, scale: Scale) -> int:
+    """How many values lie beyond the axis."""
+    return 0 if scale.log else int(((data.values < scale.low) | (data.values > scale.high)).sum())
+
+
+def _chosen(data: Points, index: IntArray) -> Points:
+    return Points(
+        name=data.name,
+        label=data.label,
+        unit=data.unit,
+        iterations=data.iterations[index],
+        values=data.values[index],
+        roles=[data.roles[int(k)] for k in index],
+        log_files=data.log_files[index],
+        log_lines=data.log_lines[index],
+        starts=data.starts,
+    )
+
+
+def _whole(columns: Mapping[str, FloatArray], name: str, n: int) -> IntArray:
+    return np.nan_to_num(columns.get(name, np.zeros(n))).astype(np.int64)
+
 
 _JOINED_POINTS = 1000
 """More points than this are not joined by a line: it would cover what it joins."""
@@ -67,7 +254,7 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
     layers += [layer for name, parts in _behind(alt) if name in drawn for layer in parts]
     layers += [_line(alt, x, y)] if "line" in drawn else []
     layers += [_marks(alt, x, y), _hit_area(alt, x, y, title)]
-    chart = alt.layer(*layers).properties(width="container", height=theme.HEIGHT, config=theme.CONFIG)
+    chart = alt.layer(*layers).properties(width="container", height=charts.HEIGHT, config=charts.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     spec: dict[str, Any] = chart.to_dict()
     return spec
@@ -93,8 +280,8 @@ def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
 def _baseline(alt: Any) -> list[Any]:
     data = alt.NamedData("baseline")
     place = {"x": alt.X("first:Q"), "x2": "last:Q"}
-    band = alt.Chart(data).mark_rect(color=theme.BASELINE, opacity=theme.BAND_OPACITY, clip=True)
-    rule = alt.Chart(data).mark_rule(color=theme.BASELINE, strokeWidth=1.5, strokeDash=[6, 3], clip=True)
+    band = alt.Chart(data).mark_rect(color=charts.BASELINE, opacity=charts.BAND_OPACITY, clip=True)
+    rule = alt.Chart(data).mark_rule(color=charts.BASELINE, strokeWidth=1.5, strokeDash=[6, 3], clip=True)
     return [
         band.encode(**place, y=alt.Y("low:Q"), y2="high:Q"),
         rule.encode(**place, y=alt.Y("value:Q")),
@@ -102,23 +289,23 @@ def _baseline(alt: Any) -> list[Any]:
 
 
 def _hatching(alt: Any) -> Any:
-    drawn = alt.Chart(alt.NamedData("hatch")).mark_rule(color=theme.WARM_UP, opacity=0.28, strokeWidth=1)
+    drawn = alt.Chart(alt.NamedData("hatch")).mark_rule(color=charts.WARM_UP, opacity=0.28, strokeWidth=1)
     heights = {"y": alt.Y("from_y:Q", scale=None), "y2": "to_y:Q"}
     return drawn.encode(x=alt.X("from:Q"), x2="to:Q", **heights)
 
 
 def _window(alt: Any) -> list[Any]:
     data = alt.NamedData("window")
-    band = alt.Chart(data).mark_rect(color=theme.ACCENT, opacity=0.06).encode(x=alt.X("first:Q"), x2="last:Q")
-    label = alt.Chart(data).mark_text(align="right", baseline="top", dx=-6, dy=4, color=theme.MUTED)
+    band = alt.Chart(data).mark_rect(color=charts.ACCENT, opacity=0.06).encode(x=alt.X("first:Q"), x2="last:Q")
+    label = alt.Chart(data).mark_text(align="right", baseline="top", dx=-6, dy=4, color=charts.MUTED)
     return [band, label.encode(x=alt.X("last:Q"), y=alt.value(0), text="label:N")]
 
 
 def _figure(alt: Any) -> list[Any]:
     data = alt.NamedData("figure")
     place = {"x": alt.X("first:Q"), "x2": "last:Q"}
-    band = alt.Chart(data).mark_rect(color=theme.ACCENT, opacity=theme.BAND_OPACITY, clip=True)
-    rule = alt.Chart(data).mark_rule(color=theme.ACCENT, strokeWidth=1.5, clip=True)
+    band = alt.Chart(data).mark_rect(color=charts.ACCENT, opacity=charts.BAND_OPACITY, clip=True)
+    rule = alt.Chart(data).mark_rule(color=charts.ACCENT, strokeWidth=1.5, clip=True)
     return [
         band.encode(**place, y=alt.Y("low:Q"), y2="high:Q"),
         rule.encode(**place, y=alt.Y("value:Q")),
@@ -128,13 +315,13 @@ def _figure(alt: Any) -> list[Any]:
 def _restarts(alt: Any) -> list[Any]:
     data = alt.NamedData("restarts")
     place = alt.X("iteration:Q")
-    rule = alt.Chart(data).mark_rule(color=theme.MUTED, strokeDash=[2, 3])
-    mark = alt.Chart(data).mark_point(shape="triangle-right", filled=True, size=60, opacity=1, color=theme.MUTED, dx=3)
-    return [rule.encode(x=place), mark.encode(x=place, y=alt.value(theme.HEIGHT - 5))]
+    rule = alt.Chart(data).mark_rule(color=charts.MUTED, strokeDash=[2, 3])
+    mark = alt.Chart(data).mark_point(shape="triangle-right", filled=True, size=60, opacity=1, color=charts.MUTED, dx=3)
+    return [rule.encode(x=place), mark.encode(x=place, y=alt.value(charts.HEIGHT - 5))]
 
 
 def _line(alt: Any, x: Any, y: Any) -> Any:
-    line = alt.Chart(alt.NamedData("points")).mark_line(color=theme.MUTED, opacity=0.45, strokeWidth=1)
+    line = alt.Chart(alt.NamedData("points")).mark_line(color=charts.MUTED, opacity=0.45, strokeWidth=1)
     return line.encode(x, y, order=alt.Order("iteration:Q"))
 
 
@@ -145,7 +332,7 @@ def _marks(alt: Any, x: Any, y: Any) -> Any:
     )
     colours = alt.Scale(
         domain=["window", "spike", "warm-up", "outside"],
-        range=[theme.ACCENT, theme.SPIKE, theme.WARM_UP, theme.WARM_UP],
+        range=[charts.ACCENT, charts.SPIKE, charts.WARM_UP, charts.WARM_UP],
     )
     filled = alt.when("datum.role == 'window'").then(alt.value(1)).otherwise(alt.value(0))
     size = alt.when("datum.role == 'window'").then(alt.value(14)).otherwise(alt.value(46))
@@ -167,7 +354,7 @@ def _marks(alt: Any, x: Any, y: Any) -> Any:
 def _pointer(alt: Any) -> Any:
     return (
         alt.Chart(alt.NamedData("pointed"))
-        .mark_rule(color=theme.TEXT, strokeDash=[4, 3])
+        .mark_rule(color=charts.TEXT, strokeDash=[4, 3])
         .encode(x=alt.X("iteration:Q"))
     )
 
@@ -178,7 +365,7 @@ def _hit_area(alt: Any, x: Any, y: Any, title: str) -> Any:
         name="nearest", fields=["iteration"], nearest=True, on="pointerover", clear="pointerout", empty=False
     )
     zoom = alt.selection_interval(name="zoom", encodings=["x"])
-    area = alt.Chart(alt.NamedData("points")).mark_point(size=140, strokeWidth=2, filled=False, color=theme.TEXT)
+    area = alt.Chart(alt.NamedData("points")).mark_point(size=140, strokeWidth=2, filled=False, color=charts.TEXT)
     shown = alt.when(nearest).then(alt.value(1)).otherwise(alt.value(0))
     return area.encode(x, y, opacity=shown, tooltip=alt.value(alt.expr(_tip(title)))).add_params(nearest, zoom)
 
@@ -266,7 +453,7 @@ def _hatch(first: int, last: int, width: int) -> list[dict[str, float]]:
         foot = first + k * step
         start, stop = max(foot, first), min(foot + slant, last)
         if start < stop:
-            heights = [theme.HEIGHT * (1 - (x - foot) / slant) for x in (start, stop)]
+            heights = [charts.HEIGHT * (1 - (x - foot) / slant) for x in (start, stop)]
             lines.append({"from": start, "to": stop, "from_y": heights[0], "to_y": heights[1]})
     return lines
 
@@ -283,3 +470,71 @@ def _description(data: Points, steady: SteadyState | None) -> str:
     if steady is not None:
         text += f" The steady window is {steady.first_iteration} to {steady.last_iteration}."
     return text
+
+
+# --- Where the step goes: the timers of a run as horizontal bars, the longest first.
+
+ROW = 26
+"""Pixels a bar."""
+SHOWN = 16
+"""More bars than this nobody compares; the table has them all."""
+
+
+def sorted_timers(timers: Sequence[Timer]) -> list[Timer]:
+    return sorted(timers, key=lambda timer: -timer.median_ms)
+
+
+def timer_name(name: str) -> str:
+    return name.removeprefix("timer_").removesuffix("_ms").replace("_", " ").replace("-", " ")
+
+
+def chart_height(timers: Sequence[Timer]) -> int:
+    """Of the bars, without the axis below them."""
+    return min(len(timers), SHOWN) * ROW
+
+
+def timer_chart(timers: Sequence[Timer]) -> dict[str, Any]:
+    """A Vega-Lite specification that charts.js embeds."""
+    shown = sorted_timers(timers)[:SHOWN]
+    # Labels stand behind the bars, so the axis is a quarter longer than the longest of them.
+    longest = max((timer.share_of_step for timer in shown), default=1.0)
+    spec = dict(_timer_chart_specification(chart_height(timers), math.ceil(longest * 1.25 * 10) / 10))
+    spec["datasets"] = {"timers": [_row(timer) for timer in shown]}
+    spec["description"] = f"Share of the step by timer, {len(shown)} timers. The table below holds the same values."
+    return spec
+
+
+def _row(timer: Timer) -> dict[str, Any]:
+    return {
+        "timer": timer_name(timer.name),
+        "share": timer.share_of_step,
+        "label": percent(timer.share_of_step * 100),
+        "median": step_time(timer.median_ms),
+        "spread": f"{timer.max_over_min:.2f}" if timer.max_over_min else "not printed",
+    }
+
+
+@lru_cache(maxsize=64)
+def _timer_chart_specification(height: int, end: float) -> dict[str, Any]:
+    import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
+
+    y = alt.Y("timer:N", sort=None, title=None, axis=alt.Axis(labelLimit=220, labelFontSize=12))
+    ticks = [tick / 5 for tick in range(6) if tick / 5 <= end]
+    x = alt.X("share:Q", title="share of the step", axis=alt.Axis(format="%", grid=True, domain=False, values=ticks))
+    x = x.scale(alt.Scale(domain=[0, end], nice=False))
+    bars = alt.Chart(alt.NamedData("timers")).mark_bar(color=charts.ACCENT, opacity=0.8, height={"band": 0.62})
+    bars = bars.encode(
+        x,
+        y,
+        tooltip=[
+            alt.Tooltip("timer:N", title="timer"),
+            alt.Tooltip("median:N", title="median"),
+            alt.Tooltip("spread:N", title="slowest over fastest rank"),
+        ],
+    )
+    labels = alt.Chart(alt.NamedData("timers")).mark_text(align="left", dx=6, color=charts.TEXT)
+    chart = alt.layer(bars, labels.encode(x, y, text="label:N"))
+    chart = chart.properties(width="container", height=height, config=charts.CONFIG)
+    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    spec: dict[str, Any] = chart.to_dict()
+    return spec

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.domain.run import FloatArray, Stated
 from app.storage.log_files import LogFiles
-from app.storage.run_records import RunDetail, RunFile
+from app.storage.runs import RunDetail, RunFile
 
 LINES = 200
 LEAD = 3

@@ -1,40 +1,564 @@
 """All that the page of one run shows. Parts are computed when a template asks for them: a block costs only itself."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlencode
 
 import numpy as np
 from fastapi import Request
-from sqlmodel import Session
+from sqlalchemy import or_
+from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
 from app.domain.contract.fields import FIELDS, METRICS
-from app.domain.planning.link import plan_address
-from app.domain.planning.request import REQUIRED
-from app.domain.run import Metric, Timer
+from app.domain.numbers import THIN, contract_value, counted, figure, grouped, percent, significant
+from app.domain.planning.request import REQUIRED, plan_address
+from app.domain.run import Activity, FloatArray, Metric, Slice, Stated, SteadyState, Timer
+from app.domain.verdict.history_view import Drift, drift, has_figure
 from app.errors import FieldError, InvalidQuery, Unavailable
-from app.runs import chart_data, contract_view, log_view, sentences, slices_view, timer_chart
-from app.runs.activity_view import ActivityRow, activity_rows, differing
-from app.runs.amend_form import AmendForm
-from app.runs.charts import series_chart
-from app.runs.decision_form import DecisionForm
-from app.runs.health_view import HealthRow, health_rows
-from app.runs.news import Token, is_settled, token_of
-from app.runs.pin_view import PinView, pin_view
+from app.pipeline.decisions import Pin, pins
+from app.runs import charts, log_view
+from app.runs.charts import Points, series_chart
+from app.runs.forms import AmendForm, DecisionForm
+from app.runs.log_view import stated_at
 from app.runs.queries import get_run, get_series
-from app.runs.run_table import Table, table_of
-from app.runs.run_view import RunView
 from app.runs.verdict_view import VerdictView, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import ExperimentFilter, ExperimentPage, find_experiments
 from app.storage.log_files import LogFiles
-from app.storage.run_records import ENDED_BADLY, RunDetail, Series
-from app.web.contract_inputs import ContractInput
-from app.web.numbers import counted
-from app.web.series_groups import grouped_series, series_label
-from app.web.templating import render
+from app.storage.runs import ENDED_BADLY, RunDetail, RunState, Series
+from app.storage.stacks import StackRun, stack_runs
+from app.storage.tables import PROCESSED, RunRow
+from app.web.charts import grouped_series, series_label
+from app.web.forms import ROLES, ContractInput
+from app.web.templating import OUTCOMES, render
+
+# --- What part of a run its page shows: the query string of `/runs/{id}`, checked as input.
+
+_CHOICES = {"scale": ("linear", "log"), "view": ("chart", "table")}
+_MAX_NUMBER = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """`first` and `last` zoom the chart to iterations, `page` is of its table; `line` (from 1) of log file `file`
+    (from 0) places the log viewer; `iteration` is the chart point that a log line leads to. 0: not asked for.
+    `amend` is a contract field that somebody wants to correct.
+    """
+
+    series: str = "step_time_ms"
+    scale: str = "linear"
+    view: str = "chart"
+    first: int = 0
+    last: int = 0
+    page: int = 1
+    iteration: int = 0
+    file: int = 0
+    line: int = 0
+    amend: str = ""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery naming the first field that means nothing."""
+        given = {f.name: params[f.name].strip() for f in fields(cls) if params.get(f.name, "").strip()}
+        values: dict[str, str | int] = {}
+        for name, text in given.items():
+            if name in ("series", "scale", "view", "amend"):
+                if text not in _CHOICES.get(name, (text,)):
+                    raise _invalid(name, f"must be one of {', '.join(_CHOICES[name])}")
+                values[name] = text
+            elif text.isascii() and text.isdigit() and len(text) <= 13 and int(text) <= _MAX_NUMBER:
+                values[name] = int(text)
+            else:
+                raise _invalid(name, f"must be a whole number, not {text[:40]!r}")
+        view = cls(**values)  # type: ignore[arg-type]
+        if view.last and view.first > view.last:
+            raise _invalid("last", "must not be before first")
+        return replace(view, page=max(1, view.page))
+
+    def query(self, **changes: str | int) -> str:
+        """The query string with `changes` applied; what is as by default is left out."""
+        changed = replace(self, **changes)  # type: ignore[arg-type]
+        default = RunView()
+        return urlencode(
+            {f.name: value for f in fields(self) if (value := getattr(changed, f.name)) != getattr(default, f.name)}
+        )
+
+
+def _invalid(name: str, message: str) -> InvalidQuery:
+    return InvalidQuery("The address of this run asks for what there is not.", (FieldError(name, message),))
+
+
+# --- What was asked for beside what ran, field by field: agrees, differs, or nobody proves it.
+
+_ORDER = {False: 0, True: 1, None: 2}
+WORDS = {False: "differs", True: "agrees", None: "not proven"}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One side of the comparison. `line` of log file `file` says so, 0 when no line does."""
+
+    value: str
+    source: str
+    detail: str
+    file: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityRow:
+    """`word` is agrees, differs or not proven; a side is None when nobody says."""
+
+    field: str
+    requested: Said | None
+    active: Said | None
+    word: str
+
+
+def activity_rows(activity: Mapping[str, Activity]) -> tuple[ActivityRow, ...]:
+    """Those that differ first."""
+    ordered = sorted(activity.items(), key=lambda item: _ORDER[item[1].agrees])
+    return tuple(
+        ActivityRow(name, _said(entry.requested), _said(entry.active), WORDS[entry.agrees]) for name, entry in ordered
+    )
+
+
+def differing(activity: Mapping[str, Activity]) -> tuple[str, ...]:
+    """A few words for each field that ran otherwise: `dispatcher: asked for deepep, ran alltoall`."""
+    return tuple(
+        f"{name}: asked for {_value(entry.requested)}, ran {_value(entry.active)}"
+        for name, entry in activity.items()
+        if entry.agrees is False
+    )
+
+
+def _value(stated: Stated | None) -> str:
+    return contract_value(stated.value) if stated else "unknown"
+
+
+def _said(stated: Stated | None) -> Said | None:
+    if stated is None:
+        return None
+    file, line = stated_at(stated) or (0, 0)
+    return Said(contract_value(stated.value), stated.source, stated.detail, file, line)
+
+
+# --- The contract as the run page shows it: grouped, each value with its source, what is unknown among what is known.
+
+OTHER = "Other"
+UNSET = contract_value(None)
+_BY_HAND = "stated by "
+"""How the detail of a value begins that a person stated after the upload."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContractRow:
+    """`value` is None when it is unknown. `line` of log file `file` states it, 0 when no line does.
+
+    `said` is who said so, for the page: the source, or the person who stated it later.
+    """
+
+    name: str
+    meaning: str
+    value: str | None
+    unit: str
+    said: str
+    detail: str
+    file: int
+    line: int
+
+    @property
+    def by_default(self) -> bool:
+        """Nobody chose it."""
+        return self.said == "default" or self.value == UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class ContractGroup:
+    name: str
+    rows: tuple[ContractRow, ...]
+
+    @property
+    def by_default(self) -> bool:
+        return all(row.by_default for row in self.rows)
+
+
+def contract_groups(contract: Mapping[str, Stated], unknown: Sequence[str]) -> tuple[ContractGroup, ...]:
+    """Groups in the order of the registry; fields that it does not know come last, under `Other`."""
+    shown = [name for name in FIELDS if name in contract or name in unknown]
+    shown += [name for name in (*contract, *unknown) if name not in FIELDS]
+    groups: dict[str, list[ContractRow]] = {}
+    for name in dict.fromkeys(shown):
+        group = FIELDS[name].group if name in FIELDS else OTHER
+        groups.setdefault(group, []).append(_row(name, contract.get(name)))
+    return tuple(ContractGroup(name, tuple(rows)) for name, rows in groups.items())
+
+
+def amend_command(base_url: str, run_id: int, blocking: Sequence[str]) -> str:
+    """The call of the API that states `blocking`, the unknown fields that hold a comparison up.
+
+    Each value is null, which the API refuses as stating nothing: what is pasted unread never becomes a fact.
+    """
+    body = json.dumps({"fields": dict.fromkeys(blocking), "author": ""})
+    address = f"{base_url}/api/v1/runs/{run_id}/contract"
+    return f"curl --fail-with-body -X PATCH -H 'Content-Type: application/json' -d {shlex.quote(body)} {address}"
+
+
+def _row(name: str, stated: Stated | None) -> ContractRow:
+    field = FIELDS.get(name)
+    meaning = f"{field.meaning} {ROLES[field.role]}" if field else ""
+    unit = field.unit if field else ""
+    if stated is None:
+        return ContractRow(name, meaning, None, unit, "", "", 0, 0)
+    file, line = stated_at(stated) or (0, 0)
+    said = stated.detail if stated.detail.startswith(_BY_HAND) else stated.source
+    return ContractRow(name, meaning, contract_value(stated.value), unit, said, stated.detail, file, line)
+
+
+# --- Health as the run page shows it: how the job ended and who says so, the loss, what was skipped, memory.
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRow:
+    """`text` is None when the log does not say. `line` of log file `file` shows it, None when no line does."""
+
+    label: str
+    text: str | None
+    line: int | None = None
+    file: int = 0
+
+
+def health_rows(health: Mapping[str, Any]) -> tuple[HealthRow, ...]:
+    """In the order in which an engineer asks: did it end well, did it learn, what did it cost."""
+    outcome = health.get("outcome")
+    return (
+        HealthRow("Ended", OUTCOMES.get(str(outcome), outcome)),
+        HealthRow("Seen in", health.get("evidence"), health.get("evidence_line"), health.get("evidence_file") or 0),
+        HealthRow("Iterations", _iterations(health)),
+        HealthRow("Loss", _loss(health)),
+        HealthRow("Skipped", _count(health, "skipped_iterations")),
+        HealthRow("NaN", _count(health, "nan_iterations")),
+        HealthRow("Gradient norm", _gradient(health)),
+        HealthRow("Memory", _memory(health)),
+    )
+
+
+def _iterations(health: Mapping[str, Any]) -> str | None:
+    read = health.get("iterations")
+    if read is None:
+        return None
+    planned = f", the last is {health['last_iteration']:,}" if health.get("last_iteration") is not None else ""
+    planned += f" of {health['total_iterations']:,}" if planned and health.get("total_iterations") else ""
+    restarts = health.get("restarts") or 0
+    return f"{read:,} read{planned}" + (f"; {counted(restarts, 'restart')}" if restarts else "")
+
+
+def _loss(health: Mapping[str, Any]) -> str | None:
+    first, last, finite = health.get("first_loss"), health.get("last_loss"), health.get("loss_finite")
+    if finite is None and last is None:
+        return None
+    words = {True: "finite throughout", False: "not finite in some iterations", None: ""}[finite]
+    if first is None or last is None:
+        return words or None
+    return ", ".join(filter(None, (f"{significant(first)} to {significant(last)}", words)))
+
+
+def _count(health: Mapping[str, Any], name: str) -> str | None:
+    value = health.get(name)
+    return None if value is None else counted(value, "iteration")
+
+
+def _gradient(health: Mapping[str, Any]) -> str | None:
+    last, largest = health.get("last_grad_norm"), health.get("largest_grad_norm")
+    return None if last is None or largest is None else f"last {significant(last)}, largest {significant(largest)}"
+
+
+def _memory(health: Mapping[str, Any]) -> str | None:
+    parts = [
+        f"{grouped(health[name], 1)}{THIN}GiB {word}"
+        for name, word in (("peak_allocated_gib", "allocated"), ("peak_reserved_gib", "reserved"))
+        if health.get(name) is not None
+    ]
+    if health.get("alloc_retries") is not None:
+        parts.append(counted(health["alloc_retries"], "allocation retry", "allocation retries"))
+    return ", ".join(parts) or None
+
+
+# --- Whether a run is the golden baseline of its stack, and what would drift out of sight if it were made so.
+
+
+@dataclass(frozen=True, slots=True)
+class PinView:
+    """`pin`: of this run, `other`: of another run of its stack, in force. Drifts are those of this run.
+
+    `since_pin`: against the run that is pinned, or was pinned last before this one; `since_release`: against the newest
+    release before it. None: no such run, or no figure.
+    """
+
+    pin: Pin | None
+    other: Pin | None
+    since_pin: Drift | None
+    since_release: Drift | None
+
+
+def pin_view(session: Session, run: RunDetail) -> PinView:
+    all_pins = pins(session, run.project_id, run.stack_key)
+    in_force = [one for one in all_pins if one.in_force]
+    others = [one for one in all_pins if one.run_id != run.id]
+    wanted = {run.id, *(one.run_id for one in others[:1])}
+    # The pinned run, this one and the releases: a history may have thousands of others.
+    found = stack_runs(
+        session,
+        run.project_id,
+        run.stack_key,
+        or_(col(RunRow.id).in_(wanted), col(RunRow.purpose) == "release"),
+        with_metrics=False,
+    )
+    by_id = {one.id: one for one in found}
+    this = by_id.get(run.id)
+    return PinView(
+        pin=next((one for one in in_force if one.run_id == run.id), None),
+        other=next((one for one in in_force if one.run_id != run.id), None),
+        since_pin=drift(this, by_id.get(others[0].run_id)) if others else None,
+        since_release=drift(this, _release_before(found, run.id)),
+    )
+
+
+def _release_before(found: list[StackRun], run_id: int) -> StackRun | None:
+    places = [one.id for one in found]
+    before = found[: places.index(run_id)] if run_id in places else []
+    return next((one for one in reversed(before) if one.purpose == "release" and has_figure(one)), None)
+
+
+# --- The process starts of a run: what each one added, and whether it was a resume, a retry or part of a crash loop.
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRow:
+    """`word` is start, resume, retry or crash loop; `line` of log file `file_index` is its first iteration.
+
+    `file_index` is None when the run has no such log.
+    """
+
+    number: int
+    file: str
+    file_index: int | None
+    line: int
+    first: int
+    last: int
+    kept: int
+    word: str
+
+
+def slice_rows(slices: Sequence[Slice], names: Sequence[str], log_lines: FloatArray) -> tuple[SliceRow, ...]:
+    """In the order of the run. `names` are those of the log files, `log_lines` of each iteration.
+
+    One start that went through is nothing to show.
+    """
+    if len(slices) < 2 and not any(piece.crash_loop for piece in slices):
+        return ()
+    return tuple(
+        SliceRow(
+            number=number,
+            file=piece.file,
+            file_index=names.index(piece.file) if piece.file in names else None,
+            line=int(np.nan_to_num(log_lines[piece.first_row])) or 1 if piece.first_row < len(log_lines) else 1,
+            first=piece.first_iteration,
+            last=piece.last_iteration,
+            kept=piece.iterations_kept,
+            word="crash loop" if piece.crash_loop else piece.kind,
+        )
+        for number, piece in enumerate(slices, 1)
+    )
+
+
+def told(slices: Sequence[Slice]) -> str:
+    """`Started 4 times: 2 resumes, 1 retry.`, and what a crash loop means."""
+    kinds = Counter(str(piece.kind) for piece in slices)
+    again = [
+        counted(kinds[kind], kind, plural)
+        for kind, plural in (("resume", "resumes"), ("retry", "retries"))
+        if kinds[kind]
+    ]
+    text = f"Started {counted(len(slices), 'time')}" + (f": {', '.join(again)}." if again else ".")
+    if loops := sum(piece.crash_loop for piece in slices):
+        text += (
+            f" {counted(loops, 'start')} of them {'is' if loops == 1 else 'are'} a crash loop: each began at the same "
+            "point and got no further. Look at the failure above before it is started again."
+        )
+    return text
+
+
+# --- The iterations of a run as a table: the same data as the chart, a page at a time.
+
+TABLE_ROWS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One iteration; `values` in the order of the columns, as text."""
+
+    iteration: int
+    role: str
+    file: int
+    line: int
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    columns: tuple[str, ...]
+    items: tuple[TableRow, ...]
+    page: int
+    pages: int
+    first: int
+    last: int
+    total: int
+
+
+def table_of(whole: Points, page: int) -> Table:
+    """Page `page`, from 1; past the end the last one."""
+    pages = max(1, -(-len(whole.iterations) // TABLE_ROWS))
+    start = (min(page, pages) - 1) * TABLE_ROWS
+    rows = tuple(
+        TableRow(
+            iteration=int(whole.iterations[row]),
+            role=whole.roles[row],
+            file=int(whole.log_files[row]),
+            line=int(whole.log_lines[row]),
+            values=(significant(float(whole.values[row])),),
+        )
+        for row in range(*slice(start, start + TABLE_ROWS).indices(len(whole.iterations)))
+    )
+    return Table(
+        columns=(whole.title,),
+        items=rows,
+        page=start // TABLE_ROWS + 1,
+        pages=pages,
+        first=start + 1 if rows else 0,
+        last=start + len(rows),
+        total=len(whole.iterations),
+    )
+
+
+# --- The sentence that a run's page begins with: what came out, how sure it is, what it may be used for.
+
+_ENDINGS = {
+    "out_of_memory": "The job ran out of memory",
+    "failed": "The job ended in an error",
+    "not_finite": "The loss or the gradient became NaN or infinite",
+    "stopped": "The job was stopped by a time limit or a signal",
+    "truncated": "The log ends before the last planned iteration",
+}
+_WAITING = {
+    "received": "The log is stored and waits for a worker.",
+    "processing": "A worker is reading the log.",
+}
+
+
+def answer(run: RunDetail) -> str:
+    """One to three short sentences in plain words."""
+    if run.status in _WAITING:
+        return _WAITING[run.status]
+    if run.status == "unread":
+        return run.error or "No reader knows this log."
+    if run.status == "failed":
+        if run.receiving:
+            return "No iteration has come in yet."
+        return "No figure could be read from this run" + (f": {run.failures[0].title}." if run.failures else ".")
+    sentences = [_speed(run), "" if run.receiving else _ending(run), _meaning(run)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _speed(run: RunDetail) -> str:
+    metric, steady = run.metrics.get("step_time_ms"), run.steady_state
+    if metric is None or steady is None:
+        return "The iterations were read, but they are too few for a steady step time."
+    shown = figure(metric, "step_time_ms")
+    width = f" ± {shown.half}" if shown.half else ""
+    where = f"over iterations {steady.first_iteration:,} to {steady.last_iteration:,}"
+    return f"{shown.text}{width} per step {where}, {_steadiness(steady)}."
+
+
+def _steadiness(steady: SteadyState) -> str:
+    window = "the declared window" if steady.method == "declared" else "the detected steady window"
+    if not steady.is_steady:
+        return f"{window}, which is not steady: {'; '.join(steady.reasons) or 'too few iterations'}"
+    if steady.short:
+        return f"{window} of only {counted(steady.n, 'iteration')}: directional, a longer run must confirm it"
+    if steady.spike_share > 0:
+        return f"{window}; {percent(steady.spike_share * 100)} of its iterations are spikes"
+    return window
+
+
+def _ending(run: RunDetail) -> str:
+    ending = _ENDINGS.get(str(run.health.get("outcome")))
+    return f"{ending}; the figures are of the iterations before." if ending else ""
+
+
+def _meaning(run: RunDetail) -> str:
+    if run.semantic_class == "benchmark_only":
+        return "Benchmark only: forced routing or made-up data, so it is never compared with real training."
+    return ""
+
+
+def report(run: RunDetail) -> str:
+    """What was not understood of a run's logs: one line a kind, with the first example of each."""
+    head = f"Threewalls definitions {run.definition_version}, trainer {run.trainer or 'unknown'}"
+    lines = [f"{example.count} x {example.kind}: {example.example}" for example in run.not_understood]
+    return "\n".join([head, *lines])
+
+
+# --- Whether a run's page is behind: what it has seen, as a short text that it sends back when it asks for news.
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`status` decides the shape of the page, `stamp` changes with every new reading, `verdict` with every judging."""
+
+    status: str
+    phase: str
+    stamp: str
+    verdict: str
+
+    def __str__(self) -> str:
+        return f"{self.status}.{self.phase}.{self.stamp}.{self.verdict}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Token":
+        """What another page sent; anything may be sent, and then it has simply seen nothing."""
+        parts = text[:80].split(".")
+        return cls(*parts) if len(parts) == 4 else cls("", "", "", "")
+
+
+def token_of(run: RunState | RunDetail) -> Token:
+    phases = (("receiving", run.receiving), ("updating", run.updating), ("judging", run.judged.waiting))
+    phase = next((name for name, holds in phases if holds), "settled")
+    stamp = f"{run.processed_at.timestamp():.6f}".replace(".", "-") if run.processed_at else "0"
+    return Token(run.status, phase, stamp, str(run.judged.verdict_id))
+
+
+def is_settled(token: Token) -> bool:
+    """Nothing more will come by itself."""
+    return token.phase == "settled" and token.status in PROCESSED
+
+
+def news_of(before: Token, now: Token) -> str:
+    """What a screen reader is told: a change of state, and not every figure that moved."""
+    if before.status != now.status:
+        return f"The run is {now.status}."
+    if before.phase == "receiving" and now.phase != "receiving":
+        return "The log is complete."
+    if before.verdict != now.verdict:
+        return "The run was judged."
+    return "The run was read again." if before.phase == "updating" and now.phase in ("judging", "settled") else ""
+
 
 MOST_EXPERIMENTS = 3
 """Of a run that are named on its page."""
@@ -77,7 +601,7 @@ class RunPage:
 
     @property
     def answer(self) -> str:
-        return sentences.answer(self.run)
+        return answer(self.run)
 
     @property
     def headlines(self) -> list[Headline]:
@@ -112,8 +636,8 @@ class RunPage:
         return health_rows(self.run.health)
 
     @property
-    def contract(self) -> tuple[contract_view.ContractGroup, ...]:
-        return contract_view.contract_groups(self.run.contract, self.run.unknown)
+    def contract(self) -> tuple[ContractGroup, ...]:
+        return contract_groups(self.run.contract, self.run.unknown)
 
     @property
     def plan_address(self) -> str:
@@ -152,7 +676,7 @@ class RunPage:
         return {name for name, change in newest.items() if not change.removed}
 
     def amend_command(self, base_url: str) -> str:
-        return contract_view.amend_command(base_url, self.run.id, self.unknown_stack)
+        return amend_command(base_url, self.run.id, self.unknown_stack)
 
     @property
     def settled(self) -> bool:
@@ -167,21 +691,21 @@ class RunPage:
         return differing(self.run.activity)
 
     @property
-    def slices(self) -> tuple[slices_view.SliceRow, ...]:
+    def slices(self) -> tuple[SliceRow, ...]:
         lines = self.series.columns.get("log_line", np.empty(0))
-        return slices_view.slice_rows(self.run.slices, [file.name for file in self.run.log_files], lines)
+        return slice_rows(self.run.slices, [file.name for file in self.run.log_files], lines)
 
     @property
     def slices_told(self) -> str:
-        return slices_view.told(self.run.slices)
+        return told(self.run.slices)
 
     @property
     def timers(self) -> list[tuple[str, Timer]]:
-        return [(timer_chart.timer_name(timer.name), timer) for timer in timer_chart.sorted_timers(self.run.timers)]
+        return [(charts.timer_name(timer.name), timer) for timer in charts.sorted_timers(self.run.timers)]
 
     @property
     def timer_chart(self) -> Mapping[str, Any]:
-        return timer_chart.timer_chart(self.run.timers)
+        return charts.timer_chart(self.run.timers)
 
     @property
     def not_understood(self) -> int:
@@ -190,7 +714,7 @@ class RunPage:
     @property
     def report(self) -> str:
         """The lines that were not understood, as a text to send to whoever maintains the reader."""
-        return sentences.report(self.run)
+        return report(self.run)
 
     @cached_property
     def series(self) -> Series:
@@ -202,7 +726,7 @@ class RunPage:
 
     @property
     def series_choices(self) -> tuple[str, ...]:
-        return chart_data.series_names(self.series.columns)
+        return charts.series_names(self.series.columns)
 
     @property
     def series_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -216,17 +740,15 @@ class RunPage:
         return names[0] if asked == RunView().series and asked not in names and names else asked
 
     @cached_property
-    def points(self) -> chart_data.Points:
+    def points(self) -> charts.Points:
         """The series that is shown, zoomed. Raises InvalidQuery when the run has none of that name."""
         if self.shown_series not in self.series_choices:
             choices = ", ".join(self.series_choices) or "none: this run has no series yet"
             error = FieldError("series", f"must be one of {choices}, not {self.view.series[:60]!r}")
             raise InvalidQuery("The address of this run asks for what there is not.", (error,))
         starts = [piece.first_row for piece in self.run.slices]
-        whole = chart_data.points(
-            self.series.columns, self.series.units, self.shown_series, self.run.steady_state, starts
-        )
-        return chart_data.between(whole, self.view.first, self.view.last)
+        whole = charts.points(self.series.columns, self.series.units, self.shown_series, self.run.steady_state, starts)
+        return charts.between(whole, self.view.first, self.view.last)
 
     def check_series(self) -> None:
         """Raises InvalidQuery at once for a series that the chart would only miss when it is drawn."""
@@ -234,23 +756,23 @@ class RunPage:
             _ = self.points
 
     @cached_property
-    def drawn(self) -> chart_data.Points:
-        return chart_data.drawable(self.points, self.view.scale == "log")
+    def drawn(self) -> charts.Points:
+        return charts.drawable(self.points, self.view.scale == "log")
 
     @cached_property
-    def scale(self) -> chart_data.Scale:
-        return chart_data.fitting_scale(self.drawn, self.view.scale == "log", self.baseline_band)
+    def scale(self) -> charts.Scale:
+        return charts.fitting_scale(self.drawn, self.view.scale == "log", self.baseline_band)
 
     @cached_property
-    def baseline_band(self) -> chart_data.Band | None:
+    def baseline_band(self) -> charts.Band | None:
         """Behind the step times: where the runs of the baseline lie."""
         if self.verdict is None or self.shown_series != "step_time_ms":
             return None
-        return chart_data.baseline_band(self.verdict.baseline_times, self.verdict.baseline_ms, self.points.unit)
+        return charts.baseline_band(self.verdict.baseline_times, self.verdict.baseline_ms, self.points.unit)
 
     @property
     def lies_outside(self) -> bool:
-        return chart_data.outside(self.points, self.scale) > 0
+        return charts.outside(self.points, self.scale) > 0
 
     @property
     def chart(self) -> Mapping[str, Any]:
@@ -264,7 +786,7 @@ class RunPage:
     def chart_notes(self) -> list[str]:
         """What a reader of the chart must know and cannot see."""
         notes = []
-        if outside := chart_data.outside(self.points, self.scale):
+        if outside := charts.outside(self.points, self.scale):
             verb = "lies" if outside == 1 else "lie"
             notes.append(f"{counted(outside, 'iteration')} {verb} off this scale, drawn at its edge.")
         if not self.scale.log and self.scale.low > 0:

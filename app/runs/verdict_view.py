@@ -10,24 +10,17 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlmodel import Session, col
 
-from app.domain.detection.metric_changes import MetricChange
-from app.domain.matching import Difference, NearMiss
-from app.domain.matching.differences import COMMIT
 from app.domain.report.what_changed import AXIS_TITLES, CommitRange, what_changed
-from app.domain.suspect_evidence import RankedSuspect
-from app.domain.verdict_document import VerdictDocument
-from app.domain.verdict_sentences import (
-    answer,
-    baseline_words,
-    further_notes,
-    what_would_decide,
-)
-from app.domain.verdict_words import left_out_runs, sides_text
-from app.storage.evidence import suspects_with_evidence
-from app.storage.run_records import RunDetail
-from app.storage.run_regressions import RunRegression, regressions_of
+from app.domain.verdict.baseline import NearMiss
+from app.domain.verdict.decide import MetricChange
+from app.domain.verdict.differences import COMMIT, Difference
+from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.words import answer, baseline_words, further_notes, left_out_runs, sides_text, what_would_decide
+from app.storage.runs import RunDetail
+from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow
-from app.storage.verdicts import StoredVerdict, verdicts_of
+from app.storage.verdicts import RunRegression, StoredVerdict, regressions_of, verdicts_of
 
 _BASELINES: Mapping[str, str] = {
     "golden": "pinned as golden",

@@ -1,16 +1,17 @@
 """Tells this process at once that somebody's access changed: what it remembers of principals is good no longer.
 
-Other processes notice when what they remember grows old (`web/access/known.py`), a few seconds later.
+Other processes notice when what they remember grows old (`access/credentials.py`), a few seconds later.
 """
 
 import threading
+from collections.abc import Collection
 
-from sqlalchemy import event
+from sqlalchemy import event, select
 from sqlalchemy.orm import ORMExecuteState
 from sqlalchemy.orm import Session as OrmSession
+from sqlmodel import Session, col
 
-from app.storage.access_tables import MemberRow, SessionRow, TokenRow, UserRow
-from app.storage.tables import ProjectRow
+from app.storage.tables import MemberRow, ProjectRow, SessionRow, TokenRow, UserRow
 
 OF_NO_ACCOUNT = "of_no_account"
 """Execution option of a statement on these tables that changes nothing of who may do what: a time of last use."""
@@ -49,3 +50,12 @@ def _count(session: OrmSession) -> None:
     if session.info.pop(_CHANGED, False):
         with _lock:
             _generation += 1
+
+
+# --- The projects that access is given to.
+
+
+def project_slugs(session: Session, ids: Collection[int]) -> list[str]:
+    """Of those of the ids that there are, in alphabetical order."""
+    chosen = select(col(ProjectRow.slug)).where(col(ProjectRow.id).in_(ids)).order_by(col(ProjectRow.slug))
+    return list(session.execute(chosen).scalars())

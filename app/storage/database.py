@@ -1,5 +1,6 @@
 """Engines and sessions for SQLite and PostgreSQL; `transaction` is the one place that commits."""
 
+import errno
 import fcntl
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -9,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.pool import NullPool
 from sqlmodel import Session
 
-from app.errors import Unavailable
+from app.errors import DiskFull, Overloaded, Unavailable
 from app.settings import RESOURCES, Settings
-from app.storage import json_column
+from app.storage import json_text
+
+if TYPE_CHECKING:  # Alembic takes a fifth of a second to import, and a worker never migrates
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
 
 CONNECTIONS = 50
 """Of one process, at most. The web server needs one for each of its 40 threads and each of its 10 reading requests."""
@@ -25,9 +32,6 @@ _POOL: Mapping[str, Any] = {
     "max_overflow": CONNECTIONS - 10,
     "pool_timeout": 1,  # seconds: a pool that is used up is a defect, and waiting for it blocks a thread
 }
-if TYPE_CHECKING:  # Alembic takes a fifth of a second to import, and a worker never migrates
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
 
 _BUSY_TIMEOUT_MS = 15_000
 """How long a writer waits for SQLite's one write lock before it gives up."""
@@ -46,7 +50,7 @@ def make_engine(settings: Settings) -> Engine:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         engine = create_engine(
             url,
-            json_serializer=json_column.dumps,
+            json_serializer=json_text.dumps,
             hide_parameters=True,  # an error that is logged must not tell what was kept
             connect_args={"check_same_thread": False},
             **_POOL,
@@ -56,7 +60,7 @@ def make_engine(settings: Settings) -> Engine:
         return engine
     return create_engine(
         url,
-        json_serializer=json_column.dumps,
+        json_serializer=json_text.dumps,
         hide_parameters=True,
         pool_pre_ping=True,
         **_POOL,
@@ -238,3 +242,28 @@ def _only_one_at_a_time(engine: Engine) -> Iterator[None]:
             connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _MIGRATION_LOCK})
             yield  # the lock goes with the connection
             connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _MIGRATION_LOCK})
+
+
+# --- Database and disk errors that are temporary. Any other is unexpected.
+
+_POSTGRESQL_DISK_FULL = "53100"
+
+
+def fault_of(error: Exception) -> Unavailable | None:
+    """The error to answer with; None for an unexpected one."""
+    full = away = False
+    if isinstance(error, NoConnectionError):  # of the pool
+        return Overloaded("All connections to the database are in use. Try again in a moment.")
+    if isinstance(error, OSError):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    elif isinstance(error, DBAPIError) and isinstance(error.orig, sqlite3.Error):
+        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        full = code == sqlite3.SQLITE_FULL
+        # SQLite calls a mistake in a statement operational, too.
+        away = isinstance(error, OperationalError) and code != sqlite3.SQLITE_ERROR
+    elif isinstance(error, DBAPIError):
+        full = getattr(error.orig, "sqlstate", None) == _POSTGRESQL_DISK_FULL
+        away = isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
+    if full:
+        return DiskFull("The disk of the service is full or read-only. Tell the administrator, and try again later.")
+    return Unavailable("The database did not answer, or is locked. Try again in a moment.") if away else None

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, case, func, select
 from sqlmodel import Session, col
 
 from app.domain.definitions import DEFINITION_VERSION
-from app.storage.run_records import aware
+from app.storage.runs import aware
 from app.storage.tables import PROCESSED, RunRow
 
 

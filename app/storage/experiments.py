@@ -1,6 +1,6 @@
 """Experiments as they are stored: one whole, and lists of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -8,19 +8,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.experiments.values import (
-    ExperimentResult,
-    JoinedBy,
-    KnobChange,
-    Plan,
-    Side,
-    State,
-)
+from app.domain.experiments.values import ExperimentResult, JoinedBy, KnobChange, Plan, Side, State
+from app.domain.run import Stated
 from app.errors import NotFound
-from app.storage.experiment_tables import ExperimentRow, ExperimentRunRow
-from app.storage.run_records import aware
-from app.storage.tables import ProjectRow, RunRow
-from app.storage.typed_json import from_json, to_json
+from app.storage.json_text import from_json, to_json
+from app.storage.runs import aware, stated
+from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,3 +261,22 @@ def _runs(session: Session, experiment_id: int, why_not: Mapping[str, str]) -> t
         )
         for row in rows
     )
+
+
+# --- The contract that the runs of a config key share: that of its newest run.
+
+
+def contracts_of(session: Session, config_keys: Collection[str]) -> dict[str, dict[str, Stated]]:
+    """By config key."""
+    if not config_keys:
+        return {}
+    newest = (
+        select(func.max(RunRow.id))
+        .where(col(RunRow.config_key).in_(sorted(config_keys)))
+        .group_by(col(RunRow.config_key))
+    )
+    chosen = select(RunRow.config_key, RunRow.contract).where(col(RunRow.id).in_(newest))  # type: ignore[call-overload]
+    return {
+        key: {name: stated(entry) for name, entry in (contract or {}).items()}
+        for key, contract in session.execute(chosen)
+    }

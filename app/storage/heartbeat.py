@@ -7,7 +7,7 @@ from sqlmodel import Session, col
 
 from app.settings import Settings
 from app.storage.database import transaction
-from app.storage.run_records import aware
+from app.storage.runs import aware
 from app.storage.tables import HeartbeatRow, utc_now
 
 BEAT_SECONDS = 5

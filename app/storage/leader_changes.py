@@ -8,13 +8,11 @@ from typing import Any
 from sqlalchemy import Row, and_, select
 from sqlmodel import Session, col
 
-from app.domain.ranking import Head, HeadChange
-from app.domain.ranking.incremental import NEWS_FLOOR
-from app.storage.run_records import aware
-from app.storage.stack_names import names_of_titles
-from app.storage.standings_tables import LeaderChangeRow, StandingRow
-from app.storage.tables import ProjectRow, RunRow
-from app.storage.typed_json import from_json, to_json
+from app.domain.ranking.rank import NEWS_FLOOR, Head, HeadChange
+from app.storage.json_text import from_json, to_json
+from app.storage.runs import aware
+from app.storage.stacks import names_of_titles
+from app.storage.tables import LeaderChangeRow, ProjectRow, RunRow, StandingRow
 
 NEWEST = 50
 

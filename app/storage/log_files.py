@@ -9,6 +9,7 @@ An object is on the disk (fsync) before `keep` returns; an S3 store promises as 
 
 import hashlib
 import os
+import shutil
 import struct
 import tempfile
 import time
@@ -22,19 +23,174 @@ from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self
 from urllib.parse import urlsplit
 
+import numpy as np
 import obstore
 import structlog
 import zstandard
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, ObjectStore, S3Store
 
-from app.errors import DamagedObject, Unavailable
+from app.domain.run import IntArray
+from app.errors import DamagedObject, DiskFull, Unavailable
 from app.settings import Settings
-from app.storage.frames import FrameIndex, index_bytes, read_frames, read_index, write_frames
-from app.storage.stored_text import StoredText
 
 if TYPE_CHECKING:
     from obstore.store import S3Config  # a type only: obstore has no such name at run time
+
+
+# --- A text kept so that any of its lines can be read without the rest: independent zstd frames, and an index at the
+# end.
+#
+# A frame holds about 1 MiB of text and ends at a line's end where it can. The index is a skippable zstd frame, so
+# that the object is also an ordinary `.zst` file: `zstd -d` gives the text. Its payload is one entry a frame
+# (compressed size, size, number of newlines; little-endian u32 each), then the number of entries and a mark.
+
+FRAME_BYTES = 1 << 20
+_LEVEL = 3
+_SKIPPABLE = 0x184D2A5D
+_HEADER = struct.Struct("<II")
+_FOOTER = struct.Struct("<I4s")
+_MARK = b"3WIX"
+_ENTRY_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class FrameIndex:
+    """Where each frame begins: in the object, in the text, and how many newlines come before it.
+
+    Each holds one entry more than there are frames: the totals.
+    """
+
+    offsets: tuple[int, ...]
+    text_offsets: tuple[int, ...]
+    newlines: tuple[int, ...]
+
+    @property
+    def frames(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the text."""
+        return self.text_offsets[-1]
+
+
+def write_frames(chunks: Iterable[bytes], out: BinaryIO) -> FrameIndex:
+    """Write the text of `chunks` to `out`, in memory of a few MiB however long it is."""
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+    entries: list[tuple[int, int, int]] = []
+    pending = bytearray()
+
+    def emit(size: int) -> None:
+        text = bytes(memoryview(pending)[:size])
+        del pending[:size]
+        frame = compressor.compress(text)
+        out.write(frame)
+        entries.append((len(frame), len(text), text.count(b"\n")))
+
+    for chunk in chunks:
+        pending += chunk
+        while len(pending) >= FRAME_BYTES:
+            emit(pending.rfind(b"\n", 0, FRAME_BYTES) + 1 or FRAME_BYTES)
+    if pending:
+        emit(len(pending))
+    payload = np.asarray(entries, dtype="<u4").tobytes() + _FOOTER.pack(len(entries), _MARK)
+    out.write(_HEADER.pack(_SKIPPABLE, len(payload)) + payload)
+    return _index(entries)
+
+
+def index_bytes(tail: bytes) -> int:
+    """How many bytes at the end of an object hold its index, from the last 8 of them. Raises ValueError."""
+    count, mark = _FOOTER.unpack(tail[-_FOOTER.size :])
+    if mark != _MARK:
+        raise ValueError("the object has no frame index")
+    return int(count) * _ENTRY_BYTES + _FOOTER.size
+
+
+def read_index(tail: bytes) -> FrameIndex:
+    """The index from the object's last bytes, as many as `index_bytes` says. Raises ValueError."""
+    table = np.frombuffer(tail[-index_bytes(tail) : -_FOOTER.size], dtype="<u4").reshape(-1, 3)
+    return _index([(row[0], row[1], row[2]) for row in table.tolist()])
+
+
+def _index(entries: list[tuple[int, int, int]]) -> FrameIndex:
+    totals = np.zeros((len(entries) + 1, 3), dtype=np.int64)
+    if entries:
+        np.cumsum(np.asarray(entries, dtype=np.int64), axis=0, out=totals[1:])
+    offsets, text_offsets, newlines = (tuple(column.tolist()) for column in totals.T)
+    return FrameIndex(offsets, text_offsets, newlines)
+
+
+def read_frames(index: FrameIndex, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The text, a frame at a time, of an object that arrives in chunks of any size.
+
+    Raises ValueError when it ends early, and ZstdError when a frame is damaged.
+    """
+    decompressor = zstandard.ZstdDecompressor()
+    pending, frame = bytearray(), 0
+    for chunk in chunks:
+        pending += chunk
+        while frame < index.frames and len(pending) >= (size := index.offsets[frame + 1] - index.offsets[frame]):
+            compressed = bytes(memoryview(pending)[:size])
+            del pending[:size]
+            frame += 1
+            yield decompressor.decompress(compressed)
+    if frame < index.frames:
+        raise ValueError("the object ends early")
+
+
+# --- A text that several stored objects hold, one after another, read as one: where each of its frames lies.
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a frame's compressed bytes are."""
+
+    key: str
+    start: int
+    end: int
+
+
+class StoredText:
+    """The frames of all objects in order. `text_offsets` and `newlines` are those of FrameIndex, for the whole text."""
+
+    def __init__(self, keys: Sequence[str], indexes: Sequence[FrameIndex]) -> None:
+        self._frames = [
+            Frame(key, start, end)
+            for key, index in zip(keys, indexes, strict=True)
+            for start, end in zip(index.offsets, index.offsets[1:], strict=False)
+        ]
+        self.text_offsets = _joined([index.text_offsets for index in indexes])
+        self.newlines = _joined([index.newlines for index in indexes])
+
+    @property
+    def frames(self) -> int:
+        return len(self._frames)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.text_offsets[-1])
+
+    def __getitem__(self, frame: int) -> Frame:
+        return self._frames[frame]
+
+    def frame_of_line(self, line: int) -> int:
+        """The frame in which `line` (from 1) begins, or the one before when it begins with a frame."""
+        if line <= 1:
+            return 0
+        # The newline that ends the line before is number line - 1, and lies where the count first reaches it.
+        return int(np.searchsorted(self.newlines[1:], line - 1, side="left"))
+
+    def frame_of_byte(self, offset: int) -> int:
+        """The frame that holds the byte at `offset`, from 0."""
+        return int(np.searchsorted(self.text_offsets, offset, side="right")) - 1
+
+
+def _joined(totals: Sequence[Sequence[int]]) -> IntArray:
+    """Running totals that each begin at 0, as one."""
+    steps = [np.diff(np.asarray(total, dtype=np.int64)) for total in totals]
+    return np.cumsum(np.concatenate([np.zeros(1, dtype=np.int64), *steps]))
+
 
 log = structlog.get_logger(__name__)
 
@@ -354,3 +510,38 @@ def _damaged(key: str) -> DamagedObject:
 def _unavailable(error: Exception) -> Unavailable:
     # The store's own message may hold addresses and keys; the log has it, people need not.
     return Unavailable(f"The artifact store did not answer ({type(error).__name__}). Try again in a minute.")
+
+
+# --- Room on the disks that uploads are written to: of the data, of the logs, and of temporary files.
+
+
+def free_bytes(settings: Settings) -> int:
+    """Of the fullest of these disks. Raises DiskFull for one that cannot be written."""
+    return min(_free_bytes(folder) for folder in _folders(settings))
+
+
+def require_room(settings: Settings, new_bytes: int) -> None:
+    """Raise DiskFull where an upload of so many bytes would leave less than THREEWALLS_MIN_FREE_BYTES."""
+    free = free_bytes(settings) if settings.min_free_bytes else 0
+    if settings.min_free_bytes and free - new_bytes < settings.min_free_bytes:
+        raise DiskFull(
+            f"The disk of the service has {free:,} bytes left, and {settings.min_free_bytes:,} are kept free "
+            "(THREEWALLS_MIN_FREE_BYTES). Nothing was kept. Tell the administrator, and upload again later."
+        )
+
+
+def _folders(settings: Settings) -> list[Path]:
+    folders = [Path(tempfile.gettempdir())]
+    if settings.embedded:
+        folders.append(settings.data_dir)
+    if urlsplit(settings.resolved_artifact_url).scheme != "s3":
+        folders.append(Path(settings.resolved_artifact_url))
+    return folders
+
+
+def _free_bytes(folder: Path) -> int:
+    while not folder.exists():  # it is made with the first file
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        raise DiskFull("A disk of the service is not writable. Tell the administrator, and upload again later.")
+    return shutil.disk_usage(folder).free

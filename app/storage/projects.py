@@ -1,19 +1,22 @@
 """Projects: made, listed, shown to everybody or not. Who did it goes to the audit in the same transaction."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
-from app.errors import Conflict, FieldError, InvalidChange, NotFound
+from app.domain.badges import new_badge_secret
+from app.domain.text import one_line
+from app.errors import Conflict, FieldError, InvalidChange, NotFound, OverQuota, TooManyRuns
+from app.settings import Settings
 from app.storage import audit
-from app.storage.access_tables import MemberRow, TokenRow
-from app.storage.run_records import aware
-from app.storage.tables import ProjectRow, RunRow, utc_now
+from app.storage.runs import aware
+from app.storage.tables import AllowanceRow, MemberRow, ProjectRow, RunFileRow, RunRow, TokenRow, utc_now
 
 MAX_SLUG = 100
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -111,3 +114,128 @@ def slugs_by_id(session: Session) -> Mapping[int, str]:
 
 def _by_project(session: Session, chosen: "Select[tuple[int, ...]]") -> dict[int, tuple[int, ...]]:
     return {row[0]: tuple(row[1:]) for row in session.execute(chosen)}
+
+
+# --- What a project may take, and what it takes: bytes of its files, runs that it began within 24 hours.
+
+DAY = timedelta(hours=24)
+_WAYS_OUT = "An administrator raises the quota in the project's settings."
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """0: no limit. `own_bytes` and `own_runs_a_day`: as set for the project, None where the service's own counts."""
+
+    bytes: int
+    runs_a_day: int
+    own_bytes: int | None = None
+    own_runs_a_day: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    bytes: int
+    runs_today: int
+
+
+def quota_of(project: ProjectRow, settings: Settings) -> Quota:
+    own_bytes, own_runs = project.quota_bytes, project.quota_runs_a_day
+    return Quota(
+        settings.quota_bytes if own_bytes is None else own_bytes,
+        settings.quota_runs_a_day if own_runs is None else own_runs,
+        own_bytes,
+        own_runs,
+    )
+
+
+def usage_of(session: Session, project_id: int) -> Usage:
+    runs = select(func.count()).select_from(RunRow)
+    today = runs.where(col(RunRow.project_id) == project_id, col(RunRow.created_at) > utc_now() - DAY)
+    return Usage(_bytes_of(session, project_id), session.execute(today).scalar_one())
+
+
+def check_room_in(session: Session, settings: Settings, slug: str, new_bytes: int) -> None:
+    """Early, so that what has no room is not stored first; a project that is still to be made has room for one."""
+    found = session.execute(select(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())).scalar()  # type: ignore[call-overload]
+    if found is not None:
+        check_room(session, settings, found, new_bytes, new_run=True)
+
+
+def check_room(session: Session, settings: Settings, project_id: int, new_bytes: int, *, new_run: bool) -> None:
+    """Before rows of an upload are written, in their transaction. Raises OverQuota, TooManyRuns."""
+    project = session.get_one(ProjectRow, project_id)
+    quota = quota_of(project, settings)
+    if not quota.bytes and not quota.runs_a_day:
+        return
+    # Two uploads at once must not both take the last room; without a quota nobody waits.
+    session.get_one(ProjectRow, project_id, with_for_update=True)
+    if new_run and quota.runs_a_day:
+        _check_runs(session, project, quota.runs_a_day)
+    if new_bytes and quota.bytes:
+        _check_bytes(session, project, quota.bytes, new_bytes)
+
+
+def _check_runs(session: Session, project: ProjectRow, most: int) -> None:
+    """The run that has to be a day old before another may begin is the `most`-th newest."""
+    newest = select(RunRow.created_at).where(col(RunRow.project_id) == project.id)  # type: ignore[call-overload]
+    last = session.execute(newest.order_by(col(RunRow.created_at).desc()).offset(most - 1).limit(1)).scalar()
+    wait = math.ceil((aware(last) + DAY - utc_now()).total_seconds()) if last is not None else 0
+    if wait > 0:
+        raise TooManyRuns(
+            f"The project {project.slug} began {most:,} runs within 24 hours, its quota. Nothing was kept, so send it "
+            f"again later. {_WAYS_OUT}",
+            retry_after=wait,
+        )
+
+
+def _check_bytes(session: Session, project: ProjectRow, most: int, new_bytes: int) -> None:
+    used = _bytes_of(session, project.id or 0)
+    if used + new_bytes > most:
+        raise OverQuota(
+            f"The project {project.slug} holds {used:,} of the {most:,} bytes of its quota, and this upload has "
+            f"{new_bytes:,}. Nothing of it was kept, and what was there stays. {_WAYS_OUT}"
+        )
+
+
+def _bytes_of(session: Session, project_id: int) -> int:
+    held = select(func.coalesce(func.sum(RunFileRow.size_bytes), 0)).join(RunRow, col(RunRow.id) == RunFileRow.run_id)
+    return int(session.execute(held.where(col(RunRow.project_id) == project_id)).scalar_one())
+
+
+# --- How much a project may do of something within a time, whoever asks and however many processes serve them.
+#
+# Counted in the database, so that it holds where requests and workers are many, and after what was counted is
+# deleted.
+
+
+def use(session: Session, project_id: int, what: str, amount: int, *, most: int, within: timedelta) -> int:
+    """Uses some of it in the caller's transaction. Seconds until there is enough again, and nothing used; else 0.
+
+    The time begins with the first use. What is more than `most` at once is allowed when nothing was used yet.
+    """
+    session.get_one(ProjectRow, project_id, with_for_update=True)  # nobody else counts meanwhile
+    now = utc_now()
+    row = session.get(AllowanceRow, (project_id, what), populate_existing=True)
+    if row is None:
+        row = AllowanceRow(project_id=project_id, what=what)
+        session.add(row)
+    if aware(row.began_at) + within <= now:
+        row.began_at, row.used = now, 0
+    if row.used and row.used + amount > most:
+        return max(1, math.ceil((aware(row.began_at) + within - now).total_seconds()))
+    row.used += amount
+    return 0
+
+
+# --- The secret of a project from which the keys of its badges are made (`domain/badges.py`).
+
+
+def renew_badge_secret(session: Session, project_id: int, who: str) -> None:
+    """All addresses of badges that were given out for the project end."""
+    project = session.get_one(ProjectRow, project_id)
+    project.badge_secret = new_badge_secret()
+    session.add(project)
+    audit.record(
+        session, who=one_line(who)[:100], subject="project", subject_id=project_id, action="renew_badges",
+        project_id=project_id,
+    )  # fmt: skip

@@ -7,27 +7,57 @@ milliseconds. What is kept counts for the very files that it was read from, and 
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 import structlog
 import zstandard
-from sqlalchemy import delete, select
-from sqlmodel import Session, col
+from sqlalchemy import JSON, Column, ForeignKey, Select, bindparam, delete, select
+from sqlmodel import Field, Session, SQLModel, col
 
 from app.domain.definitions import DEFINITIONS
-from app.domain.documents import Document
+from app.domain.documents.document import Document
 from app.domain.run import FloatArray, LineExample, LogEvent, MemoryReport, ParsedLog, Problem, Slice
-from app.storage import series
-from app.storage.findings import frozen, known, stated
-from app.storage.run_records import RunFile
-from app.storage.tables import ReadingRow, SeriesRow
+from app.domain.verdict.record import LOSS_NAMES, Losses, losses_of
+from app.errors import NotFound
+from app.storage import audit
+from app.storage.runs import RunFile, aware, frozen, known, stated
+from app.storage.tables import ReadingRow, RunRow, SeriesRow, time_column, utc_now
 
-log = structlog.get_logger(__name__)
+# --- One metric of one run as a blob: float64, byte-shuffled, zstd.
+#
+# Shuffling puts the like bytes of neighbouring values together, so that exponents and high mantissa bytes compress.
+# 10 metrics x 1,000 iterations are read in 0.2 ms this way and take 58 kB; as SQL rows it is 43 ms.
 
 _LEVEL = 3
+
+
+def pack_series(values: FloatArray) -> bytes:
+    """The blob of a column; NaN is kept as it is."""
+    shuffled = np.ascontiguousarray(np.asarray(values, dtype="<f8")).view(np.uint8).reshape(-1, 8).T
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(np.ascontiguousarray(shuffled).tobytes())
+
+
+def unpack_series(blob: bytes) -> FloatArray:
+    """The column of a blob that `pack` made."""
+    return next(unpack_all([blob]))
+
+
+def unpack_all(blobs: Iterable[bytes]) -> Iterator[FloatArray]:
+    """Of many: to make what decompresses them takes longer than to use it."""
+    decompressor = zstandard.ZstdDecompressor()
+    return (_unshuffled(decompressor.decompress(blob)) for blob in blobs)
+
+
+def _unshuffled(text: bytes) -> FloatArray:
+    shuffled = np.frombuffer(text, dtype=np.uint8)
+    return np.ascontiguousarray(shuffled.reshape(8, -1).T).view("<f8").reshape(-1).astype(np.float64)
+
+
+log = structlog.get_logger(__name__)
 MAX_METRIC_NAME = 100
 """Of a column's name, what the table of series takes."""
 _RECORDS: Mapping[str, type[Any]] = {
@@ -72,7 +102,7 @@ def load(session: Session, run_id: int, files: Sequence[RunFile]) -> Reading | N
         return None
     rows = session.execute(select(SeriesRow.metric, SeriesRow.blob).where(col(SeriesRow.run_id) == run_id))  # type: ignore[call-overload]
     try:
-        return unpack(kept, {row.metric: series.unpack(row.blob) for row in rows})
+        return unpack(kept, {row.metric: unpack_series(row.blob) for row in rows})
     except (ValueError, KeyError, TypeError, zstandard.ZstdError) as error:
         # The files are there: a defect of what is kept costs time, no figures.
         log.warning("reading_unreadable", run_id=run_id, error=repr(error))
@@ -129,3 +159,86 @@ def _number(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} is nothing that a reading holds")
+
+
+# --- Facts that people stated of a run, beside what its files say: each statement stays, the newest of a fact counts.
+#
+# They change no key and no figure, only what the rules are told.
+
+
+class StatedFactRow(SQLModel, table=True):
+    """One statement; `removed` takes those before it back."""
+
+    __tablename__ = "stated_fact"
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    name: str = Field(max_length=100)
+    value: Any = Field(default=None, sa_column=Column(JSON(none_as_null=False), nullable=False))
+    removed: bool = False
+    author: str = Field(max_length=100)
+    note: str = Field(default="", max_length=1000)
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+@dataclass(frozen=True, slots=True)
+class StatedFact:
+    """What somebody stated, and when."""
+
+    name: str
+    value: Any
+    removed: bool
+    author: str
+    note: str
+    at: datetime
+
+
+def state_facts(session: Session, run_id: int, facts: Mapping[str, object], *, author: str, note: str) -> None:
+    """Record the statements; None takes one back. The rules are asked of the run again. Raises NotFound."""
+    row = session.get(RunRow, run_id, with_for_update=True)
+    if row is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    known = in_force(statements_of(session, run_id))
+    for name, value in facts.items():
+        session.add(
+            StatedFactRow(run_id=run_id, name=name, value=value, removed=value is None, author=author, note=note)
+        )
+    row.rules_asked = ""
+    audit.record(
+        session, who=author, subject="run", subject_id=run_id, action="facts", project_id=row.project_id,
+        before={name: known[name].value if name in known else None for name in facts}, after=facts, note=note,
+    )  # fmt: skip
+
+
+def statements_of(session: Session, run_id: int) -> tuple[StatedFact, ...]:
+    """All that was ever stated, newest first."""
+    rows = session.execute(
+        select(StatedFactRow).where(col(StatedFactRow.run_id) == run_id).order_by(col(StatedFactRow.id).desc())
+    ).scalars()
+    return tuple(StatedFact(r.name, r.value, r.removed, r.author, r.note, aware(r.created_at)) for r in rows)
+
+
+def in_force(statements: tuple[StatedFact, ...]) -> dict[str, StatedFact]:
+    """By fact, what counts now."""
+    newest: dict[str, StatedFact] = {}
+    for one in statements:
+        newest.setdefault(one.name, one)
+    return {name: one for name, one in newest.items() if not one.removed}
+
+
+# --- The losses of runs by iteration, read from their series: whoever compares them reads nothing else.
+
+_LOSSES: Select[Any] = select(SeriesRow.run_id, SeriesRow.metric, SeriesRow.blob).where(  # type: ignore[call-overload]
+    col(SeriesRow.run_id).in_(bindparam("run_ids", expanding=True)),
+    col(SeriesRow.metric).in_(("iteration", *LOSS_NAMES)),
+)
+
+
+def losses_of_runs(session: Session, names: Sequence[str]) -> dict[str, Losses]:
+    """By the names of runs, as text; empty losses of those that printed none."""
+    columns: dict[str, dict[str, FloatArray]] = {str(int(name)): {} for name in names}
+    if columns:
+        rows = session.execute(_LOSSES, {"run_ids": [int(name) for name in columns]}).all()
+        for row, values in zip(rows, unpack_all(row.blob for row in rows), strict=True):
+            columns[str(row.run_id)][row.metric] = values
+    return {name: losses_of(found) for name, found in columns.items()}

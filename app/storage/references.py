@@ -8,11 +8,11 @@ from functools import cache
 from sqlalchemy import ColumnElement, select
 from sqlmodel import Session, col
 
-from app.domain.reference_points import ReferencePoint, published
-from app.storage.reference_tables import ReferencePointRow
-from app.storage.run_records import aware
-from app.storage.tables import ProjectRow
-from app.storage.typed_json import from_json
+from app.domain.references.point import ReferencePoint
+from app.domain.references.published import published
+from app.storage.json_text import from_json
+from app.storage.runs import aware
+from app.storage.tables import ProjectRow, ReferencePointRow
 
 
 @dataclass(frozen=True, slots=True)

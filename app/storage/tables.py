@@ -1,7 +1,4 @@
-"""The SQLModel tables. They do not validate: values are checked in domain types first.
-
-No `from __future__ import annotations` here: it breaks SQLModel relationships.
-"""
+"""The SQLModel tables. They do not validate: values are checked in domain types first."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +8,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     LargeBinary,
     MetaData,
@@ -21,7 +19,8 @@ from sqlalchemy import (
 from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from app.domain.badges.key import new_badge_secret
+from app.domain.badges import new_badge_secret
+from app.domain.notifications.messages import new_message_id
 
 SQLModel.metadata = MetaData(
     naming_convention={
@@ -89,9 +88,9 @@ class RunRow(SQLModel, table=True):
     `work` is empty (nothing to do), `waiting` or `held`. `lease_until` of a waiting run is when it is due, of a
     held one when its worker is given up. `claims` numbers the claims, so that a worker can tell whether the run is
     still its own; `attempts` counts those since the last news. `wanted` grows with every change of what is to be read
-    (`storage/run_work.py`). A run that is read again keeps its status and figures until the new ones are there.
+    (`pipeline/run_work.py`). A run that is read again keeps its status and figures until the new ones are there.
 
-    `idempotency_key` is the SHA-256 of the sender and of the key as sent (`runs/same_upload.py`).
+    `idempotency_key` is the SHA-256 of the sender and of the key as sent (`pipeline/receive.py`).
 
     `token_id` is the token that brought it; None for a person's, and where nobody logs in. No foreign key: tokens are
     never deleted. `uploaded_by` names the token, or the person; it is empty where nobody logs in.
@@ -323,3 +322,543 @@ class AvailabilityRow(SQLModel, table=True):
     available: bool
     evidence: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     seen_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+# --- The tables of who may do what: people, their sessions and roles, and the tokens of projects.
+#
+# No `from __future__ import annotations` here: it breaks SQLModel relationships.
+
+
+class UserRow(SQLModel, table=True):
+    """A person. `password_hash` is argon2id, empty for one who comes by an identity provider (`issuer`, `subject`).
+
+    `password_ends_at`: of a password that somebody else set. `totp_secret`: of the authenticator app, empty without
+    one; `totp_step`: of the last code that was accepted. `administrator`: may do everything, in every project.
+    `disabled_at`: may do nothing any more, but stays on record.
+    """
+
+    __tablename__ = "account"
+    __table_args__ = (Index("ix_account_issuer_subject", "issuer", "subject"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True, max_length=100)
+    email: str = Field(default="", max_length=300)
+    password_hash: str = Field(default="", max_length=300)
+    must_change_password: bool = False
+    password_ends_at: datetime | None = Field(default=None, sa_column=time_column())
+    totp_secret: str = Field(default="", max_length=64)
+    totp_step: int = 0
+    administrator: bool = False
+    issuer: str = Field(default="", max_length=300)
+    subject: str = Field(default="", max_length=300)
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    last_login_at: datetime | None = Field(default=None, sa_column=time_column())
+    disabled_at: datetime | None = Field(default=None, sa_column=time_column())
+
+
+class MemberRow(SQLModel, table=True):
+    """What a person may do in a project: `role` is viewer, contributor or maintainer."""
+
+    __tablename__ = "member"
+
+    project_id: int = Field(
+        sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True, nullable=False)
+    )
+    user_id: int = Field(
+        sa_column=Column(ForeignKey("account.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
+    )
+    role: str = Field(max_length=20)
+    added_by: str = Field(max_length=100)
+    added_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+class SessionRow(SQLModel, table=True):
+    """A browser that is logged in. `id` is the SHA-256 of what its cookie holds.
+
+    `confirmed_at`: when its person last proved who it is, by a log-in or the password once more.
+    """
+
+    __tablename__ = "login_session"
+
+    id: str = Field(primary_key=True, max_length=64)
+    user_id: int = Field(sa_column=Column(ForeignKey("account.id", ondelete="CASCADE"), nullable=False, index=True))
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    confirmed_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    seen_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    expires_at: datetime = Field(sa_column=time_column(nullable=False))
+    address: str = Field(default="", max_length=100)
+    agent: str = Field(default="", max_length=300)
+
+
+class TokenRow(SQLModel, table=True):
+    """A project's token for CI. Shown once; `digest` is its SHA-256, `shown` its first characters.
+
+    `scopes`: upload, read, triage. In force until `expires_at` or `revoked_at`.
+    """
+
+    __tablename__ = "token"
+    __table_args__ = (UniqueConstraint("digest"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False, index=True))
+    name: str = Field(max_length=100)
+    shown: str = Field(max_length=20)
+    digest: str = Field(max_length=64)
+    scopes: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    created_by: str = Field(max_length=100)
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    expires_at: datetime | None = Field(default=None, sa_column=time_column())
+    last_used_at: datetime | None = Field(default=None, sa_column=time_column())
+    revoked_at: datetime | None = Field(default=None, sa_column=time_column())
+    revoked_by: str = Field(default="", max_length=100)
+
+
+# --- The tables of experiments, and of how often each rule fired.
+#
+# No `from __future__ import annotations` here: it breaks SQLModel relationships.
+
+
+class ExperimentRow(SQLModel, table=True):
+    """A planned A/B on one knob: a baseline run, what is changed, and how many runs a side decide it.
+
+    `rule_id` is the suggestion that it came from, empty for a person's own idea. `knobs` holds, by contract field, the
+    values `from` and `to`; `change` the flags and variables to set. Uploads join by `tag`, or by `candidate_key`, the
+    config key that the change leads to; that is empty where it cannot be told beforehand. `sequence` is the interleaved
+    order of the sides. `state`: planned, waiting, done, accepted, rejected or withdrawn. `parent_id`: the experiment
+    whose winner is the baseline here. `result` is the A/B as it was last computed.
+    """
+
+    __tablename__ = "experiment"
+    __table_args__ = (
+        UniqueConstraint("project_id", "tag"),
+        Index("ix_experiment_project_state", "project_id", "state"),
+        Index("ix_experiment_rule", "rule_id"),
+        Index("ix_experiment_stack", "stack_key"),
+        Index("ix_experiment_candidate", "candidate_key"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(foreign_key="project.id")
+    parent_id: int | None = Field(
+        default=None, sa_column=Column(ForeignKey("experiment.id", ondelete="SET NULL"), nullable=True, index=True)
+    )
+    baseline_run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    rule_id: str = Field(default="", max_length=100)
+    title: str = Field(max_length=300)
+    stack_key: str = Field(max_length=64)
+    baseline_key: str = Field(max_length=64)
+    candidate_key: str = Field(default="", max_length=64)
+    knobs: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    change: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    tag: str = Field(max_length=100)
+    runs_each: int = 1
+    sequence: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    plan: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    state: str = Field(default="planned", max_length=20)
+    result: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+    result_at: datetime | None = Field(default=None, sa_column=time_column())
+    note: str = Field(default="", sa_column=Column(Text, nullable=False))
+    created_by: str = Field(max_length=100)
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    decided_by: str = Field(default="", max_length=100)
+    decided_at: datetime | None = Field(default=None, sa_column=time_column())
+
+
+class ExperimentRunRow(SQLModel, table=True):
+    """A run of an experiment. `side` is baseline or candidate; `joined_by` is plan, tag or config."""
+
+    __tablename__ = "experiment_run"
+
+    experiment_id: int = Field(
+        sa_column=Column(ForeignKey("experiment.id", ondelete="CASCADE"), primary_key=True, nullable=False)
+    )
+    run_id: int = Field(
+        sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
+    )
+    side: str = Field(max_length=20)
+    joined_by: str = Field(max_length=20)
+    joined_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+class RuleFiringRow(SQLModel, table=True):
+    """That a rule of the workflow fired for a run, when the run was last judged."""
+
+    __tablename__ = "rule_firing"
+    __table_args__ = (Index("ix_rule_firing_rule", "rule_id", "run_id"),)
+
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, nullable=False))
+    rule_id: str = Field(primary_key=True, max_length=100)
+    fired_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+# --- The tables of judging: verdicts, regressions, pins, who changed what, and the judging that stacks wait for.
+#
+# No `from __future__ import annotations` here: it breaks SQLModel relationships.
+
+
+class VerdictRow(SQLModel, table=True):
+    """What was said about a run. One of a run is `current`; which older ones stay: `verdicts.py`. `because`: why made.
+
+    The columns from `decision` on repeat values of `document` (`domain/verdict/document.py`), for lists and for the
+    evidence about a knob: `comparison` is the kind of comparability, `attributed_to` the one field that explains it.
+    """
+
+    __tablename__ = "verdict"
+    __table_args__ = (
+        Index("ix_verdict_run_current", "run_id", "current"),
+        Index("ix_verdict_attributed", "attributed_to", "comparison"),
+        Index("ix_verdict_verdict_version", "verdict_version"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False))
+    current: bool = True
+    made_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    because: str = Field(default="", max_length=300)
+    decision: str = Field(max_length=20)
+    delta_pct: float | None = None
+    ci_low_pct: float | None = None
+    ci_high_pct: float | None = None
+    baseline_kind: str = Field(default="", max_length=20)
+    comparison: str = Field(default="", max_length=20)
+    attributed_to: str = Field(default="", max_length=100)
+    from_value: str = Field(default="", max_length=500)
+    to_value: str = Field(default="", max_length=500)
+    definition_version: int = 0
+    verdict_version: int = 0
+    document: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+
+
+class RegressionRow(SQLModel, table=True):
+    """What people triage: one cause, with every stack that it slowed down as a member.
+
+    `kind` is run (a verdict opened it) or upgrade (single-field contrasts did); `cause_key` is what groups members.
+    `state`: open, acknowledged, expected, fixed or invalid. `proposal` is a state that the service proposes, with the
+    first run of the level that speaks for it.
+    """
+
+    __tablename__ = "regression"
+    __table_args__ = (
+        Index("ix_regression_project_state", "project_id", "state"),
+        Index("ix_regression_cause", "project_id", "cause_key"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(foreign_key="project.id")
+    kind: str = Field(max_length=20)
+    cause_key: str = Field(max_length=200)
+    cause: str = Field(default="", sa_column=Column(Text, nullable=False))
+    metric: str = Field(max_length=100)
+    state: str = Field(default="open", max_length=20)
+    assignee: str = Field(default="", max_length=100)
+    note: str = Field(default="", max_length=2000)
+    external_url: str = Field(default="", max_length=2000)
+    opened_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    changed_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    proposal: str = Field(default="", max_length=20)
+    proposal_run_id: int | None = Field(
+        default=None, sa_column=Column(ForeignKey("run.id", ondelete="SET NULL"), nullable=True)
+    )
+    worst_delta_pct: float | None = None
+    gpu_hours_per_day: float | None = None
+
+
+class RegressionMemberRow(SQLModel, table=True):
+    """One stack of a regression, with the slow run that made it a member. Levels are ln of the metric (ms, GiB).
+
+    They and `delta_pct` are those of the history, once it has them; `first_delta_pct` is what the slow run showed.
+    """
+
+    __tablename__ = "regression_member"
+    __table_args__ = (Index("ix_regression_member_stack", "stack_key", "config_key"),)
+
+    regression_id: int = Field(
+        sa_column=Column(ForeignKey("regression.id", ondelete="CASCADE"), primary_key=True, nullable=False)
+    )
+    run_id: int = Field(
+        sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
+    )
+    stack_key: str = Field(max_length=64)
+    config_key: str = Field(max_length=64)
+    usual_level: float | None = None
+    slow_level: float | None = None
+    delta_pct: float | None = None
+    first_delta_pct: float | None = None
+    gpu_hours_per_day: float | None = None
+    proposal: str = Field(default="", max_length=20)
+    joined_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+class RunAlarmRow(SQLModel, table=True):
+    """Which regression explains the alarm of a run: the one that the run opened, or one at whose level it stands."""
+
+    __tablename__ = "run_alarm"
+
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, nullable=False))
+    metric: str = Field(primary_key=True, max_length=100)
+    regression_id: int = Field(
+        sa_column=Column(ForeignKey("regression.id", ondelete="CASCADE"), nullable=False, index=True)
+    )
+
+
+class PinRow(SQLModel, table=True):
+    """A run that a person made the golden baseline of its stack. In force until `unpinned_at`."""
+
+    __tablename__ = "pin"
+    __table_args__ = (Index("ix_pin_stack", "project_id", "stack_key"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(foreign_key="project.id")
+    stack_key: str = Field(max_length=64)
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    pinned_by: str = Field(max_length=100)
+    pinned_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    note: str = Field(default="", max_length=1000)
+    unpinned_by: str = Field(default="", max_length=100)
+    unpinned_at: datetime | None = Field(default=None, sa_column=time_column())
+
+
+class AuditEventRow(SQLModel, table=True):
+    """Who changed what of a regression, run, stack or project. `who` is a person, or Threewalls itself."""
+
+    __tablename__ = "audit_event"
+    __table_args__ = (Index("ix_audit_event_subject", "subject", "subject_id"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int | None = Field(default=None, foreign_key="project.id")
+    at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    who: str = Field(max_length=100)
+    subject: str = Field(max_length=20)
+    subject_id: str = Field(max_length=64)
+    action: str = Field(max_length=40)
+    before: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    after: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    note: str = Field(default="", sa_column=Column(Text, nullable=False))
+
+
+EVERYTHING = datetime(1970, 1, 1, tzinfo=UTC)
+"""As `StackWorkRow.judge_from`: the whole history."""
+
+
+class StackWorkRow(SQLModel, table=True):
+    """The judging and ranking that a stack waits for; the life of the work of a run, with one step more (`Work`).
+
+    `judge_from`: every run from that place of the history on is judged again; without it only those not judged yet.
+    """
+
+    __tablename__ = "stack_work"
+    __table_args__ = (
+        UniqueConstraint("project_id", "stack_key"),
+        Index("ix_stack_work_work_lease", "work", "lease_until"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(foreign_key="project.id")
+    stack_key: str = Field(max_length=64)
+    work: str = Field(default="", max_length=10)
+    wanted: int = 0
+    claims: int = 0
+    attempts: int = 0
+    lease_until: datetime | None = Field(default=None, sa_column=time_column())
+    judge_from: datetime | None = Field(default=None, sa_column=time_column())
+    because: str = Field(default="", max_length=300)
+
+
+# --- The tables of notifications: where a project's news go, each delivery with its outcome, and how much may be sent.
+#
+# No `from __future__ import annotations` here: it breaks SQLModel relationships.
+
+
+class ReceiverRow(SQLModel, table=True):
+    """Where news of a project go. `kind`: webhook, slack, teams or email; `target` its address.
+
+    `secret` signs a webhook's bodies. `rules`: which verdicts, regression states and stacks it wants.
+    """
+
+    __tablename__ = "receiver"
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False, index=True))
+    kind: str = Field(max_length=20)
+    name: str = Field(max_length=100)
+    target: str = Field(max_length=2000)
+    secret: str = Field(default="", max_length=100)
+    rules: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    enabled: bool = True
+    created_by: str = Field(max_length=100)
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+class DeliveryRow(SQLModel, table=True):
+    """One message to one receiver; the row is the work to do, as with runs. `cause`: at most one message of each.
+
+    `work` is waiting, rung, held or empty (done); `state` waiting, delivered or failed. `replay_of`: the one that it
+    repeats. `message_id` goes with every attempt, and no other service has it. `subject`: what it is about; a receiver
+    gets the messages of one in their order, and those without any as they come. `settled`: it failed, and somebody sent
+    it again or wants it no more.
+    """
+
+    __tablename__ = "delivery"
+    __table_args__ = (
+        UniqueConstraint("receiver_id", "cause"),
+        Index("ix_delivery_work_lease", "work", "lease_until"),
+        Index("ix_delivery_receiver_subject", "receiver_id", "subject"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    receiver_id: int = Field(
+        sa_column=Column(ForeignKey("receiver.id", ondelete="CASCADE"), nullable=False, index=True)
+    )
+    event: str = Field(max_length=40)
+    cause: str = Field(max_length=200)
+    message_id: str = Field(default_factory=new_message_id, max_length=60)
+    subject: str = Field(default="", max_length=60)
+    payload: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    state: str = Field(default="waiting", max_length=20)
+    work: str = Field(default="waiting", max_length=10)
+    attempts: int = 0
+    lease_until: datetime | None = Field(default=None, sa_column=time_column())
+    answer_status: int | None = None
+    error: str = Field(default="", sa_column=Column(Text, nullable=False))
+    settled: bool = False
+    replay_of: int | None = Field(default=None, sa_column=Column(ForeignKey("delivery.id", ondelete="SET NULL")))
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    tried_at: datetime | None = Field(default=None, sa_column=time_column())
+    delivered_at: datetime | None = Field(default=None, sa_column=time_column())
+
+
+class AllowanceRow(SQLModel, table=True):
+    """How much of `what` a project used since `began_at` (`app/storage/projects.py`)."""
+
+    __tablename__ = "allowance"
+
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True))
+    what: str = Field(primary_key=True, max_length=40)
+    began_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    used: int = 0
+
+
+# --- The table of the published figures that teams add.
+#
+# No `from __future__ import annotations` here: it breaks SQLModel relationships.
+
+
+class ReferencePointRow(SQLModel, table=True):
+    """A published figure as `domain/reference_points` reads it. Who did what to it stands in the audit.
+
+    `project_id` None: it is offered to every project. A withdrawn one counts no more, and stays readable.
+    """
+
+    __tablename__ = "reference_point"
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int | None = Field(default=None, foreign_key="project.id")
+    point: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    added_by: str = Field(max_length=100)
+    added_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    changed_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    withdrawn_at: datetime | None = Field(default=None, sa_column=time_column())
+
+
+# --- The tables of the leaderboards: what is kept of each stack, who led when, and the priors that they were ranked
+# with.
+#
+# No `from __future__ import annotations` here: it breaks SQLModel relationships.
+
+
+class StandingRow(SQLModel, table=True):
+    """The standings of one stack, made again as a whole whenever a run of it changed (`app/leaderboards/rank.py`).
+
+    `document` is the `StackStandings` without its boards, which have rows of their own; its `scaling` are the runs of
+    its configurations (`ScalingRuns`), as text, because the scaling view alone reads them. `title` to `about` tell the
+    stack in a list: they are of its newest run, `newest_run_id`, which stands in the history at `newest_at`. `about`:
+    contract fields of the stack by name, where known. `gpu` and `prior_version`: the prior that it was ranked
+    with, by its key; "" and 0 where the GPU is unknown.
+    """
+
+    __tablename__ = "standing"
+    __table_args__ = (
+        Index("ix_standing_hardware_family", "hardware_slug", "family_slug"),
+        Index("ix_standing_ranking_version", "ranking_version"),
+    )
+
+    project_id: int = Field(foreign_key="project.id", primary_key=True)
+    stack_key: str = Field(primary_key=True, max_length=64)
+    hardware: str = Field(max_length=100)
+    hardware_slug: str = Field(max_length=60)
+    family: str = Field(max_length=230)
+    family_slug: str = Field(max_length=60)
+    precision: str = Field(default="", max_length=50)
+    title: str = Field(max_length=1000)
+    container: str = Field(default="", max_length=500)
+    gpus: int | None = None
+    about: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    runs: int
+    newest_run_id: int
+    newest_at: datetime = Field(sa_column=time_column(nullable=False))
+    updated_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    ranking_version: int
+    gpu: str = Field(default="", max_length=100)
+    prior_version: int = 0
+    document: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+
+
+class StandingBoardRow(SQLModel, table=True):
+    """One board of a stack. `results`: how each dispatcher did (`BoardResults`), for what is told across stacks."""
+
+    __tablename__ = "standing_board"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["project_id", "stack_key"], ["standing.project_id", "standing.stack_key"], ondelete="CASCADE"
+        ),
+    )
+
+    project_id: int = Field(primary_key=True)
+    stack_key: str = Field(primary_key=True, max_length=64)
+    floor: str = Field(primary_key=True, max_length=20)
+    routing_mode: str = Field(primary_key=True, max_length=50)
+    semantic_class: str = Field(primary_key=True, max_length=30)
+    reading: str = Field(max_length=20)
+    is_ranking: bool
+    results: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    document: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+
+
+class LeaderChangeRow(SQLModel, table=True):
+    """The head of a board as it became (`Head`); `before` null for the first that was known. Rows are only added.
+
+    `run_id`: the run that made it; None when none did, or it is gone.
+    """
+
+    __tablename__ = "leader_change"
+    __table_args__ = (
+        Index("ix_leader_change_stack", "project_id", "stack_key"),
+        Index("ix_leader_change_at", "at"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(foreign_key="project.id")
+    stack_key: str = Field(max_length=64)
+    floor: str = Field(max_length=20)
+    routing_mode: str = Field(max_length=50)
+    semantic_class: str = Field(max_length=30)
+    at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    before: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    after: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    run_id: int | None = Field(sa_column=Column(ForeignKey("run.id", ondelete="SET NULL"), index=True))
+
+
+class RankingPriorRow(SQLModel, table=True):
+    """How much launches of a family vary: what its stacks are ranked with, until it moved (`ranking_priors.py`).
+
+    `priors`: semantic class -> `Prior`. `version` grows with every change; a stack that was ranked with another one
+    (`StandingRow.prior_version`) is ranked again.
+    """
+
+    __tablename__ = "ranking_prior"
+
+    project_id: int = Field(foreign_key="project.id", primary_key=True)
+    gpu: str = Field(primary_key=True, max_length=100)
+    version: int
+    priors: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    changed_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))

@@ -7,16 +7,14 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlmodel import Session, col
 
-from app.domain.access.principal import TokenHolder
-from app.domain.access.roles import Scope
+from app.domain.access.principal import Scope, TokenHolder
 from app.domain.access.secrets import digest, new_token, shown
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound
 from app.storage import audit
 from app.storage.access_changes import OF_NO_ACCOUNT
-from app.storage.access_tables import TokenRow
-from app.storage.run_records import aware
-from app.storage.tables import ProjectRow, utc_now
+from app.storage.runs import aware
+from app.storage.tables import ProjectRow, TokenRow, utc_now
 
 MAX_NAME = 100
 

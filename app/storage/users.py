@@ -2,22 +2,23 @@
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select, update
 from sqlmodel import Session, col
 
 from app.domain.access import passwords
-from app.domain.access.principal import Person
-from app.domain.access.roles import Role
+from app.domain.access.principal import Person, Role
+from app.domain.access.secrets import digest, new_session_id
 from app.domain.text import one_line
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
 from app.settings import get_settings
 from app.storage import audit
-from app.storage.access_tables import MemberRow, UserRow
-from app.storage.run_records import aware
-from app.storage.tables import utc_now
+from app.storage.access_changes import OF_NO_ACCOUNT
+from app.storage.runs import aware
+from app.storage.tables import MemberRow, ProjectRow, SessionRow, UserRow, utc_now
 
 MAX_NAME = 100
 _RESERVED = re.compile(rf"{audit.SERVICE}|command line|token|token .*|nobody|nobody .*", re.IGNORECASE)
@@ -208,3 +209,203 @@ def to_user(row: UserRow) -> User:
 
 def _refused(field: str, message: str) -> InvalidChange:
     return InvalidChange(f"Nothing was changed: the {field} {message}.", (FieldError(field, message),))
+
+
+# --- The members of a project, as they are listed.
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """`disabled`: the account may do nothing at all now. `administrator`: it may do everything, whatever the role."""
+
+    user_id: int
+    name: str
+    role: Role
+    added_by: str
+    added_at: datetime
+    disabled: bool
+    administrator: bool
+
+
+def members_of(session: Session, project_id: int) -> list[Member]:
+    """By role, those who may do most first, then by name."""
+    rows = session.execute(
+        select(MemberRow, UserRow)
+        .join(UserRow, col(UserRow.id) == MemberRow.user_id)
+        .where(col(MemberRow.project_id) == project_id)
+    ).all()
+    found = [
+        Member(
+            user.id or 0, user.name, Role(member.role), member.added_by, aware(member.added_at),
+            user.disabled_at is not None, user.administrator,
+        )
+        for member, user in rows
+    ]  # fmt: skip
+    order = list(Role)
+    return sorted(found, key=lambda one: (-order.index(one.role), one.name.lower()))
+
+
+def maintainers(session: Session, project_id: int) -> list[str]:
+    """The names of those who may log in."""
+    found = members_of(session, project_id)
+    return [one.name for one in found if one.role is Role.MAINTAINER and not one.disabled]
+
+
+def roles_by_user(session: Session) -> dict[int, list[tuple[str, Role]]]:
+    """For each person the projects and the role there, in alphabetical order."""
+    found: dict[int, list[tuple[str, Role]]] = {}
+    rows = session.execute(
+        select(MemberRow.user_id, ProjectRow.slug, MemberRow.role)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == MemberRow.project_id)
+        .order_by(col(ProjectRow.slug))
+    )
+    for user_id, slug, role in rows:
+        found.setdefault(user_id, []).append((slug, Role(role)))
+    return found
+
+
+# --- Browsers that are logged in. A cookie holds a random id, its row is found by the id's SHA-256.
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSession:
+    id: str
+    user_id: int
+    created_at: datetime
+    confirmed_at: datetime
+    seen_at: datetime
+    expires_at: datetime
+
+
+def start_session(session: Session, user_id: int, idle: timedelta, *, address: str = "", agent: str = "") -> str:
+    """A new session, and what its cookie holds. It ends when it is not used for `idle`."""
+    secret, now = new_session_id(), utc_now()
+    session.add(
+        SessionRow(
+            id=digest(secret), user_id=user_id, created_at=now, seen_at=now, expires_at=now + idle,
+            address=address[:100], agent=agent[:300],
+        )
+    )  # fmt: skip
+    return secret
+
+
+def find_session(session: Session, session_id: str) -> KnownSession | None:
+    """By the SHA-256 of what the cookie holds; None when it is over."""
+    row = session.get(SessionRow, session_id)
+    if row is None or aware(row.expires_at) <= utc_now():
+        return None
+    return KnownSession(
+        row.id, row.user_id, aware(row.created_at), aware(row.confirmed_at), aware(row.seen_at), aware(row.expires_at)
+    )
+
+
+def note_seen(session: Session, known: KnownSession, idle: timedelta, longest: timedelta) -> None:
+    """Prolong a session that is used, until it is as old as `longest`."""
+    now = utc_now()
+    session.execute(
+        update(SessionRow)
+        .where(col(SessionRow.id) == known.id)
+        .values(seen_at=now, expires_at=min(now + idle, known.created_at + longest)),
+        execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False},
+    )
+
+
+def confirm(session: Session, session_id: str) -> None:
+    """Its person has shown the password again."""
+    row = session.get_one(SessionRow, session_id)
+    row.confirmed_at = utc_now()
+    session.add(row)
+
+
+def end_session(session: Session, session_id: str) -> None:
+    session.execute(delete(SessionRow).where(col(SessionRow.id) == session_id))
+
+
+def end_sessions_of(session: Session, user_id: int, *, but: str = "") -> None:
+    """All sessions of a person, but the one with this id."""
+    session.execute(delete(SessionRow).where(col(SessionRow.user_id) == user_id, col(SessionRow.id) != but))
+
+
+def forget_expired(session: Session) -> None:
+    expired = delete(SessionRow).where(col(SessionRow.expires_at) <= utc_now())
+    session.execute(expired, execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False})
+
+
+def sessions_of(session: Session, user_id: int) -> list[SessionRow]:
+    """Newest use first."""
+    chosen = select(SessionRow).where(col(SessionRow.user_id) == user_id, col(SessionRow.expires_at) > utc_now())
+    return list(session.execute(chosen.order_by(col(SessionRow.seen_at).desc())).scalars())
+
+
+# --- All accounts, and the rule that somebody stays who can administer the service.
+
+
+class LastAdministrator(Conflict):
+    title = "This is the last administrator"
+
+
+def list_users(session: Session) -> list[User]:
+    """Those who may log in first, in alphabetical order."""
+    rows = session.execute(
+        select(UserRow).order_by(col(UserRow.disabled_at).is_not(None), func.lower(UserRow.name))
+    ).scalars()
+    return [to_user(row) for row in rows]
+
+
+def names_by_id(session: Session) -> Mapping[str, str]:
+    """Of all accounts, by their number as a text, as the audit keeps it."""
+    return {str(user.id): user.name for user in list_users(session)}
+
+
+def administrators(session: Session) -> list[str]:
+    """The names of those who may log in, in alphabetical order."""
+    return [user.name for user in list_users(session) if user.administrator and user.disabled_at is None]
+
+
+def set_standing(
+    session: Session, row: UserRow, *, administrator: bool | None = None, disabled: bool | None = None, by: str
+) -> None:
+    """Make an account an administrator's or not, disable it or not; None leaves it. Raises LastAdministrator.
+
+    Whoever is disabled is logged out at once. The name stays on record beside what was done.
+    """
+    remaining = _administrators_locked(session)
+    wanted = row.administrator if administrator is None else administrator
+    away = row.disabled_at is not None if disabled is None else disabled
+    if remaining == {row.id} and (away or not wanted):
+        raise LastAdministrator(
+            f"{row.name} is the last administrator, and without one nobody could manage this service. Nothing was "
+            "changed. Make somebody else an administrator first."
+        )
+    if wanted != row.administrator:
+        before = {"administrator": row.administrator}
+        _record(session, row, "administrator", by=by, before=before, after={"administrator": wanted})
+        row.administrator = wanted
+    if away != (row.disabled_at is not None):
+        before, after = {"disabled": not away}, {"disabled": away}
+        _record(session, row, "disabled" if away else "enabled", by=by, before=before, after=after)
+        row.disabled_at = utc_now() if away else None
+        end_sessions_of(session, row.id or 0)
+    session.add(row)
+    session.flush()
+
+
+def _administrators_locked(session: Session) -> set[int | None]:
+    """Those who may log in. Two who take it from each other in one moment must not both succeed."""
+    chosen = select(UserRow).where(col(UserRow.administrator), col(UserRow.disabled_at).is_(None))
+    return {row.id for row in session.execute(chosen.with_for_update()).scalars()}
+
+
+def _record(
+    session: Session,
+    row: UserRow,
+    action: str,
+    *,
+    by: str,
+    before: Mapping[str, bool],
+    after: Mapping[str, bool],
+) -> None:
+    audit.record(
+        session, who=by, subject="account", subject_id=row.id or 0, action=action,
+        before={"name": row.name, **before}, after={"name": row.name, **after},
+    )  # fmt: skip

@@ -5,13 +5,14 @@ first, which the report of the job told; those that decided otherwise than the n
 changed something about the run or its regressions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     Integer,
+    Row,
     Select,
     String,
     Table,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     cast,
     delete,
     exists,
+    func,
     insert,
     or_,
     select,
@@ -29,13 +31,22 @@ from sqlmodel import Session, col
 
 from app.domain.contract.values import shown
 from app.domain.definitions import VERDICT_VERSION
-from app.domain.matching import Difference
-from app.domain.verdict_document import VerdictDocument
+from app.domain.performance.cost import Cost, clock, extra_ms, regression_cost, steps_of_run
+from app.domain.verdict.differences import Difference
+from app.domain.verdict.document import VerdictDocument
 from app.storage.audit import SERVICE
-from app.storage.judging_tables import AuditEventRow, RegressionMemberRow, VerdictRow
-from app.storage.run_records import aware
-from app.storage.tables import RunRow, utc_now
-from app.storage.typed_json import from_json, to_json
+from app.storage.json_text import from_json, to_json
+from app.storage.runs import aware
+from app.storage.tables import (
+    AuditEventRow,
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunAlarmRow,
+    RunRow,
+    VerdictRow,
+    utc_now,
+)
 
 _AT_ONCE = 500
 _MOST_VALUE = 500
@@ -192,3 +203,163 @@ def _stored(rows: Iterable[VerdictRow]) -> Iterable[StoredVerdict]:
         )
         for row in rows
     )
+
+
+# --- Which regressions a run belongs to: those that it made, and those that explain its alarms.
+
+_ALARMS: Select[Any] = select(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id).where(  # type: ignore[call-overload]
+    col(RunAlarmRow.run_id).in_(bindparam("run_ids", expanding=True))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRegression:
+    """`made_by_it`: the run is a member; otherwise it stands at the level of the one that is."""
+
+    id: int
+    state: str
+    cause: str
+    metric: str
+    assignee: str
+    gpu_hours_per_day: float | None
+    made_by_it: bool
+
+
+def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
+    """Newest first."""
+    made = select(RegressionMemberRow.regression_id).where(  # type: ignore[call-overload]
+        col(RegressionMemberRow.run_id) == run_id
+    )
+    own = set(session.execute(made).scalars())
+    explains = select(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)  # type: ignore[call-overload]
+    chosen = select(RegressionRow).where(or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains)))
+    rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).scalars()
+    return tuple(
+        RunRegression(
+            row.id or 0, row.state, row.cause, row.metric, row.assignee, row.gpu_hours_per_day, made_by_it=row.id in own
+        )
+        for row in rows
+    )
+
+
+def keep_alarms(session: Session, found: Mapping[int, Mapping[str, int]]) -> None:
+    """Of each run, by metric, the regression that explains its alarm. A run without alarms has an empty entry."""
+    runs = sorted(found)
+    for start in range(0, len(runs), _AT_ONCE):
+        some = runs[start : start + _AT_ONCE]
+        known = _kept(session, some)
+        wanted = {(run, metric): regression for run in some for metric, regression in found[run].items()}
+        changed = {run for run, _ in {*known.items(), *wanted.items()} - (known.items() & wanted.items())}
+        if not changed:
+            continue
+        others = {run for run, _ in changed}
+        session.execute(delete(RunAlarmRow).where(col(RunAlarmRow.run_id).in_(others)))
+        session.add_all(
+            RunAlarmRow(run_id=run, metric=metric, regression_id=regression)
+            for (run, metric), regression in wanted.items()
+            if run in others
+        )
+        session.flush()
+
+
+def _kept(session: Session, runs: Sequence[int]) -> dict[tuple[int, str], int]:
+    rows = session.execute(_ALARMS, {"run_ids": runs})
+    return {(row.run_id, row.metric): row.regression_id for row in rows}
+
+
+# --- What every page may ask about regressions: how many are open, and what they cost.
+
+NEEDS_SOMEBODY = "open"
+"""The state in which nobody has looked at a regression yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRegressions:
+    """`gpu_hours_per_day` adds up the known costs, None when there is none; `without_cost` counts the others."""
+
+    count: int
+    gpu_hours_per_day: float | None
+    without_cost: int
+
+
+def open_regressions(session: Session) -> OpenRegressions:
+    """For the navigation and the overview: one select over an indexed state."""
+    found = session.execute(
+        select(
+            func.count(),
+            func.sum(col(RegressionRow.gpu_hours_per_day)),
+            func.count(col(RegressionRow.gpu_hours_per_day)),
+        ).where(col(RegressionRow.state) == NEEDS_SOMEBODY)
+    ).one()
+    return OpenRegressions(found[0], found[1], found[0] - found[2])
+
+
+# --- What a slow-down costs: one reckoning for regressions, their pages and the report of an upgrade.
+
+_ANY_BRANCH = "*"
+
+
+def member_cost(session: Session, regression: RegressionRow, member: RegressionMemberRow, now: datetime) -> Cost:
+    """Of one stack of a regression. A metric that is no time costs none: then the reason says so."""
+    extra = None
+    if regression.metric == "step_time_ms" and member.usual_level is not None and member.slow_level is not None:
+        extra = extra_ms(member.usual_level, member.slow_level)
+    stacks = {member.stack_key, *(_before_upgrade(session, member.run_id) if regression.kind == "upgrade" else ())}
+    is_over = member.proposal == "fixed" or regression.state == "fixed"
+    return slowdown_cost(session, member.run_id, stacks, extra, now, is_over=is_over)
+
+
+def slowdown_cost(
+    session: Session, run_id: int, stack_keys: Collection[str], extra: float | None, now: datetime, *,
+    is_over: bool = False,
+) -> Cost:  # fmt: skip
+    """`run_id`: a slow run. `stack_keys`: its stack; after an upgrade that before it, too, as it is the same job.
+
+    `extra`: milliseconds a step. What runs off the baseline branch alone is as frequent as the runs of that branch.
+    """
+    run = session.execute(
+        select(  # type: ignore[call-overload]
+            RunRow.project_id, RunRow.branch, RunRow.commit, RunRow.config_key, RunRow.slices, RunRow.health,
+            RunRow.gpus, ProjectRow.baseline_branch, ProjectRow.generated,
+        )
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RunRow.id) == run_id)
+    ).one()  # fmt: skip
+    times = select(RunRow.ordered_at).where(  # type: ignore[call-overload]
+        col(RunRow.project_id) == run.project_id, col(RunRow.stack_key).in_(stack_keys)
+    )
+    main = run.baseline_branch
+    if main not in (_ANY_BRANCH, run.branch) and not _ran_on(session, run, main):
+        times = times.where(col(RunRow.branch) == run.branch)
+    at = [aware(time) for time in session.execute(times).scalars()]
+    here = _clock(session, run.project_id, now, is_replay=run.generated)
+    return regression_cost(at, extra, steps_of_run(run.slices, run.health), run.gpus, now=here, is_over=is_over)
+
+
+def _ran_on(session: Session, run: Row[Any], branch: str) -> bool:
+    """Whether the commit of a run ran on that branch as well, with the same configuration."""
+    same = select(RunRow.id).where(  # type: ignore[call-overload]
+        col(RunRow.project_id) == run.project_id,
+        col(RunRow.config_key) == run.config_key,
+        col(RunRow.commit) == run.commit,
+        col(RunRow.branch) == branch,
+    )
+    return bool(run.commit) and session.execute(same.limit(1)).first() is not None
+
+
+def _clock(session: Session, project_id: int, now: datetime, *, is_replay: bool) -> datetime:
+    own = col(RunRow.project_id) == project_id
+    past = select(func.max(col(RunRow.ordered_at))).where(own, col(RunRow.ordered_at) <= now)
+    upload = select(func.max(col(RunRow.created_at))).where(own)
+    place, newest = session.execute(past).scalar_one(), session.execute(upload).scalar_one()
+    return clock(place and aware(place), newest and aware(newest), now, is_replay=is_replay)
+
+
+def _before_upgrade(session: Session, run_id: int) -> Collection[str]:
+    """The stack that a contrast was measured against."""
+    verdict = current_verdict(session, run_id)
+    contrast = None if verdict is None else verdict.document.contrast
+    if contrast is None or not contrast.runs:
+        return ()
+    chosen = select(RunRow.stack_key).where(col(RunRow.id) == int(contrast.runs[-1]))  # type: ignore[call-overload]
+    return tuple(session.execute(chosen).scalars())

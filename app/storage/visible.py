@@ -1,6 +1,6 @@
 """Which projects the caller may see: set once a request, and added to every ORM statement that touches their rows.
 
-A second line behind the rules of routes (`web/access`): a query that forgot to ask finds nothing of other projects.
+A second line behind the rules of routes (`app/access`): a query that forgot to ask finds nothing of other projects.
 Rows without a project are those of their run, regression, experiment or receiver, which have one. A request begins with
 no project visible; whatever else reads the database says what it may see, or is stopped by `UnsaidProjectsError`.
 """
@@ -16,17 +16,6 @@ from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 from sqlalchemy.orm.interfaces import CriteriaOption
 from sqlalchemy.orm.util import LoaderCriteriaOption
 from sqlmodel import SQLModel
-
-from app.storage import (  # noqa: F401  every table must be known before the criteria are made
-    access_tables,
-    experiment_tables,
-    judging_tables,
-    notice_tables,
-    reference_tables,
-    standings_tables,
-    stated_facts,
-    tables,
-)
 
 ProjectIds = frozenset[int]
 

@@ -6,7 +6,7 @@ from typing import Any
 from sqlmodel import Session
 
 from app.domain.report.what_changed import WhatChanged, what_changed
-from app.domain.verdict_document import VerdictDocument
+from app.domain.verdict.document import VerdictDocument
 from app.storage.tables import ProjectRow, RunRow
 
 

@@ -6,12 +6,12 @@ from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse
 
 from app.domain.report.values import comparability_json, difference_json, storable
-from app.domain.upgrade import NearPair, Pair
-from app.upgrade.page import UpgradePage, UpgradeQuery, upgrade_page
+from app.domain.verdict.upgrade import NearPair, Pair
+from app.upgrade.pages import UpgradePage, UpgradeQuery, upgrade_page
 from app.upgrade.queries import MeasuredUpgrade
-from app.upgrade.view import titles_of
+from app.upgrade.views import titles_of
 from app.web.dependencies import ReadSession
-from app.web.problems import documented
+from app.web.errors import documented
 
 router = APIRouter(prefix="/api/v1", tags=["regressions"])
 

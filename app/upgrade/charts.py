@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from app.domain.changes import change_text
-from app.upgrade.view import StackRow
-from app.web import chart_theme as theme
+from app.domain.numbers import change_text
+from app.upgrade.views import StackRow
+from app.web import charts
 
 SEPARATOR = " · "
 """Between the parts of a stack's title."""
@@ -68,10 +68,10 @@ def _specification(height: int) -> dict[str, Any]:
     )
     colour = alt.Color("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_COLOURS)), legend=None)
     shape = alt.Shape("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_SHAPES)), legend=None)
-    zero = alt.Chart(alt.NamedData("zero")).mark_rule(color=theme.MUTED, strokeDash=[4, 3]).encode(x=x)
+    zero = alt.Chart(alt.NamedData("zero")).mark_rule(color=charts.MUTED, strokeDash=[4, 3]).encode(x=x)
     interval = alt.Chart(data).mark_rule(strokeWidth=3, opacity=0.55, yOffset=8)
     dots = alt.Chart(data).mark_point(filled=True, opacity=1, size=110, yOffset=8)
-    names = alt.Chart(data).mark_text(align="left", dy=-12, limit=340, color=theme.TEXT)
+    names = alt.Chart(data).mark_text(align="left", dy=-12, limit=340, color=charts.TEXT)
     chart = alt.layer(
         zero,
         interval.encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour),
@@ -88,7 +88,7 @@ def _specification(height: int) -> dict[str, Any]:
         ),
         names.encode(x=alt.value(0), y=y, text="name:N"),
     )
-    chart = chart.properties(width="container", height=height, config=theme.CONFIG)
+    chart = chart.properties(width="container", height=height, config=charts.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     spec: dict[str, Any] = chart.to_dict()
     return spec

@@ -10,14 +10,13 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.matching import RunFacts, RunRecord
-from app.domain.upgrade import ConfigRuns, Pair, UpgradeReport, compare_sides
+from app.domain.verdict.record import RunFacts, RunRecord
+from app.domain.verdict.upgrade import ConfigRuns, Pair, UpgradeReport, compare_sides
 from app.errors import NotFound
-from app.storage.judging_tables import RegressionMemberRow, RegressionRow
-from app.storage.run_records import aware
-from app.storage.slowdown_cost import slowdown_cost
-from app.storage.stack_runs import COMPARED, facts_of, full_records
-from app.storage.tables import ProjectRow, RunRow, utc_now
+from app.storage.runs import aware
+from app.storage.stacks import COMPARED, facts_of, full_records
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, utc_now
+from app.storage.verdicts import slowdown_cost
 
 ANY_BRANCH = "*"
 _EVER = datetime.min.replace(tzinfo=UTC)

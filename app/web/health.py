@@ -13,16 +13,15 @@ from sqlmodel import col
 from app import queue
 from app.domain.numbers import absolute
 from app.errors import DiskFull, Unavailable
+from app.pipeline.stack_work import parked
 from app.settings import Settings
-from app.storage.database import read_session
+from app.storage.database import fault_of, read_session
 from app.storage.definition_progress import progress
-from app.storage.disk import free_bytes, require_room
-from app.storage.faults import fault_of
 from app.storage.heartbeat import silent_since
-from app.storage.stack_work import parked
+from app.storage.log_files import free_bytes, require_room
 from app.storage.tables import RunRow, utc_now
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
-from app.web.metrics import STATUSES, Metrics
+from app.web.request import STATUSES, Metrics
 
 log = structlog.get_logger(__name__)
 router = APIRouter(tags=["health"])

@@ -1,5 +1,6 @@
 """Templates in, HTML out: a full page, or one block of it to htmx. Only this module reads and writes `HX-*` headers."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -10,20 +11,51 @@ from urllib.parse import parse_qsl, urlsplit
 import structlog
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2_fragments import render_block
+from markupsafe import Markup, escape
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from app.domain import changes
-from app.domain.commit_links import commit_address, range_address
-from app.domain.evidence import evidence_label
+from app.domain import numbers as changes
+from app.domain.numbers import (
+    DASH,
+    absolute,
+    ago,
+    contract_value,
+    counted,
+    figure,
+    file_size,
+    grouped,
+    percent,
+    short_commit,
+    significant,
+    step_time,
+)
+from app.domain.run import evidence_label
+from app.domain.text import commit_address, range_address
 from app.settings import RESOURCES
-from app.storage.regressions import open_regressions
-from app.web import numbers
-from app.web.access.open_mode import make_administrator
-from app.web.access.state import access_of, acting_as
+from app.storage.verdicts import open_regressions
 from app.web.assets import asset_url
-from app.web.request_session import reading, session_of
+from app.web.dependencies import reading, session_of
+from app.web.identity import access_of, acting_as, make_administrator
+
+# --- How figures are written on pages: `app/domain/numbers.py`, and what only HTML has.
+
+_RUN = re.compile(r"(?<![&\w])#(\d{1,18})\b(?!;)")
+
+
+def coded(text: str) -> Markup:
+    """A sentence of the domain as HTML: what stands in backticks is code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # a backtick without its partner is one of a log's own
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
+
+
+def with_runs(text: str) -> Markup:
+    """The same, and `#12` in it leads to run 12."""
+    return Markup(_RUN.sub(r'<a href="/runs/\1">#\1</a>', str(coded(text))))  # noqa: S704  it is escaped; digits are put in
+
 
 log = structlog.get_logger(__name__)
 
@@ -34,19 +66,19 @@ _FILTERS = (
     commit_address,
     evidence_label,
     range_address,
-    numbers.ago,
-    numbers.absolute,
-    numbers.coded,
-    numbers.contract_value,
-    numbers.counted,
-    numbers.figure,
-    numbers.file_size,
-    numbers.grouped,
-    numbers.percent,
-    numbers.short_commit,
-    numbers.significant,
-    numbers.step_time,
-    numbers.with_runs,
+    ago,
+    absolute,
+    coded,
+    contract_value,
+    counted,
+    figure,
+    file_size,
+    grouped,
+    percent,
+    short_commit,
+    significant,
+    step_time,
+    with_runs,
 )
 
 
@@ -61,7 +93,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     env.filters.update({function.__name__: function for function in _FILTERS})
-    env.globals.update(asset=asset_url, app_version=_app_version(), dash=numbers.DASH, acting_as=acting_as.get)
+    env.globals.update(asset=asset_url, app_version=_app_version(), dash=DASH, acting_as=acting_as.get)
     # As globals, because a block that is rendered alone does not run the imports of its file.
     for name in ("ui", "figures", "runs"):
         env.globals[name] = env.get_template(f"components/{name}.html").module
@@ -176,3 +208,17 @@ def _app_version() -> str:
         return version("threewalls")
     except PackageNotFoundError:
         return "development"
+
+
+# --- How a job can end (`health.outcome`), and the words for it on every page.
+
+OUTCOMES = {
+    "completed": "completed",
+    "truncated": "truncated",
+    "failed": "crashed",
+    "out_of_memory": "out of memory",
+    "not_finite": "not finite",
+    "stopped": "stopped",
+    "running": "running",
+    "unread": "unread",
+}

@@ -6,15 +6,7 @@ listen on loopback addresses only. PostgreSQL and Redis must be installed; the f
 
 import sys
 
-from bench.soak import (
-    damaged_objects,
-    database_away,
-    disk_full,
-    embedded_kill,
-    mixed_load,
-    reader_fuzz,
-    scaled_kill,
-)
+from bench.soak import damaged_objects, database_away, disk_full, embedded_kill, mixed_load, reader_fuzz, scaled_kill
 from bench.soak.campaign import run_all
 
 CAMPAIGNS = (embedded_kill, scaled_kill, disk_full, database_away, damaged_objects, reader_fuzz, mixed_load)

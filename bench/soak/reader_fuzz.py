@@ -18,9 +18,9 @@ from random import Random
 
 from app.demo.story import render, story
 from app.domain.logs import parse_text
+from app.domain.performance.summary import summarise
 from app.domain.run import Metadata
-from app.domain.summary import summarise
-from app.runs.json_text import storable
+from app.storage.json_text import storable
 from bench.soak.campaign import Scene, main
 
 NUMBER = re.compile(rb"(?<![\w.])[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")

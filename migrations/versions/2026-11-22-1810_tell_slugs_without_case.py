@@ -55,7 +55,7 @@ def _rename_projects() -> None:
 
 
 def _give_keys_to_senders() -> None:
-    """As `sent_key` of app/runs/same_upload.py made them at this revision."""
+    """As `sent_key` of app/pipeline/receive.py made them at this revision."""
     connection = op.get_bind()
     run = sa.table(
         "run", sa.column("id"), sa.column("token_id"), sa.column("uploaded_by"), sa.column("idempotency_key")

@@ -4,14 +4,11 @@ from dataclasses import dataclass, replace
 
 from sqlmodel import Session
 
-from app.domain.notices.events import Notice
-from app.domain.reference_points import published
-from app.storage.decisions import pin, quarantine
-from app.storage.experiment_tables import ExperimentRow
-from app.storage.notice_tables import DeliveryRow, ReceiverRow
-from app.storage.reference_tables import ReferencePointRow
-from app.storage.tables import RunRow, utc_now
-from app.storage.typed_json import to_json
+from app.domain.notifications.events import Notice
+from app.domain.references.published import published
+from app.pipeline.decisions import pin, quarantine
+from app.storage.json_text import to_json
+from app.storage.tables import DeliveryRow, ExperimentRow, ReceiverRow, ReferencePointRow, RunRow, utc_now
 from tests.builders import add_availability, make_leaderboard, make_project
 from tests.regressions.triaged import make_regression, make_slow_stack
 

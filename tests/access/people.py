@@ -9,10 +9,11 @@ from fastapi import FastAPI
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.domain.access.roles import Role, Scope
-from app.storage import sessions, tokens, users
+from app.access.credentials import NAME
+from app.domain.access.principal import Role, Scope
+from app.storage import tokens, users
+from app.storage import users as sessions
 from app.storage.database import transaction
-from app.web.access.cookie import NAME
 from tests.builders import make_project
 
 IDLE = timedelta(hours=1)

@@ -5,7 +5,7 @@ import json
 import pytest
 from starlette.testclient import TestClient
 
-from app.runs.summarise import summarise_run
+from app.pipeline.process import summarise_run
 from app.settings import Settings
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles

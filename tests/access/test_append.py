@@ -7,7 +7,7 @@ from sqlalchemy import update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from app.domain.access.roles import Scope
+from app.domain.access.principal import Scope
 from app.storage import tokens
 from app.storage.database import transaction
 from app.storage.tables import RunRow, utc_now

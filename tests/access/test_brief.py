@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-from app.domain.reference_points import published
-from app.references.change import said_by
+from app.domain.references.published import published
+from app.references.commands import said_by
 from app.storage.database import transaction
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, Teams

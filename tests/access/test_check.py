@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-from app.domain.access.roles import Role, Scope
-from app.domain.reference_points import published
+from app.domain.access.principal import Role, Scope
+from app.domain.references.published import published
 from app.storage import tokens, users
 from app.storage.database import transaction
-from app.storage.reference_tables import ReferencePointRow
-from app.storage.tables import utc_now
-from app.storage.typed_json import to_json
+from app.storage.json_text import to_json
+from app.storage.tables import ReferencePointRow, utc_now
 from tests.access.belongings import make_belongings
 from tests.access.people import THEIRS, Teams
 from tests.builders import make_run

@@ -1,7 +1,7 @@
 """The OpenAPI document of the service says what the check answers."""
 
-from app.domain.access.roles import Action
-from app.web.access.route_table import route_table
+from app.access.rules import route_table
+from app.domain.access.principal import Action
 from tests.access.people import Teams
 
 

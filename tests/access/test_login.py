@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 from starlette.testclient import TestClient
 
-from app.access.routes import local_path
+from app.access.credentials import HOST_NAME, NAME
+from app.access.pages import local_path
 from app.main import create_app
 from app.settings import Settings, get_settings
-from app.storage import audit, sessions, users
+from app.storage import audit, users
 from app.storage.database import read_session, transaction
 from app.storage.tokens import tokens_of
-from app.web.access.cookie import HOST_NAME, NAME
 from tests.access.people import SAME_ORIGIN, Teams
 
 PASSWORD, OTHER = "correct horse battery", "staple by the window"
@@ -130,12 +130,12 @@ def test_a_log_out_ends_the_session_and_not_only_the_cookie(teams: Teams, browse
 def test_a_session_that_is_not_used_ends_and_use_prolongs_it(teams: Teams) -> None:
     client = teams.client("viewer")
     with transaction(teams.engine) as session:
-        row = sessions.sessions_of(session, teams.users["viewer"])[0]
+        row = users.sessions_of(session, teams.users["viewer"])[0]
         before = row.expires_at
         row.seen_at -= timedelta(minutes=5)
     assert client.get("/runs").status_code == 200
     with transaction(teams.engine) as session:
-        row = sessions.sessions_of(session, teams.users["viewer"])[0]
+        row = users.sessions_of(session, teams.users["viewer"])[0]
         assert row.expires_at > before
         row.expires_at = row.created_at
     assert client.get("/runs/1", headers=PAGE).status_code == 303

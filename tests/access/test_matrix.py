@@ -12,16 +12,14 @@ from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from app.domain.access.roles import Action
+from app.access.check import AccessMiddleware
+from app.access.rules import RULES, Open, RouteTable, RuledRoute, UnruledRouteError, route_table
+from app.domain.access.principal import Action
 from app.domain.access.secrets import digest
 from app.settings import Settings
-from app.storage.access_tables import TokenRow
 from app.storage.database import transaction
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, TokenRow
 from app.storage.visible import visible_projects
-from app.web.access.middleware import AccessMiddleware
-from app.web.access.route_table import RouteTable, RuledRoute, UnruledRouteError, route_table
-from app.web.access.rules import RULES, Open
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import EVERYBODY, OURS, PUBLIC, SCOPES, THEIRS, Teams
 

@@ -17,16 +17,15 @@ from sqlalchemy import event, select
 from sqlmodel import SQLModel, col
 from starlette.testclient import TestClient
 
-from app.experiments.plan import plan_experiment
+from app.access.rules import Open, route_table
+from app.experiments.commands import plan_experiment
 from app.experiments.proposal import Wish
 from app.main import create_app
 from app.settings import Settings
 from app.storage.database import read_session, transaction
-from app.storage.rule_firings import keep_firings
+from app.storage.rules import keep_firings
 from app.storage.tables import ProjectRow, RunRow
 from app.storage.visible import OF_NOBODY, OWNED_THROUGH, seeing, visible_projects
-from app.web.access.route_table import route_table
-from app.web.access.rules import Open
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, THEIRS, Teams, make_teams
 from tests.builders import judge, settle_standings
@@ -306,8 +305,8 @@ def test_a_page_of_an_error_tells_nothing_and_asks_the_database_nothing(
         statements.clear()
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr("app.web.glossary.render", broken)
-    monkeypatch.setattr("app.web.access.known.REMEMBERED_SECONDS", -1.0)
+    monkeypatch.setattr("app.web.docs_pages.render", broken)
+    monkeypatch.setattr("app.access.credentials.REMEMBERED_SECONDS", -1.0)
     statements: list[str] = []
     wrong = []
     with every_statement(world.teams, statements):

@@ -17,19 +17,16 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from app.domain.access.roles import Action
+from app.access.check import AccessMiddleware
+from app.access.rules import Open, RouteTable, route_table
+from app.domain.access.principal import Action
 from app.domain.definitions import DEFINITION_VERSION
-from app.experiments.plan import plan_experiment
+from app.experiments.commands import plan_experiment
 from app.experiments.proposal import Wish
 from app.main import create_app
 from app.settings import Settings
 from app.storage.database import read_session, transaction
-from app.storage.judging_tables import RegressionRow
-from app.storage.notice_tables import ReceiverRow
-from app.storage.tables import RunRow
-from app.web.access.middleware import AccessMiddleware
-from app.web.access.route_table import RouteTable, route_table
-from app.web.access.rules import Open
+from app.storage.tables import ReceiverRow, RegressionRow, RunRow
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, PUBLIC, Teams, make_teams
 

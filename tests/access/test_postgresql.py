@@ -3,6 +3,13 @@
 import pytest
 
 from app.settings import Settings
+from tests.access.audit.test_audit import (
+    test_filters_by_project_person_subject_and_time,
+    test_walking_the_cursor_reads_every_event_once_while_others_come,
+)
+from tests.access.members.test_members import test_a_role_counts_from_the_next_request_on_and_ends_as_fast
+from tests.access.members.test_people import test_the_last_administrator_stays_one
+from tests.access.members.test_tokens import test_a_token_is_shown_once_and_uploads_until_it_is_revoked
 from tests.access.people import Teams
 from tests.access.test_acting import test_an_administrator_begins_a_project_with_its_first_run
 from tests.access.test_check import (
@@ -12,14 +19,7 @@ from tests.access.test_check import (
     test_who_is_disabled_or_no_member_any_more_is_out_at_once,
 )
 from tests.access.test_login import test_a_session_that_is_not_used_ends_and_use_prolongs_it
-from tests.auditing.test_audit import (
-    test_filters_by_project_person_subject_and_time,
-    test_walking_the_cursor_reads_every_event_once_while_others_come,
-)
 from tests.conftest import forget_settings
-from tests.members.test_members import test_a_role_counts_from_the_next_request_on_and_ends_as_fast
-from tests.members.test_people import test_the_last_administrator_stays_one
-from tests.members.test_tokens import test_a_token_is_shown_once_and_uploads_until_it_is_revoked
 from tests.projects.test_quota import test_only_an_administrator_sets_it_and_it_is_on_record
 
 __all__ = [

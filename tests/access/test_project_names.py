@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from app.access.rules import route_table
 from app.storage.database import transaction
-from app.web.access.route_table import route_table
 from tests.access.belongings import make_belongings
 from tests.access.people import OURS, THEIRS, Teams
 from tests.references.test_references import OWN

@@ -13,9 +13,8 @@ from starlette.testclient import TestClient
 from app.main import create_app
 from app.settings import Settings
 from app.storage import users
-from app.storage.access_tables import SessionRow
 from app.storage.database import read_session, transaction
-from app.storage.tables import utc_now
+from app.storage.tables import SessionRow, utc_now
 from app.storage.tokens import tokens_of
 from tests.access.people import OURS, SAME_ORIGIN, Teams
 

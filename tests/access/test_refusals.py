@@ -3,7 +3,7 @@
 import html
 import re
 
-from app.domain.access.roles import Role
+from app.domain.access.principal import Role
 from app.storage import users
 from app.storage.database import transaction
 from tests.access.people import OURS, PUBLIC, Teams

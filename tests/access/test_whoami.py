@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from starlette.testclient import TestClient
 
-from app.domain.access.roles import Scope
+from app.domain.access.principal import Scope
 from app.storage import tokens
 from app.storage.database import transaction
 from app.storage.tables import utc_now

@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 
 from app.cli import main
-from app.demo.job import Job
-from app.demo.nightlies import CI_CENTRE_MS, CI_MAX_ALLOCATED, CI_WORKLOAD
-from app.demo.recording import Failure, Recording, ci_step_times, never_started, record
-from app.demo.story import render
-from app.demo.workload import Workload
+from app.demo.job import Failure, Job, Recording, Workload, ci_step_times, never_started, record
+from app.demo.story import CI_CENTRE_MS, CI_MAX_ALLOCATED, CI_WORKLOAD, render
 
 PLACE = {"gpu": "H100", "cluster": "west", "container": "train:2026.09", "gpus_per_node": "8"}
 """What the generated logs do not say; with it nothing is provisional."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.demo.nightlies import CI_WORKLOAD
+from app.demo.story import CI_WORKLOAD
 from tests.analysis.commands import PLACE, setting, threewalls, write_logs
 from tests.shared_papers import shared_folder
 

@@ -5,10 +5,10 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from app.domain.detection import Prior
-from app.domain.notices.events import EVENTS
+from app.domain.notifications.events import EVENTS
+from app.domain.verdict.step_time import Prior
 from app.storage.database import transaction
-from app.storage.notice_tables import DeliveryRow, ReceiverRow
+from app.storage.tables import DeliveryRow, ReceiverRow
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_project

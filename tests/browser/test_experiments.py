@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from app.experiments.decide import accept
-from app.experiments.plan import plan_experiment
+from app.experiments.commands import accept, plan_experiment
 from app.experiments.proposal import Wish
 from app.storage.database import read_session, transaction
 from app.storage.experiments import get_experiment
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_stack, megatron_log, step_times
-from tests.recommendations.advised import FIELDS, LAUNCH, PROFILED
+from tests.suggestions.advised import FIELDS, LAUNCH, PROFILED
 
 PROJECT = "in-the-browser"
 PLACES = {

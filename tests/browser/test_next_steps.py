@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
-from tests.recommendations.advised import PROFILED, make_advised
+from tests.suggestions.advised import PROFILED, make_advised
 
 ADDRESSES = (
     "/runs/{run}/next",

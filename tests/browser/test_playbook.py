@@ -5,11 +5,11 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from app.playbook.firings import ask_next_runs
+from app.pipeline.rules import ask_next_runs
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
-from tests.recommendations.advised import PROFILED, make_advised
+from tests.suggestions.advised import PROFILED, make_advised
 
 ADDRESSES = (
     "/playbook",

@@ -9,7 +9,7 @@ from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_stack
-from tests.scaling.test_scaling import KNOWN, NOISE
+from tests.leaderboards.test_scaling import KNOWN, NOISE
 
 PROJECT = "scaling-house"
 SCALING = f"/scaling?project={PROJECT}&hardware=h100&family=qwen3-30b-a3b"

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlmodel import col
 
 from app.storage.database import read_session, transaction
-from app.storage.judging_tables import AuditEventRow, RegressionRow
+from app.storage.tables import AuditEventRow, RegressionRow
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from app.client.checkout import surrounding_job
+from app.client.ci import surrounding_job
 
 SLURM = {"SLURM_JOB_ID": "88", "SLURM_JOB_NAME": "moe"}
 WHEN = "2026-11-20T09:00:00+00:00"

@@ -10,10 +10,8 @@ import httpx2
 import pytest
 
 from app.client.errors import Refused, Unreachable
-from app.client.follow import Follower, Until
-from app.client.service import Service
-from app.client.settings import ClientSettings
-from app.client.tail import Tail
+from app.client.follow import Follower, Tail, Until
+from app.client.service import ClientSettings, Service
 from app.client.upload import Upload
 from tests.client.answering import Answer, answering
 from tests.client.commands import job_environment

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.client.errors import UsageError
-from app.client.forge_place import Stated, github_place, gitlab_place, read_event
+from app.client.forge import Stated, github_place, gitlab_place, read_event
 
 SHA, MERGE = "5f3a" * 10, "aaaa" * 10
 ACTIONS = {

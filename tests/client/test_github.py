@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from app.client import github
-from app.client.forge import Message, message
-from app.client.forge_api import ForgeApi, ForgeError
-from app.client.forge_place import Place
+from app.client.forge import ForgeApi, ForgeError, Message, Place, message
 from tests.client.forge_said import fine, said, undecided
 from tests.services.forge_server import Answer, Fault
 from tests.services.github_server import APP, CHANGE, FORK, HEAD, PERSON, REPOSITORY, GitHub, running_github

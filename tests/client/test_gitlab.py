@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from app.client import gitlab
-from app.client.forge import message
-from app.client.forge_api import ForgeApi, ForgeError
-from app.client.forge_place import Place
+from app.client.forge import ForgeApi, ForgeError, Place, message
 from tests.client.forge_said import fine, said, undecided
 from tests.services.forge_server import Answer, Fault
 from tests.services.gitlab_server import CHANGE, HEAD, JOB, OWN, PIPELINE, PROJECT, GitLab, running_gitlab

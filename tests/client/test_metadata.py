@@ -4,7 +4,7 @@ import pytest
 
 from app.client.ci import CiJob
 from app.client.errors import UsageError
-from app.client.metadata import upload_metadata
+from app.client.upload import upload_metadata
 
 JOB = CiJob("X", name="nightly #1", branch="main", commit="aaaa111", commit_time="2026-11-20T09:00:00Z", change="42")
 

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
+from app.client.account import ends
 from app.client.errors import UsageError
-from app.client.project_tokens import ends
-from app.domain.access.roles import Role
+from app.domain.access.principal import Role
 from app.settings import Settings
 from app.storage import users
 from app.storage.database import make_engine, migrate, transaction

@@ -4,10 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.client.backoff import asked_seconds, pauses
 from app.client.errors import Refused, Unreachable, UsageError
-from app.client.service import Service
-from app.client.settings import ClientSettings, read_settings
+from app.client.service import ClientSettings, Service, asked_seconds, pauses, read_settings
 from tests.client.answering import Answer, Answering, answering
 
 TOKEN = "tw_" + "s3cret" * 7

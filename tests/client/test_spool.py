@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.client import spool
+from app.client.delivery import sync
 from app.client.errors import UsageError
-from app.client.service import Service
-from app.client.settings import ClientSettings
-from app.client.sync import sync
+from app.client.service import ClientSettings, Service
 from app.client.upload import Upload, read_upload
 from tests.client.answering import Answer, answering
 from tests.client.commands import threewalls

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from app.cli import main, make_parser
-from app.client import upload as reading
+from app.client import upload
 from app.client.options import with_wait
 from app.errors import OverQuota
 from tests.client.answering import Answer, answering
@@ -267,7 +267,7 @@ def test_a_project_of_another_default_branch_hears_why_and_which_setting(
 def test_a_run_for_which_there_is_no_room_does_not_begin(
     server: Running, call: Called, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(upload, "PIECE_BYTES", 4096)
     quota = f"{server.address}/api/v1/projects/client-full/quota"
     runs = f"{server.address}/api/v1/runs?project=client-full"
     small = call(server.address, "upload", log, "--project", "client-full", "--set", "gpu=H100", "--json")
@@ -296,7 +296,7 @@ def test_a_run_that_was_begun_and_never_got_a_byte_is_no_near_miss(server: Runni
 def test_a_cut_file_in_pieces_keeps_its_warning_and_many_files_go(
     server: Running, call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "FORM_FILES", 1)
+    monkeypatch.setattr(upload, "FORM_FILES", 1)
     logs = [training_log(step_time_ms=451), training_log(step_time_ms=452)]
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(logs[0])[:-40])
     (tmp_path / "b.log").write_bytes(logs[1])

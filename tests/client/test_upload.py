@@ -7,10 +7,9 @@ import httpx2
 import pytest
 import zstandard
 
-from app.client import deliver as sending
-from app.client.deliver import deliver, held, open_run, send_rest
-from app.client.service import Service
-from app.client.settings import ClientSettings
+from app.client import delivery
+from app.client.delivery import deliver, held, open_run, send_rest
+from app.client.service import ClientSettings, Service
 from app.client.upload import PIECE_BYTES, read_upload
 from tests.client.commands import Done, threewalls
 from tests.embedded.processes import Running
@@ -50,7 +49,7 @@ def test_a_log_becomes_a_run_and_repeated_it_is_the_same(server: Running, tmp_pa
 
 
 def test_a_long_log_goes_on_where_it_stopped(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(delivery, "PIECE_BYTES", 1 << 20)
     text = training_log(iterations=60, noise_bytes=PIECE_BYTES + (1 << 20))
     write(tmp_path, "train.log", text)
     write(tmp_path, "short.log", training_log(step_time_ms=411))

@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 import threewalls_entry
-from app.analysis import exit_codes as of_analysis
+from app.analysis import reading
 from app.cli import main, make_parser
-from app.client import exit_codes
+from app.client import errors
+from app.client.account import token_text
+from app.client.delivery import Progress
 from app.client.errors import UsageError
 from app.client.options import with_wait
-from app.client.plain import one_line, plain
-from app.client.progress import Progress
-from app.client.report import run_number
-from app.client.token import as_text as token_text
+from app.client.report import code_of, run_number, verdict_text
+from app.client.terminal import one_line, plain
 from app.client.upload import made_key
-from app.client.verdict import as_text, code_of
 from app.domain.report.exit_codes import FAILED, FINE
 from tests.client.answering import Answer, answering
 from tests.client.commands import job_environment, threewalls
@@ -60,12 +59,12 @@ def test_what_is_no_run_is_refused(text: str) -> None:
 
 
 def test_exit_codes_are_the_same_everywhere() -> None:
-    assert (exit_codes.FINE, exit_codes.USAGE, exit_codes.SERVICE) == (FINE, of_analysis.USAGE, FAILED)
-    assert (exit_codes.SERVICE, exit_codes.CRASH) == (of_analysis.UNREADABLE, threewalls_entry.CRASH)
+    assert (errors.FINE, errors.USAGE, errors.SERVICE) == (FINE, reading.USAGE, FAILED)
+    assert (errors.SERVICE, errors.CRASH) == (reading.UNREADABLE, threewalls_entry.CRASH)
 
 
 def test_a_verdict_that_is_not_there_is_not_green() -> None:
-    assert code_of({"status": "pending", "exit_code": None}) == code_of({}) == exit_codes.SERVICE
+    assert code_of({"status": "pending", "exit_code": None}) == code_of({}) == errors.SERVICE
     assert code_of({"exit_code": 5}) == 5
 
 
@@ -77,7 +76,7 @@ def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
         "regressions": [{"id": 3, "state": "open", "address": "http://a/regressions/3"}],
         "next_step": {"title": "t\x1b]0;x", "url": "http://a"},
     }  # fmt: skip
-    lines = as_text(report)
+    lines = verdict_text(report)
     assert all(line.isprintable() for line in lines)
     assert "step time  400 ms  440 ms  10 % slower    x" in lines
     assert "suspect: code" in lines
@@ -86,7 +85,7 @@ def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
 
 def test_an_inconclusive_report_says_what_would_decide() -> None:
     said = "3 more runs of this commit would decide, if the difference stays what it is."
-    lines = as_text({"headline": "inconclusive: step time", "baseline": "12 runs", "what_would_decide": said})
+    lines = verdict_text({"headline": "inconclusive: step time", "baseline": "12 runs", "what_would_decide": said})
     assert lines == ["inconclusive: step time", "12 runs", "", said]
 
 
@@ -147,7 +146,7 @@ def test_only_a_verdict_of_regression_is_exit_code_1(pipe: str, code: int, tmp_p
     assert b"Traceback" not in done.stderr
 
 
-REPORTS = {outcome: {**REPORT, "exit_code": code} for code, outcome in exit_codes.OUTCOME_OF_CODE.items()} | {
+REPORTS = {outcome: {**REPORT, "exit_code": code} for code, outcome in errors.OUTCOME_OF_CODE.items()} | {
     "no-verdict": {**REPORT, "status": "pending", "exit_code": None}
 }
 

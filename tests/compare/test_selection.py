@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.compare.selection import Selection
+from app.compare.queries import Selection
 from app.errors import InvalidQuery
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import schemathesis
 from schemathesis.core.transport import Response
 
-from app.domain.access.roles import Scope
-from app.runs.summarise import summarise_run
+from app.domain.access.principal import Scope
+from app.pipeline.process import summarise_run
 from app.settings import get_settings
 from app.storage import tokens
 from app.storage.database import transaction

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from app.client.upload import PIECE_BYTES
-from app.domain.access.roles import Scope
+from app.domain.access.principal import Scope
 from app.settings import Settings
 from app.storage import tokens, users
 from app.storage.database import make_engine, migrate, transaction

@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.demo.nightlies import SUITES
-from app.demo.scaling_study import SIZES
-from app.demo.story import story
-from app.demo.trials import TRIALS, trial_runs
+from app.demo.story import SIZES, SUITES, TRIALS, story, trial_runs
 from tests.embedded.processes import running, wait_for
 
 pytestmark = pytest.mark.server
@@ -61,7 +58,7 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
 
 
 def assert_the_service_tells_the_story(address: str, ids: dict[str, int]) -> None:
-    """What `app/demo/nightlies.py` made happen, as the service says it."""
+    """What `app/demo/story.py` made happen, as the service says it."""
     found = {one["cause"]: one for one in get(address, "regressions?project=demo")["items"]}
     code, upgrade, knob = (next(found[cause] for cause in found if cause.startswith(begin)) for begin in CAUSES)
     assert len(found) == len(CAUSES)

@@ -3,23 +3,23 @@
 import numpy as np
 import pytest
 
-from app.demo.failures import IMPORT_ERRORS
-from app.demo.job import TAG, Job
-from app.demo.nightlies import (
+from app.demo.job import IMPORT_ERRORS, TAG, Job, tflops_per_gpu
+from app.demo.story import (
     CI_CENTRE_MS,
     DOUBTFUL_LAUNCHES,
     LONG,
     MAIN,
     MATRIX,
     NIGHTS,
+    OVERLAP_MEAN_MS,
     SHORT,
     SUITES,
     UPGRADE_FROM,
     Suite,
     factor,
+    render,
+    story,
 )
-from app.demo.story import OVERLAP_MEAN_MS, render, story
-from app.demo.workload import tflops_per_gpu
 from app.domain.logs import parse_text
 from app.domain.run import ParsedLog
 from tests.cases import every_case

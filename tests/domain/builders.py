@@ -4,17 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from app.domain.run import (
-    LogEvent,
-    MemoryReport,
-    Metadata,
-    ParsedLog,
-    Problem,
-    Source,
-    Stated,
-    Value,
-    Window,
-)
+from app.domain.run import LogEvent, MemoryReport, Metadata, ParsedLog, Problem, Source, Stated, Value, Window
 
 QWEN3_30B: dict[str, Value] = {
     "num_layers": 48,

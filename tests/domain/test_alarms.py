@@ -2,10 +2,12 @@
 
 import pytest
 
-from app.domain.alarms import Alarm, Cause, alarms_of
-from app.domain.matching import BaselineRules, RunRecord, assess
-from app.domain.verdict_document import VerdictDocument, verdict_document
-from tests.domain.matching.runs import make_record
+from app.domain.verdict.alarms import Alarm, Cause, alarms_of
+from app.domain.verdict.assess import assess
+from app.domain.verdict.baseline import BaselineRules
+from app.domain.verdict.document import VerdictDocument, verdict_document
+from app.domain.verdict.record import RunRecord
+from tests.domain.verdict.matching_runs import make_record
 
 MAIN = BaselineRules("main")
 CAUSE = Cause("run", "code:c", "Code.")

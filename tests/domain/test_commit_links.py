@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.domain.commit_links import COMMIT, RANGE, commit_address, range_address, read_template
+from app.domain.text import COMMIT, RANGE, commit_address, range_address, read_template
 
 
 def test_a_commit_is_quoted_where_its_placeholder_stands() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from app.domain.contract.fields import METRICS
+from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_log
-from app.domain.metadata import read_metadata
+from app.domain.performance.summary import summarise
 from app.domain.run import ParsedLog, RunSummary
-from app.domain.summary import summarise
 from tests.shared_papers import shared_folder
 
 RENDERED = 40

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.domain.cost import clock, extra_ms, regression_cost, runs_per_day, steps_of_run, total_cost
+from app.domain.performance.cost import clock, extra_ms, regression_cost, runs_per_day, steps_of_run, total_cost
 
 LAST = datetime(2026, 11, 20, 3, tzinfo=UTC)
 

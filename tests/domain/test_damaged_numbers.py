@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from app.domain.figures.headline import LARGEST, SMALLEST
-from app.domain.figures.step_times import MAX_STEP_MS
 from app.domain.logs import parse_text
+from app.domain.performance.figures import LARGEST, SMALLEST
+from app.domain.performance.steady_state import MAX_STEP_MS
+from app.domain.performance.summary import summarise
 from app.domain.run import Metadata
-from app.domain.summary import summarise
-from app.runs.json_text import storable
+from app.storage.json_text import storable
 
 CASES = 300
 MOST = {"step_time_ms": MAX_STEP_MS, "mfu_pct": 100.0, **LARGEST}

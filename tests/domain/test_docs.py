@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from app.domain.contract.fields import FIELDS, METRICS
-from app.domain.contract.model_names import KNOWN_MODELS
+from app.domain.contract.values import KNOWN_MODELS
 from app.domain.definitions import DEFINITIONS
-from app.domain.evidence import EvidenceLevel, SemanticClass
-from app.domain.flops.peak_flops import PEAKS
+from app.domain.performance.flops import PEAKS
+from app.domain.run import EvidenceLevel, SemanticClass
 from tests.cases import every_case
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.domain.documents import Document, read_document
+from app.domain.documents.document import Document
+from app.domain.documents.read import read_document
 from app.domain.logs import parse_text
+from app.domain.performance.summary import summarise
 from app.domain.run import Value
-from app.domain.summary import summarise
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata, make_stated
 from tests.shared_papers import shared_folder
 

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from app.domain.ending import outcome_of
-from app.domain.health import read_health
+from app.domain.performance.health import outcome_of, read_health
 from app.domain.run import LogEvent, MemoryReport
 from tests.domain.builders import make_log
 

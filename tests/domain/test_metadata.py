@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.contract.fields.environment import VARIABLES
+from app.domain.contract.fields import VARIABLES
 from app.domain.contract.keys import config_key
-from app.domain.metadata import read_metadata
+from app.domain.documents.metadata import read_metadata
 from app.domain.run import Metadata, Stated, Window
 from app.errors import InvalidMetadata
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.domain.robust import readable_range
+from app.domain.performance.steady_state import readable_range
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Names of stacks: no two are called the same, and what all neighbours share is not repeated."""
 
+from app.domain.naming import TitledStack, stack_names
 from app.domain.run import Value
-from app.domain.stack_names import TitledStack, stack_names
 
 TITLE = "Qwen3-30B-A3B · 16 × H100"
 

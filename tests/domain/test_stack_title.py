@@ -1,7 +1,7 @@
 """A stack in one line."""
 
+from app.domain.naming import stack_title
 from app.domain.run import Stated
-from app.domain.stack_title import stack_title
 
 
 def contract(**values: str | int) -> dict[str, Stated]:

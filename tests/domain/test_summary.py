@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from app.domain.contract.fields import METRICS
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.logs import parse_text
+from app.domain.performance.summary import summarise
 from app.domain.run import LogEvent, MemoryReport, Metric, Problem, RunSummary, Value, Window
-from app.domain.summary import summarise
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata
 
 TIMES = [600_000.0, 31_400.0, *([31_310.0] * 20)]

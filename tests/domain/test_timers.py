@@ -2,8 +2,8 @@
 
 import pytest
 
+from app.domain.performance.summary import summarise
 from app.domain.run import ParsedLog, Value
-from app.domain.summary import summarise
 from tests.domain.builders import make_log, make_metadata
 
 

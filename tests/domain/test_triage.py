@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.domain.triage import STATES, next_states, refused_because
+from app.domain.verdict.triage import STATES, next_states, refused_because
 
 
 @pytest.mark.parametrize(

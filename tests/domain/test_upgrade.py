@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from app.domain.numbers import THIN
-from app.domain.upgrade import ConfigRuns, UpgradeReport, compare_sides, shared_stacks
-from app.domain.upgrade_words import upgrade_sentence
-from tests.domain.matching.runs import make_record
+from app.domain.verdict.upgrade import ConfigRuns, UpgradeReport, compare_sides, shared_stacks, upgrade_sentence
+from tests.domain.verdict.matching_runs import make_record
 
 OLD, NEW = "train:2026.09", "train:2026.10"
 NOISE = (0.0, 0.002, -0.002, 0.001, -0.001, 0.003)

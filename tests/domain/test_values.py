@@ -3,11 +3,9 @@
 import pytest
 
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, METRICS, STACK_FIELDS
-from app.domain.contract.hardware import gpu_sku
-from app.domain.contract.pp_layout import layout_problem, stages
-from app.domain.contract.values import comparable, read_value, shown
-from app.domain.figures.throughput import mfu_pct, tflops_per_gpu, tokens_per_s_per_gpu
-from app.domain.flops.peak_flops import SOURCE, peak_flops
+from app.domain.contract.values import comparable, gpu_sku, layout_problem, read_value, shown, stages
+from app.domain.performance.figures import mfu_pct, tflops_per_gpu, tokens_per_s_per_gpu
+from app.domain.performance.flops import SOURCE, peak_flops
 from app.domain.run import Value
 
 

@@ -4,10 +4,12 @@ import dataclasses
 
 import pytest
 
-from app.domain.matching import RunRecord
 from app.domain.numbers import THIN
-from app.domain.verdict_sentences import answer, further_notes, what_would_decide
-from tests.domain.verdict_documents import DEFAULT_PRIOR, make_baseline, make_document, make_record
+from app.domain.verdict.record import RunRecord
+from app.domain.verdict.step_time import DEFAULT_PRIOR
+from app.domain.verdict.words import answer, further_notes, what_would_decide
+from tests.domain.verdict.matching_runs import make_record
+from tests.domain.verdict_documents import make_baseline, make_document
 
 
 def plain(text: str) -> str:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
-from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.matching import BaselineRules, RunRecord, assess
-from app.domain.verdict_document import VerdictDocument, verdict_document
-from tests.domain.matching.runs import make_record
+from app.domain.verdict.assess import assess
+from app.domain.verdict.baseline import BaselineRules
+from app.domain.verdict.document import VerdictDocument, verdict_document
+from app.domain.verdict.record import RunRecord
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
+from tests.domain.verdict.matching_runs import make_record
 
 SURE = Prior(variance=0.004**2, degrees_of_freedom=20, configurations=9)
 """Launches that vary by 0.4 %, as learned from nine other configurations."""

@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import Engine
 
 from app.domain.run import Value
-from app.experiments.plan import plan_experiment
+from app.experiments.commands import plan_experiment
 from app.experiments.proposal import Wish
 from app.settings import get_settings
 from app.storage.database import read_session, transaction
 from app.storage.experiments import Experiment, get_experiment
 from app.storage.tables import RunRow
 from tests.builders import make_stack
-from tests.recommendations.advised import FIELDS, LAUNCH, PROFILED
+from tests.suggestions.advised import FIELDS, LAUNCH, PROFILED
 
 PROJECT = "tuning"
 COMMIT = "5eed0fbd5a1c4f6e9d3b2a10c8e7f6a5b4c3d2e1"

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from app.settings import Settings
 from app.storage.database import make_engine, read_session
 from app.storage.experiments import ExperimentFilter, find_experiments
-from app.storage.matched_abs import matched_abs
+from app.storage.suspect_evidence import matched_abs
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.regressions.judging import judge_all
 from tests.runs.uploading import upload

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import Engine
 
 from app.domain.experiments.values import ExperimentResult
+from app.pipeline.experiments import refresh
 from app.storage.database import read_session, transaction
-from app.storage.experiment_joining import refresh
 from app.storage.tables import RunRow
 from tests.builders import judge, stated_activity
 from tests.experiments.planned import PROJECT, USUAL_MS, add_runs, change_run, make_baseline, make_history, plan, read

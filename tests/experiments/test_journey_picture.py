@@ -3,8 +3,7 @@
 import xml.etree.ElementTree as ET
 
 from app.domain.experiments.journey import make_journey
-from app.experiments.journey_page import JourneyPage
-from app.experiments.tree_svg import svg
+from app.experiments.journey_page import JourneyPage, svg
 from tests.domain.experiments.test_journey import ROOT, step
 
 HOSTILE = 'a <b>"&'

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session
-from app.storage.matched_abs import matched_abs
+from app.storage.suspect_evidence import matched_abs
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.experiments.test_api import API
 

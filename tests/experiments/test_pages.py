@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.experiments.decide import accept
+from app.experiments.commands import accept
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.prepared import prepared
 

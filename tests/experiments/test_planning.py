@@ -6,7 +6,7 @@ import shlex
 import pytest
 from sqlalchemy import Engine
 
-from app.domain.experiments.commands import tagged, upload_command
+from app.domain.experiments.plan import tagged, upload_command
 from app.errors import InvalidChange, NotFound
 from app.storage import audit
 from app.storage.database import read_session

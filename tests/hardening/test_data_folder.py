@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.embedded.data_folder import keep_private
+from app.embedded.service import keep_private
 from tests.embedded.processes import Running, running
 
 META = (

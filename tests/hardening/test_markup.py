@@ -23,14 +23,14 @@ from sqlalchemy import update
 from sqlmodel import Session
 from starlette.testclient import TestClient
 
-from app.domain.access.roles import Role, Scope
+from app.access.credentials import NAME as NAME_OF_COOKIE
+from app.access.rules import route_table
+from app.domain.access.principal import Role, Scope
 from app.main import create_app
 from app.settings import Settings
 from app.storage import tokens, users
 from app.storage.database import transaction
 from app.storage.tables import RunFileRow, RunRow
-from app.web.access.cookie import NAME as NAME_OF_COOKIE
-from app.web.access.route_table import route_table
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import Teams, make_teams
 from tests.browser.conftest import running_chromium

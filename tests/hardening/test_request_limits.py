@@ -6,11 +6,9 @@ import pytest
 from limits import RateLimitItemPerMinute
 from starlette.testclient import TestClient
 
+from app.access.limits import Counting, RequestLimits, network_of
 from app.main import create_app
 from app.settings import Settings
-from app.web.limits.counting import Counting
-from app.web.limits.places import network_of
-from app.web.limits.requests import RequestLimits
 from tests.access.people import Teams, make_teams
 from tests.services.redis_server import free_port
 

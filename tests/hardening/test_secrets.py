@@ -14,14 +14,14 @@ from fastapi import FastAPI
 from sqlalchemy import select, text
 from starlette.testclient import TestClient
 
+from app.access.credentials import NAME
 from app.domain.access.secrets import new_session_id, new_token
 from app.main import create_app
 from app.settings import Settings
 from app.storage import users
 from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow
-from app.web.access.cookie import NAME
-from app.web.logging import configure_logging
+from app.web.request import configure_logging
 from tests.access.people import SAME_ORIGIN
 
 PASSWORD = "a password of nobody else"

@@ -10,9 +10,9 @@ import pytest
 from fastapi import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
+from app.access.guards import SlowBodyMiddleware
 from app.domain.access.principal import Anonymous, Everyone, Principal
-from app.web.access.state import Access, put
-from app.web.slow_body import SlowBodyMiddleware
+from app.web.identity import Access, put
 from tests.embedded.processes import Running, running
 
 SECONDS = 1.0

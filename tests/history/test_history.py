@@ -17,8 +17,7 @@ from sqlmodel import select
 from starlette.testclient import TestClient
 
 from app.storage.database import transaction
-from app.storage.judging_tables import AuditEventRow
-from app.storage.tables import RunRow
+from app.storage.tables import AuditEventRow, RunRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
 

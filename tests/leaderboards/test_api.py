@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.leaderboards.api_query import LeaderboardQuery
-from app.leaderboards.filters import BoardFilters
+from app.leaderboards.api_models import LeaderboardQuery
+from app.leaderboards.queries import BoardFilters
 from app.storage.database import transaction
 from tests.builders import make_leaderboard
 from tests.runs.uploading import assert_problem

@@ -9,12 +9,7 @@ from sqlmodel import Session
 from app.settings import Settings
 from app.storage.database import make_engine, transaction
 from app.storage.leader_changes import leader_changes
-from app.storage.standings import (
-    StandingsFilters,
-    hardware_and_families,
-    stack_standings,
-    standings_of,
-)
+from app.storage.standings import StandingsFilters, hardware_and_families, stack_standings, standings_of
 from tests.builders import make_leaderboard
 from tests.cases import every_case
 

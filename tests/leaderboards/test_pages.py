@@ -10,11 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from app.leaderboards.charts import leader_chart
-from app.leaderboards.leaders import reigns_of
+from app.leaderboards.charts import leader_chart, reigns_of
+from app.pipeline.notify import leader_news
 from app.storage.database import read_session, transaction
 from app.storage.leader_changes import leader_changes
-from app.storage.leader_news import leader_news
 from app.storage.standings import stack_standings
 from tests.builders import FIRST_PLACE, make_leaderboard, make_stack, stated_activity
 from tests.prepared import prepared

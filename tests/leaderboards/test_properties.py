@@ -11,11 +11,11 @@ from sqlalchemy import Engine
 from sqlmodel import Session, select
 
 from app.domain.definitions import DEFINITION_VERSION
-from app.domain.ranking import Board
-from app.domain.ranking.ranked_run import DISPATCHERS, NEED_A_PACKAGE, reaches
+from app.domain.ranking.runs import DISPATCHERS, NEED_A_PACKAGE, reaches
+from app.domain.ranking.standings import Board
+from app.pipeline.rank import difference, rank
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
-from app.storage.ranking import difference, rank
 from app.storage.standings import stack_standings
 from app.storage.tables import RunRow
 from tests.builders import add_availability, judge, make_project, make_stack, settle_standings, stated_activity

@@ -7,9 +7,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from app.storage import sessions, users
+from app.access.credentials import NAME
+from app.storage import users
 from app.storage.database import transaction
-from app.web.access.cookie import NAME
 from tests.access.people import SAME_ORIGIN
 from tests.notifications.receiving import Receiver, receiving
 
@@ -25,7 +25,7 @@ def client(app: FastAPI) -> TestClient:
     """The browser of an administrator: without log-ins there are no receivers."""
     with transaction(app.state.engine) as session:
         user = users.create_user(session, "Ada", by="test", administrator=True)
-        secret = sessions.start_session(session, user.id, timedelta(hours=1))
+        secret = users.start_session(session, user.id, timedelta(hours=1))
     return TestClient(app, raise_server_exceptions=False, headers=SAME_ORIGIN, cookies={NAME: secret})
 
 

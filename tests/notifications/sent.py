@@ -7,15 +7,14 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, select, update
 from starlette.testclient import TestClient
 
-from app.domain.notices.retries import PATIENCE
-from app.domain.notices.texts import regression_notice, trial_notice
-from app.notifications.deliver import deliver
+from app.domain.notifications.events import regression_notice, trial_notice
+from app.domain.notifications.messages import PATIENCE
+from app.pipeline import delivery_work
+from app.pipeline.deliver import deliver
+from app.pipeline.notify import put_delivery
 from app.settings import Settings
-from app.storage import delivery_work
 from app.storage.database import read_session, transaction
-from app.storage.news import put_delivery
-from app.storage.notice_tables import DeliveryRow, ReceiverRow
-from app.storage.tables import utc_now
+from app.storage.tables import DeliveryRow, ReceiverRow, utc_now
 from tests.builders import make_project
 
 PROJECT = "moe-lab"

@@ -8,13 +8,11 @@ import pytest
 from sqlalchemy import Engine, update
 from starlette.testclient import TestClient
 
-from app.domain.notices.events import EVENTS, USUAL
+from app.domain.notifications.events import EVENTS, USUAL
 from app.settings import ROOT, Settings
 from app.storage.audit import events
 from app.storage.database import read_session, transaction
-from app.storage.judging_tables import StackWorkRow
-from app.storage.notice_tables import AllowanceRow, DeliveryRow, ReceiverRow
-from app.storage.tables import utc_now
+from app.storage.tables import AllowanceRow, DeliveryRow, ReceiverRow, StackWorkRow, utc_now
 from tests.builders import make_project
 from tests.notifications.receiving import Receiver
 from tests.notifications.sent import API, PROJECT, add, deliveries, later, project, states, work_off

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import pytest
 from sqlalchemy import Engine
 
-from app.domain.notices.signature import headers, new_secret
+from app.domain.notifications.messages import headers, new_secret
 from app.settings import ROOT, Settings
 from app.storage.database import transaction
 from tests.notifications.receiving import Receiver

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from app.access.credentials import NAME
 from app.settings import Settings
-from app.storage import sessions, users
+from app.storage import users
 from app.storage.database import make_engine, transaction
-from app.web.access.cookie import NAME
 from tests.access.people import SAME_ORIGIN
 from tests.embedded.processes import running, wait_for
 from tests.notifications.receiving import Receiver
@@ -27,7 +27,7 @@ def administrator(data: Path, address: str) -> Iterator[httpx2.Client]:
     engine = make_engine(Settings(data_dir=data))
     with transaction(engine) as session:
         user = users.create_user(session, "Ada", by="test", administrator=True)
-        secret = sessions.start_session(session, user.id, timedelta(hours=1))
+        secret = users.start_session(session, user.id, timedelta(hours=1))
     engine.dispose()
     with httpx2.Client(headers=SAME_ORIGIN, cookies={NAME: secret}) as browser:
         assert browser.get(f"{address}/settings/users").status_code == 200

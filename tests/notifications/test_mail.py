@@ -9,12 +9,11 @@ from fastapi import FastAPI
 from sqlalchemy import Engine, update
 from starlette.testclient import TestClient
 
-from app.notifications import deliver
+from app.pipeline import deliver
 from app.settings import Settings
 from app.storage.database import transaction
-from app.storage.notice_tables import AllowanceRow
-from app.storage.run_records import aware
-from app.storage.tables import utc_now
+from app.storage.runs import aware
+from app.storage.tables import AllowanceRow, utc_now
 from tests.notifications.certificate import make_certificate
 from tests.notifications.mail_server import MailServer, mail_server
 from tests.notifications.sent import API, add, deliveries, later, project, trial, work_off

@@ -3,11 +3,10 @@
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from app.pipeline.stack_work import ask_to_judge
 from app.settings import Settings
 from app.storage.database import read_session, transaction
-from app.storage.judging_tables import EVERYTHING
-from app.storage.stack_work import ask_to_judge
-from app.storage.tables import RunRow, utc_now
+from app.storage.tables import EVERYTHING, RunRow, utc_now
 from tests.notifications.sent import PROJECT, deliveries, listen, project, states
 from tests.regressions.judging import arrive, judge_all, steady
 from tests.runs.uploading import upload

@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.domain.notices.retries import ATTEMPTS
+from app.domain.notifications.messages import ATTEMPTS
 from app.settings import Settings
 from app.storage.database import transaction
-from app.storage.notice_tables import DeliveryRow
+from app.storage.tables import DeliveryRow
 from tests.notifications.receiving import Receiver
 from tests.notifications.sent import (
     API,

@@ -4,8 +4,8 @@ import threading
 
 from sqlmodel import Session
 
+from app.pipeline import delivery_work
 from app.settings import Settings
-from app.storage import delivery_work
 from app.storage.database import make_engine, transaction
 from tests.notifications.receiving import Receiver
 from tests.notifications.sent import deliveries, later, listen, put_trial, states, work_off

@@ -9,14 +9,13 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.rules.load import built_in_rules
-from app.playbook.firings import ask_next_runs
+from app.pipeline.rules import ask_next_runs
 from app.settings import Settings
 from app.storage.database import transaction
-from app.storage.experiment_tables import ExperimentRow, ExperimentRunRow
-from app.storage.tables import RunRow
+from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
 from tests.domain.rules.builders import GOOD, SOURCES
-from tests.recommendations.advised import PROFILED, PROJECT, make_advised
 from tests.runs.uploading import assert_problem
+from tests.suggestions.advised import PROFILED, PROJECT, make_advised
 
 RULES = built_in_rules().rules
 

@@ -9,8 +9,7 @@ from sqlmodel import col
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session, transaction
-from app.storage.judging_tables import StackWorkRow
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, StackWorkRow
 from tests.builders import make_run
 
 ADDRESS = "/api/v1/projects/moe/rules"

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.domain.reference_points import published
-from app.references import change
+from app.domain.references.published import published
+from app.references import commands
 from app.storage.database import transaction
 from app.storage.references import references
 from tests.builders import make_project
@@ -181,7 +181,7 @@ def test_a_figure_of_a_project_is_offered_to_it_alone(client: TestClient, engine
 
 
 def test_there_is_an_end_to_what_is_kept(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change, "MAX_IN_FORCE", 1)
+    monkeypatch.setattr(commands, "MAX_IN_FORCE", 1)
     add(client)
     assert_problem(client.post("/api/v1/references", json=OWN | {"note": "another"}), 422, "Withdraw what nobody needs")
 

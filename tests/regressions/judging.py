@@ -7,13 +7,12 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
-from app.domain.verdict_document import VerdictDocument
-from app.regressions.judge import judge_stack
-from app.runs.judging import ask_before, take_place
+from app.domain.verdict.document import VerdictDocument
+from app.pipeline.judge import judge_stack
+from app.pipeline.process import ask_before, take_place
 from app.settings import Settings
 from app.storage.database import read_session, transaction
-from app.storage.judging_tables import RegressionMemberRow, RegressionRow, StackWorkRow
-from app.storage.tables import RunRow
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackWorkRow
 from app.storage.verdicts import current_verdict
 from tests.builders import make_stack
 

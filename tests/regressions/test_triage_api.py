@@ -10,9 +10,8 @@ from sqlmodel import Session, col
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session, transaction
-from app.storage.judging_tables import AuditEventRow, RegressionMemberRow, RegressionRow
-from app.storage.regressions import open_regressions
-from app.storage.tables import RunRow
+from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.verdicts import open_regressions
 from tests.cases import every_case
 from tests.prepared import prepared
 from tests.regressions.triaged import FIRST, SlowStack, make_regression, make_slow_stack

@@ -10,8 +10,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session, transaction
-from app.storage.judging_tables import RegressionRow
-from app.storage.tables import ProjectRow
+from app.storage.tables import ProjectRow, RegressionRow
 from tests.prepared import prepared
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
 

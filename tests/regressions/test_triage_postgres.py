@@ -8,13 +8,20 @@ import pytest
 from sqlalchemy import Engine
 
 from app.errors import EditConflict
-from app.regressions.filters import SORTS, RegressionFilters
-from app.regressions.queries import cost_of, count_by_state, find_regressions, get_regression, options_of
-from app.regressions.triage import Change, Seen, change_regressions
+from app.regressions.commands import Change, Seen, change_regressions
+from app.regressions.queries import (
+    SORTS,
+    RegressionFilters,
+    cost_of,
+    count_by_state,
+    find_regressions,
+    get_regression,
+    options_of,
+)
 from app.settings import Settings
 from app.storage import audit
 from app.storage.database import make_engine, read_session, transaction
-from app.storage.regressions import open_regressions
+from app.storage.verdicts import open_regressions
 from tests.regressions.triaged import make_regression, make_slow_stack
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.domain.matching import assess
-from app.domain.verdict_document import verdict_document
+from app.domain.verdict.assess import assess
+from app.domain.verdict.document import verdict_document
 from app.storage import audit
-from app.storage.judging_tables import RegressionMemberRow, RegressionRow
-from app.storage.stack_runs import full_records
-from app.storage.tables import RunRow, utc_now
+from app.storage.stacks import full_records
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, utc_now
 from app.storage.verdicts import put_verdict
 from tests.builders import make_project, make_run
 

@@ -7,13 +7,15 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.domain.matching import BaselineRules, RunRecord, assess
 from app.domain.run import Metric
-from app.domain.verdict_document import verdict_document
+from app.domain.verdict.assess import assess
+from app.domain.verdict.baseline import BaselineRules
+from app.domain.verdict.document import verdict_document
+from app.domain.verdict.record import RunRecord
 from app.storage.tables import RunRow
 from app.storage.verdicts import put_verdict
 from tests.builders import make_run
-from tests.domain.matching.runs import make_record
+from tests.domain.verdict.matching_runs import make_record
 
 
 @dataclass

@@ -8,9 +8,8 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.testclient import TestClient
 
-from app.storage.judging_tables import RegressionMemberRow, RegressionRow
-from app.storage.run_regressions import keep_alarms
-from app.storage.tables import ProjectRow, RunRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.verdicts import keep_alarms
 from tests.builders import make_run
 from tests.reports.judged import Lab, nightly
 from tests.runs.uploading import assert_problem

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, update
 from sqlmodel import col, select
 from starlette.testclient import TestClient
 
-from app.runs import append
+from app.pipeline import append
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles

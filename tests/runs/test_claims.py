@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import Engine, update
 from sqlmodel import col, select
 
-from app.runs import claims
-from app.runs.claims import Claim
+from app.pipeline import run_work
+from app.pipeline.run_work import Claim
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import ProjectRow, RunRow, utc_now
@@ -43,17 +43,17 @@ def run_of(engine: Engine, run_id: int) -> RunRow:
 
 def claim(engine: Engine, run_id: int, settings: Settings) -> Claim | None:
     with transaction(engine) as session:
-        return claims.claim(session, run_id, settings)
+        return run_work.claim(session, run_id, settings)
 
 
 def finish(engine: Engine, held: Claim) -> bool:
     with transaction(engine) as session:
-        return claims.finish(session, held, status="ready")
+        return run_work.finish(session, held, status="ready")
 
 
 def due(engine: Engine, settings: Settings) -> list[int]:
     with read_session(engine) as session:
-        return claims.due(session, settings, limit=100)
+        return run_work.due(session, settings, limit=100)
 
 
 def set_lease(engine: Engine, run_id: int, **from_now: float) -> None:
@@ -93,7 +93,7 @@ def test_a_renewed_lease_is_not_taken_over(engine: Engine, settings: Settings) -
     assert held is not None
     set_lease(engine, run_id, seconds=-1)
     with transaction(engine) as session:
-        assert claims.renew(session, held, utc_now() + timedelta(seconds=60))
+        assert run_work.renew(session, held, utc_now() + timedelta(seconds=60))
     assert claim(engine, run_id, settings) is None
 
 
@@ -104,7 +104,7 @@ def test_a_lease_is_renewed_while_the_work_goes_on(engine: Engine, settings: Set
     assert held is not None
     before = run_of(engine, run_id).lease_until
     assert before is not None
-    with claims.kept(engine, held, lease_seconds=0.06):
+    with run_work.kept(engine, held, lease_seconds=0.06):
         set_lease(engine, run_id, seconds=-1)
         while True:
             now = run_of(engine, run_id).lease_until
@@ -131,7 +131,7 @@ def test_an_attempt_that_is_nobody_s_fault_does_not_count(engine: Engine, settin
         held = claim(engine, run_id, settings)
         assert held is not None
         with transaction(engine) as session:
-            claims.give_back(session, held, again_at=utc_now(), counts=False)
+            run_work.give_back(session, held, again_at=utc_now(), counts=False)
     assert run_of(engine, run_id).attempts == 0
 
 
@@ -162,6 +162,6 @@ def test_after_a_start_of_the_embedded_mode_all_work_is_due(engine: Engine, sett
     waiting, working = add_run(engine, "a"), add_run(engine, "b")
     claim(engine, working, settings)
     with transaction(engine) as session:
-        claims.void_leases(session)
+        run_work.void_leases(session)
     assert due(engine, settings) == [working, waiting]
     assert claim(engine, working, settings) == Claim(working, 2, 2)

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from app.cli import main
 from app.settings import Settings
 from app.storage.database import read_session
-from app.storage.frames import write_frames
+from app.storage.log_files import write_frames
 from app.storage.tables import RunRow
 from tests.runs.uploading import LOG, upload
 from workers.tasks import process_run

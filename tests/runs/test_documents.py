@@ -13,9 +13,9 @@ import zstandard
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.runs.ingest import UploadedFile, accept_upload
+from app.pipeline.receive import UploadedFile, accept_upload
+from app.pipeline.uploaded_file import document_kind
 from app.runs.queries import get_series
-from app.runs.upload import document_kind
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles, StagedFile

@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.storage import series
+from app.storage import readings
 from app.storage.database import transaction
 from app.storage.tables import ProjectRow, RunRow, SeriesRow
 from tests.runs.uploading import LOG, assert_problem, upload
@@ -25,7 +25,7 @@ def run_id(engine: Engine) -> int:
         assert run.id is not None
         columns = {"iteration": [1, 2], "step_time_ms": [412.5, 400], "lm_loss": [10.5, np.nan]}
         for metric, values in columns.items():
-            blob = series.pack(np.asarray(values, dtype=np.float64))
+            blob = readings.pack_series(np.asarray(values, dtype=np.float64))
             session.add(SeriesRow(run_id=run.id, metric=metric, unit="ms" * ("ms" in metric), n=2, blob=blob))
         return run.id
 

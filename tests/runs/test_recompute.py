@@ -9,14 +9,12 @@ from starlette.testclient import TestClient
 
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, VERDICT_VERSION, changes
 from app.errors import Unavailable
-from app.runs import compute, recompute
+from app.pipeline import process, recompute, stack_work
 from app.settings import Settings
-from app.storage import stack_work
 from app.storage.database import read_session, transaction
 from app.storage.definition_progress import is_project_outdated, progress
-from app.storage.judging_tables import VerdictRow
 from app.storage.log_files import LogFiles
-from app.storage.tables import ReadingRow, RunRow
+from app.storage.tables import ReadingRow, RunRow, VerdictRow
 from tests.runs.uploading import upload
 from tests.training_logs import training_log
 from workers.tasks import judge_stack, process_run
@@ -67,7 +65,7 @@ def test_figures_are_computed_again_without_reading_the_log(
     before = client.get(f"/api/v1/runs/{run_id}").json()
     outdate(engine, run_id)
     assert counts(engine) == (0, 1, 0)
-    monkeypatch.setattr(compute, "parse_log", None)
+    monkeypatch.setattr(process, "parse_log", None)
     assert ask(engine, settings) == [run_id]
     process_run(run_id)
     after = client.get(f"/api/v1/runs/{run_id}").json()
@@ -90,7 +88,7 @@ def test_what_another_reader_found_is_read_again(client: TestClient, engine: Eng
 def test_a_correction_needs_no_log_either(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     (run_id,) = processed(client, 412.0)
     client.patch(f"/api/v1/runs/{run_id}/contract", json={"fields": {"cluster": "west"}, "author": "Ada"})
-    monkeypatch.setattr(compute, "parse_log", None)
+    monkeypatch.setattr(process, "parse_log", None)
     process_run(run_id)
     assert client.get(f"/api/v1/runs/{run_id}").json()["contract"]["cluster"]["value"] == "west"
 
@@ -123,7 +121,7 @@ def test_a_run_that_cannot_be_computed_keeps_its_figures_and_nobody_waits_for_it
     def fail(*_: object) -> None:
         raise KeyError("a new rule")
 
-    monkeypatch.setattr(compute, "summarise", fail)
+    monkeypatch.setattr(process, "summarise", fail)
     ask(engine, settings)
     for _ in range(settings.max_attempts):
         process_run(run_id)

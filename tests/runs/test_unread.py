@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Engine, select
 from starlette.testclient import TestClient
 
-from app.domain.logs import KNOWN_FORMATS
+from app.domain.logs.read import KNOWN_FORMATS
 from app.storage.database import read_session
-from app.storage.judging_tables import VerdictRow
+from app.storage.tables import VerdictRow
 from tests.analysis.commands import threewalls
 from tests.runs.uploading import upload
 from workers.tasks import process_run

@@ -5,7 +5,7 @@ import threading
 
 from celery.__main__ import main
 
-from app.runs import compute
+from app.pipeline import process
 
 
 def _wait_for_the_end(*_: object) -> None:
@@ -13,5 +13,5 @@ def _wait_for_the_end(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    compute.parse_log = _wait_for_the_end  # type: ignore[assignment,attr-defined]
+    process.parse_log = _wait_for_the_end  # type: ignore[assignment,attr-defined]
     sys.exit(main())

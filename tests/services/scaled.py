@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from app.domain.access.roles import Scope
+from app.domain.access.principal import Scope
 from app.settings import Settings
 from app.storage.database import make_engine, transaction
 from app.storage.tokens import make_token

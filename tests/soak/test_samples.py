@@ -8,15 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from bench.soak import (
-    damaged_objects,
-    database_away,
-    disk_full,
-    embedded_kill,
-    mixed_load,
-    reader_fuzz,
-    scaled_kill,
-)
+from bench.soak import damaged_objects, database_away, disk_full, embedded_kill, mixed_load, reader_fuzz, scaled_kill
 from bench.soak.__main__ import CAMPAIGNS
 from bench.soak.campaign import Tally, perform, table
 

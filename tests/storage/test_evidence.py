@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from app.domain.suspect_evidence import RankedSuspect
-from app.storage.evidence import suspects_with_evidence
+from app.domain.verdict.evidence import RankedSuspect
+from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow
 from app.storage.verdicts import current_verdict
 from tests.builders import FIRST_PLACE, make_stack

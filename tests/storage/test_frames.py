@@ -5,8 +5,7 @@ import io
 import pytest
 import zstandard
 
-from app.storage.frames import FRAME_BYTES, read_frames, read_index, write_frames
-from app.storage.stored_text import StoredText
+from app.storage.log_files import FRAME_BYTES, StoredText, read_frames, read_index, write_frames
 
 LINES = b"".join(b"%07d %s\n" % (number, b"x" * 90) for number in range(40_000))  # about 4 frames
 

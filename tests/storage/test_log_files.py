@@ -10,9 +10,8 @@ import pytest
 
 from app.errors import Unavailable
 from app.settings import Settings
-from app.storage import log_files as module
-from app.storage.frames import FRAME_BYTES
-from app.storage.log_files import MAX_LINE_BYTES, LogFiles
+from app.storage import log_files
+from app.storage.log_files import FRAME_BYTES, MAX_LINE_BYTES, LogFiles
 from tests.services.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
 TEXT = b"".join(b"%07d %s\n" % (number, b"x" * 90) for number in range(1, 40_001))
@@ -60,7 +59,7 @@ def test_an_aborted_put_leaves_nothing(store: LogFiles) -> None:
 
 
 def test_a_large_object_goes_in_parts(store: LogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ONE_REQUEST_BYTES", 1000)
+    monkeypatch.setattr(log_files, "_ONE_REQUEST_BYTES", 1000)
     stored = store.put([TEXT])
     assert store.put([TEXT]) == stored
     assert b"".join(store.stream([stored.key])) == TEXT

@@ -9,7 +9,7 @@ from alembic import command
 from sqlalchemy import Engine, inspect, text
 from sqlmodel import col, select
 
-from app.domain.access.roles import Scope
+from app.domain.access.principal import Scope
 from app.settings import Settings
 from app.storage.database import alembic_config, make_engine, migrate, read_session, transaction
 from app.storage.tables import ProjectRow, RunRow, StoredObjectRow

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from app.errors import Unavailable
 from app.settings import Settings
-from app.storage import object_records
+from app.storage import objects
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.tables import RunRow, StoredObjectRow, utc_now
@@ -34,7 +34,7 @@ def put(database: Engine, store: LogFiles, text: bytes) -> str:
     """As an upload does that dies before it commits its run."""
     with StagedFile([text]) as staged:
         with transaction(database) as session:
-            object_records.about_to_put(session, [staged.stored.key])
+            objects.about_to_put(session, [staged.stored.key])
         store.keep(staged)
         return staged.stored.key
 
@@ -47,8 +47,8 @@ def recorded(database: Engine) -> list[str]:
 def test_what_an_upload_left_is_forgotten_after_a_while(database: Engine, settings: Settings) -> None:
     store = LogFiles.from_settings(settings)
     key = put(database, store, b"left behind")
-    assert object_records.forget_unused(database, store) == 0
-    assert object_records.forget_unused(database, store, NOW) == 1
+    assert objects.forget_unused(database, store) == 0
+    assert objects.forget_unused(database, store, NOW) == 1
     assert recorded(database) == []
     with pytest.raises(Unavailable):
         list(store.stream([key]))
@@ -58,8 +58,8 @@ def test_what_another_team_needs_stays_whoever_forgets(client: TestClient, engin
     assert upload(client, LOG).status_code == 202
     store, keys = LogFiles.from_settings(settings), recorded(engine)
     with seeing(frozenset()):
-        assert object_records.forget(engine, store, keys, utc_now()) == 0
-        assert object_records.forget_unused(engine, store, NOW) == 0
+        assert objects.forget(engine, store, keys, utc_now()) == 0
+        assert objects.forget_unused(engine, store, NOW) == 0
     assert recorded(engine) == keys
 
 
@@ -67,9 +67,9 @@ def test_what_is_wanted_again_stays(database: Engine, settings: Settings) -> Non
     store = LogFiles.from_settings(settings)
     key = put(database, store, b"wanted twice")
     with transaction(database) as session:
-        noted = object_records.about_to_put(session, ["another"])
+        noted = objects.about_to_put(session, ["another"])
     assert put(database, store, b"wanted twice") == key
-    assert object_records.forget(database, store, [key], noted) == 0
+    assert objects.forget(database, store, [key], noted) == 0
     assert b"".join(store.stream([key])) == b"wanted twice"
 
 
@@ -77,10 +77,10 @@ def test_what_a_run_needs_stays_until_the_run_is_gone(
     client: TestClient, engine: Engine, log_files: LogFiles, settings: Settings
 ) -> None:
     upload(client, LOG)
-    assert object_records.forget_unused(engine, log_files, NOW) == 0
+    assert objects.forget_unused(engine, log_files, NOW) == 0
     with transaction(engine) as session:
         session.execute(delete(RunRow).where(col(RunRow.id) > 0))
-    assert object_records.forget_unused(engine, log_files, NOW) == 1
+    assert objects.forget_unused(engine, log_files, NOW) == 1
     assert traces(engine, settings) == {"messages": 1}
 
 

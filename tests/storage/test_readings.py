@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from app.domain.document_series import with_documents
-from app.domain.documents import read_document
+from app.domain.documents.metadata import read_metadata
+from app.domain.documents.read import read_document
 from app.domain.logs import parse_log
-from app.domain.merge import merge_logs
-from app.domain.metadata import read_metadata
+from app.domain.logs.merge import merge_logs
+from app.domain.performance.summary import summarise, with_documents
 from app.domain.run import LogPart, ParsedLog, RunSummary
-from app.domain.summary import summarise
-from app.storage import series
+from app.storage import readings
 from app.storage.readings import Reading, pack, unpack
 from tests.shared_papers import shared_folder
 from tests.training_logs import training_log
@@ -22,7 +21,9 @@ def again(reading: Reading, summary: RunSummary) -> Reading:
     """Packed and unpacked, with the columns as they are stored with the summary."""
     columns = dict(summary.series)
     columns.setdefault("log_line", summary.line_numbers.astype(float))
-    return unpack(pack(reading), {name: series.unpack(series.pack(values)) for name, values in columns.items()})
+    return unpack(
+        pack(reading), {name: readings.unpack_series(readings.pack_series(values)) for name, values in columns.items()}
+    )
 
 
 def assert_same(one: RunSummary, other: RunSummary) -> None:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from app.domain.rules.facts import SETTINGS
 from app.settings import Settings
-from app.storage.rules_in_force import rules_in_force
+from app.storage.rules import rules_in_force
 from tests.domain.rules.builders import GOOD, SOURCES
 
 OURS = GOOD.replace("scale-vpp-small", "ours-vpp-small").replace("M-arg", "wiki")

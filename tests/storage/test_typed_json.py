@@ -4,11 +4,12 @@ import json
 import math
 from dataclasses import replace
 
-from app.domain.matching import BaselineRules, assess
-from app.domain.verdict_document import VerdictDocument, verdict_document
-from app.storage import json_column
-from app.storage.typed_json import from_json, to_json
-from tests.domain.matching.runs import make_record
+from app.domain.verdict.assess import assess
+from app.domain.verdict.baseline import BaselineRules
+from app.domain.verdict.document import VerdictDocument, verdict_document
+from app.storage import json_text
+from app.storage.json_text import from_json, to_json
+from tests.domain.verdict.matching_runs import make_record
 
 
 def documents() -> list[VerdictDocument]:
@@ -31,7 +32,7 @@ def test_a_document_comes_back_as_it_went_in() -> None:
     found = documents()
     assert found[1].contrast is not None
     for document in found:
-        assert from_json(VerdictDocument, json.loads(json_column.dumps(to_json(document)))) == document
+        assert from_json(VerdictDocument, json.loads(json_text.dumps(to_json(document)))) == document
 
 
 def test_what_an_older_document_lacks_has_its_default_and_what_a_newer_one_adds_is_passed_over() -> None:
@@ -47,6 +48,6 @@ def test_a_number_that_is_none_comes_back_as_one() -> None:
     time = document.verdict.step_time
     assert time is not None
     strange = replace(document, verdict=replace(document.verdict, step_time=replace(time, delta_pct=math.nan)))
-    back = from_json(VerdictDocument, json.loads(json_column.dumps(to_json(strange))))
+    back = from_json(VerdictDocument, json.loads(json_text.dumps(to_json(strange))))
     assert back.verdict.step_time is not None
     assert math.isnan(back.verdict.step_time.delta_pct)

@@ -12,8 +12,7 @@ from sqlmodel import Session, col, select
 from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
-from app.storage.judging_tables import RegressionRow
-from app.storage.tables import ProjectRow, RunRow
+from app.storage.tables import ProjectRow, RegressionRow, RunRow
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.runs.uploading import assert_problem
 

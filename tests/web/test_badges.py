@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.changes import change_text, gpu_hours, signed
-from app.domain.numbers import THIN
+from app.domain.numbers import THIN, change_text, gpu_hours, signed
 from app.web.templating import environment
 
 

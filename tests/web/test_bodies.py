@@ -11,10 +11,10 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from app.access.guards import CREDENTIALS_BYTES, FORM_BYTES
+from app.access.rules import RuledRoute, route_table
 from app.main import create_app
 from app.settings import Settings
-from app.web.access.route_table import RuledRoute, route_table
-from app.web.body_limit import CREDENTIALS_BYTES, FORM_BYTES
 from tests.access.people import OURS, Teams, make_teams
 from tests.runs.uploading import LOG, upload
 

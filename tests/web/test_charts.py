@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from app.domain.figures.steady_state import steady_state
+from app.domain.performance.steady_state import steady_state
 from app.domain.run import FloatArray
-from app.runs import chart_data
+from app.runs import charts
 from app.runs.charts import series_chart
 from tests.builders import UNITS, step_times
 
 
-def made(times: FloatArray, name: str = "step_time_ms") -> chart_data.Points:
+def made(times: FloatArray, name: str = "step_time_ms") -> charts.Points:
     iterations = np.arange(1, len(times) + 1, dtype=np.float64)
     columns = {"iteration": iterations, "step_time_ms": times, "lm_loss": 10 / iterations, "log_line": iterations + 40}
-    return chart_data.points(columns, UNITS, name, steady_state(iterations, times))
+    return charts.points(columns, UNITS, name, steady_state(iterations, times))
 
 
 @pytest.mark.parametrize(("milliseconds", "title"), [(412.0, "Step time (ms)"), (31_310.0, "Step time (s)")])
@@ -23,26 +23,26 @@ def test_step_time_is_drawn_in_the_unit_of_its_figure(milliseconds: float, title
 
 def test_warm_up_does_not_squeeze_the_window() -> None:
     data = made(step_times(400.0, 50))
-    linear, log = chart_data.fitting_scale(data, log=False), chart_data.fitting_scale(data, log=True)
+    linear, log = charts.fitting_scale(data, log=False), charts.fitting_scale(data, log=True)
     window = [value for value, role in zip(data.values, data.roles, strict=True) if role == "window"]
     assert linear.low < min(window)
     assert linear.high < 2 * max(window)
-    assert chart_data.outside(data, linear) == 2
+    assert charts.outside(data, linear) == 2
     assert log.high > max(data.values)
-    assert chart_data.outside(data, log) == 0
+    assert charts.outside(data, log) == 0
 
 
 def test_an_artefact_is_drawn_as_it_was_and_not_as_it_was_printed() -> None:
     columns = {"step_time_ms": np.array([90.0, 55.0, 30.0]), "step_time_true_ms": np.array([90.0, 20.0, np.nan])}
-    assert chart_data.step_times(columns).tolist() == [90.0, 20.0, 30.0]
+    assert charts.step_times(columns).tolist() == [90.0, 20.0, 30.0]
 
 
 def test_thinning_keeps_every_extreme() -> None:
     times = step_times(400.0, 50_000)
     times[31_234] = 4_000.0
     data = made(times)
-    drawn = chart_data.drawable(data, log=False)
-    assert len(drawn.values) <= chart_data.MAX_POINTS + 2
+    drawn = charts.drawable(data, log=False)
+    assert len(drawn.values) <= charts.MAX_POINTS + 2
     assert 4_000.0 in drawn.values
     assert (drawn.iterations[0], drawn.iterations[-1]) == (1, 50_000)
     assert np.all(np.diff(drawn.iterations) > 0)
@@ -51,8 +51,8 @@ def test_thinning_keeps_every_extreme() -> None:
 @pytest.mark.parametrize("values", [[], [5.0], [5.0] * 30, [np.nan] * 30, [0.0] * 30])
 @pytest.mark.parametrize("log", [False, True])
 def test_any_series_has_an_axis(values: list[float], log: bool) -> None:
-    data = chart_data.drawable(made(np.array(values)), log)
-    scale = chart_data.fitting_scale(data, log)
+    data = charts.drawable(made(np.array(values)), log)
+    scale = charts.fitting_scale(data, log)
     assert np.isfinite([scale.low, scale.high]).all()
     assert scale.low < scale.high
 
@@ -61,7 +61,7 @@ def test_a_specification_holds_every_role_and_the_window() -> None:
     times = step_times(400.0, 50)
     data = made(times)
     steady = steady_state(np.arange(1, 51), times)
-    spec = series_chart(data, chart_data.fitting_scale(data, log=False), steady, pointed_at=16)
+    spec = series_chart(data, charts.fitting_scale(data, log=False), steady, pointed_at=16)
     datasets = spec["datasets"]
     assert {row["mark"] for row in datasets["points"]} == {"above", "warm-up", "window", "spike"}
     assert datasets["window"][0]["last"] == 50
@@ -73,6 +73,6 @@ def test_a_specification_holds_every_role_and_the_window() -> None:
 
 def test_colours_are_tokens_of_the_stylesheet() -> None:
     data = made(step_times(400.0, 50))
-    spec = series_chart(data, chart_data.fitting_scale(data, log=False), None)
+    spec = series_chart(data, charts.fitting_scale(data, log=False), None)
     assert "#" not in str(spec["config"])
     assert "#" not in str(spec["layer"])

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from app.web.csv_text import csv_text
+from app.web.lists import csv_text
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "\n=1", "＝1+1", "＋1", "－1", "＠SUM(1)")
 HARMLESS = ("", "a=1", "1-2", " =1", "run 7", "two\r=lines")

@@ -16,7 +16,7 @@ from app.domain.run import Evidence, Slice
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import AmendmentRow, AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow
-from app.web.glossary import terms
+from app.web.docs_pages import terms
 from tests.builders import make_run
 from tests.explained import FOLLOWED, OUT_OF_MEMORY, explained
 

@@ -8,10 +8,10 @@ from fastapi import FastAPI
 from sqlalchemy import event, text
 from starlette.testclient import TestClient
 
+from app.access.rules import route_table
 from app.main import create_app
 from app.settings import Settings
 from app.storage.database import transaction
-from app.web.access.route_table import route_table
 from tests.access.belongings import make_belongings
 from tests.access.people import OURS, Teams, make_teams
 from tests.builders import make_run

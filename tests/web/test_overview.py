@@ -14,8 +14,7 @@ from starlette.testclient import TestClient
 from app.domain.numbers import THIN
 from app.storage import users
 from app.storage.database import transaction
-from app.storage.judging_tables import RegressionMemberRow, RegressionRow
-from app.storage.tables import RunRow
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
 from tests.access.conftest import teams
 from tests.access.people import Teams
 from tests.builders import make_run

@@ -15,7 +15,7 @@ from app.main import create_app
 from app.settings import Settings, get_settings
 from app.storage.database import transaction
 from app.storage.tables import HeartbeatRow, utc_now
-from app.web.request_frame import CONTENT_SECURITY_POLICY
+from app.web.request import CONTENT_SECURITY_POLICY
 from tests.conftest import OPEN_TO
 from tests.runs.uploading import LOG, assert_problem, upload
 

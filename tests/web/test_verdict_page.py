@@ -10,13 +10,12 @@ from sqlalchemy import Engine, select
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from app.domain.detection import Prior
 from app.domain.numbers import THIN
+from app.domain.verdict.step_time import Prior
 from app.storage import audit
 from app.storage.database import read_session, transaction
-from app.storage.judging_tables import PinRow, RegressionMemberRow, RegressionRow, StackWorkRow
-from app.storage.run_regressions import keep_alarms
-from app.storage.tables import ProjectRow, RunRow
+from app.storage.tables import PinRow, ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackWorkRow
+from app.storage.verdicts import keep_alarms
 from tests.judged import judge, make_baseline, make_stack_run
 
 HTML = {"Accept": "text/html"}

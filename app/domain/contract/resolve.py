@@ -11,16 +11,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from app.domain.contract.active import activity, disagreements, proven
-from app.domain.contract.checks import contradictions, impossibilities, overruled_defaults
-from app.domain.contract.derived import derive
-from app.domain.contract.dump_defaults import defaults_of_dump
-from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
-from app.domain.contract.fields.environment import PREFIX
+from app.domain.contract.checks import (
+    activity,
+    contradictions,
+    disagreements,
+    impossibilities,
+    overruled_defaults,
+    proven,
+)
+from app.domain.contract.derive import defaults_of_dump, derive
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.keys import config_key, is_provisional, stack_key
 from app.domain.contract.values import MAX_WHOLE, is_stated, read_value, shown
-from app.domain.documents import Document, DocumentKind
-from app.domain.flops.model_shape import pad_vocabulary
+from app.domain.documents.document import Document, DocumentKind
+from app.domain.performance.model_shape import pad_vocabulary
 from app.domain.run import Activity, Metadata, ParsedLog, Stated, Value
 
 _FOLLOWS_FROM = {

@@ -6,12 +6,218 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from app.domain.contract.fields import FIELDS, ContractField
-from app.domain.contract.hardware import gpu_sku
-from app.domain.contract.model_names import canonical_model
 from app.domain.run import Scalar, Value
 from app.domain.text import one_line
+
+# --- Texts that stand where a value is still to come. As values they would make a false stack of their own.
+
+PLACEHOLDERS = frozenset(
+    {
+        *("...", "\u2026", "?", "??", "???", "-", "--", "x", "xx", "xxx", "n/a", "na", "n.a.", "unknown", "undefined"),
+        *("todo", "tbd", "fixme", "placeholder", "changeme", "change me", "change-me", "fill me in", "not known"),
+    }
+)
+"""In lower case."""
+
+_TEMPLATE = re.compile(r"<[^<>:.]*>|\$\{[^{}]*\}|\$[A-Za-z_]\w*|\{\{.*\}\}", re.DOTALL)
+"""`<gpu>`, `${GPU}`, `$GPU`, `{{ gpu }}`, never filled in. A colon or dot is Python's `<AttnBackend.flash: 1>`."""
+
+
+def refuse_placeholders(raw: object) -> None:
+    """Raises ValueError when a text, or one of a list, is a placeholder."""
+    for text in raw if isinstance(raw, list | tuple) else [raw]:
+        if isinstance(text, str) and (text.strip().casefold() in PLACEHOLDERS or _TEMPLATE.fullmatch(text.strip())):
+            raise ValueError(f"is the placeholder {one_line(text)[:50]!r}; state the value, or leave the field out")
+
+
+# --- Recognises a GPU by the names that drivers, people and test platforms give it.
+
+_SKUS = (
+    "GB300",
+    "GB200",
+    "B300",
+    "B200",
+    "H200",
+    "H100",
+    "H800",
+    "H20",
+    "A100",
+    "A800",
+    "VR200",
+    "L40S",
+    "V100",
+    "MI355X",
+    "MI350X",
+    "MI325X",
+    "MI300X",
+    "MI300A",
+    "MI250X",
+)
+"""Most specific first: a GB200 also contains B200."""
+
+GPUS_PER_NODE = {"H100": 8, "H200": 8, "B200": 8, "B300": 8, "GB200": 4, "GB300": 4}
+"""Usual node sizes (NVIDIA/dgxc-benchmarking README; recipes launch GB systems with four GPUs per node)."""
+
+
+def gpu_sku(name: str) -> str | None:
+    """The SKU in a GPU's name, for instance H100 for `NVIDIA H100 80GB HBM3`; None when no known one is in it."""
+    upper = name.upper()
+    for sku in _SKUS:
+        if re.search(rf"(?<![A-Z0-9]){sku}(?![0-9])", upper.replace("_", " ")):
+            return sku
+    return None
+
+
+# --- Reads a pipeline layout such as `Et*3|(tt|)*29m|L`: which layers stand on which stage.
+#
+# Grammar: Megatron-LM `megatron/core/transformer/pipeline_parallel_layer_layout.py`. E embedding, t decoder layer, m
+# multi-token-prediction layer, L loss, `|` ends a stage, `(...)*n` and `x*n` repeat, commas and blanks mean nothing.
+
+_GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,4})")
+_ITEM = re.compile(r"([EtmL|])\*(\d{1,4})")
+_PLAIN = re.compile(r"[EtmL|]+")
+MAX_ITEMS = 10_000
+
+
+def stages(layout: str) -> tuple[str, ...] | None:
+    """The layers of each stage, in order, one letter a layer; None when the layout cannot be read."""
+    text = re.sub(r"[,\s]", "", layout)
+    for repeated in (_GROUP, _ITEM):
+        if sum(len(m[1]) * int(m[2]) for m in repeated.finditer(text)) > MAX_ITEMS:
+            return None
+        text = repeated.sub(lambda m: m[1] * int(m[2]), text)
+    return tuple(text.split("|")) if _PLAIN.fullmatch(text) else None
+
+
+def layout_problem(layout: str, pp: int | None, num_layers: int | None, mtp: int | None) -> str | None:
+    """Why a layout cannot be right, as the end of a sentence; None when nothing speaks against it."""
+    found = stages(layout)
+    if found is None:
+        return "cannot be read"
+    text = "".join(found)
+    if not (text.startswith("E") and text.endswith("L") and text.count("E") == text.count("L") == 1):
+        return "must begin with E and end with L, with one of each"
+    if pp and len(found) % pp:
+        return f"has {len(found)} stages, which pp = {pp} does not divide"
+    if num_layers and text.count("t") != num_layers:
+        return f"holds {text.count('t')} layers, the model has {num_layers}"
+    if mtp is not None and text.count("m") != mtp:
+        return f"holds {text.count('m')} multi-token-prediction layers, the model has {mtp}"
+    return _mtp_problem(found, pp) if "m" in text else None
+
+
+def _mtp_problem(found: tuple[str, ...], pp: int | None) -> str | None:
+    """Where multi-token-prediction layers may not stand."""
+    text, places = "".join(found), [number for number, stage in enumerate(found) if "m" in stage]
+    if "t" in text[text.index("m") :]:
+        return "has a layer after a multi-token-prediction layer"
+    if len(places) > 1:
+        return "spreads the multi-token-prediction layers over several stages"
+    if pp and places[0] // pp != len(found) // pp - 1:
+        return "puts multi-token-prediction layers on a chunk that is not the last of its rank"
+    return None
+
+
+# --- The models we know: one spelling for each name, and their shapes, by which an unnamed run is recognised.
+#
+# Shapes: configuration files of Megatron-MoE-ModelZoo, Megatron-LM examples and Megatron-Bridge documentation
+# (2026-08).
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """Outline of a public model: enough of its shape to tell it from every other one. `expert_width` is moe_ffn."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    experts: int
+    topk: int
+    expert_width: int
+    vocabulary: int | None
+    also: tuple[str, ...] = ()
+
+
+KNOWN_MODELS = (
+    KnownModel("DeepSeek-V3", 61, 7168, 128, 256, 8, 2048, 129280, ("DSV3", "DeepSeek-V3-671B", "DeepSeek-V3-685B")),
+    KnownModel("DeepSeek-V2", 60, 5120, 128, 160, 6, 1536, 102400, ("DSV2",)),
+    KnownModel("DeepSeek-V2-Lite", 27, 2048, 16, 64, 6, 1408, 102400, ("DSV2-Lite",)),
+    KnownModel("Kimi-K2", 61, 7168, 64, 384, 8, 2048, 163840),
+    KnownModel("Qwen3-30B-A3B", 48, 2048, 32, 128, 8, 768, 151936, ("Qwen3-30B",)),
+    KnownModel("Qwen3-235B-A22B", 94, 4096, 64, 128, 8, 1536, 151936, ("Qwen3-235B",)),
+    KnownModel("Qwen3-Next-80B-A3B", 48, 2048, 16, 512, 10, 512, 151936, ("Qwen3-Next", "Qwen3-Next-80B")),
+    KnownModel("GPT-OSS-120B", 36, 2880, 64, 128, 4, 2880, 201088),
+    KnownModel("GPT-OSS-20B", 24, 2880, 64, 32, 4, 2880, 201088),
+    KnownModel("Mixtral-8x7B", 32, 4096, 32, 8, 2, 14336, 32000),
+    KnownModel("Mixtral-8x22B", 56, 6144, 48, 8, 2, 16384, 32768),
+    KnownModel(
+        "Nemotron-3-Nano-30B-A3B", 52, 2688, 32, 128, 6, 1856, 131072, ("Nemotron-3-Nano", "Nemotron-3-Nano-30B")
+    ),
+    KnownModel(
+        "Nemotron-3-Super-120B-A12B", 88, 4096, 32, 512, 22, 2688, 131072, ("Nemotron-3-Super", "Nemotron-3-Super-120B")
+    ),
+    KnownModel(
+        "Nemotron-3-Ultra-550B-A55B", 108, 8192, 64, 512, 22, 5120, None, ("Nemotron-3-Ultra", "Nemotron-3-Ultra-550B")
+    ),
+)
+
+OUTLINE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "topk")
+"""Fields that must be known, and equal, before a run is called by a known model's name."""
+
+
+def _folded(name: str) -> str:
+    """A name without its organisation, case and separators: `Qwen/Qwen3_30B-A3B` is `qwen330ba3b`."""
+    return re.sub(r"[^a-z0-9]", "", name.rsplit("/", 1)[-1].lower())
+
+
+_SPELLINGS = {_folded(spelling): model.name for model in KNOWN_MODELS for spelling in (model.name, *model.also)}
+_BY_NAME = {model.name: model for model in KNOWN_MODELS}
+
+
+def canonical_model(name: str) -> str:
+    """The usual spelling of a known model's name; any other name as it is."""
+    return _SPELLINGS.get(_folded(name), name)
+
+
+def known_model(name: str) -> KnownModel | None:
+    """The outline behind a canonical name."""
+    return _BY_NAME.get(name)
+
+
+def recognise(values: Mapping[str, Value]) -> KnownModel | None:
+    """The known model that has this shape (contract values by canonical name); None when it is not one of them."""
+    for model in KNOWN_MODELS:
+        if not differences(model, values) and all(values.get(name) is not None for name in OUTLINE):
+            return model
+    return None
+
+
+def differences(model: KnownModel, values: Mapping[str, Value]) -> tuple[str, ...]:
+    """Where stated shape values contradict a known model, as `num_layers is 16, DeepSeek-V3 has 61`."""
+    width = values.get("moe_ffn_hidden_size") or values.get("ffn_hidden_size")
+    expected = zip(OUTLINE, (model.layers, model.hidden, model.heads, model.experts, model.topk), strict=True)
+    pairs = [(name, values.get(name), value) for name, value in expected]
+    pairs.append(("moe_ffn_hidden_size", width, model.expert_width))
+    return tuple(
+        f"{name} is {stated}, {model.name} has {value}"
+        for name, stated, value in pairs
+        if stated is not None and stated != value
+    )
+
+
+def outline_name(values: Mapping[str, Value]) -> str | None:
+    """A name made of the shape, for a model we do not know: `24L-h1024-8e-top2`. None when too little is known."""
+    layers, hidden = values.get("num_layers"), values.get("hidden_size")
+    if layers is None or hidden is None or "num_experts" not in values:
+        return None
+    experts = values.get("num_experts")
+    routed = f"-{experts}e-top{values.get('topk') or '?'}" if experts else "-dense"
+    return f"{layers}L-h{hidden}{routed}"
+
 
 MAX_WHOLE = 10**12
 """No count of a training job comes near it; beyond it a value is a mistake and would not fit a database column."""

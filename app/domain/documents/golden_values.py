@@ -9,11 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from app.domain.contract.values import read_value
-from app.domain.documents.container_image import stated_by_image
-from app.domain.documents.document import Document
-from app.domain.documents.job_environment import stated_by_variables
-from app.domain.documents.json_text import read_json
-from app.domain.documents.megatron_flags import stated_by_flags
+from app.domain.documents.document import Document, read_json
+from app.domain.documents.environment import stated_by_image, stated_by_variables
+from app.domain.documents.launch_command import stated_by_flags
 from app.domain.documents.scalars import columns_from_points
 from app.domain.run import Stated, Value
 

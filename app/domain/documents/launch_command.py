@@ -4,21 +4,185 @@ Nothing is run or expanded: a value that is a shell variable is left out and cou
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from app.domain.contract.values import read_value
 from app.domain.documents.bridge_config import stated_by_overrides
-from app.domain.documents.command_words import ASSIGNMENT, MAX_BYTES, Command, read_commands, read_flags
-from app.domain.documents.container_image import stated_by_image
-from app.domain.documents.document import Document
+from app.domain.documents.document import Document, is_secret, read_yaml
+from app.domain.documents.environment import stated_by_image, stated_by_variables
 from app.domain.documents.harness_flags import CHOOSES_RECIPE, OWN_FLAGS, SCRIPTS, SHORT, fields_of_recipe, meaning_of
-from app.domain.documents.job_environment import stated_by_variables
-from app.domain.documents.megatron_flags import stated_by_flags
-from app.domain.documents.safe_yaml import read_yaml
-from app.domain.documents.secrets import is_secret
+from app.domain.logs.launch_args import stated_by_launch_args
 from app.domain.run import Source, Stated
 from app.domain.text import one_line
+
+# --- Splits launch commands into words the way a shell does, without running anything: no expansion, no globbing.
+
+MAX_BYTES = 256 * 1024
+MAX_WORDS = 20_000
+_MAX_NESTING = 3
+"""`srun ... bash -c "torchrun ..."` is one level."""
+
+ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_]\w*(?:\.[A-Za-z_][\w-]*)+|mixed_precision)=(.*)", re.DOTALL)
+"""A Hydra override. Its dotted name tells it from a variable."""
+_BEFORE_COMMAND = frozenset({"export", "env", "sudo", "exec", "time", "nohup", "command", "set"})
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+_RUN_STRING = re.compile(r"-[a-z]*c")
+_LAUNCH_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
+_SCRIPT_ENDS = (".py", ".sh")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: variables set for it, the words up to its script (the launcher), the script and its words."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    launcher: tuple[str, ...] = ()
+    script: str = ""
+    words: tuple[str, ...] = ()
+
+
+def split_words(text: str) -> tuple[list[list[str]], bool]:
+    """The words of each command in `text`, and whether a quote was left open.
+
+    Commands end at line ends, `;`, `&&`, `||`, `|` and `&`. A bar or an ampersand inside a word stays, so that a
+    pipeline layout pasted without quotes survives.
+    """
+    commands: list[list[str]] = [[]]
+    word: list[str] = []
+    started = False
+    quote = ""
+    count = 0
+    text = re.sub(r"\\\r?\n", " ", text)
+    for place, character in enumerate(text):
+        if quote:
+            if character == quote:
+                quote = ""
+            else:
+                word.append(character)
+            continue
+        ends_command = character == "\n" or (
+            (character in "|&" and not started)
+            or (character == ";" and text[place + 1 : place + 2] in ("", " ", "\n", ";"))
+        )
+        if ends_command or character in " \t\r":
+            if started and count < MAX_WORDS:
+                commands[-1].append("".join(word))
+                count += 1
+            word, started = [], False
+            if ends_command and commands[-1]:
+                commands.append([])
+        elif character in "\"'":
+            quote, started = character, True
+        elif character != "\\":
+            word.append(character)
+            started = True
+    if started and count < MAX_WORDS:
+        commands[-1].append("".join(word))
+    return [command for command in commands if command], bool(quote)
+
+
+def read_commands(text: str, nesting: int = 0) -> tuple[list[Command], bool]:
+    """The commands of `text`, nested ones (`bash -c "..."`) taken apart, and whether a quote was left open."""
+    uncommented = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    split, is_open = split_words(uncommented)
+    commands: list[Command] = []
+    for words in split:
+        command = _read_command(words)
+        inner = _run_string(command.launcher)
+        if inner is None or nesting >= _MAX_NESTING:
+            commands.append(command)
+            continue
+        nested, _ = read_commands(inner, nesting + 1)
+        commands += [
+            Command(command.variables | one.variables, command.launcher + one.launcher, one.script, one.words)
+            for one in nested
+        ]
+    return commands, is_open
+
+
+def _run_string(launcher: tuple[str, ...]) -> str | None:
+    """What `bash -c` runs."""
+    for place in range(len(launcher) - 2):
+        shell = launcher[place].rpartition("/")[2]
+        if shell in _SHELLS and _RUN_STRING.fullmatch(launcher[place + 1]):
+            return launcher[place + 2]
+    return None
+
+
+def _read_command(words: list[str]) -> Command:
+    variables: dict[str, str] = {}
+    start = 0
+    while start < len(words):
+        assigned = ASSIGNMENT.fullmatch(words[start])
+        if assigned:
+            variables[assigned[1]] = assigned[2]
+        elif words[start] not in _BEFORE_COMMAND:
+            break
+        start += 1
+    rest = words[start:]
+    if rest and rest[0].startswith("-"):
+        return Command(variables, (), "", tuple(rest))
+    for place in _script_places(rest):
+        return Command(variables, tuple(rest[:place]), rest[place], tuple(rest[place + 1 :]))
+    return Command(variables, tuple(rest))
+
+
+def _script_places(words: list[str]) -> Iterator[int]:
+    """Where the training script can be: a .py or .sh that its own flags follow, or the module behind `-m`."""
+    for place, word in enumerate(words):
+        if place and words[place - 1] == "-m" and re.fullmatch(r"[A-Za-z_][\w.]*", word):
+            if word not in _LAUNCH_MODULES:
+                yield place
+            continue
+        if word.endswith(_SCRIPT_ENDS):
+            follower = words[place + 1] if place + 1 < len(words) else "-"
+            if follower.startswith(("-", "$")) or OVERRIDE.fullmatch(follower):
+                yield place
+
+
+def read_flags(words: tuple[str, ...]) -> tuple[list[tuple[str, list[str]]], dict[str, str]]:
+    """Flags with their values in order, and Hydra overrides by path (the last of one path counts)."""
+    flags: list[tuple[str, list[str]]] = []
+    overrides: dict[str, str] = {}
+    for word in words:
+        override = OVERRIDE.fullmatch(word)
+        if override:
+            if override[1] != "~":
+                overrides[override[2]] = override[3]
+            flags.append(("", []))  # what follows belongs to no flag
+        elif re.match(r"--?[A-Za-z]", word):
+            name, equals, value = word.partition("=")
+            flags.append((name, [value] if equals else []))
+        elif flags and flags[-1][0]:
+            flags[-1][1].append(word)
+    return [flag for flag in flags if flag[0]], overrides
+
+
+# --- Contract fields of Megatron-LM's command-line flags, each with the document that holds them in its detail.
+
+MAX_FLAGS = 3000
+MAX_VALUE = 2000
+_PREFIX = "launch_args: "
+_WORDS_IN_BRACKETS = re.compile(r"\[([\w.+-]+(?: +[\w.+-]+)*)\]")
+
+
+def stated_by_flags(flags: Mapping[str, object], where: str) -> tuple[dict[str, Stated], list[str]]:
+    """Fields and warnings. `flags` maps `--micro-batch-size` to its value, True for a flag without one."""
+    usable = {name: _plain(value) for name, value in list(flags.items())[:MAX_FLAGS] if len(str(value)) <= MAX_VALUE}
+    stated, warnings = stated_by_launch_args(usable)
+    return {
+        name: replace(field, source="metadata", detail=f"{where}: {field.detail.removeprefix(_PREFIX)}")
+        for name, field in stated.items()
+    }, [f"{where}: {warning.removeprefix(_PREFIX)}" for warning in warnings]
+
+
+def _plain(value: object) -> object:
+    """`[mlp moe_act]` as a list: the test configurations of Megatron-LM write flags with several values so."""
+    words = _WORDS_IN_BRACKETS.fullmatch(value.strip()) if isinstance(value, str) else None
+    return words[1].split() if words else value
+
 
 MAX_OVERRIDE = 2000
 _WHERE = "launch command"

@@ -1,14 +1,15 @@
 """Reads a document of a known kind, given in pieces as an upload arrives."""
 
+import re
+import struct
 from collections.abc import Callable, Iterable
 
 from app.domain.documents.bridge_config import read_bridge_config
-from app.domain.documents.container_image import read_container_image
 from app.domain.documents.document import Document, DocumentKind
+from app.domain.documents.environment import read_container_image, read_image, read_job_environment
 from app.domain.documents.golden_values import read_golden_values
-from app.domain.documents.job_environment import read_job_environment
-from app.domain.documents.launch_command import read_launch_command
-from app.domain.documents.tensorboard import read_tensorboard
+from app.domain.documents.launch_command import OVERRIDE, read_commands, read_launch_command
+from app.domain.documents.tensorboard import HEADER_BYTES, masked_crc32c, read_tensorboard
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
 """Of a document that is read whole. Each reader's own limit is lower; TensorBoard files are read in pieces."""
@@ -32,3 +33,95 @@ def read_document(kind: DocumentKind, chunks: Iterable[bytes]) -> Document:
         if len(whole) > MAX_DOCUMENT_BYTES:
             raise ValueError(f"The document is larger than {MAX_DOCUMENT_BYTES // 1024**2} MB.")
     return _READERS[kind](bytes(whole))
+
+
+# --- Tells which reader takes a document, from its first bytes.
+
+HEAD_BYTES = 64 * 1024
+"""Enough for every kind: a ConfigContainer's first sections, an environment, a launch script."""
+
+_GOLDEN = re.compile(rb'"(?:start_step|step_interval)"\s*:|"schema"\s*:\s*"golden-run/')
+_CONTAINER = re.compile(rb"^_target_: *\S*ConfigContainer\s*$", re.MULTILINE)
+_SECTION = re.compile(
+    rb"^(checkpoint|comm_overlap|dataset|ddp|dist|ft|logger|mixed_precision|model|optimizer|rng|train|tokenizer):",
+    re.MULTILINE,
+)
+_VARIABLE = re.compile(r"(?:export |declare -[a-zA-Z]+ )?[A-Za-z_][A-Za-z0-9_]*=\S?")
+_JSON_VARIABLE = re.compile(
+    rb'"(?:SLURM_JOB_ID|PATH|PWD|HOME|(?:SLURM|NCCL|NVTE|CUDA|TORCH|NVSHMEM)_\w+)"\s*:\s*["0-9]'
+)
+_LAUNCHERS = re.compile(
+    r"(?:^|[\s/;&(])(?:torchrun|srun|mpirun|accelerate|deepspeed|python3?|train\.sh|run_\w+\.(?:py|sh)|setup_experiment\.py)\s"
+)
+_IMAGE_NAMES = (".sqsh", ".squashfs")
+
+
+def recognise(name: str, head: bytes) -> DocumentKind | None:
+    """The kind of a document whose first bytes are `head`; None for a log, an archive and anything else.
+
+    `name` is the file's name. It never decides alone; it only lets a single word count as an image's name.
+    """
+    head = head[:HEAD_BYTES]
+    if _is_event_file(head):
+        return "tensorboard"
+    if b"\0" in head and not _is_environ(head):
+        return None
+    stripped = head.lstrip()
+    if stripped[:1] == b"{":
+        if _GOLDEN.search(head):
+            return "golden values"
+        return "job environment" if _JSON_VARIABLE.search(head) else None
+    if _CONTAINER.search(head) or len({match[1] for match in _SECTION.finditer(head)}) >= 3:
+        return "bridge configuration"
+    return _recognise_text(name, head.decode("utf-8", "replace"))
+
+
+def _is_event_file(head: bytes) -> bool:
+    """The first frame has a sound header and holds the file's version."""
+    if len(head) < HEADER_BYTES:
+        return False
+    _, checksum = struct.unpack("<QI", head[:HEADER_BYTES])
+    return b"brain.Event:" in head[:100] and masked_crc32c(head[:8]) == checksum
+
+
+def _is_environ(head: bytes) -> bool:
+    """/proc/PID/environ: variables divided by NUL."""
+    parts = head.split(b"\0")[:-1][:50]
+    return len(parts) > 1 and all(_VARIABLE.match(part.decode("utf-8", "replace")) for part in parts if part)
+
+
+def _recognise_text(name: str, text: str) -> DocumentKind | None:
+    lines = [
+        line for line in text.replace("\0", "\n").splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if not lines:
+        return None
+    if _is_command(text, lines):
+        return "launch command"
+    variables = sum(bool(_VARIABLE.match(line.strip())) for line in lines)
+    if variables >= 2 and variables * 2 > len(lines):
+        return "job environment"
+    if len(lines) == 1 and _is_image(name, lines[0].strip()):
+        return "container image"
+    return None
+
+
+def _is_command(text: str, lines: list[str]) -> bool:
+    """A launcher, or a script, with flags behind it. A log that quotes its command has other lines first."""
+    first = next((line for line in lines if not _VARIABLE.match(line.strip())), lines[0])
+    if not (_LAUNCHERS.search(first + " ") or first.lstrip().startswith("--")):
+        return False
+    commands, _ = read_commands(text[:16_384])
+    return any(any(word.startswith("--") or OVERRIDE.fullmatch(word) for word in command.words) for command in commands)
+
+
+def _is_image(name: str, word: str) -> bool:
+    """One word that is an image's name: with a registry, a tag or a digest, or said to be one by the file's name."""
+    try:
+        image = read_image(word)
+    except ValueError:
+        return False
+    said = "image" in name.lower() or "container" in name.lower()
+    return bool(
+        (image.registry and image.tag) or image.digest or word.lower().endswith(_IMAGE_NAMES) or (said and image.tag)
+    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.logs.fields import word
+from app.domain.logs.iterations import word
 from app.domain.run import FloatArray
 
 MS_PER_S = 1000.0

@@ -7,19 +7,212 @@ there it decides only what is surer by as much as there are looks: waiting for a
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
-from app.domain.detection import DroppedRun, Prior, Verdict, judge, throughput_pct
-from app.domain.detection.baseline import select_baseline
-from app.domain.detection.metric_changes import metric_changes
-from app.domain.detection.step_time import decide_step_time
-from app.domain.detection.values import Decision
-from app.domain.evidence import EvidenceLevel
-from app.domain.experiments.joining import Applicant, Enrolment, differences, why_not
-from app.domain.experiments.sentences import result_sentence
-from app.domain.experiments.values import ExperimentResult, Gain, Side, Winner
-from app.domain.matching import Comparability, RunRecord, compare_contracts
-from app.domain.run import Metric
-from app.domain.suspect_evidence import value_text
+from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
+from app.domain.contract.values import same_value, shown
+from app.domain.experiments.plan import turned
+from app.domain.experiments.values import SIDES, ExperimentResult, Gain, JoinedBy, KnobChange, Side, Winner
+from app.domain.numbers import THIN, counted
+from app.domain.run import Activity, EvidenceLevel, Metric, Stated, Value
+from app.domain.verdict.comparability import Comparability, compare_contracts
+from app.domain.verdict.decide import judge, metric_changes
+from app.domain.verdict.differences import Difference, differing
+from app.domain.verdict.evidence import value_text
+from app.domain.verdict.record import RunRecord
+from app.domain.verdict.step_time import (
+    Decision,
+    DroppedRun,
+    Prior,
+    Verdict,
+    decide_step_time,
+    select_baseline,
+    throughput_pct,
+    within,
+)
+
+# --- Which side of an experiment a run is on, and why it does not count where it does not.
+#
+# By its tag a run belongs to the experiment whatever it turned out to be; without one by its config key. It counts
+# when it is the configuration of its side, as it ran and not only as it was asked for, and its figures can be
+# compared.
+
+_MOST_LISTED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What decides who belongs to an experiment. `baseline`: the run that it was planned from."""
+
+    baseline: RunRecord
+    tag: str
+    baseline_key: str
+    candidate_key: str
+    knobs: tuple[KnobChange, ...]
+    since: datetime
+
+    def expected(self, side: Side) -> Mapping[str, Stated]:
+        """The contract that the runs of a side should have."""
+        return self.baseline.contract if side == "baseline" else turned(self.baseline.contract, self.knobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Applicant:
+    """A run that may belong to an experiment. `activity`: what it was asked for beside what ran."""
+
+    run: RunRecord
+    created_at: datetime
+    tags: tuple[str, ...] = ()
+    activity: Mapping[str, Activity] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.run.run
+
+    def requested(self, field: str) -> Value:
+        """What was asked for where a log tells it apart from what ran, else as in the contract."""
+        known = (self.activity or {}).get(field)
+        if known is not None and known.requested is not None:
+            return known.requested.value
+        stated = self.run.contract.get(field)
+        return None if stated is None else stated.value
+
+
+def side_of(one: Applicant, enrolment: Enrolment) -> tuple[Side, JoinedBy] | None:
+    """None where the run is not of this experiment. The answer depends on nothing but the two."""
+    run = one.run
+    if run.project != enrolment.baseline.project:
+        return None
+    if run.run == enrolment.baseline.run:
+        return "baseline", "plan"
+    if enrolment.tag in one.tags:
+        return _tagged_side(one, enrolment), "tag"
+    if one.created_at < enrolment.since or not _is_meant(run, enrolment.baseline):
+        return None
+    if run.config_key == enrolment.baseline_key:
+        return "baseline", "config"
+    return ("candidate", "config") if run.config_key == enrolment.candidate_key != "" else None
+
+
+def _is_meant(run: RunRecord, baseline: RunRecord) -> bool:
+    """Nightly runs of other commits have the configuration of the baseline, too: they are no part of an experiment."""
+    return run.purpose == "experiment" or (run.commit != "" and run.commit == baseline.commit)
+
+
+def _tagged_side(one: Applicant, enrolment: Enrolment) -> Side:
+    """As its upload says, else by what it was asked to run."""
+    said = [side for side in SIDES if side in one.tags]
+    if len(said) == 1:
+        return said[0]
+    asked = [same_value(knob.field, one.requested(knob.field), knob.before) for knob in enrolment.knobs]
+    return "baseline" if all(asked) and asked else "candidate"
+
+
+def why_not(one: Applicant, side: Side, enrolment: Enrolment) -> str:
+    """Why a run does not count on its side by itself; empty when it does."""
+    run = one.run
+    not_finite = run.estimate.not_finite_iterations
+    return (
+        run.unfit_because
+        or run.estimate.unusable_because
+        or (f"the loss was not finite in {not_finite} iterations" if not_finite else "")
+        or _measured_otherwise(run, enrolment.baseline)
+        or _not_active(one, side, enrolment.knobs)
+        or _other_configuration(run, enrolment.expected(side))
+    )
+
+
+def _measured_otherwise(run: RunRecord, baseline: RunRecord) -> str:
+    if run.definition_version != baseline.definition_version:
+        return "its figures are of another version of the definitions than those of the baseline run"
+    if run.semantic_class != baseline.semantic_class:
+        classes = [one.semantic_class.replace("_", " ") for one in (run, baseline)]
+        return f"its class is {classes[0]}, that of the baseline run is {classes[1]}"
+    if run.fair_for_timing != baseline.fair_for_timing:
+        return "only one of it and the baseline run was slowed down by its own timers"
+    return "" if run.has_shape_of(baseline) else "its model has another shape"
+
+
+def _not_active(one: Applicant, side: Side, knobs: Sequence[KnobChange]) -> str:
+    """A knob that was asked for, and another value ran."""
+    for knob in knobs:
+        wanted = knob.after if side == "candidate" else knob.before
+        known = (one.activity or {}).get(knob.field)
+        if known is None or known.requested is None or known.active is None or known.agrees is not False:
+            continue
+        if same_value(knob.field, known.requested.value, wanted):
+            why = f" ({known.active.detail})" if known.active.detail else ""
+            return f"`{knob.field}` = {shown(wanted)} was asked for, but {shown(known.active.value)} ran{why}"
+    return ""
+
+
+def _other_configuration(run: RunRecord, expected: Mapping[str, Stated]) -> str:
+    """Members of the keys that are known to be other than those of its side."""
+    found = [one for one in differences(run, expected) if one.is_certain]
+    if not found:
+        return ""
+    texts = [f"`{one.field}` is {_value(one.b)}, not {_value(one.a)}" for one in found[:_MOST_LISTED]]
+    more = f" and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
+    return f"it is another configuration than its side: {'; '.join(texts)}{more}"
+
+
+def differences(run: RunRecord, expected: Mapping[str, Stated]) -> list[Difference]:
+    """`a` is what the side should have, `b` what the run has; uncertain where one is unknown."""
+    return list(differing((*STACK_FIELDS, *CONFIG_FIELDS), expected, run.contract))
+
+
+def _value(stated: Stated | None) -> str:
+    return "unknown" if stated is None else shown(stated.value)
+
+
+# --- What an experiment's result is, in the sentence that is read first. How sure it is: the verdict's own words.
+
+_WINNERS = {
+    "candidate": "The change is faster",
+    "baseline": "The change loses",
+}
+
+
+def result_sentence(result: ExperimentResult, runs_each: int) -> str:
+    """With the gain in throughput and its interval, and on how many runs it rests."""
+    verdict = result.verdict
+    if verdict is None:
+        return _nothing_yet(result, runs_each)
+    rests_on = f"{counted(len(result.candidate), 'run')} against {len(result.baseline)}"
+    if verdict.step_time is None or result.gain is None:
+        return f"Nothing can be said of the step time ({rests_on}). {verdict.reason}"
+    gain = result.gain
+    measured = f"{gain.pct:+.1f}{THIN}% throughput ({gain.low_pct:+.1f} to {gain.high_pct:+.1f}{THIN}%, {rests_on})"
+    if not result.finished:
+        return f"So far {measured}. That decides nothing before {runs_each} runs a side are there."
+    early = (
+        " Decided before all planned runs were there, by the stricter test of an early look." if result.early else ""
+    )
+    if result.winner:
+        return f"{_WINNERS[result.winner]}: {measured}.{_guards(verdict)}{early}"
+    if verdict.decision == "no_change":
+        return f"No difference: {measured}. The two are shown to be {within(verdict.step_time)}."
+    return f"Undecided: {measured}.{_guards(verdict)} {_MORE}".rstrip()
+
+
+_EARLY = " Decided before all planned runs were there, by the stricter test of an early look."
+_MORE = "More runs a side would see a smaller effect."
+
+
+def _nothing_yet(result: ExperimentResult, runs_each: int) -> str:
+    missing = [side for side in ("baseline", "candidate") if not result.counted(side)]
+    return f"No run of the {' and none of the '.join(missing)} counts yet; {runs_each} a side are planned."
+
+
+def _guards(verdict: Verdict) -> str:
+    """Memory and loss, where they are the reason."""
+    found = []
+    if verdict.memory is not None and verdict.memory.decision == "regression":
+        found.append(f"it needs {verdict.memory.delta_pct:+.1f}{THIN}% memory")
+    if verdict.loss is not None and verdict.loss.decision == "worse":
+        found.append("its loss is clearly worse")
+    return f" But {' and '.join(found)}." if found else ""
+
 
 ONE_SIDE_ONLY = "no run of the other side is of its commit"
 LEVELS: tuple[EvidenceLevel, ...] = ("smoke", "screen", "matched_ab", "validated")

@@ -1,4 +1,4 @@
-"""What an experiment is made of. Frozen, stored as JSON by their types (`app/storage/typed_json.py`)."""
+"""What an experiment is made of. Frozen, stored as JSON by their types (`app/storage/json_text.py`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,10 +6,9 @@ from typing import Any, Literal, get_args
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.detection import DroppedRun, Prior, Verdict
-from app.domain.detection.metric_changes import MetricChange
-from app.domain.evidence import EvidenceLevel
-from app.domain.run import Value
+from app.domain.run import EvidenceLevel, Value
+from app.domain.verdict.decide import MetricChange
+from app.domain.verdict.step_time import DroppedRun, Prior, Verdict
 
 Side = Literal["baseline", "candidate"]
 State = Literal["planned", "waiting", "done", "accepted", "rejected", "withdrawn"]

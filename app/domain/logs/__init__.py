@@ -6,10 +6,8 @@ A new family adds its reader in `reading.py` and an excerpt to the tests; `docs/
 
 from collections.abc import Iterable
 
-from app.domain.logs.families import KNOWN_FORMATS
-from app.domain.logs.holes import WithoutHoles
-from app.domain.logs.partial_lines import whole_lines
-from app.domain.logs.reading import Reading
+from app.domain.logs.lines import WithoutHoles, whole_lines
+from app.domain.logs.read import KNOWN_FORMATS, Reading
 from app.domain.logs.scanner import blocks
 from app.domain.run import ParsedLog
 

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
-from app.domain.logs.notes import Notes
-from app.domain.logs.prefixes import unwrap
+from app.domain.logs.lines import Notes, unwrap
 from app.domain.run import LogEvent
 
 MAX_A_KIND = 300

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from app.domain.logs.arguments import contract_fields
-from app.domain.logs.literals import read_literal
-from app.domain.logs.setting import Setting
+from app.domain.logs.settings import Setting, read_literal
 from app.domain.run import Stated, Value
 
 MAX_TEXT = 100_000

@@ -6,9 +6,8 @@ Several ranks print at once without a lock, so two reports can stand on one line
 import re
 from collections.abc import Sequence
 
-from app.domain.logs.fields import number
-from app.domain.logs.notes import Notes
-from app.domain.logs.prefixes import without_colours
+from app.domain.logs.iterations import number
+from app.domain.logs.lines import Notes, without_colours
 from app.domain.run import MemoryReport
 
 MAX_REPORTS = 20_000

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from app.domain.logs.fields import number, word
-from app.domain.logs.notes import Notes
-from app.domain.logs.rows import Rows, Table
+from app.domain.logs.iterations import Rows, Table, number, word
+from app.domain.logs.lines import Notes
 from app.domain.run import Value
 
 MAX_TIMERS = 60

@@ -7,9 +7,8 @@ They are the blockers of the rule book where there is one (the same id), and tho
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.domain.contract.pp_layout import layout_problem, stages
-from app.domain.planning.layout import Layout
-from app.domain.planning.memory import gpu_memory_gb, static_gb
+from app.domain.contract.values import layout_problem, stages
+from app.domain.planning.layout import Layout, gpu_memory_gb, static_gb
 from app.domain.planning.request import PlanRequest
 
 Check = Callable[[PlanRequest, Layout], str | None]

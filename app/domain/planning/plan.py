@@ -1,18 +1,248 @@
 """A plan: the feasible layouts for a request, best first; what is wrong with a given one; why others are out."""
 
+import math
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from app.domain.planning.candidates import BITS, Candidates, candidates
+from app.domain.planning.candidates import BITS, Candidates, Mesh, candidates, splits_of
 from app.domain.planning.constraints import BY_ID, Constraint, Violation, judge
-from app.domain.planning.layout import Layout, first_cp
-from app.domain.planning.memory import gpu_memory_gb, static_gb
-from app.domain.planning.notes import Note, notes_of, placement
-from app.domain.planning.order import best_first
+from app.domain.planning.layout import (
+    SHARD_CEILING,
+    SHARD_FLOOR,
+    STATIC_SHARE,
+    Layout,
+    first_cp,
+    gpu_memory_gb,
+    static_gb,
+)
 from app.domain.planning.request import PlanRequest
-from app.domain.planning.splits import splits_of
-from app.domain.run import IntArray
+from app.domain.rules.derive import FACTS
+from app.domain.rules.flags import written
+from app.domain.rules.rule import Setting
+from app.domain.run import IntArray, Value
+
+# --- The order in which feasible layouts are offered: the founding documents' order of preference, with its reasons.
+
+REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "Shards in the usual band",
+        f"At most {SHARD_CEILING} tokens of a sequence for each CP rank, and with CP at least {SHARD_FLOOR}. On NVL72, "
+        "where TP may take the place of some CP, for each CP x TP rank.",
+        ("S3", "D-moe"),
+    ),
+    (
+        "It fits",
+        f"Weights, gradients and optimizer states take at most {STATIC_SHARE:.0%} of the GPU's memory (our own "
+        "default), where their size is known: the smallest model parallelism that fits is the starting point.",
+        ("S0", "D-moe"),
+    ),
+    (
+        "Experts are not cut by width",
+        "ETP 1: whole experts on more ranks need no further collective.",
+        ("S0", "M-readme", "U-vlm"),
+    ),
+    ("More data parallelism", "It communicates least, and its communication can be hidden.", ("S0", "D-moe")),
+    (
+        "Experts inside NVLink",
+        "The group with most traffic belongs inside the fastest link. A prior with published counter-evidence.",
+        ("S0", "U-wf/card", "M-readme"),
+    ),
+    ("PP before TP", "At the same DP more stages cost less than wider layers.", ("U-mt",)),
+    ("A virtual pipeline", "Stages without one have larger bubbles.", ("U-par", "D-perf")),
+    ("A small expert group", "Of what fits, the smaller group dispatches over fewer links.", ("S0",)),
+)
+"""Title, reason, sources; the first that differs decides."""
+
+
+def best_first(request: PlanRequest, found: Candidates, among: IntArray) -> IntArray:
+    """The indices of `among`, the preferred one first."""
+    mesh = found.mesh.at(among)
+    keys = (
+        _outside(request, mesh),
+        _too_large(request, mesh),
+        mesh.etp,
+        -(request.gpus // mesh.attention),
+        _leaving(request, mesh),
+        mesh.tp,
+        (mesh.pp > 1) & (found.virtual[among] == 0),
+        mesh.pp,
+        mesh.ep,
+    )
+    return among[np.lexsort(keys[::-1])]
+
+
+def _too_large(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
+    """True where the static part alone takes more of the memory than it should; nowhere while that is unknown."""
+    memory = gpu_memory_gb(request)
+    shards, experts = (mesh.tp * mesh.pp).astype(np.float64), mesh.experts.astype(np.float64)
+    replicas, edp = np.maximum(request.gpus / shards, 1.0), np.maximum(request.gpus / experts, 1.0)
+    static = static_gb(request, shards, replicas, experts, edp)
+    if memory is None or static is None:
+        return np.zeros(len(edp), dtype=np.bool_)
+    too_large: npt.NDArray[np.bool_] = static > STATIC_SHARE * memory
+    return too_large
+
+
+def _outside(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
+    """True where a rank holds more or fewer tokens of a sequence than usual."""
+    ranks = mesh.cp * mesh.tp if FACTS["nvl72"](request.gpu) else mesh.cp
+    shard = request.seq_len // np.maximum(ranks, 1)
+    outside: npt.NDArray[np.bool_] = (shard > SHARD_CEILING) | ((mesh.cp > 1) & (shard < SHARD_FLOOR))
+    return outside
+
+
+def _leaving(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
+    """True where the expert group is larger than an NVLink domain."""
+    domain = FACTS["nvlink_domain"](request.gpu)
+    leaving: npt.NDArray[np.bool_] = mesh.ep * mesh.etp > (domain if isinstance(domain, int) else request.gpus)
+    return leaving
+
+
+# --- What a feasible layout should be warned of, and where its groups lie on the hardware. Warnings forbid nothing.
+
+_LONG = 131_072
+_SMALL_ACTIVE, _WIDE_CP = 5.0, 16
+_NVL72, _TILED = 72, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """`rule`: of the rule book, or "" for one of the planner's own. `sources`: keys of the rule book's sources."""
+
+    rule: str
+    text: str
+    sources: tuple[str, ...] = ()
+
+
+def notes_of(request: PlanRequest, layout: Layout, static: float | None) -> tuple[Note, ...]:
+    """In the order of what costs most."""
+    found = (
+        _memory(request, static),
+        _dp_floor(request, layout),
+        _hot_groups(request, layout),
+        _no_vpp(request, layout),
+        _wide_shard(request, layout),
+        _skinny(request, layout),
+        _small_model(request, layout),
+        _long(request),
+        _etp(layout),
+    )
+    return tuple(note for note in found if note is not None)
+
+
+def placement(request: PlanRequest, layout: Layout) -> str:
+    """Where the TP and the expert groups lie, in a sentence."""
+    domain = FACTS["nvlink_domain"](request.gpu)
+    if not isinstance(domain, int):
+        return f"No source states the NVLink domain of {request.gpu}."
+    said = [_group("TP", layout.tp, domain)]
+    if request.model.experts is not None:
+        said.append(_group("EP x ETP", layout.expert_group, domain))
+    return f"NVLink domain of {domain} GPUs: {', '.join(said)}.{_tiling(layout, domain)}"
+
+
+def _group(name: str, size: int, domain: int) -> str:
+    if size == 1:
+        return f"no {name} group"
+    return f"{name} {size} inside" if size <= domain else f"{name} {size} spans {-(-size // domain)} domains"
+
+
+def _tiling(layout: Layout, domain: int) -> str:
+    """A group that does not divide the 72 GPUs of a rack leaves some of them over, or straddles two."""
+    if domain != _NVL72 or all(domain % size == 0 for size in (layout.tp, layout.expert_group)):
+        return ""
+    return f" Its groups do not divide {_NVL72}: {_TILED} GPUs of each rack tile easily."
+
+
+def _memory(request: PlanRequest, static: float | None) -> Note | None:
+    memory = gpu_memory_gb(request)
+    if memory is None or static is None or static <= STATIC_SHARE * memory:
+        return None
+    what = f"Weights, gradients and optimizer states take about {static:.0f} of {memory:.0f} GB of one {request.gpu}"
+    if static > memory:
+        return Note("", f"{what}: it does not fit without offloading, or without more ranks to share them.", ("M-arg",))
+    return Note("", f"{what}, which leaves little for activations.", ("M-arg",))
+
+
+def _dp_floor(request: PlanRequest, layout: Layout) -> Note | None:
+    if layout.dp(request) != 1:
+        return None
+    text = "DP is 1: no communication of gradients to overlap with, and one replica accumulates the whole batch."
+    return Note("scale-dp-floor", text, ("S3", "U-mt"))
+
+
+def _hot_groups(request: PlanRequest, layout: Layout) -> Note | None:
+    domain = FACTS["nvlink_domain"](request.gpu)
+    if not isinstance(domain, int):
+        return None
+    wide = [f"{name} {size}" for name, size in (("TP", layout.tp), ("EP x ETP", layout.expert_group)) if size > domain]
+    if not wide:
+        return None
+    text = f"{' and '.join(wide)} leaves the NVLink domain of {domain}: slow links on the hot path, unless overlapped."
+    return Note("scale-tp-cross-node", text, ("U-par", "D-moe"))
+
+
+def _no_vpp(request: PlanRequest, layout: Layout) -> Note | None:
+    ga = layout.ga(request)
+    if layout.pp == 1 or layout.vpp > 1 or ga is None or ga >= 4 * layout.pp:
+        return None
+    text = f"{layout.pp} stages without a virtual pipeline and only {ga} micro-batches a step: expect bubbles."
+    return Note("scale-pp-no-vpp", text, ("U-par", "D-perf"))
+
+
+def _wide_shard(request: PlanRequest, layout: Layout) -> Note | None:
+    shard = request.seq_len // (layout.cp * layout.tp)
+    if shard <= SHARD_CEILING:
+        return None
+    guess = first_cp(request.seq_len)
+    text = f"{shard} tokens for each CP x TP rank are above the usual band; the first guess of CP is {guess}."
+    return Note("scale-cp-size", text, ("S3", "D-moe"))
+
+
+def _skinny(request: PlanRequest, layout: Layout) -> Note | None:
+    hidden, shard = request.model.hidden, request.seq_len // layout.cp
+    if layout.cp == 1 or hidden is None or shard >= hidden:
+        return None
+    return Note(
+        "scale-cp-skinny",
+        f"{shard} tokens for each CP rank are fewer than the hidden size {hidden}: narrow products.",
+        ("D-perf",),
+    )
+
+
+def _small_model(request: PlanRequest, layout: Layout) -> Note | None:
+    active = request.model.active_billions
+    if active is None or active >= _SMALL_ACTIVE or layout.cp < _WIDE_CP:
+        return None
+    text = (
+        f"CP {layout.cp} with {active:g} billion active parameters: Qwen3-Next lost about 60 % from 8k to 64k tokens."
+    )
+    return Note("scale-small-model-cp", text, ("U-lc/card",))
+
+
+def _long(request: PlanRequest) -> Note | None:
+    if request.seq_len < _LONG:
+        return None
+    return Note(
+        "scale-long-container",
+        f"Sequences of {request.seq_len} tokens need recent kernels; verify the stack.",
+        ("S3", "U-lc/card"),
+    )
+
+
+def _etp(layout: Layout) -> Note | None:
+    if layout.etp == 1:
+        return None
+    return Note(
+        "scale-etp-last",
+        f"ETP {layout.etp} adds communication to every MoE layer, and needs experts without bias.",
+        ("U-vlm", "M-tc"),
+    )
+
 
 OFFERED = 50
 _CLOSEST = 3
@@ -133,3 +363,108 @@ def _rejected(broken: IntArray) -> tuple[Rejected, ...]:
         for name, bit in BITS.items()
     ]
     return tuple(sorted((row for row in rows if row.count), key=lambda row: -row.count))
+
+
+# --- Layouts that others or our own runs have used for the same model, the nearest to a request first.
+
+LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp")
+_GPU, _PRECISION, _SEQUENCE = 4.0, 1.0, 2.0
+"""What another GPU, precision and a doubled sequence count against a doubling of the GPUs. Our judgement."""
+_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class UsedLayout:
+    """A layout that somebody ran. `values`: contract fields. `figure`: how fast, "" when unknown. `whose`: by whom."""
+
+    title: str
+    href: str
+    whose: str
+    values: Mapping[str, Value]
+    figure: str = ""
+
+    @property
+    def key(self) -> tuple[Value, ...]:
+        return tuple(self.values.get(name) for name in (*LAYOUT, "gpu", "gpus", "seq_len"))
+
+    @property
+    def degrees(self) -> str:
+        """`TP1 PP8 VPP4 CP1 EP32`: what is stated of it."""
+        names = [name for name in LAYOUT if name not in ("pp_layout", "mtp")]
+        return " ".join(f"{name.upper()}{self.values[name]}" for name in names if self.values.get(name) is not None)
+
+
+def nearest_layouts(
+    request: PlanRequest, used: Iterable[UsedLayout], *, shown: int = _SHOWN
+) -> tuple[tuple[UsedLayout, tuple[str, ...]], ...]:
+    """The nearest ones with different layouts, each with the fields in which its setting differs from the request."""
+    stated = [one for one in used if isinstance(one.values.get("tp"), int) and isinstance(one.values.get("pp"), int)]
+    unique: dict[tuple[Value, ...], UsedLayout] = {}
+    for one in sorted(stated, key=lambda one: _distance(request, one)):
+        unique.setdefault(one.key, one)
+    return tuple((one, _differs(request, one)) for one in list(unique.values())[:shown])
+
+
+def _distance(request: PlanRequest, one: UsedLayout) -> float:
+    far = _GPU * (one.values.get("gpu") != request.gpu)
+    far += _PRECISION * (one.values.get("precision") != request.precision)
+    far += _apart(request.gpus, one.values.get("gpus"))
+    return far + _SEQUENCE * _apart(request.seq_len, one.values.get("seq_len"))
+
+
+def _apart(ours: int, theirs: Value) -> float:
+    """Doublings between the two; an unknown one counts as one."""
+    return abs(math.log2(theirs / ours)) if isinstance(theirs, int) and theirs > 0 else 1.0
+
+
+def _differs(request: PlanRequest, one: UsedLayout) -> tuple[str, ...]:
+    ours: Mapping[str, Value] = {
+        "gpu": request.gpu, "gpus": request.gpus, "seq_len": request.seq_len, "precision": request.precision,
+    }  # fmt: skip
+    return tuple(name for name, value in ours.items() if one.values.get(name) not in (None, value))
+
+
+# --- A layout as flags of Megatron-LM and as overrides of Megatron-Bridge, ready to paste.
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """`without`: flags of Megatron-LM that the command must not have."""
+
+    megatron_lm: str
+    bridge: str
+    without: tuple[str, ...]
+
+
+def settings_of(request: PlanRequest, layout: Layout) -> dict[str, Setting]:
+    """Contract fields of the layout; ETP is always stated, because left out it takes the value of TP."""
+    settings: dict[str, Setting] = {"tp": layout.tp, "pp": layout.pp}
+    if layout.pp_layout is not None:
+        settings["pp_layout"] = layout.pp_layout
+    else:
+        settings |= {"vpp": layout.vpp, "pp_account": layout.account}
+    settings["cp"] = layout.cp
+    if request.model.experts is not None:
+        settings |= {"ep": layout.ep, "etp": layout.etp}
+    settings |= {"sp": layout.tp > 1, "dist_opt": True, "seq_len": request.seq_len, "mbs": request.mbs}
+    if request.model.mtp:
+        settings["mtp"] = request.model.mtp
+    if request.gbs is not None:
+        settings["gbs"] = request.gbs
+    return settings | {"precision": request.precision}
+
+
+def spelled(request: PlanRequest, layout: Layout) -> Spelled:
+    """Every field of the layout in both spellings."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    without: list[str] = []
+    for name, value in settings_of(request, layout).items():
+        one = written(name, value, {"precision": request.precision})
+        flags += [shlex.join([flag, *values]) for flag, values in one.megatron_lm.flags.items()]
+        without += [flag for flag in one.megatron_lm.without if name in ("vpp", "pp_account", "sp")]
+        overrides += [shlex.quote(f"{path}={text}") for path, text in one.bridge.items()]
+    if layout.pp_layout is not None:
+        vpp = written("vpp", None).megatron_lm
+        without += [*vpp.flags, *vpp.without]
+    return Spelled(" \\\n  ".join(flags), " \\\n  ".join(overrides), tuple(dict.fromkeys(without)))

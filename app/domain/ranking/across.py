@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.domain.ranking.ep_size import EpSize, ep_size
-from app.domain.ranking.ranked_run import DISPATCHERS
+from app.domain.ranking.runs import DISPATCHERS, EpSize, ep_size
 from app.domain.ranking.standings import REFERENCE, Board, Entry, StackStandings
 
 Result = Literal["won", "tied", "lost", "directional", "alone", "could_not_run"]

@@ -5,32 +5,333 @@ between dispatchers.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from app.domain.detection.metric_changes import SAME_WORK
-from app.domain.ranking.candidates import Results
-from app.domain.ranking.duels import Duel, duel, duel_by_memory
-from app.domain.ranking.eligibility import Refusal
-from app.domain.ranking.entries import Field, entry_of
-from app.domain.ranking.loss_guard import LossGuard
-from app.domain.ranking.outside import newest_elsewhere, outside, unbeaten_by
-from app.domain.ranking.places import Place, places
-from app.domain.ranking.pooling import Pool, Pools, log_work
-from app.domain.ranking.ranked_run import RankedRun, reaches
-from app.domain.ranking.result_level import Contracts
-from app.domain.ranking.sentences import reading_sentence
+from app.domain.numbers import counted
+from app.domain.ranking.pairwise import Duel, LossGuard, Place, duel, duel_by_memory, places
+from app.domain.ranking.pools import Pool, Pools, Stretches, log_work
+from app.domain.ranking.runs import LEVELS, RankedRun, Refusal, headroom_pct, reaches
 from app.domain.ranking.standings import (
+    REFERENCE,
     Board,
+    Configuration,
     Entry,
+    Gain,
+    GainKind,
     Glimpse,
+    Interval,
     MissingDispatcher,
     Outside,
     Reading,
     Stretch,
+    gain_sentence,
+    reading_sentence,
 )
-from app.domain.ranking.stretches import Stretches
+from app.domain.run import Stated
+from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.decide import SAME_WORK
+from app.domain.verdict.step_time import DroppedRun
+
+# --- What two configurations of one stack are evidence of, and the evidence level that a result has by it.
+
+Contracts = Mapping[str, Mapping[str, Stated]]
+"""Config key -> contract of any run that has it. A key that is left out says nothing of its knobs."""
+DISPATCHER = "dispatcher"
+
+
+@dataclass(frozen=True, slots=True)
+class _Configuration:
+    """As matching wants it. Stack, project and class are equal for all configurations of a board."""
+
+    contract: Mapping[str, Stated]
+    project: str = ""
+    commit: str = ""
+    semantic_class: str = ""
+
+
+def comparison(first: Pool, second: Pool, contracts: Contracts) -> tuple[GainKind, tuple[str, ...]]:
+    """Of two configurations of a stack: whether the dispatcher alone differs, and else which other knobs do."""
+    a, b = contracts.get(first.config_key), contracts.get(second.config_key)
+    if a is None or b is None:
+        return "unknown", ()
+    found = compare_contracts(_Configuration(a), _Configuration(b))
+    if found.kind == "matched_ab" and found.attributed_to == DISPATCHER:
+        return "matched_ab", ()
+    knobs = (knob.field for knob in (*found.stack, *found.knobs) if knob.follows != DISPATCHER)
+    return "side_by_side", tuple(field for field in knobs if field != DISPATCHER)
+
+
+def result_level(best: Pool, others: Sequence[Pool], contracts: Contracts) -> str:
+    """The level of a dispatcher's result: that of its runs, and `matched_ab` for one side of a matched A/B.
+
+    A matched A/B takes two configurations that differ in the dispatcher alone, screened on both sides, neither of them
+    short. `others`: pools of the other dispatchers.
+    """
+    level = best.level
+    if reaches(level, "matched_ab") or not _may_match(best):
+        return level
+    matched = any(_may_match(other) and comparison(best, other, contracts)[0] == "matched_ab" for other in others)
+    return "matched_ab" if matched else level
+
+
+def _may_match(pool: Pool) -> bool:
+    return not pool.directional and reaches(pool.level, "screen")
+
+
+# --- Which configurations stand for the dispatchers of one stretch of a stack's code, and which stretch a board is of.
+
+ENOUGH_RUNS = 5
+"""Of results with so many runs none is better evidenced than another: then the faster one stands."""
+
+Candidates = Mapping[str, Sequence[Pool]]
+"""Dispatcher -> its configurations of one stretch; the one that stands for it first."""
+
+
+class Results:
+    """The results of one class of runs at one floor of evidence, by stretch; each stretch is made once."""
+
+    def __init__(
+        self, runs: Iterable[RankedRun], stretches: Stretches, pools: Pools, contracts: Contracts, *, floor: str
+    ) -> None:
+        """`runs`: oldest first. Those that are older than the stretches reach are left out."""
+        by_number: dict[int, list[RankedRun]] = {}
+        for run in runs:
+            number = stretches.number(run)
+            if number is not None:
+                by_number.setdefault(number, []).append(run)
+        self._runs = {number: by_number[number] for number in sorted(by_number, reverse=True)}
+        self._made: dict[int, Candidates] = {}
+        self._pools, self._contracts, self._floor = pools, contracts, floor
+        self.stretches = stretches
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of the stretches that have runs, newest first."""
+        return tuple(self._runs)
+
+    def on(self, number: int) -> Candidates:
+        if number not in self._made:
+            self._made[number] = candidates(self._runs[number], self._pools, self._contracts, self._floor)
+        return self._made[number]
+
+    def dispatchers(self, number: int) -> set[str | None]:
+        """Who ran on it, with a result or without."""
+        return {run.dispatcher for run in self._runs[number]}
+
+    def compared(self) -> int | None:
+        """The newest stretch on which two dispatchers have results of full runs, else of short ones, else the newest
+        one with a result; None without any.
+        """
+        several = [number for number in self.numbers if len(self.dispatchers(number)) > 1]
+        for only_full in (True, False):
+            for number in several:
+                if sum(not (only_full and own[0].directional) for own in self.on(number).values()) > 1:
+                    return number
+        return next((number for number in self.numbers if self.on(number)), None)
+
+
+def candidates(runs: Sequence[RankedRun], pools: Pools, contracts: Contracts, floor: str) -> dict[str, list[Pool]]:
+    """Of `runs` of one stretch, oldest first: the fastest dispatcher first, without those that do not reach the floor:
+    what two runs make together counts, too.
+    """
+    by_key: dict[tuple[str, str], list[RankedRun]] = {}
+    for run in runs:
+        by_key.setdefault((run.dispatcher or "", run.facts.config_key), []).append(run)
+    found: dict[str, list[Pool]] = {}
+    for one in sorted((pools.pool(group) for group in by_key.values()), key=_fastest_first):
+        found.setdefault(one.dispatcher, []).append(one)
+    chosen = {name: _best_first(own) for name, own in found.items()}
+    ordered = dict(sorted(chosen.items(), key=lambda item: _fastest_first(item[1][0])))
+    levels = {name: result_level(own[0], others_of(name, ordered), contracts) for name, own in ordered.items()}
+    return {name: own for name, own in ordered.items() if reaches(levels[name], floor)}
+
+
+def others_of(name: str, offered: Candidates) -> list[Pool]:
+    return [one for other, pools in offered.items() if other != name for one in pools]
+
+
+def _fastest_first(one: Pool) -> tuple[float, str, str]:
+    return one.log_step_time, one.dispatcher, one.config_key
+
+
+def _best_first(pools: Sequence[Pool]) -> list[Pool]:
+    """Of one dispatcher, fastest first. Among those that tie with the fastest the better evidenced one stands: the
+    fastest of many that were tried once was lucky. However fast it looks, no short one stands before a full one.
+    """
+    ordered = sorted(pools, key=lambda one: one.directional)
+    fastest = ordered[0]
+    tied = [one for one in ordered if one is fastest or (one.directional == fastest.directional and _tie(one, fastest))]
+    best = max(tied, key=_evidence)
+    return [best, *(one for one in ordered if one is not best)]
+
+
+def _tie(one: Pool, fastest: Pool) -> bool:
+    return duel(one, fastest, (one.config_key, fastest.config_key)).tie
+
+
+def _evidence(one: Pool) -> tuple[int, int]:
+    """Of those alike the first one is taken, which is the fastest."""
+    strength = next((place for place, level in enumerate(LEVELS) if level == one.level), 0)
+    return strength, min(len(one.runs), ENOUGH_RUNS)
+
+
+# --- Dispatchers that were measured, but on no stretch of the stack's code that the board is of: not compared there.
+
+_DAY = 86_400.0
+
+
+def outside(results: Results, here: int) -> tuple[Outside, ...]:
+    """In the order of their names. `here`: the stretch of the board."""
+    ranked = results.on(here)
+    if set().union(*(results.dispatchers(number) for number in results.numbers)) <= ranked.keys():
+        return ()
+    elsewhere = {number: results.on(number) for number in results.numbers if number != here}
+    names = sorted({name for found in elsewhere.values() for name in found}.difference(ranked))
+    return tuple(_outside(name, elsewhere, here, ranked, results.stretches) for name in names)
+
+
+def _outside(
+    name: str, elsewhere: Mapping[int, Candidates], here: int, ranked: Candidates, stretches: Stretches
+) -> Outside:
+    mine = {number: found[name][0] for number, found in elsewhere.items() if name in found}
+    # Newest first, and one of full runs before all that are only a direction.
+    number = min(mine, key=lambda one: (mine[one].directional, -one))
+    best, last = mine[number], mine[number].runs[-1]
+    nearest = max((run for own in ranked.values() for run in own[0].runs), key=lambda run: run.place_in_time)
+    days = abs((last.ordered_at - nearest.ordered_at).total_seconds()) / _DAY
+    changes = stretches.changes_between(number, here)
+    met = {other: _met(name, other, elsewhere) for other in ranked}
+    return Outside(
+        dispatcher=name,
+        runs=tuple(run.name for run in best.runs),
+        step_time_ms=interval(best),
+        directional=best.directional,
+        last_at=last.ordered_at,
+        days=days,
+        changes=changes,
+        before=number < here,
+        beaten_by=tuple(other for other, winner in met.items() if winner == other),
+        never_met=tuple(other for other, winner in met.items() if winner is None),
+        sentence=_sentence(name, days, changes, nearest.dispatcher or "", before=number < here),
+        ep=last.ep,
+    )
+
+
+def _met(name: str, other: str, elsewhere: Mapping[int, Candidates]) -> str | None:
+    """Who won when both were measured on one stretch last; "" for a tie, None when that never was."""
+    together = [found for found in elsewhere.values() if name in found and other in found]
+    return duel(together[0][name][0], together[0][other][0]).winner if together else None
+
+
+def interval(one: Pool) -> Interval:
+    """The step time of a result, with its 95 % interval over launches."""
+    middle, half = one.log_step_time, one.half_width
+    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+def _sentence(name: str, days: float, changes: int, other: str, *, before: bool) -> str:
+    """`alltoall was last measured 8 days and one change of the stack's speed before hybridep, ...`."""
+    apart = [counted(round(days), "day")] if round(days) else []
+    apart.append("one change" if changes == 1 else counted(changes, "change"))
+    when = f"{' and '.join(apart)} of the stack's speed {'before' if before else 'after'} {other}"
+    return f"{name} was last measured {when}: on other code, so nothing is said of which is faster."
+
+
+def unbeaten_by(leader: str, others: Iterable[Outside]) -> tuple[str, ...]:
+    """Those that the leader never showed itself faster than. A direction is no result."""
+    return tuple(one.dispatcher for one in others if not one.directional and leader not in one.beaten_by)
+
+
+def newest_elsewhere(name: str, results: Results, here: int) -> Pool | None:
+    """The result of a dispatcher on the newest stretch after `here`, None where it has none."""
+    found = (results.on(number) for number in results.numbers if number > here)
+    return next((one[name][0] for one in found if name in one), None)
+
+
+# --- One row of a board: a dispatcher by the configuration that stands for it, with its gain over alltoall.
+
+MOST_LEFT_OUT = 20
+OTHER_CODE = "of other code: the speed of the stack changed in between"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """All that a row of a board is made of. `runs`: those of its class and floor, on any stretch, oldest first."""
+
+    candidates: Candidates
+    ranking: Sequence[Place]
+    duels: Sequence[Duel]
+    contracts: Contracts
+    runs: Sequence[RankedRun]
+
+
+def entry_of(name: str, field: Field, newest_elsewhere: Pool | None) -> Entry:
+    """`newest_elsewhere`: its result on a newer stretch than the board's."""
+    best = field.candidates[name][0]
+    newest = best.runs[-1]
+    own = [one if one.first == name else one.turned() for one in field.duels if name in (one.first, one.second)]
+    return Entry(
+        dispatcher=name,
+        place=next((place for place in field.ranking if place.name == name), None),
+        config_key=best.config_key,
+        runs=tuple(run.name for run in best.runs),
+        validated_runs=best.runs_at("validated"),
+        step_time_ms=interval(best),
+        tokens_per_s_per_gpu=_throughput(best, [run.tokens_per_s_per_gpu for run in best.runs]),
+        tflops_per_gpu=_throughput(best, [run.tflops_per_gpu for run in best.runs]),
+        peak_memory_gib=best.peak_memory_gib,
+        memory_headroom_pct=headroom_pct(newest.hardware, best.peak_memory_gib),
+        level=result_level(best, others_of(name, field.candidates), field.contracts),
+        directional=best.directional,
+        unproven=all(run.active is None for run in best.runs),
+        ep=newest.ep,
+        gain=_gain(name, field),
+        configurations=tuple(_configuration(one, best) for one in field.candidates[name]),
+        left_out=_left_out(best, field.runs),
+        inferred=all(run.inferred for run in best.runs),
+        from_prior=len(best.runs) == 1,
+        last_at=newest.ordered_at,
+        newest=None if newest_elsewhere is None else interval(newest_elsewhere),
+        worse_loss_than=tuple(one.second for one in own if one.worse_loss == name),
+    )
+
+
+def _configuration(one: Pool, best: Pool) -> Configuration:
+    against = None if one is best else duel(one, best, (one.config_key, best.config_key))
+    return Configuration(one.config_key, len(one.runs), interval(one), one.directional, against)
+
+
+def _left_out(best: Pool, runs: Sequence[RankedRun]) -> tuple[DroppedRun, ...]:
+    """The newest of its configuration that do not stand for it, oldest first."""
+    why = {one.run: one.why for one in best.dropped}
+    taken = {run.name for run in best.runs}
+    mine = [run.name for run in runs if run.facts.config_key == best.config_key and run.dispatcher == best.dispatcher]
+    return tuple(DroppedRun(name, why.get(name, OTHER_CODE)) for name in mine if name not in taken)[-MOST_LEFT_OUT:]
+
+
+def _gain(name: str, field: Field) -> Gain | None:
+    if name == REFERENCE or REFERENCE not in field.candidates:
+        return None
+    best, reference = field.candidates[name][0], field.candidates[REFERENCE][0]
+    met = next(one for one in field.duels if {one.first, one.second} == {name, REFERENCE})
+    seen = met if met.first == name else met.turned()
+    kind, differs_in = comparison(best, reference, field.contracts)
+    memory = duel_by_memory(best, reference)
+    mine, theirs = best.peak_memory_gib, reference.peak_memory_gib
+    more = None if memory is None or mine is None or theirs is None else 100 * (mine / theirs - 1)
+    clear = memory is not None and not memory.tie
+    return Gain(REFERENCE, seen, kind, differs_in, more, gain_sentence(name, seen, more, clear))
+
+
+def _throughput(one: Pool, figures: Sequence[float | None]) -> Interval | None:
+    """A constant over the step time, so its interval is that of the step time; never a mean of ratios."""
+    work = log_work(one, figures)
+    if work is None:
+        return None
+    middle, half = work - one.log_step_time, one.half_width
+    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 @dataclass(frozen=True, slots=True)

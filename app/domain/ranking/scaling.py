@@ -10,20 +10,349 @@ cluster, pipeline, dispatcher and all knobs. Along a sequence series context par
 communicates. And their runs must be of the same code (`scaling_code.py`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from typing import Literal, TypeVar
 
-from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
-from app.domain.contract.fields.environment import PREFIX
+import numpy as np
+
+from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import comparable
-from app.domain.ranking.scaling_code import Made, Measured, Sized, measured
-from app.domain.ranking.scaling_pool import ScalingRuns
+from app.domain.ranking.pairwise import gain
+from app.domain.ranking.pools import INTERVAL_P, Change, Place, Stretches, between, merged, number_of
+from app.domain.ranking.rank import Class, Priors, class_of
+from app.domain.ranking.runs import RankedRun, other_shapes, refusal
 from app.domain.ranking.standings import Interval
-from app.domain.run import Value
+from app.domain.run import FloatArray, Stated, Value
+from app.domain.verdict.special import t_quantile
+from app.domain.verdict.step_time import (
+    DEFAULT_PRIOR,
+    FEWEST_ITERATIONS,
+    Prior,
+    RunEstimate,
+    centre,
+    degrees_of_freedom,
+    moderated_variance,
+    select_baseline,
+)
+
+# --- What one configuration is worth at its size. Its runs are kept beside the standings of its stack, with the changes
+# of the stack's speed: which of them may be held against those of another stack, only the series tells.
+
+KEPT = 60
+"""Newest runs of a configuration that are kept of each stretch of the stack: another stack may cut it shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptChange:
+    """A change of the speed of a stack, after the run `last` and not later than at `first`; by places and names."""
+
+    last_at: float
+    last: str
+    first_at: float
+    first: str
+
+    @property
+    def change(self) -> Change:
+        at = datetime.fromtimestamp(self.first_at, UTC)
+        return Change(_place(self.last_at, self.last), _place(self.first_at, self.first), at)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRuns:
+    """The runs of one configuration that may count, oldest first: names, places in the history, ln(step time) and its
+    standard error. Short ones only where there are no others (`directional`).
+
+    `log_flops`: ln of TFLOP of a step and GPU; None where no log shows them. `known`: members of both keys, as far as
+    they are known. `changes`: of the speed of the stack.
+    """
+
+    config_key: str
+    dispatcher: str
+    routing_mode: str
+    semantic_class: str
+    shape: tuple[str, ...]
+    directional: bool
+    runs: tuple[str, ...]
+    at: tuple[float, ...]
+    log_step_times: tuple[float, ...]
+    errors: tuple[float, ...]
+    log_flops: float | None
+    prior: Prior
+    known: Mapping[str, Value]
+    changes: tuple[KeptChange, ...] = ()
+
+    def place(self, index: int) -> Place:
+        return _place(self.at[index], self.runs[index])
+
+
+class ScalingPool:
+    """Some runs of one configuration as one result: what a duel needs of a `Pool`."""
+
+    def __init__(self, of: ScalingRuns, chosen: Sequence[int]) -> None:
+        """`chosen`: places in `of`, ascending, at least one. The newest 20 of them count, without outliers."""
+        offered = {of.runs[k]: k for k in chosen}
+        estimates = [
+            RunEstimate(name, of.log_step_times[k], of.errors[k], FEWEST_ITERATIONS) for name, k in offered.items()
+        ]
+        used = [offered[one.run] for one in select_baseline(estimates, of.prior.variance).used] or [chosen[-1]]
+        self.of = of
+        self.runs = tuple(of.runs[k] for k in used)
+        self.first_at, self.last_at = (datetime.fromtimestamp(of.at[k], UTC) for k in (used[0], used[-1]))
+        self.values: FloatArray = np.array([of.log_step_times[k] for k in used])
+        self.noise = float(np.mean([of.errors[k] ** 2 for k in used]))
+        self.log_step_time = centre(self.values)
+
+    @property
+    def dispatcher(self) -> str:
+        return self.of.dispatcher
+
+    @property
+    def directional(self) -> bool:
+        return self.of.directional
+
+    @property
+    def prior(self) -> Prior:
+        return self.of.prior
+
+    @cached_property
+    def variance(self) -> float:
+        return moderated_variance(self.prior, self.values)
+
+    @cached_property
+    def half_width(self) -> float:
+        """Of the 95 % interval of ln(step time) over launches."""
+        runs = len(self.runs)
+        error = math.sqrt(max(self.variance, self.noise) / runs)
+        return t_quantile(INTERVAL_P, degrees_of_freedom(self.prior, runs)) * error
+
+
+def scaling_runs(
+    runs: Iterable[RankedRun], contracts: Mapping[str, Mapping[str, Stated]], prior: Priors = DEFAULT_PRIOR
+) -> tuple[ScalingRuns, ...]:
+    """Of the runs of one stack: one for each configuration that has a run which counts; `contracts` by config key."""
+    configurations: dict[str, list[RankedRun]] = {}
+    classes: dict[Class, list[RankedRun]] = {}
+    for run in _eligible(runs):
+        configurations.setdefault(run.facts.config_key, []).append(run)
+        classes.setdefault(class_of(run), []).append(run)
+    known = {one: prior if isinstance(prior, Prior) else prior.get(one[1], DEFAULT_PRIOR) for one in classes}
+    stretches = {one: Stretches(own, known[one]) for one, own in classes.items()}
+    made = []
+    for key in sorted(configurations):
+        own = configurations[key]
+        of = class_of(own[-1])
+        made.append(_kept(own, contracts.get(key, {}), known[of], stretches[of]))
+    return tuple(made)
+
+
+def _eligible(runs: Iterable[RankedRun]) -> list[RankedRun]:
+    """Oldest first."""
+    ordered = [run for run in sorted(runs, key=lambda run: run.place_in_time) if refusal(run) is None]
+    refused = {odd.run for odd in other_shapes(ordered)}
+    return [run for run in ordered if run.name not in refused]
+
+
+def _kept(runs: Sequence[RankedRun], contract: Mapping[str, Stated], prior: Prior, stretches: Stretches) -> ScalingRuns:
+    full = [run for run in runs if not run.directional]
+    newest, own = runs[-1], _newest_of_each(full or runs, stretches)
+    estimates = [run.facts.estimate for run in own]
+    return ScalingRuns(
+        config_key=newest.facts.config_key,
+        dispatcher=newest.dispatcher or "",
+        routing_mode=newest.routing_mode,
+        semantic_class=newest.facts.semantic_class,
+        shape=newest.facts.shape,
+        directional=not full,
+        runs=tuple(run.name for run in own),
+        at=tuple(run.place_in_time[0] for run in own),
+        log_step_times=tuple(estimate.log_step_time for estimate in estimates),
+        errors=tuple(estimate.se for estimate in estimates),
+        log_flops=_log_flops(own),
+        prior=replace(prior, degrees_of_freedom=float(prior.degrees_of_freedom)),  # as it is read again
+        known={name: contract[name].value for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name in contract},
+        changes=tuple(KeptChange(one.last[0], one.last[2], one.first[0], one.first[2]) for one in stretches.changes),
+    )
+
+
+def _newest_of_each(runs: Sequence[RankedRun], stretches: Stretches) -> list[RankedRun]:
+    """Of each stretch; those that are older than the stretches reach are left out, unless there are no others."""
+    by_number: dict[int, list[RankedRun]] = {}
+    for run in runs:
+        number = stretches.number(run)
+        if number is not None:
+            by_number.setdefault(number, []).append(run)
+    own = [run for number in sorted(by_number) for run in by_number[number][-KEPT:]]
+    return sorted(own, key=lambda run: run.place_in_time) or list(runs[-KEPT:])
+
+
+def _log_flops(runs: Sequence[RankedRun]) -> float | None:
+    known = [
+        math.log(run.tflops_per_gpu) + run.facts.estimate.log_step_time
+        for run in runs
+        if run.tflops_per_gpu is not None and run.tflops_per_gpu > 0
+    ]
+    return sum(known) / len(known) if known else None
+
+
+def _place(at: float, name: str) -> Place:
+    return at, len(name), name
+
+
+# --- The same code for every size of a series: an efficiency across a change of the code says nothing of scaling.
+#
+# The sizes of a series are of different stacks, which have no history in common. What is known of the code they ran
+# is when any of these stacks changed its speed: the changes of all of them together cut the time into stretches. Runs
+# of one stretch are held against each other, and within a change runs of one commit are. Of the stretches that of
+# most sizes is taken, of several the newest; a size that was not measured on it has its figures, and no efficiency.
+
+_DAY = 86_400.0
+
+Code = tuple[int, float]
+"""A stretch; within a change also the place of the commit, else 0. Ascending with time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A configuration of one size: `tokens` of a step, over `gpus`."""
+
+    size: int
+    tokens: int
+    gpus: int
+    cp: int | None
+    runs: ScalingRuns
+
+    @property
+    def log_tokens(self) -> float:
+        """Of a step and GPU."""
+        return math.log(self.tokens / self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a size came to. `compared`: it is held against others of the same code, `smallest` of them; None is itself.
+
+    `changed_at`: see `ScalingPoint`.
+    """
+
+    size: Sized
+    pool: ScalingPool
+    compared: bool
+    smallest: "Measured | None" = None
+    changed_at: tuple[datetime, ...] = ()
+
+    @property
+    def step_time_ms(self) -> Interval:
+        middle, half = self.pool.log_step_time, self.pool.half_width
+        return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+    @property
+    def directional(self) -> bool:
+        return self.pool.directional or (self.smallest is not None and self.smallest.pool.directional)
+
+    @property
+    def days_apart(self) -> float:
+        if self.smallest is None:
+            return 0.0
+        one, other = self.pool, self.smallest.pool
+        gap = max((one.first_at - other.last_at).total_seconds(), (other.first_at - one.last_at).total_seconds())
+        return max(0.0, gap) / _DAY
+
+    @property
+    def tokens_pct(self) -> Interval | None:
+        return self._throughput(lambda one: one.size.log_tokens)
+
+    @property
+    def flops_pct(self) -> Interval | None:
+        """None, too, where a log shows no FLOPs."""
+        return self._throughput(lambda one: one.pool.of.log_flops)
+
+    def _throughput(self, log_work: Callable[["Measured"], float | None]) -> Interval | None:
+        """Percent of the smallest size's; that one is 100 by definition, without an interval. `log_work` of a step."""
+        work, least = log_work(self), log_work(self.smallest or self)
+        if not self.compared or work is None or least is None:
+            return None
+        if self.smallest is None:
+            return Interval(100.0, 100.0, 100.0)
+        factor = math.exp(work - least)
+        value, low, high = (factor * (100 + pct) for pct in gain(self.pool, self.smallest.pool))
+        return Interval(value, low, high)
+
+
+Made = dict[tuple[str, tuple[int, ...]], ScalingPool]
+"""Results by configuration and runs: one is part of series of several kinds, and made once."""
+
+
+def measured(sizes: Sequence[Sized], pools: Made) -> tuple[Measured, ...]:
+    """One for each size, smallest first; `sizes`: configurations of one series, several of a size where there are."""
+    changes = merged(one.change for one in {change for size in sizes for change in size.runs.changes})
+    found: dict[Code, dict[int, list[_Chosen]]] = {}
+    for size in sizes:
+        for code, chosen in _by_code(size.runs, changes).items():
+            found.setdefault(code, {}).setdefault(size.size, []).append(_Chosen(size, tuple(chosen)))
+    here = max(found, key=lambda code: (len(found[code]), _full(found[code]), code))
+    several = len(found[here]) > 1
+    made: list[Measured] = []
+    for number in sorted({size.size for size in sizes}):
+        # Where it was not measured: on the nearest code to it, of two as near the newer.
+        codes = [code for code, of_sizes in found.items() if number in of_sizes]
+        code = min(codes, key=lambda code: (len(_apart(changes, code, here)), code != here, -code[0], -code[1]))
+        best = min((_measured(one, pools) for one in found[code][number]), key=lambda one: one.order)
+        compared = several and code == here
+        smallest = next((one for one in made if one.compared), None) if compared else None
+        changed_at = tuple(change.at for change in _apart(changes, code, here))
+        made.append(Measured(best.size, best.pool, compared, smallest, changed_at))
+    return tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Runs of one configuration on one stretch, by their places in it."""
+
+    size: Sized
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    size: Sized
+    pool: ScalingPool
+
+    @property
+    def order(self) -> tuple[bool, float, str]:
+        """Of several configurations of one size, a full one, and then the fastest, stands for it."""
+        return self.pool.directional, self.pool.log_step_time, self.pool.of.config_key
+
+
+def _measured(one: _Chosen, pools: Made) -> _Candidate:
+    key = (one.size.runs.config_key, one.runs)
+    if key not in pools:
+        pools[key] = ScalingPool(one.size.runs, one.runs)
+    return _Candidate(one.size, pools[key])
+
+
+def _by_code(runs: ScalingRuns, changes: Sequence[Change]) -> Mapping[Code, Sequence[int]]:
+    if not changes:
+        return {(0, 0.0): range(len(runs.runs))}
+    found: dict[Code, list[int]] = {}
+    for index in range(len(runs.runs)):
+        number = number_of(runs.place(index), changes)
+        found.setdefault((number, runs.at[index] if number % 2 else 0.0), []).append(index)
+    return found
+
+
+def _full(sizes: Mapping[int, Sequence[_Chosen]]) -> int:
+    """How many sizes have full runs."""
+    return sum(any(not one.size.runs.directional for one in own) for own in sizes.values())
+
+
+def _apart(changes: Sequence[Change], one: Code, other: Code) -> Sequence[Change]:
+    return () if one == other else between(changes, one[0], other[0])
+
 
 Key = TypeVar("Key")
 Kind = Literal["weak", "strong", "sequence_batch", "sequence_tokens"]

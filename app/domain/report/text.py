@@ -1,17 +1,21 @@
-"""All that is said of a verdict, in lines and rows: what the command line prints and the comment on a change holds."""
+"""The report of a run as text for a terminal and as Markdown for a change request."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
 
-from app.domain.changes import signed
 from app.domain.contract.fields import METRICS
-from app.domain.detection import Verdict
-from app.domain.detection.metric_changes import MetricChange
-from app.domain.numbers import figure
-from app.domain.run import Metric
-from app.domain.suspect_evidence import RankedSuspect
-from app.domain.verdict_document import VerdictDocument
-from app.domain.verdict_words import (
+from app.domain.numbers import THIN, absolute, counted, daily_cost, figure, signed
+from app.domain.report.what_changed import AXIS_TITLES, Change, WhatChanged
+from app.domain.run import LineExample, Metric
+from app.domain.text import one_line
+from app.domain.verdict.decide import MetricChange
+from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.step_time import Verdict
+from app.domain.verdict.words import (
     Label,
     as_named,
     baseline_line,
@@ -129,3 +133,230 @@ def _suspects(
     if ranked is None:
         return tuple((suspect_line(one), ()) for one in document.suspects)
     return tuple((suspect_line(one.suspect), one.evidence) for one in ranked)
+
+
+# --- Untrusted text inside Markdown: names, values and log lines must not become markup, links or mentions.
+#
+# The forges link `@name`, `#12`, `!12` and bare addresses after rendering, so a backslash does not stop them: a space
+# of no width does.
+
+_NO_WIDTH = "&#8203;"
+_MARKUP = re.compile(r"[\\`*_\[\]|~]")
+_REFERENCE = re.compile(r"@(?=\w)|[#!](?=\d)|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
+_BLOCK_AT_START = re.compile(r"^(?=(#+|[+=-]+|\d{1,9}[.)])(\s|$))")
+"""A heading, list, rule or underline, which need a blank or nothing behind their mark; `>` is an entity by then."""
+LONGEST = 500
+
+
+def escaped(text: str, most: int = LONGEST) -> str:
+    """One line that renders as what it says."""
+    line = one_line(text)
+    line = line if len(line) <= most else line[: most - 1] + "…"
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = _MARKUP.sub(lambda found: "\\" + found[0], line)
+    line = _REFERENCE.sub(lambda found: found[0] + _NO_WIDTH, line)
+    return _BLOCK_AT_START.sub(_NO_WIDTH, line)
+
+
+def link(text: str, address: str) -> str:
+    """`[text](address)`; the text alone without an address of the web."""
+    if not address.startswith(("https://", "http://")):
+        return escaped(text)
+    safe = re.sub(r"[\s()<>\\\"`|]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), address)
+    return f"[{escaped(text)}]({safe})"
+
+
+# --- The report of a run: what its verdict says, what changed, and which regression it is part of; or why it has none.
+
+Status = Literal["judged", "pending", "failed", "unread"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedRun:
+    id: str
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionOfRun:
+    """A regression that covers the run's stack. `opened_by_it`: this run, or a rerun of it, made its stack a member."""
+
+    id: int
+    address: str
+    state: str
+    cause: str
+    stacks: int
+    assignee: str
+    external_url: str
+    gpu_hours_per_day: float | None
+    opened_by_it: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """`headline` and `baseline` are lines 1 and 2, whatever the run's state. `text` is None unless it was judged.
+
+    `problems`: what went wrong in a run without figures, with advice. `step_lines`: of a log that no reader knows,
+    lines that look like steps. `baseline_runs`: those that counted. `nothing_processed_since`: of a pending run, when
+    a worker was last at work; None while one is.
+    """
+
+    run: LinkedRun
+    status: Status
+    decision: str
+    headline: str
+    baseline: str
+    text: VerdictText | None = None
+    changed: WhatChanged | None = None
+    baseline_runs: tuple[LinkedRun, ...] = ()
+    regressions: tuple[RegressionOfRun, ...] = ()
+    problems: tuple[str, ...] = ()
+    step_lines: tuple[LineExample, ...] = ()
+    nothing_processed_since: datetime | None = None
+
+
+def pending_report(run: LinkedRun, status: str, nothing_processed_since: datetime | None) -> RunReport:
+    """Of a run that was not judged yet; `status` is that of the run."""
+    waits = {"received": "the run waits to be read", "processing": "the run is being read"}
+    headline = f"pending: {waits.get(status, 'the run was read and waits for its verdict')}"
+    baseline = "baseline: not chosen yet; ask again in a minute"
+    if nothing_processed_since is not None:
+        headline += f". Nothing has been processed since {absolute(nothing_processed_since)}: no worker takes work"
+        baseline = "baseline: not chosen yet; ask again when a worker runs"
+    return RunReport(run, "pending", "", headline, baseline, nothing_processed_since=nothing_processed_since)
+
+
+def failed_report(run: LinkedRun, error: str, problems: tuple[str, ...]) -> RunReport:
+    """Of a run from which no figure could be read."""
+    headline = f"failed: {error or 'no iteration could be read from this run.'}"
+    return RunReport(run, "failed", "failed", headline, "baseline: none is needed", problems=problems)
+
+
+def unread_report(run: LinkedRun, error: str, step_lines: tuple[LineExample, ...]) -> RunReport:
+    """Of a run of whose log no reader knows a line."""
+    headline = f"{error[:1].lower()}{error[1:]}"
+    return RunReport(run, "unread", "unread", headline, "baseline: none is needed", step_lines=step_lines)
+
+
+# --- The comment to post on a change. Line 1 verdict; line 2 baseline; what moved; the rest folded; a link to the run.
+
+_SHAPES = {
+    "regression": "↘",
+    "improvement": "↗",
+    "no_change": "=",
+    "inconclusive": "○",
+    "no_baseline": "◌",
+    "failed": "✕",
+    "unread": "◌",
+    "": "…",
+}
+"""A verdict is a word and a shape; comments have no colours."""
+_NUMBERS = ("---", "---:", "---:", "---:", "---:", "---")
+
+
+def markdown(report: RunReport) -> str:
+    """Ends with a newline. Text that people or logs wrote is escaped."""
+    shape = _SHAPES.get(report.decision, "")
+    # Two blanks end a line without ending its paragraph.
+    lines = [f"**{shape} {escaped(report.headline)}**  ", f"{escaped(report.baseline)}{_commits(report.changed)}"]
+    if report.text is not None:
+        lines += _moved(report.text.moved)
+        lines += ["", escaped(report.text.still)] if report.text.still else []
+    folded = [*_folded(report)]
+    if folded:
+        lines += ["", f"<details><summary>{_summary(report)}</summary>", *folded, "", "</details>"]
+    lines += ["", link(f"{report.run.name} (run {report.run.id})", report.run.address)]
+    return "\n".join(lines).replace(THIN, " ") + "\n"
+
+
+def _commits(changed: WhatChanged | None) -> str:
+    commits = changed.commit_range if changed is not None else None
+    return f" ({link(commits.text, commits.address)})" if commits is not None and commits.address else ""
+
+
+def _moved(rows: Sequence[MovedRow]) -> list[str]:
+    if not rows:
+        return []
+    return [
+        "",
+        _markdown_row(MOVED_COLUMNS),
+        _markdown_row(_NUMBERS),
+        *(_markdown_row(escaped(cell) for cell in row.cells) for row in rows),
+    ]
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _summary(report: RunReport) -> str:
+    """What is folded: `2 suspects, 1 open regression, 3 runs left out`."""
+    text = report.text
+    if text is None:
+        return "Lines that look like steps" if report.step_lines else "What went wrong"
+    parts = [
+        counted(len(text.suspects), "suspect") if text.suspects else "",
+        counted(len(report.regressions), "regression") if report.regressions else "",
+        counted(len(text.misses), "nearest miss", "nearest misses") if text.misses else "",
+        "what to state" if text.supply else "",
+        f"{counted(len(text.left_out), 'run')} left out" if text.left_out else "",
+    ]
+    return ", ".join(part for part in parts if part) or "Details"
+
+
+def _folded(report: RunReport) -> Iterator[str]:
+    yield from _list(
+        "Lines that look like steps", [escaped(f"line {one.line}: {one.example}") for one in report.step_lines]
+    )
+    yield from _list("What went wrong", [escaped(problem) for problem in report.problems])
+    yield from _list("Regression", [_regression(one) for one in report.regressions])
+    if report.text is not None:
+        yield from _said(report.text)
+    if report.changed is not None:
+        yield from _changes(report.changed)
+    runs = [link(f"{run.name} (run {run.id})", run.address) for run in report.baseline_runs]
+    yield from _list("Baseline", runs)
+    if report.text is not None:
+        yield from _list("Left out", [escaped(text) for text in report.text.left_out])
+
+
+def _said(text: VerdictText) -> Iterator[str]:
+    if text.supply:
+        names = ", ".join(f"`{name}`" for name in text.supply)
+        yield from ("", f"{text.supply_why} {names}. State each in `meta`, in the job's log, or on the run's page.")
+    yield from _list("Suspects", [" ".join([escaped(line), *map(escaped, found)]) for line, found in text.suspects])
+    if text.contrast:
+        yield from ("", *(escaped(line) for line in text.contrast), *_moved(text.contrast_moved))
+    yield from _list("Nearest misses", [escaped(miss) for miss in text.misses])
+    yield from _list("Notes", [escaped(note) for note in text.notes])
+
+
+def _changes(changed: WhatChanged) -> Iterator[str]:
+    for axis, changes in changed.axes:
+        yield from _list(f"Changed: {AXIS_TITLES[axis].lower()}", [_change(one, changed) for one in changes])
+
+
+def _change(one: Change, changed: WhatChanged) -> str:
+    before, after = escaped(one.before, 120), escaped(one.after, 120)
+    if one.field == "commit" and changed.commit_range is not None:
+        commits = changed.commit_range
+        before, after = link(one.before, commits.first_address), link(one.after, commits.last_address)
+    follows = f" (follows {escaped(one.follows)})" if one.follows else ""
+    return f"{escaped(one.field)}: {before} → {after}{follows}"
+
+
+def _regression(one: RegressionOfRun) -> str:
+    how = "opened by this run" if one.opened_by_it else "covers this level"
+    parts = [
+        f"{link(f'regression {one.id}', one.address)}, {escaped(one.state)}, {how}: {escaped(one.cause)}",
+        f"{counted(one.stacks, 'stack')}",
+        daily_cost(one.gpu_hours_per_day) if one.gpu_hours_per_day is not None else "",
+        f"with {escaped(one.assignee)}" if one.assignee else "",
+        link("issue", one.external_url) if one.external_url else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _list(title: str, items: Sequence[str]) -> list[str]:
+    return ["", f"**{title}**", "", *(f"- {item}" for item in items)] if items else []

@@ -5,13 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from app.domain.matching import Comparability, Difference, NearMiss
 from app.domain.report.exit_codes import exit_code
 from app.domain.report.what_changed import WhatChanged
 from app.domain.run import Stated
-from app.domain.suspect_evidence import RankedSuspect
-from app.domain.verdict_document import MeasuredContrast, VerdictDocument
-from app.domain.verdict_words import left_out_runs
+from app.domain.verdict.baseline import NearMiss
+from app.domain.verdict.comparability import Comparability
+from app.domain.verdict.differences import Difference
+from app.domain.verdict.document import MeasuredContrast, VerdictDocument
+from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.words import left_out_runs
 
 
 def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | None = None) -> dict[str, Any]:

@@ -4,15 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.domain.commit_links import commit_address, range_address
-from app.domain.contract.fields import FIELDS
-from app.domain.contract.fields.environment import PREFIX, VARIABLES
-from app.domain.documents.secrets import is_secret
-from app.domain.matching import Axis, Comparability, Difference
-from app.domain.matching.differences import COMMIT
+from app.domain.contract.fields import FIELDS, PREFIX, VARIABLES
+from app.domain.documents.document import is_secret
 from app.domain.numbers import short_commit
 from app.domain.run import Stated
-from app.domain.verdict_words import side_text
+from app.domain.text import commit_address, range_address
+from app.domain.verdict.comparability import Comparability
+from app.domain.verdict.differences import COMMIT, Axis, Difference
+from app.domain.verdict.words import side_text
 
 AXIS_TITLES: Mapping[Axis, str] = {
     "workload": "Workload",

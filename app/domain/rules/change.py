@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from app.domain.contract.fields import FIELDS
-from app.domain.contract.fields.environment import PREFIX
-from app.domain.rules.command import OVERRIDE, Item, name_of, read_command
-from app.domain.rules.dumped import from_dump
-from app.domain.rules.filling import fact_text
+from app.domain.contract.fields import FIELDS, PREFIX
+from app.domain.rules.expression import fact_text
 from app.domain.rules.flags import Written, written
+from app.domain.rules.launch import OVERRIDE, Item, from_dump, name_of, read_command
 from app.domain.rules.rule import Setting
 from app.domain.run import Value
 

@@ -2,12 +2,441 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from app.domain.contract.fields.environment import PREFIX
-from app.domain.rules import hardware, models, preflight
+from app.domain.contract import values as pp_layout
+from app.domain.contract.fields import PREFIX
+from app.domain.contract.values import GPUS_PER_NODE, canonical_model, known_model
+from app.domain.performance.flops import peak_flops
 from app.domain.rules.facts import SETTINGS, normal
+from app.domain.rules.rule import Wall
+
+# --- What conditions need to know of a model by its name or its shape. What no source states stays unknown.
+#
+# Totals and active parameters are those of the model table in docs/rules.md: weight counts of the public
+# configurations.
 
 Values = Mapping[str, object]
+
+FAMILIES = (
+    ("deepseekv3", "deepseek-v3"),
+    ("deepseek", "deepseek"),
+    ("qwen330b", "qwen3-30b"),
+    ("qwen3235b", "qwen3-235b"),
+    ("qwen3next", "qwen3-next"),
+    ("qwen35", "qwen3.5"),
+    ("kimik2", "kimi-k2"),
+    ("gptoss", "gpt-oss"),
+    ("nemotron3", "nemotron-3"),
+    ("mixtral", "mixtral"),
+    ("moonlight", "moonlight"),
+    ("llama", "llama"),
+    ("qwen", "qwen"),
+)
+"""By the beginning of a name without separators, the longer first."""
+
+_BILLIONS = {
+    "DeepSeek-V3": (671.0, 37.6),
+    "DeepSeek-V2": (235.7, 21.4),
+    "DeepSeek-V2-Lite": (15.7, 2.7),
+    "Kimi-K2": (1026.0, 32.9),
+    "Qwen3-30B-A3B": (30.5, 3.35),
+    "Qwen3-235B-A22B": (235.1, 22.2),
+    "Qwen3-Next-80B-A3B": (79.7, 3.9),
+    "GPT-OSS-120B": (116.8, 5.7),
+    "GPT-OSS-20B": (20.9, 4.2),
+    "Mixtral-8x7B": (46.7, 12.9),
+    "Mixtral-8x22B": (140.6, 39.2),
+    "Nemotron-3-Nano-30B-A3B": (30.0, 3.5),
+    "Nemotron-3-Super-120B-A12B": (120.0, 12.0),
+    "Moonlight-16B": (16.0, 3.0),
+}
+_GFLOP_PER_TOKEN = {
+    ("DeepSeek-V3", 4096, 1): 259.993,
+    ("DeepSeek-V3", 4096, 0): 249.812,
+    ("Qwen3-30B-A3B", 4096, 0): 23.006,
+    ("Qwen3-235B-A22B", 4096, 0): 148.035,
+    ("GPT-OSS-120B", 4096, 0): 32.630,
+    ("Kimi-K2", 4096, 0): 204.477,
+    ("Nemotron-3-Nano-30B-A3B", 8192, 0): 22.278,
+    ("Nemotron-3-Super-120B-A12B", 8192, 2): 84.727,
+}
+_DENSE_LAYERS = {
+    "DeepSeek-V3": 3,
+    "DeepSeek-V2": 1,
+    "DeepSeek-V2-Lite": 1,
+    "Kimi-K2": 1,
+    "Qwen3-30B-A3B": 0,
+    "Qwen3-235B-A22B": 0,
+    "Qwen3-Next-80B-A3B": 0,
+    "GPT-OSS-120B": 0,
+    "GPT-OSS-20B": 0,
+    "Mixtral-8x7B": 0,
+    "Mixtral-8x22B": 0,
+    "Moonlight-16B": 1,
+}
+_MLA = ("deepseek-v3", "deepseek", "kimi-k2", "moonlight")
+_SHARED = {
+    **dict.fromkeys(("deepseek-v3", "deepseek", "kimi-k2", "qwen3-next", "nemotron-3"), True),
+    **dict.fromkeys(("qwen3-30b", "qwen3-235b", "gpt-oss", "mixtral"), False),
+}
+
+
+def _folded(name: object) -> str:
+    return "".join(letter for letter in str(name).rsplit("/", 1)[-1].lower() if letter.isalnum())
+
+
+def _name(values: Values) -> str:
+    return canonical_model(str(values["model"])) if values.get("model") else ""
+
+
+def _family(values: Values) -> str | None:
+    if not values.get("model"):
+        return None
+    folded = _folded(values["model"])
+    return next((family for start, family in FAMILIES if folded.startswith(start)), "other")
+
+
+def _shape(field: str) -> Callable[[Values], object]:
+    def rule(values: Values) -> object:
+        known = known_model(_name(values))
+        return getattr(known, field) if known is not None else None
+
+    return rule
+
+
+def _mla(values: Values) -> bool | None:
+    if "multi_latent_attention" in values:
+        return bool(values["multi_latent_attention"])
+    family = values.get("family")
+    return None if family in (None, "other") else family in _MLA
+
+
+def _moe(values: Values) -> bool | None:
+    experts = values.get("num_experts")
+    return None if "num_experts" not in values else experts is not None and int(str(experts)) > 1
+
+
+def _dense_layers(values: Values) -> int | None:
+    layers, frequency = values.get("num_layers"), values.get("moe_layer_freq")
+    if values.get("moe") is False and isinstance(layers, int):
+        return layers
+    if isinstance(frequency, list) and frequency:
+        return _dense_by_frequency(frequency, layers)
+    return _DENSE_LAYERS.get(_name(values))
+
+
+def _dense_by_frequency(frequency: list[object], layers: object) -> int | None:
+    """A list of several is a flag a layer; one number n means that every n-th layer holds experts."""
+    if len(frequency) > 1:
+        return sum(1 for flag in frequency if flag == 0)
+    every = frequency[0]
+    if not isinstance(layers, int) or not isinstance(every, int) or every < 1:
+        return None
+    return layers - -(-layers // every)
+
+
+def _shared(values: Values) -> bool | None:
+    if "moe_shared_expert_intermediate_size" in values:
+        return bool(values["moe_shared_expert_intermediate_size"])
+    return _SHARED.get(str(values.get("family")))
+
+
+def _gdn(values: Values) -> bool | None:
+    if "experimental_attention_variant" in values:
+        return values["experimental_attention_variant"] == "gated_delta_net"
+    family = values.get("family")
+    return None if family in (None, "other") else family in ("qwen3-next", "qwen3.5")
+
+
+def _vlm(values: Values) -> bool | None:
+    if not values.get("model"):
+        return None
+    words = str(values["model"]).lower().replace("_", "-").split("-")
+    return "vl" in words or "vlm" in words
+
+
+def _billions(place: int) -> Callable[[Values], float | None]:
+    def rule(values: Values) -> float | None:
+        sizes = _BILLIONS.get(_name(values))
+        return None if sizes is None else sizes[place]
+
+    return rule
+
+
+def _gflop(values: Values) -> float | None:
+    mtp = values.get("mtp") or 0
+    return _GFLOP_PER_TOKEN.get((_name(values), values.get("seq_len"), mtp))  # type: ignore[arg-type]
+
+
+MODEL_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
+    ("family", _family),
+    ("num_layers", _shape("layers")),
+    ("hidden_size", _shape("hidden")),
+    ("num_attention_heads", _shape("heads")),
+    ("num_experts", _shape("experts")),
+    ("topk", _shape("topk")),
+    ("moe", _moe),
+    ("mla", _mla),
+    ("dense_layers", _dense_layers),
+    ("shared_experts", _shared),
+    ("gdn", _gdn),
+    ("vlm", _vlm),
+    ("total_billions", _billions(0)),
+    ("active_billions", _billions(1)),
+    ("gflop_per_token_model", _gflop),
+)
+
+
+# --- What conditions need to know of a GPU model (NVIDIA/dgxc-benchmarking README, 2026-07-30; CUDA's table of
+# architectures). What no source states stays unknown.
+
+_ARCH = {
+    "V100": 70,
+    **dict.fromkeys(("A100", "A800"), 80),
+    **dict.fromkeys(("H100", "H200", "H800", "H20"), 90),
+    **dict.fromkeys(("B200", "GB200"), 100),
+    **dict.fromkeys(("B300", "GB300"), 103),
+}
+_HBM_GB = {"H100": 80.0, "B200": 180.0, "B300": 270.0, "GB200": 186.0, "GB300": 279.0}
+_NVL72 = ("GB200", "GB300", "VR200")
+
+
+def _arch(gpu: object) -> str | None:
+    number = _ARCH.get(str(gpu))
+    return None if number is None else f"sm{number}"
+
+
+def _generation(first: int, last: int) -> Callable[[object], bool | None]:
+    def rule(gpu: object) -> bool | None:
+        number = _ARCH.get(str(gpu))
+        return None if number is None else first <= number <= last
+
+    return rule
+
+
+def _known(gpu: object) -> bool:
+    return str(gpu) in _ARCH or str(gpu) in _NVL72
+
+
+FACTS: Mapping[str, Callable[[object], object]] = {
+    "arch": _arch,
+    "arch_number": lambda gpu: _ARCH.get(str(gpu)),
+    "hopper": _generation(90, 90),
+    "blackwell": _generation(100, 109),
+    "nvl72": lambda gpu: str(gpu) in _NVL72 if _known(gpu) else None,
+    "nvlink_domain": lambda gpu: (72 if str(gpu) in _NVL72 else 8) if _known(gpu) else None,
+    "hbm_gb": lambda gpu: _HBM_GB.get(str(gpu)),
+    "grace": lambda gpu: str(gpu).startswith("GB") if _known(gpu) else None,
+}
+
+
+def gpus_per_node(gpu: object) -> int | None:
+    """Usual GPUs of a node."""
+    return GPUS_PER_NODE.get(str(gpu))
+
+
+def mfu(values: Mapping[str, object]) -> float | None:
+    """Model FLOPs utilisation against the peak of the precision in use."""
+    tflops = values.get("tflops_gpu")
+    peak = peak_flops(str(values.get("gpu")), str(values.get("precision")))
+    return tflops / peak.tflops if isinstance(tflops, float) and peak is not None else None
+
+
+# --- Which wall a run stands before: measured, inferred from the platform or the timers, or unknown. Never guessed.
+
+Certainty = Literal["measured", "inferred", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class WallReading:
+    """`because` is a sentence; `evidence` the facts behind it."""
+
+    wall: Wall
+    certainty: Certainty
+    because: str
+    evidence: tuple[str, ...] = ()
+
+
+def read_wall(values: Values) -> WallReading:
+    """The wall that the evidence points at. `values` are typed facts with the thresholds (see `derive`)."""
+    return _measured(values) or _by_timers(values) or _by_platform(values) or _unknown(values)
+
+
+def _number(values: Values, name: str) -> float | None:
+    value = values.get(name)
+    return value if isinstance(value, float) else None
+
+
+def _measured(values: Values) -> WallReading | None:
+    if values.get("oom") is True:
+        return WallReading("memory", "measured", "The job ran out of GPU memory.", ("oom",))
+    strongest = max(_over_threshold(values), default=None, key=lambda one: one[0])
+    if strongest is not None:
+        return strongest[1]
+    headroom, least = _number(values, "headroom_frac"), _number(values, "T_headroom") or 0.0
+    if headroom is not None and headroom < least:
+        because = f"{headroom:.0%} of the GPU's memory is free; under {least:.0%} it is tight."
+        return WallReading("memory", "measured", because, ("headroom_frac",))
+    return _by_exclusion(values)
+
+
+def _over_threshold(values: Values) -> list[tuple[float, WallReading]]:
+    """Communication and host, each by how much it passes its threshold."""
+    found = []
+    for name, threshold, wall, text in (
+        ("exposed_comm_frac", "T_comm", "communication", "of the step is communication that nothing hides"),
+        ("gpu_idle_frac", "T_idle", "host", "of the step no kernel runs"),
+        ("launch_starved_frac", "T_idle", "host", "of the step the GPU waits for a launch"),
+    ):
+        value, least = _number(values, name), _number(values, threshold)
+        if value is not None and least is not None and value >= least:
+            sentence = f"{value:.0%} {text}; from {least:.0%} it is a wall."
+            found.append((value / max(least, 1e-9), WallReading(wall, "measured", sentence, (name,))))  # type: ignore[arg-type]
+    return found
+
+
+def _by_exclusion(values: Values) -> WallReading | None:
+    """Compute is what is left when communication, idle time and memory were measured and are small."""
+    names = ("exposed_comm_frac", "gpu_idle_frac", "headroom_frac")
+    if any(_number(values, name) is None for name in names):
+        return None
+    because = "Communication, idle time and memory were measured, and none of them is a wall."
+    return WallReading("compute", "measured", because, names)
+
+
+def _by_timers(values: Values) -> WallReading | None:
+    share = _number(values, "comm_timer_frac")
+    least = _number(values, "T_comm")
+    if share is None or least is None or share < least:
+        return None
+    because = (
+        f"Timers of communication add up to {share:.0%} of the step. They set barriers and do not tell what is hidden, "
+        f"so a profile has to confirm it."
+    )
+    return WallReading("communication", "inferred", because, ("comm_timer_frac",))
+
+
+def _by_platform(values: Values) -> WallReading | None:
+    """What the platform leads one to expect, where that was not measured: here it was not over its threshold."""
+    if values.get("hopper") is True and _number(values, "exposed_comm_frac") is None:
+        text = "Nothing was profiled. On Hopper communication is the wall to expect first."
+        return WallReading("communication", "inferred", text, ("gpu",))
+    if values.get("nvl72") is True and _number(values, "gpu_idle_frac") is None:
+        text = "Nothing was profiled. On an NVL72 system host overhead is the wall to expect first."
+        return WallReading("host", "inferred", text, ("gpu",))
+    return None
+
+
+def _unknown(values: Values) -> WallReading:
+    low = [(name, text) for name, text in _SMALL.items() if _number(values, name) is not None]
+    if not low:
+        because = "No wall is known: nothing was profiled, and the platform gives no prior."
+        return WallReading("none", "unknown", because)
+    told = ", ".join(f"{text} {_number(values, name):.0%}" for name, text in low)
+    missing = ", ".join(text for name, text in _SMALL.items() if _number(values, name) is None)
+    because = f"What was measured is no wall ({told}). Not known: {missing}."
+    return WallReading("none", "unknown", because, tuple(name for name, _ in low))
+
+
+_SMALL = {"exposed_comm_frac": "exposed communication", "gpu_idle_frac": "idle time", "headroom_frac": "free memory"}
+
+
+# --- Facts that the preflight checks need beside the identities: the split over the pipeline, heads, groups.
+
+
+def _count(values: Values, name: str) -> int | None:
+    value = values.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _split_layers(values: Values) -> int | None:
+    layers, counted = _count(values, "num_layers"), values.get("pp_account")
+    return layers + len(set(counted)) if layers is not None and isinstance(counted, list) else None
+
+
+def _even_split(values: Values) -> bool | None:
+    """False as soon as one override is known; True only when all of them are known to be unset."""
+    names = ("pp_layout", "first_stage_layers", "last_stage_layers")
+    if any(values.get(name) is not None for name in names):
+        return False
+    pattern = values.get("hybrid_layer_pattern")
+    if isinstance(pattern, str) and "|" in pattern:
+        return False
+    plain = "hybrid_layer_pattern" in values or values.get("family") not in (None, "nemotron-3", "other")
+    return True if plain and all(name in values for name in names) else None
+
+
+def _layout_problem(values: Values) -> str | None:
+    """A problem is certain as soon as one is found; that there is none only once all that it depends on is known."""
+    if "pp_layout" not in values:
+        return None
+    layout = values["pp_layout"]
+    if not isinstance(layout, str):
+        return ""
+    mtp = (_count(values, "mtp") or 0) if "mtp" in values else None
+    pp, layers = _count(values, "pp"), _count(values, "num_layers")
+    problem = pp_layout.layout_problem(layout, pp, layers, mtp)
+    return "" if problem is None and None not in (pp, layers, mtp) else problem
+
+
+def _chunks(values: Values) -> int | None:
+    """Virtual chunks of a stage by the layout, whatever `vpp` says."""
+    layout, pp = values.get("pp_layout"), _count(values, "pp")
+    stages = pp_layout.stages(layout) if isinstance(layout, str) else None
+    return len(stages) // pp if stages and pp and len(stages) % pp == 0 else None
+
+
+def _microbatch_group(values: Values) -> int | None:
+    if "microbatch_group_size" not in values:
+        return None
+    return _count(values, "microbatch_group_size") or _count(values, "pp")
+
+
+def _hcp_product(values: Values) -> int | None:
+    sizes = values.get("hcp_sizes")
+    return (math.prod(sizes) if sizes else 0) if isinstance(sizes, list) else None
+
+
+def _kv_heads(values: Values) -> int | None:
+    groups = _count(values, "num_query_groups")
+    unset = "num_query_groups" in values or values.get("mla") is True
+    return groups or (_count(values, "num_attention_heads") if unset else None)
+
+
+def _capacity_on(values: Values) -> bool | None:
+    capacity = values.get("capacity")
+    return None if "capacity" not in values else isinstance(capacity, float) and capacity >= 0
+
+
+def _dataset_seq_len(values: Values) -> object:
+    """Megatron-LM has one length for the model and its data."""
+    return values.get("seq_len") if values.get("framework") == "megatron_lm" else None
+
+
+def _in_batch_packing(values: Values) -> bool | None:
+    return False if values.get("task") == "pretrain" and values.get("framework") == "megatron_lm" else None
+
+
+PREFLIGHT_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
+    ("ep", lambda values: 1 if values.get("moe") is False else None),
+    ("split_layers", _split_layers),
+    ("even_split", _even_split),
+    ("layout_problem", _layout_problem),
+    ("vpp_or_1", _chunks),
+    ("microbatch_group", _microbatch_group),
+    ("hcp_product", _hcp_product),
+    ("kv_heads", _kv_heads),
+    ("capacity_on", _capacity_on),
+    ("check_for_nan_in_loss", lambda values: values.get("nan_checks")),
+    ("dataset_seq_len", _dataset_seq_len),
+    ("offline_packing", lambda values: False if values.get("task") == "pretrain" else None),
+    ("in_batch_packing", _in_batch_packing),
+)
+"""In the order in which one needs another. A dense model that nobody gave expert parallelism has none; packing before
+the job is a matter of fine-tuning."""
+
 Rule = Callable[[Values], object]
 
 
@@ -134,7 +563,7 @@ def _ga_headroom(values: Values) -> int | None:
 
 
 def _gpus_per_node(values: Values) -> int | None:
-    usual = hardware.gpus_per_node(values.get("gpu"))
+    usual = gpus_per_node(values.get("gpu"))
     gpus = _ints(values, "gpus")
     return None if usual is None else min(usual, gpus[0] if gpus else usual)
 
@@ -188,9 +617,9 @@ def _expandable(conf: object) -> bool:
 RULES: tuple[tuple[str, Rule], ...] = (
     ("gpu", lambda values: values.get("sku")),
     ("sku", lambda values: values.get("gpu")),
-    *((name, _when_known("gpu", rule)) for name, rule in hardware.FACTS.items()),
-    *models.RULES,
-    *preflight.RULES,
+    *((name, _when_known("gpu", rule)) for name, rule in FACTS.items()),
+    *MODEL_RULES,
+    *PREFLIGHT_RULES,
     ("gpus", _product("tp", "pp", "cp", "dp")),
     ("gpus_per_node", _gpus_per_node),
     ("nodes", _nodes),
@@ -228,7 +657,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("fragmentation_gb", _fragmentation),
     ("tokens_s_gpu", _tokens_s_gpu),
     ("gflop_per_token", _gflop_per_token),
-    ("mfu", hardware.mfu),
+    ("mfu", mfu),
     ("profiler_slowdown", _slowdown),
     ("profiled", _profiled),
 )

@@ -8,29 +8,183 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.domain.rules.derive import derive
-from app.domain.rules.doubt import doubt_of, ran_in_spite
-from app.domain.rules.expression import Expression, Known, RuleError, Unknown
+from app.domain.rules.derive import WallReading, derive, read_wall
+from app.domain.rules.evidence import OwnResult, Standing, standing
+from app.domain.rules.expression import Expression, Known, RuleError, Unknown, filled
 from app.domain.rules.facts import FACTS, Fact
-from app.domain.rules.filling import filled
-from app.domain.rules.missing import Asking, MissingFact, missing_facts
-from app.domain.rules.precedence import OwnResult, Standing, standing
-from app.domain.rules.rank import order_of, withheld_because
-from app.domain.rules.rule import Facts, Kind, Requirement, Rule, RuleBook, Setting
-from app.domain.rules.wall import WallReading, read_wall
+from app.domain.rules.rule import PHASES, Facts, Kind, Requirement, Rule, RuleBook, Setting
 
-__all__ = [
-    "Asking",
-    "Checked",
-    "Evaluation",
-    "Met",
-    "MissingFact",
-    "ShownFact",
-    "Suggestion",
-    "base_facts",
-    "check",
-    "evaluate",
-]
+# --- In which order suggestions stand, and which are kept back for now.
+#
+# Blockers first; then by phase: gates, sizing, candidates for the measured wall. Candidates for another wall than the
+# measured one stand last. Defaults of the bring-up come between contract and fit, for that is when they are needed.
+# What gained in this project's own A/Bs on this contract stands, whatever its phase and wall, before every prior:
+# behind the gates that say whether a measurement can be trusted, before another layout. Steps of a profile change
+# nothing, so they come behind what there is to try.
+
+ORDER = 50
+"""Place of a rule whose order depends on facts that nobody stated."""
+_KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
+_PHASES = {phase: 2 * place for place, phase in enumerate(PHASES)}
+_BRING_UP = 1
+_GAINED = _PHASES["profile"]
+"""Its kind puts it behind the gates of the profile."""
+
+Key = tuple[int, int, int, int, float, int, int, str]
+
+
+def order_of(rule: Rule, known: Known, wall: WallReading, standing: Standing) -> Key:
+    """The key by which suggestions are sorted, small first."""
+    gained = rule.kind == "candidate" and standing.own_order < 0
+    measured = wall.certainty == "measured" and rule.kind == "candidate" and not gained
+    return (
+        0 if rule.kind == "blocker" else 1,
+        1 if measured and rule.wall not in (wall.wall, "none") and not rule.hints.bring_up else 0,
+        _BRING_UP if rule.hints.bring_up else _GAINED if gained else _phase(rule, known),
+        _KINDS[rule.kind],
+        standing.own_order,
+        _order(rule.hints.order, known),
+        standing.level,
+        rule.id,
+    )
+
+
+def _phase(rule: Rule, known: Known) -> int:
+    """A profile says whether another layout is worth it, for a job that fits and runs: its gates come before."""
+    runs = known.values.get("fits") is True or known.values.get("profiled") is True
+    if runs and rule.phase == "scale" and rule.kind == "candidate":
+        return _PHASES["profile"] + 1
+    if rule.is_step_of_the_profile:
+        return _PHASES["retune"] + 1
+    return _PHASES[rule.phase]
+
+
+def _order(order: int | Expression, known: Known) -> int:
+    if isinstance(order, int):
+        return order
+    try:
+        answer = known.ask(order)
+    except RuleError:
+        return ORDER
+    return answer if isinstance(answer, int) else ORDER
+
+
+def withheld_because(rule: Rule, values: Mapping[str, object], blocked: bool) -> str:
+    """Why a suggestion is kept back; "" when it is not. Retuning takes a launch that is valid, and a profile."""
+    if rule.kind != "candidate" or rule.phase != "retune" or rule.hints.bring_up:
+        return ""
+    if blocked:
+        return "Clear the blockers first."
+    if not values.get("profiled"):
+        return "Profile first: before the wall is known there is nothing to retune."
+    return ""
+
+
+# --- What a run that ran says of the blockers that its contract fires: the trainer did not stop it.
+#
+# A launch that a trainer refuses makes no iterations. One that made steady ones has other values than its contract
+# says, or an older trainer: then the blocker is in doubt, and holds nothing back.
+
+_NOT_OF_RUNNING = ("framework", "semantic_class")
+"""Facts that a log tells which are none of how the run went."""
+
+
+def ran(values: Mapping[str, object]) -> bool:
+    """It made steady steps, did not run out of memory, and its loss stayed finite."""
+    sound = values.get("oom") is not True and values.get("loss_finite") is not False
+    return values.get("fits") is True and sound and _steps(values) > 0
+
+
+def ran_in_spite(rule: Rule, values: Mapping[str, object]) -> bool:
+    """A blocker that the run disproves; not one that rests on what happened in it."""
+    if rule.kind != "blocker" or not ran(values):
+        return False
+    return not any(
+        name in FACTS and FACTS[name].section == "log" and name not in _NOT_OF_RUNNING for name in rule.when.names
+    )
+
+
+def doubt_of(rule: Rule, values: Mapping[str, object]) -> str:
+    """Why a blocker is in doubt, with the evidence; empty where it is not, and of other kinds."""
+    steps = _steps(values)
+    if rule.kind != "blocker" or steps <= 0:
+        return ""
+    why = "a field is not what really ran, or its trainer does not check it. Correct the field if it is wrong."
+    if ran_in_spite(rule, values):
+        steady = f", {values['window']} of them steady" if "window" in values else ""
+        return f"The run ran in spite of it, {steps} iterations{steady}, so this is a warning here: {why}"
+    return f"The run made {steps} iterations in spite of this: {why}"
+
+
+def _steps(values: Mapping[str, object]) -> int:
+    steps = values.get("steps_done")
+    return steps if isinstance(steps, int) else 0
+
+
+# --- Which facts nobody stated, what each would decide, and which of them are worth asking for now.
+#
+# A fact that only lets a rule speak that would be kept back anyway, that changes nothing to do (a warning), or that
+# the run answered by running, can wait.
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A rule that cannot be decided, and what it lacks: base facts, not those that follow from them."""
+
+    rule: Rule
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFact:
+    """A fact that nobody stated. `alone`: rules that ask for nothing else; `together`: those that need more.
+
+    `decides`: those of `alone` that somebody could act upon now; without one the fact can wait.
+    """
+
+    fact: Fact
+    alone: tuple[str, ...]
+    together: tuple[str, ...]
+    decides: tuple[str, ...] = ()
+
+
+def missing_facts(asks: Sequence[Asking], values: Mapping[str, object], wall: WallReading) -> tuple[MissingFact, ...]:
+    """The most useful first: by the rules that it decides and that somebody could act upon."""
+    alone: dict[str, list[str]] = {}
+    together: dict[str, list[str]] = {}
+    decides: dict[str, list[str]] = {}
+    for asking in asks:
+        group = alone if len(asking.missing) == 1 else together
+        for name in asking.missing:
+            group.setdefault(name, []).append(asking.rule.id)
+        for name in _worth_asking(asking, values, wall):
+            decides.setdefault(name, []).append(asking.rule.id)
+    found = [
+        MissingFact(
+            FACTS[name], tuple(alone.get(name, ())), tuple(together.get(name, ())), tuple(decides.get(name, ()))
+        )
+        for name in {*alone, *together}
+        if name in FACTS
+    ]
+    return tuple(sorted(found, key=_by_use))
+
+
+def _by_use(one: MissingFact) -> tuple[int, int, int, str]:
+    return -len(one.decides), -len(one.alone), -len(one.together), one.fact.name
+
+
+def _worth_asking(asking: Asking, values: Mapping[str, object], wall: WallReading) -> Sequence[str]:
+    """The fact that decides the rule, where its answer would be shown and followed."""
+    rule = asking.rule
+    if rule.kind == "warning" or (rule.kind == "blocker" and ran(values)):
+        return ()
+    if wall.certainty == "measured" and rule.kind == "candidate" and rule.wall not in (wall.wall, "none"):
+        return ()
+    profile = [name for name in asking.missing if name in FACTS and FACTS[name].section == "profile"]
+    if withheld_because(rule, values, blocked=False):  # nothing is retuned before a profile: that is what is missing
+        return profile[:1] if len(asking.missing) == len(profile) else ()
+    return asking.missing if len(asking.missing) == 1 else ()
+
 
 Met = Literal["met", "unmet", "unknown"]
 

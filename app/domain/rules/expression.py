@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
 
+import cel
+
+from app.domain.contract.values import shown
+
 # `cel` imports its own command line and a terminal toolkit with it, which adds a third of a second to every start.
 sys.modules.setdefault("cel.cli", ModuleType("cel.cli"))
-
-import cel  # noqa: E402
 
 _ENV = re.compile(r"\benv\.([A-Za-z_]\w*)")
 _TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
@@ -123,3 +125,45 @@ def compile_expression(source: str) -> Expression:
     names = [name for name in program.variables() if name not in bound and name != ENV]
     names += [f"{ENV}.{name}" for name in _ENV.findall(text)]
     return Expression(source, tuple(dict.fromkeys(names)), program)
+
+
+# --- Fills the facts of a run into the texts of a rule: `{gpus} GPUs`, `{exposed_comm_frac:.0%} of the step`.
+
+_PLACE = re.compile(r"\{(?P<name>[A-Za-z_][\w.]*)(?::(?P<form>[^{}]*))?\}")
+_MARKS = re.compile("[\ue000-\ue002]")
+
+
+def marked(name: str, value: str) -> str:
+    """A fact of a text between marks that no text holds, so that a page can find it again."""
+    return f"\ue000{name}\ue001{_MARKS.sub('', value)}\ue002"
+
+
+def filled(text: str, values: Mapping[str, object], mark: Callable[[str, str], str] | None = None) -> str:
+    """The text with its facts; a fact that nobody stated reads `unknown`. `mark`: what to write for name and value."""
+
+    def place(match: re.Match[str]) -> str:
+        if match["name"] not in values:
+            return "unknown"
+        value = fact_text(values[match["name"]], match["form"] or "")
+        return value if mark is None else mark(match["name"], value)
+
+    return _PLACE.sub(place, text)
+
+
+def with_names(text: str) -> str:
+    """The text of a rule without a run: the names of its facts, in backticks, in their places."""
+    return _PLACE.sub(lambda match: f"`{match['name']}`", text)
+
+
+def fact_text(value: object, form: str = "") -> str:
+    """A fact as a person reads it; `form` as in Python's format, for numbers."""
+    if isinstance(value, bool) or value is None:
+        return shown(value)
+    if isinstance(value, float):
+        try:
+            return format(value, form or ".4g")
+        except ValueError:
+            return format(value, ".4g")
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value) or "none"
+    return str(value)

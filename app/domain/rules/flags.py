@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from app.domain.contract.fields import FIELDS
-from app.domain.contract.fields.environment import PREFIX
+from app.domain.contract.fields import FIELDS, PREFIX
 from app.domain.rules.rule import Setting
 
 _FLAG = re.compile(r"--[a-z][\w-]*")

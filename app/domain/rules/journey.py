@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.domain.numbers import counted
+from app.domain.rules.derive import WallReading
 from app.domain.rules.engine import Evaluation, Suggestion
 from app.domain.rules.rule import PHASES, Phase
-from app.domain.rules.wall import WallReading
 
 State = Literal["done", "open", "blocked"]
 QUESTIONS: Mapping[Phase, str] = {

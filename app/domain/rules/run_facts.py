@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain.contract.values import read_value
-from app.domain.ranking.memory_sizes import headroom_pct
-from app.domain.rules.command import read_command
+from app.domain.ranking.runs import headroom_pct
 from app.domain.rules.facts import FACTS, typed
+from app.domain.rules.launch import read_command
 from app.domain.run import (
     Activity,
     DispatcherAvailability,

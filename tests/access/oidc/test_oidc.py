@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from app.settings import Settings
 from app.storage import audit, users
 from app.storage.database import read_session, transaction
-from app.storage.people import list_users
+from app.storage.users import list_users
 from tests.access.people import SAME_ORIGIN, Teams
 
 ADA = {"sub": "ada-1", "preferred_username": "ada", "email": "ada@example.org", "email_verified": True}
@@ -159,7 +159,7 @@ def test_the_way_back_is_of_this_service(teams: Teams, browser: TestClient) -> N
 def test_new_keys_of_the_provider_are_read(
     teams: Teams, browser: TestClient, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.access.oidc.provider._KEYS_AGAIN_SECONDS", 0)
+    monkeypatch.setattr("app.access.oidc._KEYS_AGAIN_SECONDS", 0)
     assert browser.get(leave(browser)).status_code == 303
     say(provider, ADA, rotate=True)
     client = fresh(teams)

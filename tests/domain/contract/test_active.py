@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_text
-from app.domain.metadata import read_metadata
+from app.domain.performance.summary import summarise
 from app.domain.run import LogEvent, ParsedLog, RunSummary, Value
-from app.domain.summary import summarise
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata
 
 DEEPEP: dict[str, Value] = OVERLAP_CASE | {"dispatcher_type": "flex", "flex_backend": "deepep"}

@@ -2,14 +2,12 @@
 
 import pytest
 
-from app.domain.contract.dump_defaults import DEFAULTS, WITHOUT_DEFAULT
-from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
-from app.domain.contract.fields.environment import PREFIX
-from app.domain.contract.unused_knobs import MOE_FIELDS
+from app.domain.contract.derive import DEFAULTS, MOE_FIELDS, WITHOUT_DEFAULT
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import read_value
 from app.domain.logs import parse_text
+from app.domain.performance.summary import summarise
 from app.domain.run import Problem
-from app.domain.summary import summarise
 from tests.cases import every_case
 from tests.domain.builders import make_log, make_metadata
 

@@ -1,6 +1,6 @@
 import pytest
 
-from app.domain.documents.container_image import complete_image, read_container_image, read_image, stated_by_image
+from app.domain.documents.environment import complete_image, read_container_image, read_image, stated_by_image
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.documents import Document, recognise
 from app.domain.documents.bridge_config import read_bridge_config
-from app.domain.documents.container_image import read_container_image
+from app.domain.documents.document import Document
+from app.domain.documents.environment import count_nodes, read_container_image, read_job_environment
 from app.domain.documents.golden_values import read_golden_values
-from app.domain.documents.job_environment import read_job_environment
 from app.domain.documents.launch_command import read_launch_command
-from app.domain.documents.nodelist import count_nodes
+from app.domain.documents.read import recognise
 from app.domain.documents.tensorboard import read_tensorboard
 from tests.domain.documents.event_files import event_file, frame
 from tests.domain.documents.test_bridge_config import QWEN3_235B

@@ -2,9 +2,8 @@ import json
 
 import pytest
 
-from app.domain.documents.job_environment import read_job_environment
-from app.domain.documents.nodelist import count_nodes
-from app.domain.documents.secrets import is_secret
+from app.domain.documents.document import is_secret
+from app.domain.documents.environment import count_nodes, read_job_environment
 
 ENVIRONMENT = """\
 PATH=/usr/bin:/bin

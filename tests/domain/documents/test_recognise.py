@@ -1,6 +1,6 @@
 import pytest
 
-from app.domain.documents import HEAD_BYTES, read_document, recognise
+from app.domain.documents.read import HEAD_BYTES, read_document, recognise
 from tests.domain.documents.event_files import event, event_file, header, simple
 from tests.domain.documents.test_bridge_config import QWEN3_235B
 from tests.domain.documents.test_job_environment import ENVIRONMENT

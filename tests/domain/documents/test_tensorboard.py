@@ -4,9 +4,13 @@ import struct
 import numpy as np
 import pytest
 
-from app.domain.documents.event_proto import read_event
-from app.domain.documents.tensorboard import read_tensorboard
-from app.domain.documents.tfrecord import BATCH_BYTES, masked_crc32c, masked_crc32c_rows
+from app.domain.documents.tensorboard import (
+    BATCH_BYTES,
+    masked_crc32c,
+    masked_crc32c_rows,
+    read_event,
+    read_tensorboard,
+)
 from tests.domain.documents.event_files import crc32c, event, event_file, frame, header, masked, simple, tensor, text
 
 # Megatron-LM golden run gpt3_moe_mcore_te_tp4_ep2_etp2_pp2_scoped_cudagraph, 2026-07-25, dgx_h100: iterations 2 to 6

@@ -5,14 +5,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from app.domain.contract.keys import config_key
-from app.domain.detection import Prior
-from app.domain.experiments.change import turned
-from app.domain.experiments.joining import Applicant, Enrolment
-from app.domain.experiments.outcome import Member, Rules
+from app.domain.experiments.outcome import Applicant, Enrolment, Member, Rules
+from app.domain.experiments.plan import turned
 from app.domain.experiments.values import KnobChange, Side
-from app.domain.matching import RunRecord
 from app.domain.run import Activity
-from tests.domain.matching.runs import make_record
+from app.domain.verdict.record import RunRecord
+from app.domain.verdict.step_time import Prior
+from tests.domain.verdict.matching_runs import make_record
 
 KNOB = KnobChange("dispatcher", "alltoall", "deepep")
 SURE = Prior(variance=0.004**2, degrees_of_freedom=20, configurations=9)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.domain.contract.derived import derive
+from app.domain.contract.derive import derive
 from app.domain.contract.keys import config_key, stack_key
-from app.domain.experiments.change import knob_change, read_knobs, turned
+from app.domain.experiments.plan import knob_change, read_knobs, turned
 from app.domain.run import Stated, Value
 
 

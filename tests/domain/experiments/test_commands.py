@@ -1,6 +1,6 @@
 """What is pasted for a planned change."""
 
-from app.domain.experiments.commands import planned_change
+from app.domain.experiments.plan import planned_change
 from app.domain.rules.change import OwnIdea
 
 

@@ -1,7 +1,6 @@
 """A journey is a tree from its root; its texts quote what came from outside."""
 
-from app.domain.experiments.journey import JourneyRun, JourneyStep, make_journey
-from app.domain.experiments.journey_text import dot, mermaid
+from app.domain.experiments.journey import JourneyRun, JourneyStep, dot, make_journey, mermaid
 from app.domain.experiments.values import Gain, KnobChange, State
 from tests.domain.experiments.members import KNOB
 

@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from app.domain.detection import Prior
-from app.domain.detection.step_time import Comparison
 from app.domain.experiments.outcome import Member, outcome
-from app.domain.experiments.sizing import size
+from app.domain.experiments.plan import size
 from app.domain.run import Activity, Stated
+from app.domain.verdict.step_time import Comparison, Prior
 from tests.domain.experiments.members import ENROLMENT, SURE, member, rules, sides, with_figures
 
 

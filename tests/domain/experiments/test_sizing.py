@@ -4,11 +4,10 @@ import math
 
 import pytest
 
-from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.detection.special import t_quantile
-from app.domain.experiments.order import interleaved
-from app.domain.experiments.sizing import MOST_EACH, POWER, size, smallest_pct
-from tests.domain.detection.runs import make_runs
+from app.domain.experiments.plan import MOST_EACH, POWER, interleaved, size, smallest_pct
+from app.domain.verdict.special import t_quantile
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
+from tests.domain.verdict.runs import make_runs
 
 QUIET = Prior(variance=0.004**2, degrees_of_freedom=20, configurations=9)
 

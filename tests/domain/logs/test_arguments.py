@@ -4,8 +4,7 @@ import pytest
 
 from app.domain.logs import parse_text
 from app.domain.logs.arguments import contract_fields
-from app.domain.logs.literals import read_literal
-from app.domain.logs.setting import Setting
+from app.domain.logs.settings import Setting, read_literal
 from app.domain.run import Stated, Value
 
 

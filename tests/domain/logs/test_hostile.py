@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import app.domain.logs
-from app.domain.logs import parse_text, records, rows
-from app.domain.logs.reading import Reading
-from app.domain.logs.records import MAX_NAMES, MAX_RECORD, RecordReader
+from app.domain.logs import iterations, parse_text
+from app.domain.logs.iterations import MAX_NAMES, MAX_RECORD, RecordReader
+from app.domain.logs.read import Reading
 from app.domain.logs.scanner import BoolArray, LineReader, Scanner, blocks
 from app.domain.logs.series import MAX_COLUMNS
 from app.domain.run import ParsedLog
@@ -192,14 +192,14 @@ def test_an_iteration_line_behind_megabytes_of_progress_bar_is_read() -> None:
 def test_text_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes that are taken apart for records stay below twice those of the log, however records are mixed up."""
     taken = 0
-    original = records._record
+    original = iterations._record
 
     def counted(data: bytes, start: int, begin: int, stop: int, *, cut: bool) -> tuple[bytes, bool]:
         nonlocal taken
         taken += stop - begin
         return original(data, start, begin, stop, cut=cut)
 
-    monkeypatch.setattr(records, "_record", counted)
+    monkeypatch.setattr(iterations, "_record", counted)
     for name in ("half records", "records on one line", "step times without values", "bars"):
         taken = 0
         parse_text(HOSTILE[name])
@@ -246,7 +246,7 @@ def test_values_of_known_names_are_read_among_ever_new_ones() -> None:
 
 
 def test_more_iterations_than_can_be_kept_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MAX_ROWS", 3)
+    monkeypatch.setattr(iterations, "MAX_ROWS", 3)
     log = parse_text("".join(iteration(n, 10.0) for n in range(1, 9)))
     assert column(log, "iteration") == [1, 2, 3]
     assert "too many iterations" in {problem.kind for problem in log.problems}

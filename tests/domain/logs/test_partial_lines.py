@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.domain.logs import parse_log, parse_text
-from app.domain.logs.partial_lines import whole_lines
+from app.domain.logs.lines import whole_lines
 from tests.domain.logs.lines import column, iteration
 
 STAMP = "2026-04-14T17:50:00.281177123Z"

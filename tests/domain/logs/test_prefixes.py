@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.domain.logs import parse_text
-from app.domain.logs.prefixes import unwrap
+from app.domain.logs.lines import unwrap
 from tests.domain.logs.lines import column, iteration
 
 TEXT = " [2026-01-02 03:04:05] iteration 12"

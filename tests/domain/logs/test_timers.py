@@ -2,8 +2,7 @@
 
 import pytest
 
-from app.domain.logs import parse_log, parse_text
-from app.domain.logs import timers as timers_module
+from app.domain.logs import parse_log, parse_text, timers
 from tests.domain.logs.lines import column, iteration
 
 HEAD = "(min, max) time across ranks (ms):\n"
@@ -77,8 +76,8 @@ def test_how_the_bytes_arrive_changes_nothing(step: int) -> None:
 
 
 def test_no_log_makes_timers_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers_module, "MAX_TIMERS", 2)
-    monkeypatch.setattr(timers_module, "MAX_VALUES", 5)
+    monkeypatch.setattr(timers, "MAX_TIMERS", 2)
+    monkeypatch.setattr(timers, "MAX_VALUES", 5)
     text = "".join(iteration(n, 10.0) + HEAD + "".join(entry(f"t{i}-{n}", 1.0, 2.0) for i in range(5)) for n in (1, 2))
     log = parse_text(text)
     assert [name for name in log.columns if name.startswith("timer")] == [

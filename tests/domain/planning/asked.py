@@ -1,6 +1,7 @@
 """Requests for tests, naming only what the test is about."""
 
-from app.domain.planning import Plan, PlanRequest, make_plan, read_request
+from app.domain.planning.plan import Plan, make_plan
+from app.domain.planning.request import PlanRequest, read_request
 
 QWEN_30B = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "seq_len": 4096}
 QWEN_235B = {"model": "Qwen3-235B-A22B", "gpu": "GB200", "gpus": 128, "seq_len": 131_072}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.domain.planning import CONSTRAINTS, Layout, judge
+from app.domain.planning.constraints import CONSTRAINTS, judge
+from app.domain.planning.layout import Layout
 from tests.domain.planning.asked import DEEPSEEK, EXPERTS_64, QWEN_30B, QWEN_235B, broken, plan, request
 
 F09 = EXPERTS_64 | {"tp": 2, "cp": 1, "pp": 2, "ep": 8, "etp": 1}

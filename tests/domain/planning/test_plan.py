@@ -8,16 +8,13 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 import pytest
 
-from app.domain.contract.pp_layout import layout_problem, stages
-from app.domain.planning import InvalidPlan, PlanRequest, UsedLayout, judge, make_plan, nearest_layouts, read_request
-from app.domain.planning.candidates import BITS, candidates, divisors
-from app.domain.planning.constraints import CONSTRAINTS
-from app.domain.planning.link import plan_address
-from app.domain.planning.memory import STATIC_SHARE
-from app.domain.planning.order import REASONS
-from app.domain.planning.spelled import spelled
-from app.domain.planning.splits import written_layout
-from app.domain.reference_points import published
+from app.domain.contract.values import layout_problem, stages
+from app.domain.planning.candidates import BITS, candidates, divisors, written_layout
+from app.domain.planning.constraints import CONSTRAINTS, judge
+from app.domain.planning.layout import STATIC_SHARE
+from app.domain.planning.plan import REASONS, UsedLayout, make_plan, nearest_layouts, spelled
+from app.domain.planning.request import InvalidPlan, PlanRequest, plan_address, read_request
+from app.domain.references.published import published
 from app.domain.rules.engine import evaluate
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Value

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from app.domain.definitions import DEFINITION_VERSION
-from app.domain.detection import RunEstimate
-from app.domain.matching import RunFacts
-from app.domain.ranking.ranked_run import RankedRun
+from app.domain.ranking.runs import RankedRun
+from app.domain.verdict.record import RunFacts
+from app.domain.verdict.step_time import RunEstimate
 
 GIB = 2.0**30
 START = datetime(2026, 8, 1, tzinfo=UTC)

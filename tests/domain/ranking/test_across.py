@@ -2,11 +2,10 @@
 
 import pytest
 
-from app.domain.detection import Prior
 from app.domain.ranking.across import ClassSummary, Tally, across
-from app.domain.ranking.ep_size import ep_size
 from app.domain.ranking.rank import rank_runs
-from app.domain.ranking.ranked_run import RankedRun
+from app.domain.ranking.runs import RankedRun, ep_size
+from app.domain.verdict.step_time import Prior
 from tests.domain.ranking.runs import make_run, make_runs
 
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from app.domain.detection import Prior
 from app.domain.ranking.rank import rank_runs, rank_stack
-from app.domain.ranking.ranked_run import RankedRun
+from app.domain.ranking.runs import RankedRun
 from app.domain.ranking.standings import Board
 from app.domain.run import Stated
+from app.domain.verdict.step_time import Prior
 from tests.domain.ranking.runs import make_run, make_runs
 
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)

@@ -3,8 +3,8 @@
 import pytest
 
 from app.domain.definitions import DEFINITION_VERSION
-from app.domain.ranking.eligibility import fallbacks, other_shapes, refusal
 from app.domain.ranking.rank import rank_stack
+from app.domain.ranking.runs import fallbacks, other_shapes, refusal
 from tests.domain.ranking.runs import make_run, make_runs
 
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from app.domain.detection import Prior
-from app.domain.matching.shared_loss import Losses
-from app.domain.ranking import across
+from app.domain.ranking.across import across
 from app.domain.ranking.rank import rank_stack
-from app.domain.ranking.ranked_run import RankedRun
+from app.domain.ranking.runs import RankedRun
 from app.domain.ranking.standings import Board
+from app.domain.verdict.record import Losses
+from app.domain.verdict.step_time import Prior
 from tests.domain.ranking.runs import make_run, make_runs
 from tests.domain.ranking.test_boards import QUIET, board_of
 

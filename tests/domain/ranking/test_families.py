@@ -2,8 +2,7 @@
 
 import pytest
 
-from app.domain.ranking.families import UNKNOWN_FAMILY, UNKNOWN_HARDWARE, family_of, hardware_of, slug
-from app.domain.ranking.ranked_run import routing_class
+from app.domain.ranking.runs import UNKNOWN_FAMILY, UNKNOWN_HARDWARE, family_of, hardware_of, routing_class, slug
 from app.domain.run import Value
 
 QWEN: dict[str, Value] = {

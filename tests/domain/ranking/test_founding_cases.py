@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.domain.ranking.rank import rank_stack
-from app.domain.ranking.ranked_run import RankedRun
+from app.domain.ranking.runs import RankedRun
 from app.domain.ranking.standings import Board
 from tests.domain.ranking.runs import make_run
 

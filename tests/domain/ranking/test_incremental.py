@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.domain.definitions import DEFINITION_VERSION
-from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.ranking.incremental import (
+from app.domain.ranking.rank import (
     Head,
     HeadChange,
     Kept,
@@ -15,9 +14,10 @@ from app.domain.ranking.incremental import (
     heads_of,
     newest_run,
     prior_to_keep,
+    rank_stack,
 )
-from app.domain.ranking.rank import rank_stack
-from app.domain.ranking.ranked_run import RankedRun
+from app.domain.ranking.runs import RankedRun
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from tests.domain.ranking.runs import make_run, make_runs
 
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)

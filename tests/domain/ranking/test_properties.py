@@ -10,12 +10,11 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
 from app.domain.definitions import DEFINITION_VERSION
-from app.domain.detection import Prior
 from app.domain.ranking.across import across
-from app.domain.ranking.eligibility import fallbacks, refusal
 from app.domain.ranking.rank import class_of, rank_runs
-from app.domain.ranking.ranked_run import DISPATCHERS, LEVELS, RankedRun, reaches
+from app.domain.ranking.runs import DISPATCHERS, LEVELS, RankedRun, fallbacks, reaches, refusal
 from app.domain.ranking.standings import Board, Reading, StackStandings
+from app.domain.verdict.step_time import Prior
 from tests.cases import sized
 from tests.domain.ranking.runs import START, make_run
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.ranking.scaling import ScalingSeries, most_sizes, scaling_series
-from app.domain.ranking.scaling_pool import ScalingRuns, scaling_runs
+from app.domain.ranking.scaling import ScalingRuns, ScalingSeries, most_sizes, scaling_runs, scaling_series
 from app.domain.run import Stated, Value
 from tests.domain.ranking.runs import make_run
 

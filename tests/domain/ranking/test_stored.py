@@ -4,7 +4,7 @@ import json
 
 from app.domain.ranking.rank import rank_stack
 from app.domain.ranking.standings import StackStandings
-from app.storage.typed_json import from_json, to_json
+from app.storage.json_text import from_json, to_json
 from tests.domain.ranking.runs import make_run, make_runs
 
 

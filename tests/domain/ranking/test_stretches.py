@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.domain.detection import DEFAULT_PRIOR, Prior
-from app.domain.ranking.incremental import heads_of
-from app.domain.ranking.rank import rank_stack
-from app.domain.ranking.ranked_run import RankedRun
+from app.domain.ranking.pools import Stretches
+from app.domain.ranking.rank import heads_of, rank_stack
+from app.domain.ranking.runs import RankedRun
 from app.domain.ranking.standings import Board
-from app.domain.ranking.stretches import Stretches
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from tests.domain.ranking.runs import make_run, make_runs
 from tests.domain.ranking.test_boards import contract
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.domain.report.markdown_text import escaped, link
+from app.domain.report.text import escaped, link
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
-from app.domain.verdict_document import OtherBranch
-from app.domain.verdict_words import other_branch_text
+from app.domain.verdict.document import OtherBranch
+from app.domain.verdict.words import other_branch_text
 
 
 @pytest.mark.parametrize(

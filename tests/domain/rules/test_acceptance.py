@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
-from app.domain.contract.fields.environment import VARIABLES
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS, VARIABLES
 from app.domain.contract.resolve import resolve
+from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_text
-from app.domain.matching.differences import differing
-from app.domain.metadata import read_metadata
 from app.domain.rules.engine import Evaluation, evaluate
+from app.domain.rules.evidence import OwnResult
 from app.domain.rules.facts import FACTS
 from app.domain.rules.load import built_in_rules
-from app.domain.rules.precedence import OwnResult
 from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair
 from app.domain.run import Stated
+from app.domain.verdict.differences import differing
 from tests.shared_papers import SHARED, shared_folder
 
 RENAMED = {"sku": "gpu", "data": "data_mode", "rank": "profile_rank"}

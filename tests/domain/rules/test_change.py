@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from app.domain.logs.launch_args import stated_by_launch_args
 from app.domain.rules.change import ChangeDiff, DiffLine, change_of
-from app.domain.rules.command import read_command
 from app.domain.rules.engine import evaluate
+from app.domain.rules.launch import read_command
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Value
 from tests.cases import every_case

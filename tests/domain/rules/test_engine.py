@@ -2,9 +2,9 @@
 
 from app.domain.rules.derive import derive
 from app.domain.rules.engine import evaluate
+from app.domain.rules.evidence import OwnResult, changed_since
 from app.domain.rules.expression import Known, Unknown, compile_expression
 from app.domain.rules.load import built_in_rules
-from app.domain.rules.precedence import OwnResult, changed_since
 from tests.cases import every_case
 from tests.domain.rules.builders import book, rule
 

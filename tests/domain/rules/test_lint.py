@@ -2,9 +2,8 @@
 
 import pytest
 
-from app.domain.rules.contradictions import contradictions
-from app.domain.rules.lint import mistakes, mistakes_of
-from app.domain.rules.load import FOLDER, built_in_rules
+from app.domain.rules.load import FOLDER, built_in_rules, mistakes, mistakes_of
+from app.domain.rules.stated import contradictions
 from tests.cases import every_case
 from tests.domain.rules.builders import GOOD, scale_book
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from app.domain.rules.contradictions import Contradiction, contradictions
+from app.domain.rules.evidence import OwnResult
 from app.domain.rules.load import built_in_rules
-from app.domain.rules.overruling import overruling, source_level
-from app.domain.rules.precedence import OwnResult
+from app.domain.rules.stated import Contradiction, contradictions, overruling, source_level
 
 SOURCES = built_in_rules().sources
 GAIN = OwnResult("x", 3, 18.2, 12.0, 21.0)

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_log
-from app.domain.metadata import read_metadata
+from app.domain.performance.summary import summarise
 from app.domain.rules.derive import derive
 from app.domain.rules.engine import Evaluation, evaluate
 from app.domain.rules.load import built_in_rules
 from app.domain.rules.run_facts import facts_of, reading_of
-from app.domain.summary import summarise
 from tests.shared_papers import shared_folder
 
 UNSET = {"pp_layout": None, "first_stage_layers": None, "last_stage_layers": None, "hybrid_layer_pattern": None}

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 
+from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_log
-from app.domain.metadata import read_metadata
+from app.domain.performance.summary import summarise
 from app.domain.rules.change import change_of
 from app.domain.rules.engine import evaluate
 from app.domain.rules.journey import journey
-from app.domain.rules.lint import places
-from app.domain.rules.load import built_in_rules
+from app.domain.rules.load import built_in_rules, places
 from app.domain.rules.run_facts import facts_of, reading_of
 from app.domain.run import ParsedLog
-from app.domain.summary import summarise
 from tests.shared_papers import shared_folder
 
 LOGS = 20

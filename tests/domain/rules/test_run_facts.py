@@ -3,14 +3,14 @@
 import pytest
 
 from app.domain.contract.resolve import resolve
+from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_text
-from app.domain.metadata import read_metadata
+from app.domain.performance.summary import summarise
 from app.domain.rules.derive import derive
 from app.domain.rules.engine import evaluate
 from app.domain.rules.load import built_in_rules
 from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds, reading_of
 from app.domain.run import LogEvent, MemoryReport, Value
-from app.domain.summary import summarise
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata
 
 PLACE: dict[str, Value] = {"gpu": "H100", "cluster": "eos", "container": "nemo:26.06"}

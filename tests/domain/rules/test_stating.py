@@ -3,7 +3,7 @@
 import pytest
 
 from app.domain.rules.facts import FACTS
-from app.domain.rules.stating import STATEABLE, TAKE_BACK, read_facts
+from app.domain.rules.stated import STATEABLE, TAKE_BACK, read_facts
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import pytest
 
 from app.domain.rules.load import SOURCES as SOURCES_FILE
-from app.domain.rules.load import built_in_rules
-from app.domain.rules.team import TeamRules, with_team
+from app.domain.rules.load import TeamRules, built_in_rules, with_team
 from tests.domain.rules.builders import GOOD
 
 OURS = GOOD.replace("scale-vpp-small", "ours-vpp-small").replace("M-arg", "wiki-12")

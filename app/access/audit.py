@@ -1,0 +1,250 @@
+"""The page of the audit and its export as CSV. HTTP in, template out."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Self
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, Field
+from starlette.responses import HTMLResponse, StreamingResponse
+
+from app.domain.access.principal import Action
+from app.domain.text import one_line
+from app.errors import FieldError, InvalidQuery
+from app.storage.audit import SUBJECTS, AuditEvent, AuditFilter, all_events, find_events
+from app.storage.projects import list_projects, slugs_by_id
+from app.storage.users import names_by_id
+from app.web.dependencies import AppEngine, ReadSession
+from app.web.errors import documented
+from app.web.identity import access_of
+from app.web.lists import csv_text, one_of, only_these
+from app.web.templating import render
+
+# --- The filter of the audit, as its address has it.
+
+LARGEST_ID = 2**63 - 1
+NAMES = ("project", "who", "subject", "since", "until")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """As typed. `since` and `until` are dates or times of ISO 8601, in UTC unless they say otherwise."""
+
+    project: Annotated[str, Query(max_length=100, description="Only what belongs to it.")] = ""
+    who: Annotated[str, Query(max_length=100, description="Only what this person or `token NAME` did.")] = ""
+    subject: Annotated[str, Query(description="Only changes of these."), *one_of(SUBJECTS)] = ""
+    since: Annotated[str, Query(max_length=40, description="From this date or time on.")] = ""
+    until: Annotated[str, Query(max_length=40, description="Up to this time, or to the end of this day.")] = ""
+
+    def read(self) -> AuditFilter:
+        """Raises InvalidQuery."""
+        return AuditFilter(
+            one_line(self.project),
+            one_line(self.who),
+            self.subject,
+            _time("since", self.since),
+            _time("until", self.until, whole_day=True),
+        )
+
+    @property
+    def active(self) -> dict[str, str]:
+        return {name: value for name in NAMES if (value := getattr(self, name))}
+
+    def query(self, **more: Any) -> str:
+        return urlencode(self.active | more)
+
+
+def _time(name: str, text: str, *, whole_day: bool = False) -> datetime | None:
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        return found + timedelta(days=1) if whole_day and len(text) == len("2026-01-31") else found
+    except (ValueError, OverflowError):
+        why = "must be a date like 2026-01-31 or a time like 2026-01-31T10:00:00Z"
+        raise InvalidQuery(f"The filter {name} {why}.", (FieldError(name, why),)) from None
+
+
+# --- An event of the audit in words, with the page of what it changed.
+
+_PAGES = {
+    "run": "/runs/{id}",
+    "regression": "/regressions/{id}",
+    "stack": "/history/{id}",
+    "experiment": "/experiments/{id}",
+    "project": "/settings/projects/{project}",
+    "member": "/settings/projects/{project}/members",
+    "token": "/settings/projects/{project}/tokens",
+    "receiver": "/settings/projects/{project}/notifications",
+}
+_LONGEST = 120
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
+_HEADING = ("id", "at", "who", "project", "subject", "subject_id", "name", "action", "before", "after", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """`address`: of the page of what was changed, empty where there is none. `label`: its name, or its number."""
+
+    event: AuditEvent
+    project: str
+    label: str
+    address: str
+    changes: tuple[Change, ...]
+
+
+def told(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> Told:
+    """`names`: of accounts, by their number as a text."""
+    project = slugs.get(event.project_id or 0, "")
+    page = _PAGES.get(event.subject, "")
+    if "{project}" in page and not project:
+        page = ""
+    address = page.format(id=quote(event.subject_id, safe=""), project=quote(project, safe=""))
+    both = {**event.before, **event.after}
+    label = subject_name(event, slugs, names) or event.subject_id[:12]
+    changes = tuple(
+        Change(key, _shown(event.before.get(key)), _shown(event.after.get(key)))
+        for key in both
+        if event.before.get(key) != event.after.get(key) and key != "name"
+    )
+    return Told(event, project, label, address, changes)
+
+
+def subject_name(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> str:
+    """What it is called that was changed; empty where it has a number only."""
+    if event.subject == "project":
+        return slugs.get(event.project_id or 0, "")
+    name = {**event.before, **event.after}.get("name")
+    of_account = names.get(event.subject_id, "") if event.subject in ("account", "member") else ""
+    return of_account or (name if isinstance(name, str) else "")
+
+
+def csv_rows(
+    pieces: Iterator[tuple[AuditEvent, ...]], slugs: Mapping[int, str], names: Mapping[str, str]
+) -> Iterator[str]:
+    """One line each, newest first, with the heading first. What changed is JSON."""
+    yield csv_text([_HEADING])
+    for events in pieces:
+        yield csv_text(
+            (
+                one.id, one.at.isoformat(timespec="seconds"), one.who, slugs.get(one.project_id or 0), one.subject,
+                one.subject_id, subject_name(one, slugs, names), one.action, _json(one.before),
+                _json(one.after), one.note,
+            )
+            for one in events
+        )  # fmt: skip
+
+
+def _json(values: Mapping[str, Any]) -> str | None:
+    return json.dumps(values, ensure_ascii=False, sort_keys=True) if values else None
+
+
+def _shown(value: Any) -> str:
+    if value is None or value in ("", []):
+        return "nothing"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        value = ", ".join(value)
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        value = f"{value[:10]} {value[11:16]} UTC"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+router = APIRouter(include_in_schema=False, prefix="/settings")
+
+_ON_A_PAGE = 50
+
+
+@router.get("/audit")
+def show_audit(
+    request: Request,
+    session: ReadSession,
+    query: Annotated[AuditQuery, Depends()],
+    before: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
+) -> HTMLResponse:
+    page = find_events(session, query.read(), before=before, limit=_ON_A_PAGE)
+    slugs, names = slugs_by_id(session), names_by_id(session)
+    access = access_of(request)
+    return render(
+        request,
+        "auditing/audit.html",
+        events=[told(one, slugs, names) for one in page.events],
+        next_before=page.next_before,
+        before=before,
+        query=query,
+        subjects=SUBJECTS,
+        projects=[one.slug for one in list_projects(session) if access.may(Action.MANAGE, one.id)],
+        of_all=access.may_anywhere(Action.ADMINISTER),
+    )
+
+
+@router.get("/audit.csv")
+def export_audit(engine: AppEngine, session: ReadSession, query: Annotated[AuditQuery, Depends()]) -> StreamingResponse:
+    """All of it, as filtered."""
+    rows = csv_rows(all_events(engine, query.read()), slugs_by_id(session), names_by_id(session))
+    headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
+    return StreamingResponse(rows, media_type="text/csv", headers=headers)
+
+
+# --- `GET /api/v1/audit`: what was changed, page by page, to its beginning.
+
+MOST = 500
+
+api_router = APIRouter(prefix="/api/v1", tags=["access"])
+
+
+class AuditItem(BaseModel):
+    id: int
+    at: datetime
+    who: str = Field(description="A person, `token NAME`, or Threewalls itself.")
+    project: str | None = Field(description="null for what concerns no project, or all.")
+    subject: str
+    subject_id: str
+    name: str = Field(description="Of the subject; empty for one that has a number only.")
+    action: str
+    before: dict[str, Any] = Field(description="What changed, by name, as it was.")
+    after: dict[str, Any]
+    note: str
+
+    @classmethod
+    def of(cls, one: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> Self:
+        return cls(
+            id=one.id, at=one.at, who=one.who, project=slugs.get(one.project_id or 0), subject=one.subject,
+            subject_id=one.subject_id, name=subject_name(one, slugs, names), action=one.action,
+            before=dict(one.before), after=dict(one.after), note=one.note,
+        )  # fmt: skip
+
+
+class AuditList(BaseModel):
+    items: list[AuditItem] = Field(description="Newest first.")
+    next_before: int | None = Field(description="`before` of the page after this one; null at the end.")
+
+
+@api_router.get("/audit", responses=documented(422), dependencies=[only_these(*NAMES, "before", "limit")])
+def read_audit(
+    session: ReadSession,
+    query: Annotated[AuditQuery, Depends()],
+    before: Annotated[
+        int | None, Query(ge=1, le=LARGEST_ID, description="The cursor: `next_before` of the page before.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
+) -> AuditList:
+    """Every change of access, state, baseline, quarantine and setting: all of them, or of the projects one manages."""
+    page = find_events(session, query.read(), before=before, limit=limit)
+    slugs, names = slugs_by_id(session), names_by_id(session)
+    items = [AuditItem.of(one, slugs, names) for one in page.events]
+    return AuditList(items=items, next_before=page.next_before)

@@ -1,0 +1,356 @@
+"""Asks of every request who it comes from and whether that one may: before any handler, and before a body is read."""
+
+import hmac
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.access import refusals
+from app.access.credentials import Caller, Credentials, Directory, WrongTokenError, shown_token
+from app.access.limits import Counting, RequestLimits
+from app.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
+from app.access.project_names import names_project, spell_projects, spelling_of
+from app.access.refusals import refusal
+from app.access.rules import Found, Open, Owner, RouteTable, RuledRoute
+from app.domain.access.principal import (
+    NONE,
+    Action,
+    Anonymous,
+    ProjectIds,
+    TokenHolder,
+    granted,
+    knows_of,
+    may,
+    may_with_own,
+)
+from app.settings import Settings
+from app.storage.visible import EVERY_PROJECT, seeing
+from app.web.errors import problem
+from app.web.identity import (
+    NEEDS_LOG_INS,
+    Access,
+    acting_as,
+    how_to_have_log_ins,
+    is_passed_on,
+    make_administrator,
+    may_answer,
+    put,
+)
+
+# --- A token that may write but not read hears that it was done, and no more: 204, and of what it made the address.
+#
+# Answers of writes are the whole thing as it is then, and refusals tell what is there already: both is reading.
+
+_TELLING = (404, 409, 422)
+_TITLE = "Refused"
+_DETAIL = (
+    "It cannot be done so, and nothing was kept. Why not, this token may not read: one that has the scope read besides "
+    "is told."
+)
+
+
+def is_in_brief(access: Access, route: RuledRoute) -> bool:
+    """For a caller who may do what the route does."""
+    if route.rule.needs is not Action.CONTRIBUTE or route.rule.own or not isinstance(access.principal, TokenHolder):
+        return False
+    return not may(access.principal, Action.READ, access.principal.project_id, access.public)
+
+
+def both(one: ProjectIds | None, other: ProjectIds | None) -> ProjectIds | None:
+    """The projects of both; None is all of them."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def in_brief(send: Send) -> Send:
+    hidden: bytes | None = None
+
+    async def told(message: Message) -> None:
+        nonlocal hidden
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            if status < 300:
+                hidden = b""
+                message = {**message, "status": 204, "headers": _without_body(message)}
+            elif status in _TELLING:
+                refused = problem(status, _TITLE, _DETAIL)
+                hidden = bytes(refused.body)
+                message = {**message, "headers": [*_without_body(message), *refused.raw_headers]}
+        elif hidden is not None:
+            if message.get("more_body"):
+                return
+            message = {**message, "body": hidden}
+        await send(message)
+
+    return told
+
+
+def _without_body(message: Message) -> list[tuple[bytes, bytes]]:
+    return [one for one in message["headers"] if not one[0].lower().startswith(b"content-")]
+
+
+_NOT_KEPT = ("/api/", "/settings/", "/account/", "/login", "/logout")
+_WRITING = ("POST", "PUT", "PATCH", "DELETE")
+_CHANGE_PASSWORD = "/account/password"  # noqa: S105
+_ADD_SECOND_FACTOR = "/account/second-factor"
+_CONFIRM = "/account/confirm"
+_FOR_BROWSERS = "Tokens are for the API: this page has its call at /api/v1, and /docs lists them."
+_WRONG_TOKEN = "The token that was sent is unknown, revoked or expired. Its project's maintainers make a new one."  # noqa: S105
+
+
+class AccessMiddleware:
+    """`open_to`: names besides those of this machine at which a service without log-ins answers; None: log-ins always.
+
+    What it decides is put into the request (`state.py`) and, as the projects whose rows exist for it, into
+    `storage/visible.py`.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        engine: Engine,
+        settings: Settings,
+        table: RouteTable,
+        open_to: Collection[str] | None,
+        counting: Counting | None = None,
+    ) -> None:
+        self._app = app
+        self._table = table
+        self._metrics_token = settings.metrics_token
+        self._totp_for_administrators = settings.totp_for_administrators
+        self._directory = Directory(engine, settings)
+        self._credentials = Credentials(self._directory, open_to)
+        self._engine = engine
+        self._make_one = make_administrator(settings)
+        self._how_to_have_log_ins = how_to_have_log_ins(settings)
+        self._owners = Owners(engine)
+        self._limits = RequestLimits(settings, counting or Counting(settings))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        found = self._table.find(scope["method"], scope["path"])
+        if found is not None and found.route.rule.needs is Open.ALWAYS:
+            with seeing(NONE):
+                await self._app(scope, receive, send)
+            return
+        request, caller = Request(scope), Caller(Access())
+        visible: ProjectIds | None
+        try:
+            if found is not None and found.route.rule.needs is Open.METRICS and self._scrapes(request):
+                with seeing(EVERY_PROJECT):  # totals
+                    await self._app(scope, receive, send)
+                return
+            caller = await self._credentials.caller(request)
+            put(scope, caller.access)
+            if names_project(scope, found):
+                found = await self._with_spelled_projects(scope, found, caller.access)
+            with seeing(granted(caller.access.principal, Action.READ, caller.access.public)):  # pages of errors, too
+                answer, visible = await self._limits.refusal(request, caller, found), NONE
+                if answer is None:
+                    answer, visible = await self._checked(request, caller, found)
+                if answer is None and found is not None and found.route.rule.confirm:
+                    answer = _confirmed(request, caller.access)
+        except WrongTokenError:
+            with seeing(NONE):
+                too_many = await self._limits.refusal(request, caller, found)
+                answer, visible = too_many or refusals.not_logged_in(request, _WRONG_TOKEN), NONE
+        if not caller.access.is_open:
+            send = _private(send, scope["path"])
+        if answer is None and found is not None and is_in_brief(caller.access, found.route):
+            send = in_brief(send)
+        with seeing(visible), _in_the_name_of(caller.access.name):
+            if answer is not None and found is not None:
+                scope["route"] = found.route.route  # what the request is counted under
+            await (answer or self._app)(scope, receive, send)
+        if caller.known is not None and self._directory.is_use_due(caller.known, caller.key):
+            await run_in_threadpool(self._directory.note_use, caller.known, caller.key)
+
+    async def _with_spelled_projects(self, scope: Scope, found: Found | None, access: Access) -> Found | None:
+        remembered, slugs = self._directory.remembered("slugs", "")
+        if not remembered:
+            slugs = await run_in_threadpool(self._directory.project_slugs)
+        principal, public = access.principal, access.public
+        return spell_projects(scope, found, spelling_of(slugs, lambda number: knows_of(principal, number, public)))
+
+    async def _checked(
+        self, request: Request, caller: Caller, found: Found | None
+    ) -> tuple[Response | None, ProjectIds | None]:
+        """An answer to one who may not, and the projects whose rows exist for the request."""
+        access = caller.access
+        readable = granted(access.principal, Action.READ, access.public)
+        if answer := self._not_from_here(request, caller, found):
+            return answer, readable
+        needs = found.route.rule.needs if found else Open.ANYONE
+        first = self._first(access)
+        if first and needs not in (Open.ANYONE, Open.LOGGED_IN):
+            return _first_there(request, *first), readable
+        if found is None or needs is Open.ANYONE:
+            return None, readable
+        if needs is Open.METRICS:
+            return await self._metrics(request, access), None  # totals of all projects
+        if needs is Open.LOGGED_IN:
+            return (None if access.person else refusals.not_logged_in(request)), readable
+        return await self._in_projects(request, access, found, Action(needs))
+
+    async def _in_projects(
+        self, request: Request, access: Access, found: Found, action: Action
+    ) -> tuple[Response | None, ProjectIds | None]:
+        if isinstance(access.principal, TokenHolder) and found.route.is_page:
+            return refusals.refused(request, "For browsers only", _FOR_BROWSERS), NONE
+        where = granted(access.principal, action, access.public)
+        if found.route.tells:
+            where = both(where, granted(access.principal, Action.READ, access.public))
+        if where is None:
+            return None, where
+        if found.route.rule.owner:
+            owned = await self._owner(found, access)
+            if owned is None or owned.project != NOT_TOLD:
+                return await self._about_one(request, access, found, where, owned)
+        # A person sees empty lists rather than a refusal; whoever may do a thing nowhere hears so.
+        if where or (action is Action.READ and access.person):
+            return None, where
+        if where == NONE and granted(access.principal, action, access.public):
+            action = Action.READ  # which it needs besides
+        return await self._forbidden(request, access, action), where
+
+    async def _about_one(
+        self, request: Request, access: Access, found: Found, where: ProjectIds, owned: Owned | None
+    ) -> tuple[Response | None, ProjectIds | None]:
+        """Of what belongs to a project, or is not there."""
+        rule, principal = found.route.rule, access.principal
+        if owned is not None and owned.project in where:
+            return None, where
+        if owned is not None and rule.own and may_with_own(principal, rule.own, owned.token):
+            return None, granted(principal, rule.own, access.public)
+        # Nobody learns whether something exists that they may not see.
+        if owned is None or not (owned.project == FOR_ALL or knows_of(principal, owned.project, access.public)):
+            if isinstance(principal, Anonymous):
+                return refusals.not_logged_in(request), where
+            return refusals.not_there(request, rule.owner, found.params[NAMED[rule.owner].param]), where
+        action = Action.ADMINISTER if owned.project == FOR_ALL else Action(rule.needs)
+        if may(principal, action, owned.project):
+            action = Action.READ  # which it needs besides
+        return await self._forbidden(request, access, action, found, owned.project), where
+
+    async def _forbidden(
+        self, request: Request, access: Access, action: Action, found: Found | None = None, project: int = FOR_ALL
+    ) -> Response:
+        """A person hears who gives what is missing. `found`: where it is about one thing, of that project."""
+        rule = found.route.rule if found else None
+        if access.person is None:
+            return refusals.forbidden(request, access.principal, action, rule.own if rule else None)
+        about: tuple[Owner, str] = (
+            (rule.owner, found.params[NAMED[rule.owner].param]) if rule and found and rule.owner else ("", "")
+        )
+        told = await run_in_threadpool(refusal, self._engine, access.person, action, project, about)
+        return refusals.forbidden_person(request, told)
+
+    async def _owner(self, found: Found, access: Access) -> Owned | None:
+        """Who may not know of it waits for the database, as for what is not there: else the time would tell."""
+        owner = found.route.rule.owner
+        value = found.params[NAMED[owner].param]
+        remembered = self._owners.remembered(owner, value)
+        if remembered is not None and knows_of(access.principal, remembered.project, access.public):
+            return remembered
+        return await run_in_threadpool(self._owners.find, owner, value)
+
+    def _not_from_here(self, request: Request, caller: Caller, found: Found | None) -> Response | None:
+        """Requests that another website may have had a browser send, and what a service without log-ins never does."""
+        headers = request.headers
+        if caller.access.is_open:
+            host = headers.get("host", "")
+            if not may_answer(host, self._credentials.open_to or ()):
+                return refusals.refused(
+                    request, "Not at this address",
+                    f"This service has no log-ins, so it answers only at names of this machine, not at {host[:100]}.",
+                    f"Make an administrator to have it answer elsewhere: {self._make_one}",
+                )  # fmt: skip
+            if is_passed_on(headers.keys(), request.scope["http_version"]):
+                return refusals.refused(
+                    request, "Not through a proxy",
+                    "This service has no log-ins, so it answers this machine only, and a proxy passed this request on, "
+                    "or it came by HTTP/1.0, as some proxies ask.",
+                    f"Make an administrator to have it answer elsewhere: {self._make_one}",
+                )  # fmt: skip
+            if found is not None and found.route.rule.log_ins:
+                return refusals.refused(request, "This needs log-ins", NEEDS_LOG_INS, self._how_to_have_log_ins)
+            return None
+        told = "sec-fetch-site" in headers or "origin" in headers
+        if caller.by_cookie and request.method in _WRITING and not told:
+            return refusals.refused(
+                request, "Where did this come from?",
+                    "A browser that is logged in says by Sec-Fetch-Site or Origin whose page writes, and this request "
+                    "has neither. A program writes with a token: Authorization: Bearer tw_...",
+                )  # fmt: skip
+        return None
+
+    def _first(self, access: Access) -> tuple[str, str] | None:
+        """What a person must do before anything else: the page, and what is to be done there."""
+        person = access.person
+        if person is None:
+            return None
+        if person.must_change_password:
+            return _CHANGE_PASSWORD, "Choose a password"
+        if self._totp_for_administrators and person.administrator and not person.second_factor:
+            return _ADD_SECOND_FACTOR, "Add a second factor"
+        return None
+
+    def _scrapes(self, request: Request) -> bool:
+        shown = shown_token(request.headers) or ""
+        return bool(self._metrics_token) and hmac.compare_digest(shown.encode(), self._metrics_token.encode())
+
+    async def _metrics(self, request: Request, access: Access) -> Response | None:
+        person = access.person
+        if access.is_open or (person is not None and person.administrator):
+            return None
+        return await self._forbidden(request, access, Action.ADMINISTER)
+
+
+@contextmanager
+def _in_the_name_of(name: str) -> Iterator[None]:
+    before = acting_as.set(name)
+    try:
+        yield
+    finally:
+        acting_as.reset(before)
+
+
+def _first_there(request: Request, page: str, what: str) -> Response:
+    if request.method in ("GET", "HEAD") and not request.url.path.startswith("/api/"):
+        return RedirectResponse(refusals.leading_back(page, str(request.url)), 303, {"Cache-Control": "no-store"})
+    return refusals.refused(request, f"{what} first", f"{what} of your own at {page}.")
+
+
+def _confirmed(request: Request, access: Access) -> Response | None:
+    """An answer to a person who has not shown the password lately: a browser comes back to its page from there."""
+    if access.person is None or access.confirmed:
+        return None
+    if request.url.path.startswith("/api/"):
+        return refusals.refused(request, "Confirm your password first", f"Confirm it at {_CONFIRM}, then do it again.")
+    page = refusals.leading_back(_CONFIRM, request.headers.get("referer", "/settings/account"))
+    return RedirectResponse(page, 303, {"Cache-Control": "no-store"})
+
+
+def _private(send: Send, path: str) -> Send:
+    """What one may see is no other's to see: no shared cache keeps it, and no cache at all what a job or form got."""
+    kept = "no-store" if path.startswith(_NOT_KEPT) else "private, no-cache"
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            if headers.get("Cache-Control", "no-cache") == "no-cache":
+                headers["Cache-Control"] = kept
+            headers.add_vary_header("Cookie, Authorization")
+        await send(message)
+
+    return sent

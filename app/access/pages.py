@@ -1,0 +1,460 @@
+"""Pages of a user's own account: log in and out, password, confirmation, second factor, sessions."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import version
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import segno
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, Field
+from sqlalchemy import Engine, select
+from sqlmodel import Session, col
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from app.access import login
+from app.access.credentials import forget_session, set_session
+from app.access.guards import CREDENTIALS_BYTES
+from app.access.limits import Guesses, address_of, in_words, too_often
+from app.access.login import PasswordForm, change_own_password, with_password
+from app.domain.access import passwords
+from app.domain.access.passwords import is_secret, new_secret, setup_address, step_of_code
+from app.domain.access.principal import Everyone, Person, Scope, TokenHolder
+from app.errors import FieldError, InvalidChange, NotFound, TooMany
+from app.settings import Settings
+from app.storage import audit, users
+from app.storage.access_changes import project_slugs
+from app.storage.database import read_session, transaction
+from app.storage.runs import aware
+from app.storage.tables import TokenRow, utc_now
+from app.storage.visible import seeing
+from app.web.dependencies import AppEngine, AppSettings
+from app.web.errors import documented
+from app.web.forms import sent_form
+from app.web.identity import access_of
+from app.web.templating import render
+
+MAX_FIELDS = 5
+PASSWORD_PAGE = "/account/password"  # noqa: S105  an address
+SECOND_FACTOR_PAGE = "/account/second-factor"
+_ENDED = (
+    "This first password was set more than 72 hours ago, so it opens nothing any more. An administrator sets a new one."
+)
+_MOST_CHARACTERS = 1_000
+_NO_STORE = {"Cache-Control": "no-store"}
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/login")
+def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  the word that addresses have
+    access = access_of(request)
+    if access.is_open or access.person:
+        return RedirectResponse("/" if access.is_open else local_path(next), 303)
+    return login_page(request, next)
+
+
+@router.post("/login", max_body_size=CREDENTIALS_BYTES)
+async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
+    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
+        name, password, code, wanted = (
+            str(sent.get(field, ""))[:_MOST_CHARACTERS] for field in ("name", "password", "code", "next")
+        )
+    guesses: Guesses = request.app.state.guesses
+    came = came_from(request)
+    if seconds := await run_in_threadpool(guesses.begin, name, came.address):
+        return await run_in_threadpool(login_page, request, wanted, name, wait=seconds)
+    try:
+        secret = await with_password(login.log_in, engine, settings, login.Credentials(name, password, code), came)
+    except login.FirstPasswordEndedError:
+        return await run_in_threadpool(login_page, request, wanted, name, problem=_ENDED, status=422)
+    if secret is None:
+        return await run_in_threadpool(login_page, request, wanted, name, refused=True)
+    await run_in_threadpool(guesses.right, name, came.address)
+    return logged_in(request, secret, wanted)
+
+
+@router.post("/logout")
+def log_out(request: Request, engine: AppEngine) -> Response:
+    access = access_of(request)
+    if access.person:
+        login.log_out(engine, access.session_id, access.person.user_id, access.person.name)
+    # Else the way back shows pages of whoever was logged in.
+    response = RedirectResponse("/login", 303, _NO_STORE | {"Clear-Site-Data": '"cache"'})
+    forget_session(request, response)
+    return response
+
+
+@router.get(PASSWORD_PAGE)
+def show_password(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A002  as at the log-in
+    return _password_page(request, PasswordForm(), next)
+
+
+@router.post(PASSWORD_PAGE, max_body_size=CREDENTIALS_BYTES)
+async def change_password(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
+    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
+        form, wanted = PasswordForm.read(sent), str(sent.get("next", ""))[:_MOST_CHARACTERS]
+    return await with_password(_change_password, request, engine, settings, form, wanted)
+
+
+def _change_password(request: Request, engine: Engine, settings: Settings, form: PasswordForm, wanted: str) -> Response:
+    person = access_of(request).person
+    assert person is not None  # noqa: S101  the rule of the route
+    guesses: Guesses = request.app.state.guesses
+    if seconds := guesses.begin(person.name, came_from(request).address):
+        return too_often(request, "These were too many wrong passwords.", seconds)
+    try:
+        secret = change_own_password(engine, settings, person.user_id, form, came_from(request))
+    except InvalidChange as error:
+        refused = form.refused(error)
+        if not refused.error("old"):
+            guesses.right(person.name, came_from(request).address)
+        return _password_page(request, refused, wanted, 422)
+    guesses.right(person.name, came_from(request).address)
+    return logged_in(request, secret, wanted)
+
+
+def logged_in(request: Request, secret: str, wanted: str) -> Response:
+    response = RedirectResponse(local_path(wanted), 303, _NO_STORE)
+    set_session(request, response, secret)
+    return response
+
+
+def local_path(wanted: str) -> str:
+    """Where to go after the log-in: a path of this service, whatever the address says."""
+    if not wanted.isprintable() or "\\" in wanted or wanted[:1] != "/" or wanted[:2] == "//":
+        return "/"
+    return "/" if urlsplit(wanted).path in ("/login", "/logout") else wanted
+
+
+def came_from(request: Request) -> login.From:
+    return login.From(address_of(request), request.headers.get("user-agent", ""))
+
+
+def login_page(
+    request: Request,
+    wanted: str,
+    name: str = "",
+    *,
+    refused: bool = False,
+    wait: int = 0,
+    problem: str = "",
+    status: int = 200,
+) -> HTMLResponse:
+    """`wait`: seconds until another attempt is looked at. `problem`: why another way to log in failed."""
+    response = render(
+        request,
+        "access/login.html",
+        status=429 if wait else 422 if refused else status,
+        wanted=local_path(wanted),
+        name=name,
+        refused=refused,
+        wait=in_words(wait),
+        problem=problem,
+        provider=request.app.state.settings.oidc_name if request.app.state.oidc else "",
+    )
+    if wait:
+        response.headers["Retry-After"] = str(wait)
+    return response
+
+
+def _password_page(request: Request, form: PasswordForm, wanted: str, status: int = 200) -> HTMLResponse:
+    return render(request, "access/password.html", status=status, form=form, wanted=local_path(wanted))
+
+
+# --- `/settings/account`: one's own log-in, and the browsers that are logged in by it. The same as an API.
+
+SESSION_KEY = r"[0-9a-f]{16}"
+
+pages = APIRouter(include_in_schema=False, prefix="/settings/account")
+api = APIRouter(prefix="/api/v1/account/sessions", tags=["access"])
+
+Key = Annotated[str, Path(pattern=SESSION_KEY, max_length=16, description="Of the session, as listed.")]
+
+
+class SessionOut(BaseModel):
+    key: str
+    current: bool = Field(description="It is the one that asks.")
+    agent: str = Field(description="What the browser calls itself.")
+    address: str
+    created_at: datetime
+    seen_at: datetime
+    expires_at: datetime = Field(description="When it ends unless it is used.")
+
+
+class SessionList(BaseModel):
+    items: list[SessionOut] = Field(description="Newest use first.")
+
+
+@pages.get("")
+def show_account(request: Request, engine: AppEngine) -> HTMLResponse:
+    person = _person(request)
+    with read_session(engine) as session:
+        row = users.to_user(users.get_user(session, person.user_id))
+        slugs = {slug: person.roles[project] for project in person.roles for slug in project_slugs(session, (project,))}
+    return render(
+        request, "access/account.html", user=row, roles=sorted(slugs.items()), sessions=_sessions(request, engine),
+        password_page=PASSWORD_PAGE, second_factor_page=SECOND_FACTOR_PAGE,
+    )  # fmt: skip
+
+
+@pages.post("/sessions/others/end")
+def end_others(request: Request, engine: AppEngine) -> Response:
+    """All but the one that asks."""
+    access, person = access_of(request), _person(request)
+    with transaction(engine) as session:
+        users.end_sessions_of(session, person.user_id, but=access.session_id)
+        _record(session, person, "all others")
+    return RedirectResponse("/settings/account", 303)
+
+
+@pages.post("/sessions/{key}/end")
+def end_one(request: Request, engine: AppEngine, key: Key) -> Response:
+    own = _end(request, engine, key)
+    response = RedirectResponse("/login" if own else "/settings/account", 303)
+    if own:
+        forget_session(request, response)
+    return response
+
+
+@api.get("", responses=documented(401))
+def list_sessions(request: Request, engine: AppEngine) -> SessionList:
+    """The browsers in which the caller is logged in."""
+    return SessionList(items=_sessions(request, engine))
+
+
+@api.delete("/{key}", status_code=204, responses=documented(401, 404, 422))
+def end_session(request: Request, engine: AppEngine, key: Key) -> None:
+    """Log a browser out."""
+    _end(request, engine, key)
+
+
+def _sessions(request: Request, engine: Engine) -> Sequence[SessionOut]:
+    access, person = access_of(request), _person(request)
+    with read_session(engine) as session:
+        return [
+            SessionOut(
+                key=_key(row.id), current=row.id == access.session_id, agent=row.agent, address=row.address,
+                created_at=aware(row.created_at), seen_at=aware(row.seen_at), expires_at=aware(row.expires_at),
+            )
+            for row in users.sessions_of(session, person.user_id)
+        ]  # fmt: skip
+
+
+def _end(request: Request, engine: Engine, key: str) -> bool:
+    """Whether it was the one that asks. Raises NotFound."""
+    access, person = access_of(request), _person(request)
+    with transaction(engine) as session:
+        found = next((row.id for row in users.sessions_of(session, person.user_id) if _key(row.id) == key), None)
+        if found is None:
+            raise NotFound("You have no such session. It may have ended by itself.")
+        users.end_session(session, found)
+        _record(session, person, key)
+    return found == access.session_id
+
+
+def _record(session: Session, person: Person, which: str) -> None:
+    audit.record(
+        session, who=person.name, subject="account", subject_id=person.user_id, action="session ended",
+        after={"session": which},
+    )  # fmt: skip
+
+
+def _key(session_id: str) -> str:
+    """A name for a session that opens nothing and finds no row."""
+    return hashlib.sha256(session_id.encode()).hexdigest()[:16]
+
+
+def _person(request: Request) -> Person:
+    person = access_of(request).person
+    assert person is not None  # noqa: S101  the rule of the route
+    return person
+
+
+# --- `/account/confirm`: the password once more, before what gives access is made: tokens, roles, accounts.
+
+confirm_router = APIRouter(include_in_schema=False, prefix="/account/confirm")
+
+
+@confirm_router.get("")
+def show_confirm(request: Request, engine: AppEngine, next: str = "/") -> HTMLResponse:  # noqa: A002  as at the log-in
+    return _page(request, engine, next)
+
+
+@confirm_router.post("")
+async def confirm(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
+    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
+        password, wanted = (str(sent.get(name, ""))[:_MOST_CHARACTERS] for name in ("password", "next"))
+    return await with_password(_confirm, request, engine, settings, password, wanted)
+
+
+def _confirm(request: Request, engine: Engine, settings: Settings, password: str, wanted: str) -> Response:
+    try:
+        check_own_password(request, engine, settings, password)
+    except InvalidChange as error:
+        return _page(request, engine, wanted, error.errors[0].message)
+    with transaction(engine) as session:
+        users.confirm(session, access_of(request).session_id)
+    return RedirectResponse(local_path(wanted), 303, {"Cache-Control": "no-store"})
+
+
+def check_own_password(request: Request, engine: Engine, settings: Settings, password: str) -> Person:
+    """Return who is logged in, when this is their password. Raises InvalidChange, TooMany.
+
+    It takes a tenth of a second of a processor: call it by `with_password`.
+    """
+    person = access_of(request).person
+    assert person is not None  # noqa: S101  the rule of the route
+    guesses: Guesses = request.app.state.guesses
+    address = came_from(request).address
+    if seconds := guesses.begin(person.name, address):
+        raise TooMany("These were too many wrong passwords. Nothing was changed.", seconds)
+    with read_session(engine) as session:
+        password_hash = users.get_user(session, person.user_id).password_hash
+    if not passwords.is_right(password, password_hash, settings.password_memory_mib):
+        raise InvalidChange("Nothing was changed.", (FieldError("password", "is not your password"),))
+    guesses.right(person.name, address)
+    return person
+
+
+def _page(request: Request, engine: Engine, wanted: str, error: str = "") -> HTMLResponse:
+    person = access_of(request).person
+    assert person is not None  # noqa: S101  the rule of the route
+    with read_session(engine) as session:
+        comes_by = users.get_user(session, person.user_id).issuer
+    return render(
+        request,
+        "access/confirm.html",
+        status=422 if error else 200,
+        wanted=local_path(wanted),
+        error=error,
+        comes_by=comes_by,
+    )
+
+
+# --- `/account/second-factor`: codes of an authenticator app beside the password, added and removed by their owner.
+
+_INPUTS = ("secret", "code", "password")
+
+second_factor_router = APIRouter(include_in_schema=False, prefix=SECOND_FACTOR_PAGE)
+
+
+@second_factor_router.get("")
+def show_second_factor(request: Request, engine: AppEngine) -> HTMLResponse:
+    return _second_factor_routes_page(request, engine)
+
+
+@second_factor_router.post("")
+async def add_second_factor(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
+    return await with_password(_add, request, engine, settings, await _sent(request))
+
+
+@second_factor_router.post("/remove")
+async def remove_second_factor(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
+    return await with_password(_remove, request, engine, settings, await _sent(request))
+
+
+async def _sent(request: Request) -> Mapping[str, str]:
+    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
+        return {name: str(sent.get(name, ""))[:_MOST_CHARACTERS] for name in _INPUTS}
+
+
+def _add(request: Request, engine: Engine, settings: Settings, sent: Mapping[str, str]) -> Response:
+    secret = sent["secret"]
+    if not is_secret(secret):
+        return _second_factor_routes_page(request, engine)
+    try:
+        person = check_own_password(request, engine, settings, sent["password"])
+        with transaction(engine) as session:
+            row = users.get_user(session, person.user_id)
+            if row.issuer or row.totp_secret:
+                raise InvalidChange("Nothing was changed.", (FieldError("code", "is asked for already"),))
+            if (step := step_of_code(secret, sent["code"], utc_now())) is None:
+                raise InvalidChange("Nothing was changed.", (FieldError("code", "is not what the app shows now"),))
+            users.set_second_factor(session, row, secret, step)
+            users.end_sessions_of(session, person.user_id, but=access_of(request).session_id)
+    except InvalidChange as error:
+        return _second_factor_routes_page(request, engine, error, secret)
+    return RedirectResponse("/settings/account", 303)
+
+
+def _remove(request: Request, engine: Engine, settings: Settings, sent: Mapping[str, str]) -> Response:
+    try:
+        person = check_own_password(request, engine, settings, sent["password"])
+        with transaction(engine) as session:
+            row = users.get_user(session, person.user_id)
+            if row.totp_secret and step_of_code(row.totp_secret, sent["code"], utc_now(), after=row.totp_step) is None:
+                raise InvalidChange("Nothing was changed.", (FieldError("code", "is not what the app shows now"),))
+            users.set_second_factor(session, row, "")
+    except InvalidChange as error:
+        return _second_factor_routes_page(request, engine, error)
+    return RedirectResponse("/settings/account", 303)
+
+
+def _second_factor_routes_page(
+    request: Request, engine: Engine, refused: InvalidChange | None = None, secret: str = ""
+) -> HTMLResponse:
+    """`secret`: the one that the app has by now, when a form with it is refused."""
+    person = access_of(request).person
+    assert person is not None  # noqa: S101  the rule of the route
+    with read_session(engine) as session:
+        row = users.get_user(session, person.user_id)
+    secret = secret or new_secret()
+    response = render(
+        request,
+        "access/second_factor.html",
+        status=422 if refused else 200,
+        comes_by=row.issuer,
+        is_on=bool(row.totp_secret),
+        required=request.app.state.settings.totp_for_administrators and person.administrator,
+        errors={wrong.field: wrong.message for wrong in refused.errors} if refused else {},
+        secret=secret,
+        picture=segno.make(setup_address(secret, person.name)).svg_data_uri(scale=4, light="white"),
+    )
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+# --- `GET /api/v1/whoami`: what a client is taken for, so that it can say what is wrong before a job depends on it.
+
+whoami_router = APIRouter(prefix="/api/v1", tags=["access"])
+
+
+class WhoAmI(BaseModel):
+    kind: Literal["everyone", "person", "token", "nobody"] = Field(
+        description="`everyone`: this service has no log-ins. `nobody`: nothing was shown that says who asks."
+    )
+    name: str = Field("", description="Of the person or the token.")
+    project: str | None = Field(None, description="Of the token.")
+    scopes: list[str] = Field([], description="Of the token: upload, read, triage.")
+    expires_at: datetime | None = Field(None, description="When the token ends; null for never.")
+    version: str = Field(description="Of the service.")
+
+
+@whoami_router.get("/whoami", responses=documented(401))
+def whoami(request: Request, engine: AppEngine) -> WhoAmI:
+    """Who the caller is to this service, and what a token may. A token that is not in force is a 401."""
+    own = version("threewalls")
+    match access_of(request).principal:
+        case Everyone():
+            return WhoAmI(kind="everyone", version=own)
+        case Person(name=name):
+            return WhoAmI(kind="person", name=name, version=own)
+        case TokenHolder() as holder:
+            scopes = [scope.value for scope in Scope if scope in holder.scopes]
+            return WhoAmI(
+                kind="token", name=holder.name, project=holder.project, scopes=scopes,
+                expires_at=_expires_at(engine, holder), version=own,
+            )  # fmt: skip
+    return WhoAmI(kind="nobody", version=own)
+
+
+def _expires_at(engine: Engine, holder: TokenHolder) -> datetime | None:
+    # A token that may not read still may know this of itself.
+    with seeing(frozenset({holder.project_id})), read_session(engine) as session:
+        chosen = select(TokenRow.expires_at).where(col(TokenRow.id) == holder.token_id)  # type: ignore[call-overload]
+        found: datetime | None = session.execute(chosen).scalar_one_or_none()
+    return aware(found) if found else None

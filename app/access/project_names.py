@@ -1,0 +1,55 @@
+"""Projects in addresses are found without their case, as no two slugs differ by it alone.
+
+`/settings/projects/Moe` and `?project=MOE` become the spelling of the project before a handler reads them, so every
+page, filter and call finds it, and none has to think of it. What the caller may not know of stays as it was written.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.types import Scope
+
+from app.access.rules import Found
+
+Spelling = Callable[[str], str]
+"""Returns the slug that the text names; the text itself where it names none that the caller may know of."""
+
+_PARAMETER = "project"
+
+
+def names_project(scope: Scope, found: Found | None) -> bool:
+    return _in_path(found) or f"{_PARAMETER}=".encode() in scope["query_string"]
+
+
+def spell_projects(scope: Scope, found: Found | None, spelling: Spelling) -> Found | None:
+    """Rewrite the address of a request. Returns its route with the parameters that the path has then."""
+    _spell_query(scope, spelling)
+    if found is None or not _in_path(found) or (slug := spelling(found.params["slug"])) == found.params["slug"]:
+        return found
+    matched = found.route.pattern.match(scope["path"])
+    assert matched is not None  # noqa: S101  the route was found by this path
+    begin, end = matched.span("slug")
+    scope["path"] = f"{scope['path'][:begin]}{slug}{scope['path'][end:]}"
+    return replace(found, params={**found.params, "slug": slug})
+
+
+def _in_path(found: Found | None) -> bool:
+    return found is not None and found.route.rule.owner == "project"
+
+
+def _spell_query(scope: Scope, spelling: Spelling) -> None:
+    given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    spelled = [(name, spelling(value) if name == _PARAMETER else value) for name, value in given]
+    if spelled != given:
+        scope["query_string"] = urlencode(spelled).encode()
+
+
+def spelling_of(slugs: Mapping[str, tuple[int, str]], may_know: Callable[[int], bool]) -> Spelling:
+    """`slugs`: the id and slug of each project by its slug in lower case."""
+
+    def spelling(text: str) -> str:
+        project_id, slug = slugs.get(text.lower(), (None, text))
+        return slug if project_id is not None and may_know(project_id) else text
+
+    return spelling

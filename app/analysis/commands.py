@@ -1,0 +1,109 @@
+"""`threewalls analyze` and `threewalls compare`: runs read from local files, and judged."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from app.analysis.documents import analysis_document, as_json, comparison_document, make_comparison
+from app.analysis.reading import (
+    FINE,
+    UNREAD,
+    UNREADABLE,
+    Analysis,
+    ReadLog,
+    UsageError,
+    analyse,
+    names_of,
+    read_statements,
+    records,
+)
+from app.analysis.text import analysis_text, comparison_text
+from app.domain.verdict.assess import Assessment, assess
+from app.domain.verdict.baseline import LeftOut, listed
+from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.record import RunRecord
+from app.errors import InvalidUpload, UnreadLog
+
+
+def analyze(options: argparse.Namespace, read_log: ReadLog) -> int:
+    """Print the run. Return 3 when no figure can be computed from it, 6 when no reader knows its log."""
+    metadata = read_statements([options.meta], options.set, lenient=options.lenient)
+    name = (
+        options.logs[0].name if len(options.logs) == 1 else f"{options.logs[0].name} and {len(options.logs) - 1} more"
+    )
+    run = analyse(name, options.logs, metadata, read_log)
+    print(as_json(analysis_document(run)) if options.json else analysis_text(run), flush=True)
+    return {"ready": FINE, "failed": UNREADABLE, "unread": UNREAD}[run.summary.status]
+
+
+# --- `threewalls compare`: a run, or reruns of it, judged against earlier runs that a person names.
+
+
+def compare(options: argparse.Namespace, read_log: ReadLog) -> int:
+    """Print the comparison.
+
+    Raises InvalidUpload when the run to judge holds no figure, UnreadLog when no reader knows it, UsageError on misuse.
+    """
+    _check_named_once(options)
+    stated = {
+        side: read_statements(
+            [options.meta, getattr(options, f"{side}_meta")],
+            [*options.set, *getattr(options, f"{side}_set")],
+            lenient=options.lenient,
+        )
+        for side in ("baseline", "candidate")
+    }
+    # Whoever names a run as a baseline means it as one.
+    stated["baseline"] = replace(stated["baseline"], purpose="ci")
+    names = names_of([*options.baseline, *options.candidate])
+    earlier = [analyse(names[path], [path], stated["baseline"], read_log) for path in options.baseline]
+    candidates = [analyse(names[path], [path], stated["candidate"], read_log) for path in options.candidate]
+    _check_readable(candidates)
+    known = records([*earlier, *candidates])
+    old, new = known[: len(earlier)], known[len(earlier) :]
+    _check_reruns(new)
+    assessment = assess(new, old, looks=options.looks)
+    comparison = make_comparison(assessment, candidates, earlier, tuple(_of_other_stacks(new[-1], old, assessment)))
+    print(as_json(comparison_document(comparison)) if options.json else comparison_text(comparison), flush=True)
+    return comparison.exit_code
+
+
+def _check_named_once(options: argparse.Namespace) -> None:
+    names = [str(path) for path in (*options.baseline, *options.candidate)]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{name} is named twice. A run is compared with other runs, each named once.")
+
+
+def _check_readable(candidates: Sequence[Analysis]) -> None:
+    for run in candidates:
+        if run.summary.status == "unread":
+            raise UnreadLog(f"{run.name}: {run.summary.error}")
+        if run.summary.error is not None:
+            raise InvalidUpload(f"{run.name}: {run.summary.error}")
+
+
+def _of_other_stacks(run: RunRecord, earlier: Sequence[RunRecord], assessment: Assessment) -> Iterator[LeftOut]:
+    """Whoever names a run as baseline learns why it is none. Without any baseline the nearest misses tell the rest."""
+    for one in earlier:
+        if one.stack_key == run.stack_key:
+            continue
+        if why := one.never_a_baseline_because:
+            yield LeftOut(one.run, why)
+        elif assessment.choice.runs:
+            fields = listed(field.field for field in compare_contracts(one, run).stack)
+            yield LeftOut(one.run, f"another stack: {fields}")
+
+
+def _check_reruns(candidates: Sequence[RunRecord]) -> None:
+    first = candidates[0]
+    for other in candidates[1:]:
+        found = compare_contracts(first, other)
+        differ = [one.field for one in (*found.stack, *found.knobs)] + (
+            ["commit"] if first.commit != other.commit else []
+        )
+        if differ:
+            raise UsageError(
+                f"{first.run} and {other.run} are no reruns of one job: they differ in {', '.join(differ)}. "
+                "Compare each by itself."
+            )

@@ -1,0 +1,178 @@
+"""What `analyze` prints for people: the answer, the figures, what to mind, then the whole contract."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from app.analysis.documents import Comparison
+from app.analysis.reading import Analysis
+from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
+from app.domain.numbers import THIN, contract_value, counted, figure, percent, step_time
+from app.domain.report.text import MOVED_COLUMNS, MovedRow, VerdictText, verdict_text
+from app.domain.run import Failure, RunSummary, Stated, SteadyState, evidence_label
+
+# --- Aligned text for a terminal or a CI log. Figures are written as on the pages, but with plain blanks.
+
+
+def plain(text: str) -> str:
+    """Without the thin blanks of the pages, which terminals draw in any width."""
+    return text.replace(THIN, " ")
+
+
+def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
+    """Rows as lines, the cells of each column one below the other. All rows have as many cells."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        (" " * indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]
+
+
+def listed(title: str, items: Sequence[str]) -> list[str]:
+    """A titled list behind an empty line; nothing when there are no items."""
+    return ["", title, *(f"  - {item}" for item in items)] if items else []
+
+
+def shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+_OUTCOMES = {
+    "completed": "the job completed",
+    "failed": "the job failed",
+    "out_of_memory": "the job ran out of memory",
+    "not_finite": "the loss or the gradient was not finite",
+    "stopped": "the job was stopped by a time limit or a signal",
+    "truncated": "the log ends before the training does",
+}
+_LONGEST_VALUE, _LONGEST_DETAIL = 60, 80
+
+
+def analysis_text(run: Analysis) -> str:
+    summary = run.summary
+    lines = [f"{run.name}: {_answer(summary)}", _facts(summary)]
+    if summary.error is None:
+        lines += ["", *table(list(_figures(summary))), *_window(summary.steady_state)]
+    steps = [f"line {step.line}: {shortened(step.example, 160)}" for step in summary.step_lines]
+    lines += listed("Lines that look like steps", steps)
+    lines += listed("What went wrong", [_failure(failure, summary) for failure in summary.failures])
+    lines += listed("Mind", list(summary.warnings))
+    if summary.status == "unread":
+        return plain("\n".join(lines))
+    lines += _unknown(summary)
+    lines += ["", f"Contract ({len(summary.contract)} fields known)", *_contract(summary.contract)]
+    return plain("\n".join(lines))
+
+
+def _answer(summary: RunSummary) -> str:
+    if summary.error is not None:
+        return summary.error
+    metric, steady = summary.metrics.get("step_time_ms"), summary.steady_state
+    if metric is None or steady is None:
+        return "the iterations are too few for a steady step time."
+    shown = figure(metric, "step_time_ms")
+    width = f" ± {shown.half}" if shown.half else ""
+    where = f"iterations {steady.first_iteration:,} to {steady.last_iteration:,}"
+    return f"{shown.text}{width} a step over {where}, {_steadiness(steady)}."
+
+
+def _steadiness(steady: SteadyState) -> str:
+    if not steady.is_steady:
+        return "which are not steady"
+    return f"only {counted(steady.n, 'iteration')}: a longer run must confirm it" if steady.short else "steady"
+
+
+def _facts(summary: RunSummary) -> str:
+    if summary.status == "unread":
+        return f"unread, {counted(len(summary.files), 'file')}."
+    count = summary.health.get("iterations")
+    facts = (
+        summary.trainer or "unknown trainer",
+        counted(len(summary.files), "file"),
+        counted(count if isinstance(count, int) else 0, "iteration"),
+        _OUTCOMES.get(str(summary.health.get("outcome")), ""),
+        f"evidence {evidence_label(summary.evidence_level)}",
+        "" if summary.semantic_class == "unknown" else summary.semantic_class.replace("_", " "),
+        "provisional" if summary.provisional else "",
+    )
+    return ", ".join(fact for fact in facts if fact) + "."
+
+
+def _figures(summary: RunSummary) -> Iterator[tuple[str, ...]]:
+    yield "figure", "value", "95 % interval", "n"
+    for name, field in METRICS.items():
+        metric = summary.metrics.get(name)
+        label = f"{field.label}, {field.unit}" if "/" in field.unit else field.label
+        if metric is None:
+            yield label, "unknown", "", ""
+            continue
+        shown = figure(metric, name)
+        yield label, shown.text, shown.interval if shown.half else "", f"{shown.n:,}"
+
+
+def _window(steady: SteadyState | None) -> list[str]:
+    if steady is None:
+        return []
+    spikes = f"{percent(100 * steady.spike_share)} spikes" if steady.spike_share else "no spikes"
+    where = f"iterations {steady.first_iteration:,} to {steady.last_iteration:,} ({steady.n:,} used), {steady.method}"
+    return ["", f"Window: {where}; {spikes}; mean {step_time(steady.mean_step_time_ms)}."]
+
+
+def _failure(failure: Failure, summary: RunSummary) -> str:
+    evidence = failure.evidence[0] if failure.evidence else None
+    at = ""
+    if evidence is not None:
+        file = f"{summary.files[evidence.file]}, " if len(summary.files) > 1 else ""
+        at = f" ({file}line {evidence.line}: {shortened(evidence.text.strip(), 160)})"
+    return f"{failure.title}{at}. {failure.explanation} {failure.advice}"
+
+
+def _unknown(summary: RunSummary) -> list[str]:
+    if not summary.unknown:
+        return []
+    stack = [name for name in summary.unknown if name in STACK_FIELDS]
+    knobs = [name for name in summary.unknown if name not in STACK_FIELDS]
+    rows = [("stack key", ", ".join(stack)), ("knobs", ", ".join(knobs))]
+    return [
+        "",
+        f"Unknown ({len(summary.unknown)}), each to be supplied with --set NAME=VALUE",
+        *table([row for row in rows if row[1]], indent=2),
+    ]
+
+
+def _contract(contract: Mapping[str, Stated]) -> list[str]:
+    rows, groups = [], []
+    for name, stated in contract.items():
+        groups.append(FIELDS[name].group)
+        value = shortened(contract_value(stated.value), _LONGEST_VALUE)
+        rows.append((name, value, stated.source, shortened(stated.detail, _LONGEST_DETAIL)))
+    lines: list[str] = []
+    for group, line in zip(groups, table(rows, indent=4) if rows else [], strict=True):
+        if f"  {group}" not in lines:
+            lines.append(f"  {group}")
+        lines.append(line)
+    return lines
+
+
+# --- What `compare` prints for people. Line 1: verdict, worst change, confidence. Line 2: baseline and what differs.
+
+
+def comparison_text(comparison: Comparison) -> str:
+    said = verdict_text(comparison.document, offered=len(comparison.earlier))
+    lines = [said.headline, said.baseline, *_moved(said.moved)]
+    lines += ["", said.still] if said.still else []
+    lines += listed("Notes", said.notes)
+    lines += ["", *said.contrast, *_moved(said.contrast_moved)] if said.contrast else []
+    lines += listed("Nearest misses", said.misses)
+    lines += listed("Suspects", [suspect for suspect, _ in said.suspects])
+    lines += listed("Left out", said.left_out)
+    return plain("\n".join([*lines, *_supply(said)]))
+
+
+def _moved(rows: Sequence[MovedRow]) -> list[str]:
+    return ["", *table([MOVED_COLUMNS, *(row.cells for row in rows)])] if rows else []
+
+
+def _supply(said: VerdictText) -> Iterator[str]:
+    if said.supply:
+        yield ""
+        names = ", ".join(said.supply)
+        yield f"{said.supply_why} {names}. Supply each with --set NAME=VALUE (or --baseline-set, --candidate-set)."

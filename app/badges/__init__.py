@@ -1,1 +1,0 @@
-"""Badges of a stack for pages elsewhere: `/badges/{stack}/verdict.svg` and `/badges/{stack}/step-time.svg`."""

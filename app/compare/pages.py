@@ -1,0 +1,390 @@
+"""The page of a comparison: HTTP in, template out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import select
+from sqlmodel import Session, col
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from app.compare import charts, views
+from app.compare.queries import (
+    MOST_RUNS,
+    ComparedRun,
+    Comparison,
+    Selection,
+    Side,
+    in_order,
+    offered_runs,
+    read_columns,
+    series_of,
+)
+from app.compare.views import AlignedTable, Overlay, TimerTable, aligned_table, overlay, timer_table
+from app.domain.numbers import counted
+from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.comparison_words import KINDS
+from app.domain.verdict.record import RunRecord
+from app.domain.verdict.words import differences
+from app.errors import FieldError, InvalidQuery, NotFound, NotReady, ThreewallsError
+from app.storage.runs import RunListItem
+from app.storage.stacks import full_records
+from app.storage.tables import RunRow
+from app.web.charts import grouped_series
+from app.web.dependencies import ReadSession
+from app.web.templating import render
+
+# --- All that the page of a comparison shows. A part is computed when a template asks for it.
+
+
+@dataclass(frozen=True, slots=True)
+class SideCard:
+    """One side as the head of the page shows it. `left_out`: why a run counts for nothing, by its number."""
+
+    side: Side
+    letter: str
+    role: str
+    runs: tuple[ComparedRun, ...]
+    left_out: Mapping[int, str]
+    no_reruns: tuple[str, ...]
+
+
+class ComparePage:
+    """Reads what it is asked for; keeps it for the length of one request."""
+
+    def __init__(self, session: Session, selection: Selection) -> None:
+        self._session = session
+        self.selection = selection
+        self.comparison = Comparison(session, selection)
+
+    @property
+    def kind(self) -> str:
+        return KINDS[self.comparison.sides.kind]
+
+    @property
+    def answer(self) -> str:
+        same = len(self.comparison.same)
+        return f"{self.comparison.told.differs} {counted(same, 'field')} {'is' if same == 1 else 'are'} the same."
+
+    @property
+    def title(self) -> str:
+        a, b = (
+            f"#{side[0]}" if len(side) == 1 else f"{len(side)} runs" for side in (self.selection.a, self.selection.b)
+        )
+        return f"{a} against {b}"
+
+    @property
+    def cards(self) -> tuple[SideCard, SideCard]:
+        sides = self.comparison.sides
+        left_out = self.comparison.left_out
+        return (
+            SideCard("a", "A", "baseline", self.comparison.a, left_out, sides.sets[0].fields),
+            SideCard("b", "B", "candidate", self.comparison.b, left_out, sides.sets[1].fields),
+        )
+
+    @cached_property
+    def axes(self) -> tuple[views.AxisGroup, ...]:
+        return views.axis_groups(self.comparison)
+
+    @property
+    def missing(self) -> tuple[views.Missing, ...]:
+        return views.missing_fields(self.comparison)
+
+    @property
+    def same(self) -> tuple[tuple[str, str, str], ...]:
+        return views.same_rows(self.comparison.same)
+
+    @cached_property
+    def environment(self) -> tuple[views.DifferenceRow, ...]:
+        return views.environment_rows(self.comparison)
+
+    @property
+    def environment_same(self) -> int:
+        return views.environment_same(self.comparison)
+
+    @property
+    def metrics(self) -> tuple[views.MetricRow, ...]:
+        return views.metric_rows(self.comparison)
+
+    @property
+    def timers(self) -> TimerTable:
+        return timer_table(self.comparison)
+
+    @property
+    def has_windows(self) -> bool:
+        return any(found is not None for found in self.comparison.distributions.values())
+
+    @property
+    def distribution_chart(self) -> Mapping[str, Any]:
+        return charts.distribution_chart(self.comparison)
+
+    @property
+    def distribution_height(self) -> int:
+        return charts.chart_height(self.comparison)
+
+    @property
+    def beyond_axis(self) -> int:
+        return charts.beyond_axis(self.comparison)
+
+    @cached_property
+    def series(self) -> Mapping[str, str]:
+        """Names and units of the series that can be chosen."""
+        return series_of(self._session, self.selection.runs)
+
+    @property
+    def series_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        return grouped_series(self.series)
+
+    @property
+    def shown_series(self) -> str:
+        """What was asked for; where nothing was, step time, or the first series that a run has."""
+        asked = self.selection.series
+        return next(iter(self.series), asked) if asked == Selection().series and asked not in self.series else asked
+
+    def check_series(self) -> None:
+        """Raises InvalidQuery at once for a series that the chart would only miss when it is drawn."""
+        if self.series and self.shown_series not in self.series:
+            error = FieldError("series", f"must be one of {', '.join(self.series)}, not {self.shown_series[:60]!r}")
+            raise InvalidQuery("The address of this comparison asks for what there is not.", (error,))
+
+    @cached_property
+    def overlay(self) -> Overlay:
+        self.check_series()
+        name = self.shown_series
+        columns = read_columns(self._session, self.selection.runs, [name])
+        return overlay(self.comparison, columns, name, self.series.get(name, ""))
+
+    @property
+    def series_chart(self) -> Mapping[str, Any]:
+        return charts.series_chart(self.overlay)
+
+    @cached_property
+    def table(self) -> AlignedTable:
+        return aligned_table(self.overlay, self.selection.page)
+
+    def table_address(self, page: int) -> str:
+        return self.selection.query(page=page)
+
+    @property
+    def chart_notes(self) -> list[str]:
+        """What a reader of the chart must know and cannot see."""
+        shown, notes = self.overlay, []
+        stretch = charts.stretch_of(shown)
+        if stretch > 1:
+            notes.append(
+                f"A point stands for {stretch} iterations: the line is their median, the band reaches from the lowest "
+                "to the highest."
+            )
+        if shown.outside:
+            verb = "lies" if shown.outside == 1 else "lie"
+            notes.append(f"{counted(shown.outside, 'value')} {verb} off this axis, drawn at its edge.")
+        if shown.low > 0:
+            notes.append("The axis does not start at zero.")
+        if shown.missing:
+            named = ", ".join(f"#{number}" for number in shown.missing)
+            notes.append(f"{named} {'has' if len(shown.missing) == 1 else 'have'} no such series.")
+        return notes
+
+
+# --- What was ticked in the list of runs becomes two sides.
+
+
+def chosen_runs(session: Session, numbers: Sequence[str]) -> Selection:
+    """The earlier run is the baseline. Of more than two, reruns of one job stand together if that makes two sides;
+    else the earliest is compared with all the others. One alone becomes the candidate.
+
+    Raises InvalidQuery for what is no number of a run, and NotFound.
+    """
+    runs = [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) <= 9]
+    if len(runs) != len(numbers) or len(runs) > 2 * MOST_RUNS:
+        error = FieldError("run", f"must be at most {2 * MOST_RUNS} numbers of runs")
+        raise InvalidQuery("The address of this comparison asks for what there is not.", (error,))
+    ordered = in_order(session, list(dict.fromkeys(runs)))
+    if len(ordered) == 1:
+        return Selection(b=(ordered[0][0],))
+    jobs: dict[tuple[str, str], list[int]] = {}
+    for number, config_key, commit in ordered:
+        jobs.setdefault((config_key, commit), []).append(number)
+    if len(jobs) == 2:
+        a, b = jobs.values()
+    else:
+        a, b = [ordered[0][0]], [number for number, _, _ in ordered[1:]]
+    return Selection(a=tuple(a[:MOST_RUNS]), b=tuple(b[:MOST_RUNS]))
+
+
+# --- Comparisons that are worth offering: the newest runs of a stack that differ in their knobs.
+
+MOST_PAIRS = 6
+_LOOKED_AT = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`a` is the earlier one. `differs` in words; `matched`: exactly one knob does."""
+
+    a: int
+    b: int
+    name_a: str
+    name_b: str
+    differs: str
+    matched: bool
+    address: str
+
+
+def recent_pairs(session: Session) -> tuple[Pair, ...]:
+    """Among the newest runs with figures: each with the one before it in its stack, if that has other knobs."""
+    rows = session.execute(
+        select(RunRow.id, RunRow.name, RunRow.stack_key, RunRow.config_key)  # type: ignore[call-overload]
+        .where(col(RunRow.status) == "ready", col(RunRow.quarantine) == "", col(RunRow.step_time_ms).is_not(None))
+        .order_by(col(RunRow.id).desc())
+        .limit(_LOOKED_AT)
+    ).all()
+    found: list[tuple[int, int]] = []
+    newer: dict[str, tuple[int, str]] = {}
+    for row in rows:
+        if row.stack_key in newer and newer[row.stack_key][1] != row.config_key:
+            found.append((row.id, newer[row.stack_key][0]))
+        newer[row.stack_key] = (row.id, row.config_key)
+    found = found[:MOST_PAIRS]
+    records = full_records(session, sorted({number for pair in found for number in pair}))
+    names = {row.id: row.name for row in rows}
+    return tuple(pair for a, b in found if (pair := _pair(a, b, records, names)) is not None)
+
+
+def _pair(a: int, b: int, records: dict[str, RunRecord], names: dict[int, str]) -> Pair | None:
+    comparability = compare_contracts(records[str(a)], records[str(b)])
+    if comparability.kind not in ("matched_ab", "side_by_side"):
+        return None
+    return Pair(
+        a=a,
+        b=b,
+        name_a=names[a],
+        name_b=names[b],
+        differs=differences(comparability.knobs),
+        matched=comparability.kind == "matched_ab",
+        address=Selection(a=(a,), b=(b,)).address(),
+    )
+
+
+# --- Runs to choose from for one side. Works by links alone.
+
+
+class Picker:
+    """`gone`: a run that is named does not exist, so nothing that is chosen can be kept."""
+
+    def __init__(
+        self, session: Session, selection: Selection, *, offer_pairs: bool = False, gone: bool = False
+    ) -> None:
+        self._session = session
+        self._offer_pairs = offer_pairs
+        self.selection = Selection(pick=selection.pick, q=selection.q) if gone else selection
+
+    @property
+    def side(self) -> Side | None:
+        """For which a run is chosen: the one asked for, else the first that has none. None: nothing is asked."""
+        if self.selection.pick:
+            return "a" if self.selection.pick == "a" else "b"
+        if not self.selection.a:
+            # With a candidate alone, its baseline is what is missing; with nothing, the baseline comes first, too.
+            return "a"
+        return None if self.selection.b else "b"
+
+    @property
+    def full(self) -> bool:
+        return self.side is not None and len(self.selection.side(self.side)) >= MOST_RUNS
+
+    @cached_property
+    def runs(self) -> tuple[RunListItem, ...]:
+        return offered_runs(self._session, self.selection.q, near=self._near, without=self.selection.runs)
+
+    @cached_property
+    def same_stack(self) -> set[int]:
+        """Which of the offered runs are of the stack of what is chosen already."""
+        if self._near is None:
+            return set()
+        stack = select(RunRow.stack_key).where(col(RunRow.id) == self._near).scalar_subquery()  # type: ignore[call-overload]
+        offered = [run.id for run in self.runs]
+        of_it = select(RunRow.id).where(col(RunRow.id).in_(offered), col(RunRow.stack_key) == stack)  # type: ignore[call-overload]
+        return set(self._session.execute(of_it).scalars())
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        return recent_pairs(self._session) if self._offer_pairs and not self.selection.runs else ()
+
+    @property
+    def _near(self) -> int | None:
+        """The run whose stack is wanted: one of the other side, else one of this side."""
+        if self.side is None:
+            return None
+        other = self.selection.side("b" if self.side == "a" else "a")
+        return next(iter((*other, *self.selection.side(self.side))), None)
+
+
+router = APIRouter(include_in_schema=False)
+
+_STATUS = {NotFound: 404, NotReady: 409, InvalidQuery: 422}
+
+
+@router.get("/compare")
+def show_comparison(request: Request, session: ReadSession, run: Annotated[Sequence[str], Query()] = ()) -> Response:
+    """`run`, as often as it stands there: what was ticked in the list of runs."""
+    if run:
+        return RedirectResponse(chosen_runs(session, run).address(), status_code=303)
+    try:
+        selection = Selection.from_params(request.query_params)
+    except InvalidQuery as error:
+        return _choose(request, session, Selection(), error)
+    if not selection.complete:
+        return _choose(request, session, selection)
+    try:
+        page = ComparePage(session, selection)
+        page.check_series()
+    except (NotFound, NotReady) as error:
+        return _choose(request, session, selection, error)
+    return _shown(request, session, page, "compare_picker")
+
+
+@router.get("/compare/distributions")
+def show_distributions(request: Request, session: ReadSession) -> HTMLResponse:
+    return _part(request, session, "compare_distributions")
+
+
+@router.get("/compare/series")
+def show_series(request: Request, session: ReadSession) -> HTMLResponse:
+    return _part(request, session, "compare_series", anchor="series")
+
+
+def _part(request: Request, session: Session, block: str, anchor: str = "") -> HTMLResponse:
+    selection = Selection.from_params(request.query_params)
+    if not selection.complete:
+        raise InvalidQuery("A comparison has two sides: name at least one run for `a` and one for `b`.")
+    return _shown(request, session, ComparePage(session, selection), block, anchor)
+
+
+def _shown(request: Request, session: Session, page: ComparePage, block: str, anchor: str = "") -> HTMLResponse:
+    address = page.selection.address()
+    return render(
+        request,
+        "compare/comparison.html",
+        block=block,
+        address=f"{address}#{anchor}" if anchor else None,
+        p=page,
+        s=page.selection,
+        picker=Picker(session, page.selection),
+    )
+
+
+def _choose(
+    request: Request, session: Session, selection: Selection, error: ThreewallsError | None = None
+) -> HTMLResponse:
+    """The page on which runs are chosen: nothing is yet, or what was asked for cannot be compared."""
+    context: dict[str, Any] = {
+        "s": selection,
+        "picker": Picker(session, selection, offer_pairs=True, gone=isinstance(error, NotFound)),
+        "error": error,
+        "retry": isinstance(error, NotReady),
+    }
+    status = 200 if error is None else next(code for kind, code in _STATUS.items() if isinstance(error, kind))
+    return render(request, "compare/choose.html", block="compare_picker", status=status, **context)

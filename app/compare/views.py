@@ -1,0 +1,472 @@
+"""What differs, as the page shows it: by axis, each value with who said so, what is unknown with how to supply it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from app.compare.queries import ComparedRun, Comparison, Side
+from app.domain.contract.fields import FIELDS, METRICS, PREFIX
+from app.domain.numbers import THIN, contract_value, figure, grouped, short_commit, significant, step_time
+from app.domain.performance.steady_state import readable_range
+from app.domain.run import FloatArray, IntArray, Metric, Stated
+from app.domain.verdict.comparison import MetricOutcome, SameField, step_times
+from app.domain.verdict.differences import AXES, Axis, Difference, axis_of
+from app.web.charts import Bar, bar_of, bar_span, series_label
+
+_BY_HAND = "stated by "
+"""How the detail of a value begins that a person stated after the upload."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideValue:
+    """`text` None: nobody states it. `said`: who does; `address`: where it stands, or can be supplied."""
+
+    text: str | None
+    said: str
+    detail: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceRow:
+    """`follows`: the field that this one only follows. `part`: of the stack, a knob, or beside both."""
+
+    field: str
+    meaning: str
+    unit: str
+    part: str
+    follows: str
+    a: SideValue
+    b: SideValue
+
+
+@dataclass(frozen=True, slots=True)
+class AxisGroup:
+    """`folded`: variables of the environment that are known on one side only, which stand further down."""
+
+    axis: Axis
+    rows: tuple[DifferenceRow, ...]
+    folded: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A field that holds a comparison up, and the ways to state it. `both`: neither side does."""
+
+    field: str
+    meaning: str
+    meta: str
+    flag: str
+    bridge: str
+    both: bool
+
+
+_PARTS = {"stack": "must be equal", "config": "a knob", "info": "beside"}
+
+
+def axis_groups(comparison: Comparison) -> tuple[AxisGroup, ...]:
+    found = comparison.sides.comparability.by_axis()
+    return tuple(_group(comparison, axis, found[axis]) for axis in AXES if axis in found)
+
+
+def missing_fields(comparison: Comparison) -> tuple[Missing, ...]:
+    """Members that somebody left unknown, those of the stack first."""
+    contracts = [run.record.contract for run in (comparison.newest_a, comparison.newest_b)]
+    return tuple(
+        Missing(
+            field=name,
+            meaning=FIELDS[name].meaning if name in FIELDS else "Environment variables that change results.",
+            meta=f"meta.{name}",
+            flag=FIELDS[name].megatron_lm if name in FIELDS else "",
+            bridge=FIELDS[name].bridge if name in FIELDS else "env_vars",
+            both=not any(name in contract for contract in contracts),
+        )
+        for name in comparison.sides.comparability.unknown
+    )
+
+
+def environment_rows(comparison: Comparison) -> tuple[DifferenceRow, ...]:
+    """Variables, packages and driver that are known on a side and not equal on both."""
+    a, b = comparison.newest_a.record.contract, comparison.newest_b.record.contract
+    return tuple(
+        _row(comparison, Difference(name, FIELDS[name].role, axis_of(name), a.get(name), b.get(name)))
+        for name in _environment()
+        if (name in a or name in b) and not _equal(a.get(name), b.get(name))
+    )
+
+
+def environment_same(comparison: Comparison) -> int:
+    """How many of them are equal on both sides."""
+    a, b = comparison.newest_a.record.contract, comparison.newest_b.record.contract
+    return sum(name in a and name in b and _equal(a[name], b[name]) for name in _environment())
+
+
+def same_rows(same: Iterable[SameField]) -> tuple[tuple[str, str, str], ...]:
+    """Field, unit and the value that both sides have."""
+    return tuple((one.field, FIELDS[one.field].unit, contract_value(one.a.value)) for one in same)
+
+
+def _environment() -> Sequence[str]:
+    """The container itself is a difference of its own."""
+    software = [name for name, field in FIELDS.items() if field.group == "Software" and field.role != "stack"]
+    return [*software, "driver", *(name for name in FIELDS if name.startswith(PREFIX))]
+
+
+def _equal(a: Stated | None, b: Stated | None) -> bool:
+    return a is not None and b is not None and a.value == b.value
+
+
+def _group(comparison: Comparison, axis: Axis, found: Sequence[Difference]) -> AxisGroup:
+    folded = [one for one in found if one.field.startswith(PREFIX) and not one.is_certain]
+    shown = [one for one in found if one not in folded]
+    rows = tuple(_row(comparison, one) for one in shown)
+    return AxisGroup(axis, rows, len(folded))
+
+
+def _row(comparison: Comparison, one: Difference) -> DifferenceRow:
+    name = one.field
+    field = FIELDS.get(name)
+    return DifferenceRow(
+        field=name,
+        meaning=field.meaning if field else {"commit": "The code that ran."}.get(name, "Whose runs they are."),
+        unit=field.unit if field else "",
+        part=_PARTS[one.role],
+        follows=one.follows,
+        a=_side(name, one.a, comparison.newest_a.id),
+        b=_side(name, one.b, comparison.newest_b.id),
+    )
+
+
+def _side(name: str, stated: Stated | None, run: int) -> SideValue:
+    if stated is None:
+        return SideValue(None, "", "", f"/runs/{run}#a-field.{name}")
+    text = contract_value(stated.value)
+    said = stated.detail if stated.detail.startswith(_BY_HAND) else stated.source
+    anchor = f"#contract-{name}" if name in FIELDS else ""
+    return SideValue(
+        short_commit(text) if name.endswith("commit") else text, said, stated.detail, f"/runs/{run}{anchor}"
+    )
+
+
+# --- Figures of both sides as rows of one table, with the change drawn as a bar on a common axis.
+
+_SECONDS_FROM_MS = 10_000
+_MACRO_DECISIONS = {"better": "improvement", "worse": "regression", "no_worse": "no_change", "not_finite": "failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """`a` and `b` are texts, empty where the figure is unknown; `half` is of the run's own 95 % interval.
+
+    `decision` is a word of a comparison, `word` the same as the pieces of pages know it.
+    """
+
+    name: str
+    label: str
+    meaning: str
+    a: str
+    a_half: str
+    b: str
+    b_half: str
+    outcome: MetricOutcome
+    decision: str
+    word: str
+    bar: Bar | None
+
+
+def metric_rows(comparison: Comparison) -> tuple[MetricRow, ...]:
+    outcomes = {name: outcome for name, outcome in comparison.outcomes.items() if outcome is not None}
+    span = bar_span(outcomes.values())
+    rows = [_metrics_view_row(comparison, name, outcome, span) for name, outcome in outcomes.items()]
+    loss = comparison.loss
+    if loss is not None:
+        word = {"worse": "worse", "no_worse": "no_worse", "not_finite": "not_finite"}.get(loss.decision, "not_judged")
+        outcome = MetricOutcome(loss.baseline, loss.candidate, loss.delta_pct)
+        rows.append(
+            MetricRow(
+                "loss",
+                "Loss at the end",
+                "Median over the last iterations that all runs share.",
+                _number(loss.baseline),
+                "",
+                _number(loss.candidate),
+                "",
+                outcome,
+                word,
+                _MACRO_DECISIONS.get(word, word),
+                bar_of(outcome, span),
+            )
+        )
+    return tuple(rows)
+
+
+def _metrics_view_row(comparison: Comparison, name: str, outcome: MetricOutcome, span: float) -> MetricRow:
+    a, b = _texts(name, outcome.baseline, outcome.candidate)
+    in_seconds = a.endswith(f"{THIN}s") or b.endswith(f"{THIN}s")
+    return MetricRow(
+        name=name,
+        label=series_label(name),
+        meaning=METRICS[name].meaning,
+        a=a,
+        a_half=_half(comparison.a[0].detail.metrics.get(name), name, in_seconds) if len(comparison.a) == 1 else "",
+        b=b,
+        b_half=_half(comparison.b[0].detail.metrics.get(name), name, in_seconds) if len(comparison.b) == 1 else "",
+        outcome=outcome,
+        decision=outcome.decision,
+        word=_MACRO_DECISIONS.get(outcome.decision, outcome.decision),
+        bar=bar_of(outcome, span),
+    )
+
+
+def _texts(name: str, a: float | None, b: float | None) -> tuple[str, str]:
+    """Both in the same unit: milliseconds beside seconds would have to be worked out."""
+    known = [abs(value) for value in (a, b) if value is not None]
+    if name == "step_time_ms" and known and max(known) >= _SECONDS_FROM_MS:
+        first, second = ("" if value is None else f"{significant(value / 1000)}{THIN}s" for value in (a, b))
+        return first, second
+    first, second = ("" if value is None else figure(Metric(value, value, value, 0), name).text for value in (a, b))
+    return first, second
+
+
+def _half(metric: Metric | None, name: str, in_seconds: bool) -> str:
+    """Half of the run's own interval, in the unit of the row."""
+    if metric is None:
+        return ""
+    if in_seconds and metric.value < _SECONDS_FROM_MS:
+        return grouped((metric.ci_high - metric.ci_low) / 2000, 3)
+    return figure(metric, name).half
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else grouped(value, 4)
+
+
+# --- Where the step goes on both sides: timers that a run of each side printed, the largest difference first.
+
+_WIDTH = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRow:
+    """Medians over the steady window, in ms; over the runs of a side their median. `*_bar`: 0 to 100, on one axis."""
+
+    label: str
+    a: str
+    b: str
+    share_a_pct: float
+    share_b_pct: float
+    delta: str
+    a_bar: float
+    b_bar: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimerTable:
+    """`only`: timers that one side alone has, by side."""
+
+    rows: tuple[TimerRow, ...]
+    only: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def timer_table(comparison: Comparison) -> TimerTable:
+    a, b = _timers(comparison.a), _timers(comparison.b)
+    shared = sorted(a.keys() & b.keys(), key=lambda name: -abs(b[name][0] - a[name][0]))
+    longest = max((max(a[name][0], b[name][0]) for name in shared), default=1.0) or 1.0
+    rows = tuple(_timers_view_row(name, a[name], b[name], longest) for name in shared)
+    only = (("A", tuple(sorted(a.keys() - b.keys()))), ("B", tuple(sorted(b.keys() - a.keys()))))
+    return TimerTable(rows, tuple((side, tuple(map(series_label, names))) for side, names in only if names))
+
+
+def _timers(runs: Sequence[ComparedRun]) -> dict[str, tuple[float, float]]:
+    """Median and share of the step of each timer that all runs of a side have."""
+    found = [{timer.name: (timer.median_ms, timer.share_of_step) for timer in run.detail.timers} for run in runs]
+    names = set.intersection(*map(set, found)) if found else set()
+    return {name: (median(one[name][0] for one in found), median(one[name][1] for one in found)) for name in names}
+
+
+def _timers_view_row(name: str, a: tuple[float, float], b: tuple[float, float], longest: float) -> TimerRow:
+    delta = b[0] - a[0]
+    return TimerRow(
+        label=series_label(name),
+        a=step_time(a[0]),
+        b=step_time(b[0]),
+        share_a_pct=100 * a[1],
+        share_b_pct=100 * b[1],
+        delta=f"{'+' if delta > 0 else ''}{step_time(delta)}",
+        a_bar=round(_WIDTH * a[0] / longest, 1),
+        b_bar=round(_WIDTH * b[0] / longest, 1),
+    )
+
+
+# --- Series of several runs on one axis: iterations counted from the start of each run's steady window.
+
+MOST_POINTS = 1200
+"""Of all lines together: a screen has no more columns. Of longer ones every stretch is a median and a range."""
+_LEAST_POINTS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One run. `offsets`: iterations since its steady window began, negative before; `inside` the window or not."""
+
+    run: int
+    side: Side
+    offsets: IntArray
+    iterations: IntArray
+    values: FloatArray
+    inside: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """`values` of the lines in `unit`. `missing`: runs without this series; `thinned`: points that are not drawn."""
+
+    name: str
+    title: str
+    lines: tuple[Line, ...]
+    low: float
+    high: float
+    missing: tuple[int, ...]
+    points: int
+
+    @property
+    def outside(self) -> int:
+        """Values that lie beyond the axis."""
+        return sum(int(((line.values < self.low) | (line.values > self.high)).sum()) for line in self.lines)
+
+
+def overlay(comparison: Comparison, columns: Mapping[int, Mapping[str, FloatArray]], name: str, unit: str) -> Overlay:
+    """The series `name` of all runs; `columns` hold it beside those that every comparison has."""
+    sides: list[tuple[Side, ComparedRun]] = [("a", run) for run in comparison.a]
+    sides += [("b", run) for run in comparison.b]
+    lines = [line for side, run in sides if (line := _line(side, run, columns[run.id], name)) is not None]
+    if name == "step_time_ms" and any(np.median(line.values) >= _SECONDS_FROM_MS for line in lines):
+        unit = "s"
+        lines = [Line(one.run, one.side, one.offsets, one.iterations, one.values / 1000, one.inside) for one in lines]
+    low, high = _scale(lines)
+    label = series_label(name)
+    drawn = {line.run for line in lines}
+    return Overlay(
+        name=name,
+        title=f"{label} ({unit})" if unit and unit != label else label,
+        lines=tuple(lines),
+        low=low,
+        high=high,
+        missing=tuple(run.id for run in comparison.runs if run.id not in drawn),
+        points=sum(len(line.values) for line in lines),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What is drawn of a line: its points, or of each stretch of them the median, the lowest and the highest.
+
+    `stretch`: iterations that a point stands for, 1 when it is one.
+    """
+
+    offsets: IntArray
+    iterations: IntArray
+    values: FloatArray
+    low: FloatArray
+    high: FloatArray
+    stretch: int
+
+
+def drawn(line: Line, lines: int) -> Drawn:
+    """A line that has as many points as a screen can show beside `lines` - 1 others."""
+    budget = max(MOST_POINTS // max(lines, 1), _LEAST_POINTS)
+    n = len(line.values)
+    if n <= budget:
+        return Drawn(line.offsets, line.iterations, line.values, line.values, line.values, 1)
+    width = -(-n // budget)
+    # What is left over at the end is filled up with the last value, so that all stretches have one length.
+    filled = np.pad(line.values, (0, -n % width), mode="edge").reshape(-1, width)
+    middles = np.minimum(np.arange(len(filled)) * width + width // 2, n - 1)
+    return Drawn(
+        offsets=line.offsets[middles],
+        iterations=line.iterations[middles],
+        values=np.median(filled, axis=1),
+        low=filled.min(axis=1),
+        high=filled.max(axis=1),
+        stretch=width,
+    )
+
+
+def _line(side: Side, run: ComparedRun, columns: Mapping[str, FloatArray], name: str) -> Line | None:
+    held = {**run.columns, **columns}
+    if name not in held or "iteration" not in held:
+        return None
+    values = step_times(held) if name == "step_time_ms" else held[name]
+    keep = np.isfinite(values) & np.isfinite(held["iteration"])
+    if not keep.any():
+        return None
+    iterations = held["iteration"][keep].astype(np.int64)
+    steady = run.detail.steady_state
+    start = int(iterations[0]) if steady is None else steady.first_iteration
+    end = int(iterations[-1]) if steady is None else steady.last_iteration
+    inside = (iterations >= start) & (iterations <= end)
+    return Line(run.id, side, iterations - start, iterations, values[keep], inside.astype(np.float64))
+
+
+def _scale(lines: Sequence[Line]) -> tuple[float, float]:
+    """An axis on which the windows can be read; it does not start at zero."""
+    if not lines:
+        return 0.0, 1.0
+    # Of the windows, where there are any: what lies far off, before or within them, is drawn at the edge.
+    ends = [readable_range(window if len(window := line.values[line.inside > 0]) else line.values) for line in lines]
+    low, high = min(one[0] for one in ends), max(one[1] for one in ends)
+    margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
+    return low - margin, high + margin
+
+
+# --- The overlaid series as a table: a row an iteration since the windows began, of a set of runs the median.
+
+ROWS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRow:
+    """`a` and `b`: values as text, empty where no run of the side has one there."""
+
+    offset: int
+    a: str
+    b: str
+    in_window: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedTable:
+    items: tuple[AlignedRow, ...]
+    page: int
+    pages: int
+    first: int
+    last: int
+    total: int
+
+
+def aligned_table(overlay: Overlay, page: int) -> AlignedTable:
+    offsets = sorted({int(offset) for line in overlay.lines for offset in line.offsets})
+    pages = max(1, -(-len(offsets) // ROWS))
+    page = min(page, pages)
+    start = (page - 1) * ROWS
+    shown = offsets[start : start + ROWS]
+    by_line = [(line, _at(line, shown)) for line in overlay.lines]
+    rows = tuple(
+        AlignedRow(offset, _typical(by_line, "a", offset), _typical(by_line, "b", offset), in_window=offset >= 0)
+        for offset in shown
+    )
+    return AlignedTable(rows, page, pages, start + 1 if rows else 0, start + len(rows), len(offsets))
+
+
+def _at(line: Line, offsets: list[int]) -> dict[int, float]:
+    """Values of a line at `offsets`; of an iteration that was printed twice the later one."""
+    wanted = set(offsets)
+    pairs = zip(line.offsets.tolist(), line.values.tolist(), strict=True)
+    return {offset: value for offset, value in pairs if offset in wanted}
+
+
+def _typical(by_line: list[tuple[Line, dict[int, float]]], side: str, offset: int) -> str:
+    values = [found[offset] for line, found in by_line if line.side == side and offset in found]
+    return significant(median(values)) if values else ""

@@ -1,0 +1,980 @@
+"""The contract fields: what each means, where it counts, which values it takes and how it is called."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+# --- What one contract field is: its name, where it counts, what values it takes and what trainers call it.
+
+Role = Literal["stack", "config", "info"]
+"""`stack`: must be equal before two runs may be ranked. `config`: a knob of the run. `info`: shown, not compared."""
+
+Kind = Literal["count", "whole", "number", "flag", "choice", "words", "counts", "text", "name", "layers"]
+"""The values a field takes.
+
+count   an integer of at least 1          choice  one of `choices`
+whole   an integer of at least 0          words   a set of words (from `choices` where given), order has no meaning
+number  a finite real number              counts  a list of integers of at least 1, in order
+flag    true or false                     layers  an integer of at least 1, or a list of 0 and 1, one a layer
+text    one line of text, compared as it is written
+name    one line of text, compared without regard to case
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ContractField:
+    """One row of the registry.
+
+    `megatron_lm` and `bridge` are what the trainers call it, for people and for search. `aliases` maps other spellings
+    of a choice to the canonical one. `also` are other names that people give the field, used for suggestions only.
+    """
+
+    name: str
+    group: str
+    role: Role
+    kind: Kind
+    meaning: str
+    unit: str = ""
+    megatron_lm: str = ""
+    bridge: str = ""
+    choices: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricField:
+    """One headline figure. `less_is_better` is stated with the metric, so that nobody has to guess it."""
+
+    name: str
+    label: str
+    unit: str
+    less_is_better: bool
+    meaning: str
+
+
+# --- What was run, where, and on which software.
+
+WHAT = "Workload"
+WHERE = "Hardware"
+SOFTWARE = "Software"
+
+IDENTITY_FIELDS = (
+    ContractField(
+        "model",
+        WHAT,
+        "stack",
+        "name",
+        "The model's name. Recognised from its shape when it is not stated.",
+        also=("model_name", "arch", "architecture"),
+    ),
+    ContractField(
+        "task",
+        WHAT,
+        "stack",
+        "choice",
+        "What the job does with the model.",
+        choices=("pretrain", "sft", "peft", "rl", "distillation"),
+        aliases={"pretraining": "pretrain", "finetune": "sft", "fine-tune": "sft", "lora": "peft"},
+    ),
+    ContractField(
+        "data_mode",
+        WHAT,
+        "stack",
+        "choice",
+        "Whether the tokens are real or made up. Made-up data makes a run benchmark-only.",
+        megatron_lm="--mock-data (mock_data)",
+        bridge="dataset class",
+        choices=("mock", "real"),
+        aliases={"synthetic": "mock", "production": "real"},
+        also=("data", "data_kind", "mock_data", "dataset"),
+    ),
+    ContractField(
+        "seq_len",
+        WHAT,
+        "stack",
+        "count",
+        "Tokens of one sequence.",
+        unit="tokens",
+        megatron_lm="--seq-length (seq_length)",
+        bridge="model.seq_length = dataset.seq_length",
+        also=("seq_length", "sequence_length", "context_length"),
+    ),
+    ContractField(
+        "gbs",
+        WHAT,
+        "stack",
+        "count",
+        "Sequences of one optimizer step, over all GPUs. Unset, the trainer takes mbs x dp.",
+        unit="sequences",
+        megatron_lm="--global-batch-size (global_batch_size)",
+        bridge="train.global_batch_size",
+        also=("global_batch_size",),
+    ),
+    ContractField(
+        "mbs",
+        WHAT,
+        "stack",
+        "count",
+        "Sequences that one model replica handles at once.",
+        unit="sequences",
+        megatron_lm="--micro-batch-size (micro_batch_size)",
+        bridge="train.micro_batch_size",
+        also=("micro_batch_size",),
+    ),
+    ContractField(
+        "gpu",
+        WHERE,
+        "stack",
+        "name",
+        "GPU model (SKU), for instance H100 or GB200.",
+        also=("sku", "gpu_type", "gpu_model", "gpu_sku", "hardware"),
+    ),
+    ContractField(
+        "gpus",
+        WHERE,
+        "stack",
+        "count",
+        "GPUs of the job: the world size.",
+        unit="GPUs",
+        megatron_lm="WORLD_SIZE (world_size)",
+        bridge="launcher",
+        also=("world_size", "num_gpus", "n_gpus", "gpu_count", "ngpus"),
+    ),
+    ContractField(
+        "gpus_per_node",
+        WHERE,
+        "config",
+        "count",
+        "GPUs of one node: 8 on HGX boards, 4 on GB200 and GB300 trays.",
+        unit="GPUs",
+        megatron_lm="launcher",
+        bridge="-gn, --gpus-per-node",
+    ),
+    ContractField("cluster", WHERE, "stack", "name", "Where it ran. Two clusters with the same GPU differ by 7-15 %."),
+    ContractField("driver", WHERE, "info", "text", "Version of the GPU driver."),
+    ContractField(
+        "container",
+        SOFTWARE,
+        "stack",
+        "text",
+        "Container image with its tag, for instance nvcr.io/nvidia/nemo:26.06.",
+        also=("image", "docker_image", "container_image"),
+    ),
+    ContractField("container_digest", SOFTWARE, "info", "text", "Digest of the container image (sha256:...)."),
+    ContractField("bridge_commit", SOFTWARE, "info", "text", "Commit of Megatron-Bridge."),
+    ContractField("mcore_commit", SOFTWARE, "info", "text", "Commit of Megatron-LM (Megatron Core)."),
+    ContractField("te_version", SOFTWARE, "info", "text", "Version of Transformer Engine.", also=("te",)),
+    ContractField("pytorch_version", SOFTWARE, "info", "text", "Version of PyTorch.", also=("torch", "pytorch")),
+    ContractField("cuda_version", SOFTWARE, "info", "text", "Version of CUDA.", also=("cuda",)),
+    ContractField("nccl_version", SOFTWARE, "info", "text", "Version of NCCL.", also=("nccl",)),
+    ContractField("cudnn_version", SOFTWARE, "info", "text", "Version of cuDNN.", also=("cudnn",)),
+    ContractField("triton_version", SOFTWARE, "info", "text", "Version of Triton.", also=("triton",)),
+    ContractField("deepep_build", SOFTWARE, "info", "text", "Build of DeepEP or HybridEP.", also=("deepep_version",)),
+)
+
+
+# --- How the model is spread over the GPUs.
+
+_PARALLELISM = "Parallelism"
+
+PARALLELISM_FIELDS = (
+    ContractField(
+        "tp",
+        _PARALLELISM,
+        "config",
+        "count",
+        "Tensor parallelism: GPUs that share each layer.",
+        megatron_lm="--tensor-model-parallel-size (tensor_model_parallel_size)",
+        bridge="model.tensor_model_parallel_size",
+        also=("tensor_parallel", "tensor_model_parallel_size"),
+    ),
+    ContractField(
+        "pp",
+        _PARALLELISM,
+        "stack",
+        "count",
+        "Pipeline parallelism: stages that the layers are cut into.",
+        megatron_lm="--pipeline-model-parallel-size (pipeline_model_parallel_size)",
+        bridge="model.pipeline_model_parallel_size",
+        also=("pipeline_parallel", "pipeline_model_parallel_size"),
+    ),
+    ContractField(
+        "vpp",
+        _PARALLELISM,
+        "stack",
+        "count",
+        "Virtual pipeline chunks of each stage. 1 is the same as unset.",
+        megatron_lm="--num-layers-per-virtual-pipeline-stage, --num-virtual-stages-per-pipeline-rank or a layout "
+        "(virtual_pipeline_model_parallel_size)",
+        bridge="model.virtual_pipeline_model_parallel_size",
+        also=("vp", "virtual_pipeline", "virtual_pipeline_model_parallel_size"),
+    ),
+    ContractField(
+        "pp_layout",
+        _PARALLELISM,
+        "stack",
+        "text",
+        "Which layer stands on which pipeline stage, for instance Et*3|(tt|)*29m|L. Unset: an even split.",
+        megatron_lm="--pipeline-model-parallel-layout (pipeline_model_parallel_layout)",
+        bridge="model.pipeline_model_parallel_layout",
+        also=("pipeline_layout", "pipeline_model_parallel_layout"),
+    ),
+    ContractField(
+        "pp_account",
+        _PARALLELISM,
+        "stack",
+        "words",
+        "What counts as a layer of its own when the layers are split evenly.",
+        megatron_lm="--account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split",
+        bridge="model.account_for_embedding_in_pipeline_split, model.account_for_loss_in_pipeline_split",
+        choices=("embedding", "loss"),
+    ),
+    ContractField(
+        "mtp",
+        _PARALLELISM,
+        "config",
+        "whole",
+        "Multi-token-prediction layers. They add FLOPs and stand in the layout.",
+        megatron_lm="--mtp-num-layers (mtp_num_layers)",
+        bridge="model.mtp_num_layers",
+        also=("mtp_num_layers",),
+    ),
+    ContractField(
+        "cp",
+        _PARALLELISM,
+        "config",
+        "count",
+        "Context parallelism: GPUs that share each sequence.",
+        megatron_lm="--context-parallel-size (context_parallel_size)",
+        bridge="model.context_parallel_size",
+        also=("context_parallel", "context_parallel_size"),
+    ),
+    ContractField(
+        "cp_comm",
+        _PARALLELISM,
+        "config",
+        "text",
+        "How context-parallel ranks exchange keys and values: p2p, all_gather, a2a or a2a+p2p, or one of them a layer.",
+        megatron_lm="--cp-comm-type (cp_comm_type)",
+        bridge="model.cp_comm_type",
+        also=("cp_comm_type",),
+    ),
+    ContractField(
+        "hcp_sizes",
+        _PARALLELISM,
+        "config",
+        "counts",
+        "Group sizes of hierarchical context parallelism; their product is cp.",
+        megatron_lm="--hierarchical-context-parallel-sizes (hierarchical_context_parallel_sizes)",
+        bridge="model.hierarchical_context_parallel_sizes",
+    ),
+    ContractField(
+        "ep",
+        _PARALLELISM,
+        "config",
+        "count",
+        "Expert parallelism: GPUs that share the experts of each MoE layer.",
+        megatron_lm="--expert-model-parallel-size (expert_model_parallel_size)",
+        bridge="model.expert_model_parallel_size",
+        also=("expert_parallel", "expert_model_parallel_size"),
+    ),
+    ContractField(
+        "etp",
+        _PARALLELISM,
+        "config",
+        "count",
+        "Tensor parallelism inside the experts. Unset, the trainer takes tp.",
+        megatron_lm="--expert-tensor-parallel-size (expert_tensor_parallel_size)",
+        bridge="model.expert_tensor_parallel_size",
+        also=("expert_tensor_parallel", "expert_tensor_parallel_size"),
+    ),
+    ContractField(
+        "dp",
+        _PARALLELISM,
+        "info",
+        "count",
+        "Data parallelism: gpus / (tp x pp x cp).",
+        megatron_lm="data_parallel_size",
+        bridge="computed",
+        also=("data_parallel", "data_parallel_size"),
+    ),
+    ContractField(
+        "edp",
+        _PARALLELISM,
+        "info",
+        "count",
+        "Data parallelism of the experts: gpus / (pp x ep x etp).",
+        megatron_lm="computed",
+        bridge="computed",
+    ),
+    ContractField(
+        "ga",
+        _PARALLELISM,
+        "info",
+        "count",
+        "Micro-batches of one optimizer step: gbs / (mbs x dp).",
+        megatron_lm="computed",
+        bridge="computed",
+        also=("gradient_accumulation", "num_microbatches"),
+    ),
+    ContractField(
+        "sp",
+        _PARALLELISM,
+        "config",
+        "flag",
+        "Sequence parallelism inside the tensor-parallel group. Off when tp is 1.",
+        megatron_lm="--sequence-parallel (sequence_parallel)",
+        bridge="model.sequence_parallel",
+        also=("sequence_parallel",),
+    ),
+    ContractField(
+        "dist_opt",
+        _PARALLELISM,
+        "config",
+        "flag",
+        "Optimizer state is sharded over the data-parallel ranks.",
+        megatron_lm="--use-distributed-optimizer (use_distributed_optimizer)",
+        bridge="ddp.use_distributed_optimizer, optimizer.use_distributed_optimizer",
+        also=("use_distributed_optimizer",),
+    ),
+    ContractField(
+        "fsdp",
+        _PARALLELISM,
+        "config",
+        "choice",
+        "Fully sharded data parallelism, and whose.",
+        megatron_lm="--use-megatron-fsdp, --use-torch-fsdp2, --data-parallel-sharding-strategy",
+        bridge="dist.use_megatron_fsdp, ddp.use_megatron_fsdp, ddp.data_parallel_sharding_strategy",
+        choices=("none", "megatron_fsdp", "torch_fsdp2"),
+    ),
+)
+
+
+# --- How tokens are routed and carried to their experts.
+
+_MOE = "Experts and routing"
+LB_TYPES = ("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "quantile_balancing", "none")
+
+MOE_FIELDS = (
+    ContractField(
+        "dispatcher",
+        _MOE,
+        "config",
+        "choice",
+        "How tokens travel to their experts. Derived: a flex dispatcher is named by its backend, others by their type.",
+        megatron_lm="--moe-token-dispatcher-type, --moe-flex-dispatcher-backend",
+        bridge="model.moe_token_dispatcher_type, model.moe_flex_dispatcher_backend",
+        choices=("allgather", "alltoall", "deepep", "hybridep", "ncclep"),
+    ),
+    ContractField(
+        "dispatcher_type",
+        _MOE,
+        "info",
+        "choice",
+        "Family of the dispatcher; flex leaves the rest to its backend.",
+        megatron_lm="--moe-token-dispatcher-type (moe_token_dispatcher_type)",
+        bridge="model.moe_token_dispatcher_type",
+        choices=("allgather", "alltoall", "flex"),
+        aliases={"alltoall_seq": "alltoall"},
+        also=("moe_token_dispatcher_type",),
+    ),
+    ContractField(
+        "flex_backend",
+        _MOE,
+        "info",
+        "choice",
+        "Backend of the flex dispatcher. Without meaning for the other types.",
+        megatron_lm="--moe-flex-dispatcher-backend (moe_flex_dispatcher_backend), once --moe-enable-deepep",
+        bridge="model.moe_flex_dispatcher_backend",
+        choices=("deepep", "hybridep", "ncclep"),
+        also=("moe_flex_dispatcher_backend",),
+    ),
+    ContractField(
+        "dispatch_sms",
+        _MOE,
+        "config",
+        "count",
+        "Streaming multiprocessors given to the flex dispatcher.",
+        unit="SMs",
+        megatron_lm="--moe-flex-dispatcher-num-sms; once --moe-deepep-num-sms, --moe-hybridep-num-sms",
+        bridge="model.moe_flex_dispatcher_num_sms, model.moe_hybridep_num_sms",
+    ),
+    ContractField(
+        "hybridep_preproc_sms",
+        _MOE,
+        "config",
+        "count",
+        "Streaming multiprocessors for HybridEP's preprocessing.",
+        unit="SMs",
+        megatron_lm="--moe-hybridep-num-sms-preprocessing (moe_hybridep_num_sms_preprocessing)",
+        bridge="model.moe_hybridep_num_sms_preprocessing",
+    ),
+    ContractField(
+        "hybridep_permute_fused",
+        _MOE,
+        "config",
+        "flag",
+        "The token permutation is fused into HybridEP.",
+        megatron_lm="--moe-permute-fusion-into-hybridep (moe_permute_fusion_into_hybridep)",
+        bridge="model.moe_permute_fusion_into_hybridep",
+    ),
+    ContractField(
+        "routing_mode",
+        _MOE,
+        "stack",
+        "choice",
+        "Who decides where tokens go. Forced modes are benchmark-only; their speeds compare with nothing else.",
+        megatron_lm="derived",
+        bridge="derived",
+        choices=("forced-balance", "forced-biased", "drop-and-pad", "capacity-drop", "dropless"),
+        aliases={"forced_balance": "forced-balance", "natural": "dropless"},
+        also=("routing",),
+    ),
+    ContractField(
+        "force_balance",
+        _MOE,
+        "info",
+        "flag",
+        "The router is replaced by random, even routing (a benchmark switch).",
+        megatron_lm="--moe-router-force-load-balancing (moe_router_force_load_balancing)",
+        bridge="model.moe_router_force_load_balancing",
+        also=("forced_balance", "moe_router_force_load_balancing"),
+    ),
+    ContractField(
+        "lb_type",
+        _MOE,
+        "config",
+        "words",
+        "How the router is kept balanced.",
+        megatron_lm="--moe-router-load-balancing-type (moe_router_load_balancing_type)",
+        bridge="model.moe_router_load_balancing_type",
+        choices=LB_TYPES,
+    ),
+    ContractField(
+        "capacity",
+        _MOE,
+        "config",
+        "number",
+        "Capacity factor of an expert; tokens over it are dropped. Negative is the same as unset.",
+        megatron_lm="--moe-expert-capacity-factor (moe_expert_capacity_factor)",
+        bridge="model.moe_expert_capacity_factor",
+    ),
+    ContractField(
+        "pad_to_capacity",
+        _MOE,
+        "info",
+        "flag",
+        "Experts are padded to their capacity (with it the routing mode is drop-and-pad).",
+        megatron_lm="--moe-pad-expert-input-to-capacity (moe_pad_expert_input_to_capacity)",
+        bridge="model.moe_pad_expert_input_to_capacity",
+    ),
+    ContractField(
+        "rank_capacity",
+        _MOE,
+        "config",
+        "number",
+        "Capacity factor of a rank (HybridEP and NCCL EP only).",
+        megatron_lm="--moe-expert-rank-capacity-factor (moe_expert_rank_capacity_factor)",
+        bridge="model.moe_expert_rank_capacity_factor",
+    ),
+    ContractField(
+        "router_dtype",
+        _MOE,
+        "config",
+        "choice",
+        "Number format of the router. The flex backends expect fp32.",
+        megatron_lm="--moe-router-dtype (moe_router_dtype)",
+        bridge="model.moe_router_dtype",
+        choices=("fp32", "fp64"),
+    ),
+    ContractField(
+        "expert_bias",
+        _MOE,
+        "config",
+        "flag",
+        "The router balances by a learnt bias of each expert.",
+        megatron_lm="--moe-router-enable-expert-bias (moe_router_enable_expert_bias)",
+        bridge="model.moe_router_enable_expert_bias",
+    ),
+    ContractField(
+        "grouped_gemm",
+        _MOE,
+        "config",
+        "flag",
+        "The experts of a rank run as one grouped matrix product.",
+        megatron_lm="--moe-grouped-gemm (moe_grouped_gemm)",
+        bridge="model.moe_grouped_gemm",
+    ),
+    ContractField(
+        "permute_fusion",
+        _MOE,
+        "config",
+        "flag",
+        "The token permutation is one fused kernel.",
+        megatron_lm="--moe-permute-fusion (moe_permute_fusion)",
+        bridge="model.moe_permute_fusion",
+    ),
+    ContractField(
+        "router_fusion",
+        _MOE,
+        "config",
+        "flag",
+        "The router is one fused kernel.",
+        megatron_lm="--moe-router-fusion (moe_router_fusion)",
+        bridge="model.moe_router_fusion",
+    ),
+)
+
+
+# --- Overlap, recomputation, CUDA graphs, precision, offloading and the host: the tuning knobs.
+
+OVERLAP = "Overlap"
+MEMORY = "Memory"
+GRAPHS = "CUDA graphs"
+NUMBERS = "Kernels and precision"
+HOST = "Host"
+
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "mla_up_proj",
+    "layernorm",
+    "moe_act",
+    "mlp",
+    "moe",
+    "shared_experts",
+    "gdn_norm_out",
+    "gdp_in_proj",
+    "gdp_qkv",
+    "mhc",
+)
+PRECISIONS = ("bf16", "fp16", "fp8_ds", "fp8_cs", "fp8_sc", "fp8_mx", "nvfp4")
+"""ds: delayed scaling, cs: current (tensorwise) scaling, sc: sub-channel (blockwise) scaling, mx: MXFP8."""
+
+PERFORMANCE_FIELDS = (
+    ContractField(
+        "ep_overlap",
+        OVERLAP,
+        "config",
+        "flag",
+        "Expert communication runs beside computation (A2A overlap, 1F1B overlap).",
+        megatron_lm="--overlap-moe-expert-parallel-comm (overlap_moe_expert_parallel_comm)",
+        bridge="comm_overlap.overlap_moe_expert_parallel_comm",
+        also=("moe_a2a_overlap", "a2a_overlap"),
+    ),
+    ContractField(
+        "delay_wgrad",
+        OVERLAP,
+        "config",
+        "flag",
+        "Weight gradients are computed later, to overlap with communication.",
+        megatron_lm="--delay-wgrad-compute (delay_wgrad_compute)",
+        bridge="comm_overlap.delay_wgrad_compute",
+    ),
+    ContractField(
+        "shared_overlap",
+        OVERLAP,
+        "config",
+        "flag",
+        "Shared experts run beside the dispatch of tokens.",
+        megatron_lm="--moe-shared-expert-overlap (moe_shared_expert_overlap)",
+        bridge="model.moe_shared_expert_overlap",
+    ),
+    ContractField(
+        "dp_overlap",
+        OVERLAP,
+        "config",
+        "words",
+        "Which data-parallel collectives run beside computation.",
+        megatron_lm="--overlap-grad-reduce, --overlap-param-gather",
+        bridge="ddp.overlap_grad_reduce, ddp.overlap_param_gather (or comm_overlap)",
+        choices=("grad_reduce", "param_gather"),
+    ),
+    ContractField(
+        "tp_overlap",
+        OVERLAP,
+        "config",
+        "flag",
+        "Tensor-parallel communication runs beside computation.",
+        megatron_lm="--tp-comm-overlap (tp_comm_overlap)",
+        bridge="comm_overlap.tp_comm_overlap",
+    ),
+    ContractField(
+        "pp_overlap",
+        OVERLAP,
+        "config",
+        "flag",
+        "Pipeline sends and receives run beside computation.",
+        megatron_lm="--no-overlap-p2p-communication (overlap_p2p_comm)",
+        bridge="comm_overlap.overlap_p2p_comm",
+    ),
+    ContractField(
+        "attention",
+        NUMBERS,
+        "config",
+        "choice",
+        "Attention kernels.",
+        megatron_lm="--attention-backend (attention_backend)",
+        bridge="model.attention_backend",
+        choices=("auto", "flash", "fused", "unfused", "local"),
+        aliases={"te_fused": "fused"},
+        also=("attention_backend",),
+    ),
+    ContractField(
+        "precision",
+        NUMBERS,
+        "stack",
+        "choice",
+        "Number format of the matrix products.",
+        megatron_lm="--bf16; --fp8-format with --fp8-recipe; --fp4-format with --fp4-recipe",
+        bridge="mixed_precision",
+        choices=PRECISIONS,
+        aliases={
+            "bfloat16": "bf16",
+            "float16": "fp16",
+            "bf16_mixed": "bf16",
+            "fp16_mixed": "fp16",
+            "fp8_delayed": "fp8_ds",
+            "fp8_tensorwise": "fp8_cs",
+            "fp8_current": "fp8_cs",
+            "fp8_blockwise": "fp8_sc",
+            "fp8_subchannel": "fp8_sc",
+            "mxfp8": "fp8_mx",
+            "fp8_mxfp8": "fp8_mx",
+            "bf16_with_fp8_delayed_scaling_mixed": "fp8_ds",
+            "bf16_with_fp8_current_scaling_mixed": "fp8_cs",
+            "bf16_with_fp8_subchannel_scaling_mixed": "fp8_sc",
+            "bf16_with_mxfp8_mixed": "fp8_mx",
+            "bf16_with_nvfp4_mixed": "nvfp4",
+            "fp4": "nvfp4",
+        },
+    ),
+    ContractField(
+        "param_gather_lp",
+        NUMBERS,
+        "config",
+        "flag",
+        "Parameters are gathered in the low-precision format.",
+        megatron_lm="--fp8-param-gather, --fp4-param-gather",
+        bridge="mixed_precision.fp8_param_gather",
+    ),
+    ContractField(
+        "recompute_granularity",
+        MEMORY,
+        "config",
+        "choice",
+        "How much of the forward pass is computed again in the backward pass.",
+        megatron_lm="--recompute-granularity (recompute_granularity); --recompute-activations is selective",
+        bridge="model.recompute_granularity",
+        choices=("none", "selective", "full"),
+        also=("recompute",),
+    ),
+    ContractField(
+        "recompute_modules",
+        MEMORY,
+        "config",
+        "words",
+        "Which parts of a layer selective recomputation covers. Unset, the trainer takes core_attn.",
+        megatron_lm="--recompute-modules (recompute_modules)",
+        bridge="model.recompute_modules",
+        choices=RECOMPUTE_MODULES,
+        aliases={"up_proj": "mla_up_proj", "norm": "layernorm", "act": "moe_act"},
+    ),
+    ContractField(
+        "recompute_method",
+        MEMORY,
+        "config",
+        "choice",
+        "Which layers full recomputation covers.",
+        megatron_lm="--recompute-method (recompute_method)",
+        bridge="model.recompute_method",
+        choices=("uniform", "block"),
+    ),
+    ContractField(
+        "recompute_layers",
+        MEMORY,
+        "config",
+        "whole",
+        "How many layers full recomputation takes at a time.",
+        unit="layers",
+        megatron_lm="--recompute-num-layers (recompute_num_layers)",
+        bridge="model.recompute_num_layers",
+    ),
+    ContractField(
+        "opt_offload",
+        MEMORY,
+        "config",
+        "flag",
+        "Optimizer state lives in host memory.",
+        megatron_lm="--optimizer-cpu-offload (optimizer_cpu_offload)",
+        bridge="optimizer.optimizer_cpu_offload",
+    ),
+    ContractField(
+        "opt_offload_fraction",
+        MEMORY,
+        "config",
+        "number",
+        "Share of the optimizer state that lives in host memory, 0 to 1.",
+        megatron_lm="--optimizer-offload-fraction (optimizer_offload_fraction)",
+        bridge="optimizer.optimizer_offload_fraction",
+    ),
+    ContractField(
+        "act_offload",
+        MEMORY,
+        "config",
+        "flag",
+        "Activations of whole layers are kept in host memory.",
+        megatron_lm="--cpu-offloading (cpu_offloading)",
+        bridge="model.cpu_offloading",
+    ),
+    ContractField(
+        "act_offload_layers",
+        MEMORY,
+        "config",
+        "whole",
+        "Layers whose activations are kept in host memory.",
+        unit="layers",
+        megatron_lm="--cpu-offloading-num-layers (cpu_offloading_num_layers)",
+        bridge="model.cpu_offloading_num_layers",
+    ),
+    ContractField(
+        "fine_offload",
+        MEMORY,
+        "config",
+        "words",
+        "Parts of a layer whose activations are kept in host memory. Empty: none.",
+        megatron_lm="--fine-grained-activation-offloading --offload-modules",
+        bridge="model.fine_grained_activation_offloading, model.offload_modules",
+    ),
+    ContractField(
+        "graph_impl",
+        GRAPHS,
+        "stack",
+        "choice",
+        "Who captures CUDA graphs.",
+        megatron_lm="--cuda-graph-impl (cuda_graph_impl); once --enable-cuda-graph, --external-cuda-graph",
+        bridge="model.cuda_graph_impl",
+        choices=("none", "local", "transformer_engine", "full_iteration"),
+        aliases={"te": "transformer_engine"},
+        also=("cuda_graph_impl",),
+    ),
+    ContractField(
+        "graph_modules",
+        GRAPHS,
+        "stack",
+        "words",
+        "CUDA-graph scope: the parts that are captured. Empty with an implementation: whole layers.",
+        megatron_lm="--cuda-graph-modules (cuda_graph_modules); once --cuda-graph-scope",
+        bridge="model.cuda_graph_modules; once model.cuda_graph_scope",
+        choices=("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full", "full_iteration"),
+        also=("cuda_graph_scope", "cuda_graph_modules", "graph_scope"),
+    ),
+    ContractField(
+        "graph_warmup",
+        GRAPHS,
+        "config",
+        "whole",
+        "Steps before the graphs are captured.",
+        unit="steps",
+        megatron_lm="--cuda-graph-warmup-steps (cuda_graph_warmup_steps)",
+        bridge="model.cuda_graph_warmup_steps",
+    ),
+    ContractField(
+        "te_rng",
+        GRAPHS,
+        "config",
+        "flag",
+        "Transformer Engine's random-number tracker, which graphs need.",
+        megatron_lm="--te-rng-tracker (te_rng_tracker)",
+        bridge="model.use_te_rng_tracker, rng.te_rng_tracker",
+    ),
+    ContractField(
+        "manual_gc",
+        HOST,
+        "config",
+        "flag",
+        "Python's garbage collector runs at fixed steps only.",
+        megatron_lm="--manual-gc (manual_gc)",
+        bridge="train.manual_gc",
+    ),
+    ContractField(
+        "manual_gc_interval",
+        HOST,
+        "config",
+        "whole",
+        "Steps between garbage collections.",
+        unit="steps",
+        megatron_lm="--manual-gc-interval (manual_gc_interval)",
+        bridge="train.manual_gc_interval",
+    ),
+    ContractField(
+        "nan_checks",
+        HOST,
+        "config",
+        "flag",
+        "Loss and gradients are checked for NaN. Off makes a run benchmark-only.",
+        megatron_lm="--no-check-for-nan-in-loss-and-grad (check_for_nan_in_loss_and_grad)",
+        bridge="rerun_state_machine.check_for_nan_in_loss, ddp.check_for_nan_in_grad",
+    ),
+)
+
+
+# --- The model's shape: what the FLOPs of a step are computed from. Compared by nobody: `model` is the stack's member.
+
+_SHAPE = "Model shape"
+
+
+def _shape(name: str, kind: Kind, meaning: str, *, bridge: str = "", also: tuple[str, ...] = ()) -> ContractField:
+    flag = "--" + name.replace("_", "-")
+    path = f"model.{bridge or name}"
+    return ContractField(name, _SHAPE, "info", kind, meaning, megatron_lm=f"{flag} ({name})", bridge=path, also=also)
+
+
+SHAPE_FIELDS = (
+    _shape("num_layers", "count", "Transformer layers, without multi-token-prediction layers.", also=("layers",)),
+    _shape("hidden_size", "count", "Width of the residual stream."),
+    _shape("ffn_hidden_size", "count", "Inner width of a dense feed-forward block."),
+    _shape("num_attention_heads", "count", "Attention heads."),
+    _shape("num_query_groups", "count", "Key and value heads. Unset: as many as attention heads."),
+    _shape("kv_channels", "count", "Width of one head. Unset: hidden_size / num_attention_heads."),
+    _shape("attention_output_gate", "flag", "Attention output is gated, one more projection."),
+    _shape("vocab_size", "count", "Entries of the vocabulary, after padding.", also=("padded_vocab_size",)),
+    _shape(
+        "swiglu", "flag", "Feed-forward blocks are gated: three matrices instead of two.", bridge="gated_linear_unit"
+    ),
+    ContractField(
+        "num_experts",
+        _SHAPE,
+        "info",
+        "count",
+        "Routed experts of an MoE layer. Unset: a dense model.",
+        megatron_lm="--num-experts (num_experts)",
+        bridge="model.num_moe_experts",
+        also=("num_moe_experts", "experts"),
+    ),
+    ContractField(
+        "topk",
+        _SHAPE,
+        "info",
+        "count",
+        "Experts that each token visits.",
+        megatron_lm="--moe-router-topk (moe_router_topk)",
+        bridge="model.moe_router_topk",
+        also=("moe_router_topk", "top_k"),
+    ),
+    _shape("moe_ffn_hidden_size", "count", "Inner width of an expert. Unset: ffn_hidden_size.", also=("moe_ffn",)),
+    _shape(
+        "moe_shared_expert_intermediate_size",
+        "whole",
+        "Inner width of the shared experts together. Unset: none.",
+        also=("moe_shared_ffn",),
+    ),
+    _shape("moe_layer_freq", "layers", "Which layers are MoE layers: every n-th, or a list of 0 and 1."),
+    _shape("moe_latent_size", "count", "Width that routed experts work in, when it is not hidden_size."),
+    _shape("multi_latent_attention", "flag", "Multi-head latent attention (MLA)."),
+    _shape("q_lora_rank", "count", "MLA: rank of the query projection. Unset: a full projection."),
+    _shape("kv_lora_rank", "count", "MLA: rank of the key and value projection."),
+    _shape("qk_head_dim", "count", "MLA: width of a head without position."),
+    _shape("qk_pos_emb_head_dim", "whole", "MLA: width of a head's rotary part."),
+    _shape("v_head_dim", "count", "MLA: width of a value head."),
+    ContractField(
+        "window_size",
+        _SHAPE,
+        "info",
+        "text",
+        "Sliding-window attention: tokens to the left and to the right that a token sees, for instance 127,0.",
+        megatron_lm="--window-size (window_size)",
+        bridge="model.window_size",
+    ),
+    _shape("window_attn_skip_freq", "layers", "Which layers see everything: every n-th. Unset: none."),
+    _shape("experimental_attention_variant", "name", "Another attention, for instance gated_delta_net."),
+    _shape("linear_attention_freq", "layers", "Which layers have full attention in place of linear: every n-th."),
+    _shape("linear_key_head_dim", "count", "Linear attention: width of a key head."),
+    _shape("linear_num_key_heads", "count", "Linear attention: key heads."),
+    _shape("linear_value_head_dim", "count", "Linear attention: width of a value head."),
+    _shape("linear_num_value_heads", "count", "Linear attention: value heads."),
+    _shape("linear_conv_kernel_dim", "count", "Linear attention: width of the convolution."),
+    _shape(
+        "hybrid_layer_pattern",
+        "text",
+        "Hybrid models, a letter a layer: M mamba, * attention, E experts, - dense.",
+        bridge="hybrid_override_pattern",
+    ),
+    _shape("mamba_num_heads", "count", "Mamba heads."),
+    _shape("mamba_state_dim", "count", "Mamba state width."),
+    _shape("mamba_num_groups", "count", "Mamba groups."),
+)
+
+
+# --- Environment variables that change results, one field each: `env.NAME`.
+#
+# `meta` states them as one mapping, `"env": {"NCCL_NVLS_ENABLE": "0"}`. A variable of this list that it leaves out is
+# unknown, unless the mapping is a whole environment (it has `PATH` and `PWD`): then it was unset.
+
+_ENVIRONMENT = "Environment"
+PREFIX = "env."
+
+VARIABLES = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "Hardware queues between host and GPU: 1, 8 or 32 in published recipes.",
+    "PYTORCH_CUDA_ALLOC_CONF": "Settings of PyTorch's memory allocator.",
+    "NCCL_GRAPH_REGISTER": "NCCL registers buffers of captured graphs; 0 with expandable segments.",
+    "NCCL_NVLS_ENABLE": "NCCL uses the reductions inside NVLink switches.",
+    "NCCL_NET_GDR_LEVEL": "How far from a GPU its network card may be for direct access (NCCL up to 2.25).",
+    "NCCL_NET_GDR_C2C": "Direct network access over the chip-to-chip link (NCCL from 2.26).",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS": "PyTorch frees communication buffers early.",
+    "TORCH_NCCL_HIGH_PRIORITY": "Collectives run on high-priority streams.",
+    "NVTE_FWD_LAYERNORM_SM_MARGIN": "SMs that forward normalisation leaves to communication.",
+    "NVTE_BWD_LAYERNORM_SM_MARGIN": "SMs that backward normalisation leaves to communication.",
+    "NVTE_NORM_FWD_USE_CUDNN": "Forward normalisation by cuDNN.",
+    "NVTE_NORM_BWD_USE_CUDNN": "Backward normalisation by cuDNN.",
+    "NVTE_FUSED_ATTN": "Transformer Engine may use cuDNN's fused attention.",
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "Faster kernels whose sums are not repeatable are allowed.",
+    "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "HybridEP: ranks that share an NVLink domain.",
+    "NVLINK_DOMAIN_SIZE": "HybridEP: GPUs of an NVLink domain.",
+    "USE_MNNVL": "HybridEP: NVLink spans nodes.",
+    "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API": "HybridEP: tokens of one chunk when results return, 64 or 128.",
+    "NVSHMEM_IB_ENABLE_IBGDA": "DeepEP: GPUs start network transfers themselves.",
+    "NVSHMEM_ENABLE_NIC_PE_MAPPING": "DeepEP: each GPU has its own network card.",
+    "DEEP_EP_DEVICE_TO_HCA_MAPPING": "DeepEP: which network card serves which GPU.",
+    "CUDA_GRAPHS_USE_NODE_PRIORITY": "CUDA graphs keep the priority of their kernels.",
+}
+
+ENVIRONMENT_FIELDS = tuple(
+    ContractField(PREFIX + name, _ENVIRONMENT, "config", "text", meaning, megatron_lm=name, bridge=f"env_vars.{name}")
+    for name, meaning in VARIABLES.items()
+)
+
+
+# --- The headline figures of a run, in the order in which they are shown.
+
+_METRICS = (
+    MetricField("step_time_ms", "Step time", "ms", True, "Median time of one optimizer step over the steady window."),
+    MetricField(
+        "tokens_per_s_per_gpu", "Tokens", "tokens/s/GPU", False, "Tokens of a step over steady step time and GPUs."
+    ),
+    MetricField(
+        "tflops_per_gpu", "Model FLOPs", "TFLOP/s/GPU", False, "Model FLOPs of a step over steady step time and GPUs."
+    ),
+    MetricField("mfu_pct", "MFU", "%", False, "Model FLOP/s as a share of the GPU's dense peak for this precision."),
+    MetricField("peak_memory_gib", "Peak memory", "GiB", True, "Most memory that any rank had allocated."),
+)
+METRICS = {metric.name: metric for metric in _METRICS}
+
+
+FIELDS: dict[str, ContractField] = {
+    field.name: field
+    for field in (
+        *IDENTITY_FIELDS,
+        *PARALLELISM_FIELDS,
+        *MOE_FIELDS,
+        *PERFORMANCE_FIELDS,
+        *ENVIRONMENT_FIELDS,
+        *SHAPE_FIELDS,
+    )
+}
+
+STACK_FIELDS = tuple(name for name, field in FIELDS.items() if field.role == "stack")
+"""Members of the stack key, besides the project."""
+
+CONFIG_FIELDS = tuple(name for name, field in FIELDS.items() if field.role == "config")
+"""Members that the config key adds to the stack key."""

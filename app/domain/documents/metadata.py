@@ -1,0 +1,339 @@
+"""Reads the `meta` document of an upload: every mistake is named by its field, and nothing unknown is lost.
+
+What it states wins over what a log shows. Unknown fields are kept as they are, with a warning that names the nearest
+known one.
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Literal, TypeVar, cast
+
+from app.domain.contract.fields import FIELDS, PREFIX, VARIABLES
+from app.domain.contract.values import is_stated, read_value, refuse_placeholders, same_value, shown
+from app.domain.documents.environment import is_whole_environment
+from app.domain.documents.harness_flags import SCRIPTS
+from app.domain.documents.launch_command import read_launch_command
+from app.domain.logs.launch_args import stated_by_launch_args
+from app.domain.rules.facts import FACTS, typed
+from app.domain.run import Metadata, Stated, Value, Window
+from app.domain.text import clean, one_line
+from app.errors import FieldError, InvalidMetadata
+
+T = TypeVar("T")
+
+PURPOSES = ("ci", "experiment", "release")
+DEFAULT_PROJECT = "default"
+"""Where runs go whose metadata name no project."""
+
+LIMITS = {"name": 300, "project": 100, "branch": 300, "commit": 100, "ci_url": 2000, "job": 300}
+"""Longest texts, in characters: the widths of the columns that keep them. `job` is in the document alone."""
+MAX_TAGS, MAX_TAG = 50, 100
+MAX_ITERATION = 10**12
+MAX_DEPTH = 20
+"""Nesting of unknown fields that is kept; no tool writes more."""
+MAX_UNKNOWN = 500
+_FIRST_YEAR, _LAST_YEAR = 1990, 2200
+"""Of commits; a time outside is a mistake of its unit."""
+
+_KNOWN = (*LIMITS, "commit_time", "purpose", "tags", "window", "launch_args", "env")
+_OTHER_NAMES = {other: name for name, known in FIELDS.items() for other in known.also} | {
+    "sha": "commit",
+    "git_commit": "commit",
+    "git_branch": "branch",
+    "commit_date": "commit_time",
+    "committed_at": "commit_time",
+    "url": "ci_url",
+    "title": "name",
+    "run_name": "name",
+    "steady_window": "window",
+    "args": "launch_args",
+    "flags": "launch_args",
+    "environment": "env",
+    "env_vars": "env",
+}
+
+
+@dataclass
+class _Reading:
+    """The errors and warnings met so far; errors are collected, so that one answer names them all."""
+
+    errors: list[FieldError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def refuse(self, name: str, message: str) -> None:
+        self.errors.append(FieldError(f"meta.{name}", message))
+
+    def attempt(self, name: str, read: Callable[[], T], default: T) -> T:
+        """What `read` returns, or `default` and an error on `name` when it raises ValueError."""
+        try:
+            return read()
+        except ValueError as problem:
+            self.refuse(name, f"{name} {problem}.")
+            return default
+
+
+def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
+    """The validated metadata of a JSON document (a text, bytes, or what `json.loads` made of them; None is empty).
+
+    `strict`: names that must be fields; other unknown names are kept with a warning.
+
+    Raises InvalidMetadata with one FieldError a wrong field, or without any when the document is no JSON object.
+    """
+    stated = _as_object(document)
+    reading = _Reading()
+    texts = {name: _text(reading, name, stated.get(name), limit) for name, limit in LIMITS.items()}
+    metadata = Metadata(
+        name=texts["name"],
+        project=texts["project"] or DEFAULT_PROJECT,
+        purpose=_purpose(reading, stated.get("purpose")),
+        branch=texts["branch"],
+        commit=texts["commit"],
+        ci_url=_url(reading, texts["ci_url"]),
+        commit_time=reading.attempt("commit_time", partial(_time, stated.get("commit_time")), None),
+        tags=_tags(reading, stated.get("tags")),
+        window=reading.attempt("window", partial(_window, stated.get("window")), None),
+        fields=_contract_fields(reading, stated),
+        extra=_extra(reading, stated),
+        warnings=tuple(reading.warnings),
+    )
+    for name in sorted({*strict} & {*metadata.extra} - {*_READ_OTHERWISE}):
+        if _extra_warning(name, metadata.extra[name]):  # none for a fact of the rules, which is no field but is read
+            reading.refuse(name, f"`{name[:100]}` is not a metadata field.{_did_you_mean(name)}")
+    if reading.errors:
+        names = ", ".join(dict.fromkeys(error.field for error in reading.errors))
+        raise InvalidMetadata(f"Correct {names} and upload again. Nothing was kept.", tuple(reading.errors))
+    return metadata
+
+
+_READ_OTHERWISE = ("launch_args", "env")
+"""Kept beside the fields that were read from them, so they are not unknown."""
+
+
+def _as_object(document: object) -> Mapping[str, object]:
+    if isinstance(document, str | bytes):
+        try:
+            document = json.loads(document) if document.strip() else None
+        except (ValueError, RecursionError) as problem:
+            raise InvalidMetadata(f"`meta` is not JSON: {one_line(str(problem))}. Send a JSON object.") from None
+    if document is None:
+        return {}
+    if not isinstance(document, Mapping):
+        raise InvalidMetadata('`meta` must be a JSON object, for instance {"project": "moe", "gpus": 64}.')
+    return cast(Mapping[str, object], document)
+
+
+def _text(reading: _Reading, name: str, raw: object, limit: int) -> str:
+    """One line of text; control characters are taken out, and that is said."""
+    if raw is None:
+        return ""
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        reading.refuse(name, f"{name} must be a text.")
+        return ""
+    text = one_line(str(raw))
+    if clean(str(raw)) != str(raw):
+        reading.warnings.append(f"Control characters were removed from `{name}`.")
+    if len(text) > limit:
+        reading.refuse(name, f"{name} must be at most {limit} characters long; it has {len(text)}.")
+    if name == "project" and "/" in text:
+        reading.refuse(name, "project must not contain a slash.")
+    return text
+
+
+def _purpose(reading: _Reading, raw: object) -> Literal["ci", "experiment", "release"]:
+    word = raw.strip().lower() if isinstance(raw, str) else raw
+    if word in (None, ""):
+        return "ci"
+    if word not in PURPOSES:
+        reading.refuse("purpose", "purpose must be one of ci, experiment, release.")
+        return "ci"
+    return cast(Literal["ci", "experiment", "release"], word)
+
+
+def _url(reading: _Reading, url: str) -> str:
+    if url and not url.lower().startswith(("https://", "http://")):
+        reading.refuse("ci_url", "ci_url must begin with https:// or http://.")
+    return url
+
+
+def _time(raw: object) -> datetime | None:
+    """In UTC, which is also meant where no zone is given."""
+    if raw in (None, ""):
+        return None
+    try:
+        time = datetime.fromisoformat(str(raw).strip()) if isinstance(raw, str) else None
+    except ValueError:
+        time = None
+    if time is None or not _FIRST_YEAR <= time.year <= _LAST_YEAR:
+        raise ValueError("must be a time as `git show -s --format=%cI` prints it, for instance 2026-11-18T04:12:00Z")
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def _tags(reading: _Reading, raw: object) -> tuple[str, ...]:
+    if raw is None:
+        return ()
+    items = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str | int | float) for item in items):
+        reading.refuse("tags", "tags must be a list of texts.")
+        return ()
+    tags = tuple(dict.fromkeys(tag for tag in (one_line(str(item)) for item in items) if tag))
+    if len(tags) > MAX_TAGS or any(len(tag) > MAX_TAG for tag in tags):
+        reading.refuse("tags", f"tags must be at most {MAX_TAGS}, each of at most {MAX_TAG} characters.")
+    return tags
+
+
+def _window(raw: object) -> Window | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, Mapping):
+        raise ValueError('must be an object with first and last, for instance {"first": 41, "last": 50}')
+    if unknown := set(raw) - {"first", "last"}:
+        raise ValueError(f"must hold first and last only, not {', '.join(sorted(map(str, unknown)))}")
+    first, last = raw.get("first"), raw.get("last")
+    for value in (first, last):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_ITERATION:
+            raise ValueError("must name its first and last iteration as whole numbers")
+    if cast(int, first) > cast(int, last):
+        raise ValueError(f"must not end ({last}) before it begins ({first})")
+    return Window(cast(int, first), cast(int, last))
+
+
+def _contract_fields(reading: _Reading, stated: Mapping[str, object]) -> dict[str, Stated]:
+    """Fields stated by name, then those of `env`, then those of `launch_args`: the first one wins."""
+    fields = {
+        name: Stated(value, "metadata", f"meta.{name}")
+        for name in FIELDS
+        if name in stated
+        for value in [reading.attempt(name, partial(_read_fact, name, stated[name]), None)]
+        if is_stated(name, value)
+    }
+    for name, found in _environment(reading, stated.get("env")).items():
+        fields.setdefault(name, found)
+    for name, found in _launch_args(reading, stated.get("launch_args")).items():
+        if name in fields and not same_value(name, fields[name].value, found.value):
+            reading.warnings.append(
+                f"`{name}` is {shown(fields[name].value)} in `meta.{name}` but {shown(found.value)} in "
+                f"`meta.launch_args`; the former is used."
+            )
+        fields.setdefault(name, found)
+    return fields
+
+
+def _read_fact(name: str, raw: object) -> Value:
+    """The canonical value. Raises ValueError on what the field does not take, and on a placeholder."""
+    refuse_placeholders(raw)
+    return read_value(name, raw)
+
+
+def _environment(reading: _Reading, raw: object) -> dict[str, Stated]:
+    """The variables that matter. One that is left out is unknown; of a whole environment it was unset."""
+    if raw is None:
+        return {}
+    if not isinstance(raw, Mapping):
+        reading.refuse("env", "env must be an object of environment variables.")
+        return {}
+    fields: dict[str, Stated] = {}
+    whole = is_whole_environment(raw)
+    for name in (name for name in VARIABLES if whole or name in raw):
+        value = reading.attempt(f"env.{name}", partial(_read_fact, PREFIX + name, raw.get(name)), None)
+        detail = f"meta.env.{name}" if name in raw else "left out of meta.env"
+        fields[PREFIX + name] = Stated(value, "metadata", detail)
+    return fields
+
+
+def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
+    """Contract fields that command-line flags state."""
+    if raw is None:
+        return {}
+    if not isinstance(raw, str | Mapping):
+        reading.refuse("launch_args", "launch_args must be an object, or the text of a command line.")
+        return {}
+    found, warnings = _read_launch_args(raw)
+    reading.warnings.extend(warnings)
+    fields = {}
+    for name, stated in found.items():
+        try:
+            value = _read_fact(name, stated.value)
+        except ValueError as problem:
+            reading.warnings.append(f"A flag of `launch_args` was left out: {name} {problem}.")
+            continue
+        fields[name] = Stated(value, "metadata", stated.detail or "meta.launch_args")
+    return fields
+
+
+def _read_launch_args(raw: str | Mapping[str, object]) -> tuple[Mapping[str, Stated], Sequence[str]]:
+    """A text may be the whole command: then its launcher counts, and the flags of a harness mean what it makes of them.
+
+    Flags of Megatron-LM mean what they say, with or without the command around them.
+    """
+    if not isinstance(raw, str):
+        return stated_by_launch_args(raw)
+    try:
+        command = read_launch_command(raw)
+    except ValueError:
+        return stated_by_launch_args(raw)
+    if any(script in raw for script in SCRIPTS):
+        return command.stated, command.problems
+    flags, warnings = stated_by_launch_args(raw)
+    return {**command.stated, **flags}, [*warnings, *command.problems]
+
+
+def _extra(reading: _Reading, stated: Mapping[str, object]) -> dict[str, object]:
+    """What we do not understand, kept, cleaned of what a database refuses."""
+    unknown = {str(name): value for name, value in stated.items() if name not in FIELDS and name not in _KNOWN}
+    if len(unknown) > MAX_UNKNOWN:
+        reading.refuse(next(iter(unknown)), f"meta holds {len(unknown)} unknown fields; {MAX_UNKNOWN} are the most.")
+        return {}
+    extra: dict[str, object] = {}
+    for name, value in unknown.items():
+        if warning := _extra_warning(one_line(name), value):
+            reading.warnings.append(warning)
+        extra[one_line(name)] = reading.attempt(name, partial(storable, value), None)
+    env = stated.get("env")
+    if isinstance(env, Mapping) and (others := {k: v for k, v in env.items() if k not in VARIABLES}):
+        extra["env"] = reading.attempt("env", partial(storable, others), None)
+    if stated.get("launch_args") is not None:
+        extra["launch_args"] = reading.attempt("launch_args", partial(storable, stated["launch_args"]), None)
+    return extra
+
+
+def _extra_warning(name: str, value: object) -> str:
+    """Nothing of a fact that the rules know, such as a measurement of a profile."""
+    fact = FACTS.get(name)
+    if fact is None or fact.group not in ("measured", "asked", "software"):
+        return _unknown_warning(name)
+    try:
+        typed(fact, value)
+    except ValueError as problem:
+        return f"The metadata field `{name}` is not used: {one_line(str(problem))}."
+    return ""
+
+
+def _unknown_warning(name: str) -> str:
+    return f"The metadata field `{name[:100]}` is not known; it was kept and is not used.{_did_you_mean(name)}"
+
+
+def _did_you_mean(name: str) -> str:
+    """Return a question that names the nearest field, or nothing where none is near."""
+    nearest = _OTHER_NAMES.get(name.lower().lstrip("-").replace("-", "_"))
+    if nearest is None:
+        nearest = next(iter(difflib.get_close_matches(name.lower(), (*FIELDS, *_KNOWN), n=1, cutoff=0.7)), None)
+    return f" Did you mean `{nearest}`?" if nearest else ""
+
+
+def storable(value: object, depth: int = 0) -> object:
+    """A JSON value that every database takes: no control characters, no NaN, no endless nesting."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"must not be nested deeper than {MAX_DEPTH}")
+    if isinstance(value, Mapping):
+        return {clean(str(key)): storable(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(item, depth + 1) for item in value]
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
+        return str(value)
+    return value

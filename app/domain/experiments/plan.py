@@ -1,0 +1,440 @@
+"""What an experiment would be: the change, the runs that it takes, their order, the commands and the warnings."""
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
+from typing import Any
+
+from app.domain.contract.derive import FLEX_BACKENDS, derive
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import is_stated, read_value, same_value
+from app.domain.experiments.values import (
+    SIDES,
+    Commands,
+    KnobChange,
+    PlannedChange,
+    Side,
+    SizePoint,
+    Sizing,
+    SpreadSource,
+)
+from app.domain.numbers import THIN, counted
+from app.domain.rules.change import Changing, FrameworkChange, change_of, without_context
+from app.domain.rules.engine import Suggestion
+from app.domain.rules.launch import read_command
+from app.domain.run import Stated, Value
+from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.differences import axis_of
+from app.domain.verdict.record import RunRecord
+from app.domain.verdict.step_time import (
+    DEFAULT_PRIOR,
+    EQUIVALENCE_LIMIT,
+    Comparison,
+    Prior,
+    RunEstimate,
+    moderated_variance,
+    select_baseline,
+)
+from app.errors import FieldError, InvalidChange
+
+# --- How many runs a side it takes to see an effect, by the power of the verdict's own test (`docs/experiments.md`).
+#
+# What launches of the job vary is known from its own earlier runs, from other configurations of its family, or, where
+# neither is there, by default. All of it is drawn together as for a verdict, and becomes the prior of the experiment.
+
+DEFAULT_EFFECT_PCT = 100 * EQUIVALENCE_LIMIT
+"""Within 2 % two step times count as the same, so 2 % is the smallest effect that an experiment has to tell from it."""
+POWER = 0.8
+MOST_EACH = 10
+"""Runs a side that are planned without being asked for; from there on the test gains little by another one."""
+MOST_ASKED_EACH = 20
+"""A verdict takes the newest 20 runs of a baseline."""
+RUNS_EACH = f"must be a whole number from 1 to {MOST_ASKED_EACH}"
+"""What is said of another number of runs a side."""
+_OWN_FROM = 5
+"""Own launches from which their spread weighs as much as the default prior's four degrees of freedom."""
+_CURVE = (1, 2, 3, 5, 8, 10, 15, 20)
+
+
+def size(
+    history: Sequence[RunEstimate],
+    family: Prior = DEFAULT_PRIOR,
+    *,
+    noise: float = 0.0,
+    effect_pct: float = DEFAULT_EFFECT_PCT,
+    runs_each: int | None = None,
+) -> Sizing:
+    """`history`: earlier launches of the baseline's configuration in its current level, without those of the experiment
+    itself; `noise`: standard error inside one run (ln). `runs_each`: chosen by a person, else by the effect.
+    """
+    values = select_baseline(history, family.variance).log_step_times
+    prior = family
+    if len(values):
+        df = family.degrees_of_freedom + len(values) - 1
+        prior = Prior(moderated_variance(family, values), df, family.configurations)
+    comparison = _comparison(prior, noise)
+    needed = next((n for n in range(1, MOST_ASKED_EACH + 1) if _seen_pct(comparison, n) <= effect_pct), None)
+    chosen = runs_each or min(needed or MOST_EACH, MOST_EACH)
+    return Sizing(
+        effect_pct=effect_pct,
+        power=POWER,
+        runs_each=chosen,
+        needed=needed,
+        most=MOST_ASKED_EACH,
+        smallest_pct=_seen_pct(comparison, chosen),
+        spread_pct=100 * math.sqrt(prior.variance),
+        spread_from=_source(len(values), family),
+        spread_runs=len(values),
+        noise=noise,
+        prior=prior,
+        curve=tuple(SizePoint(n, _seen_pct(comparison, n)) for n in _CURVE),
+    )
+
+
+def smallest_pct(sizing: Sizing, runs_each: int) -> float:
+    """What another number of runs a side would see."""
+    return _seen_pct(_comparison(sizing.prior, sizing.noise), runs_each)
+
+
+def _comparison(prior: Prior, noise: float) -> Comparison:
+    return Comparison(
+        shift=0.0, variance=prior.variance, prior=prior, candidate_noise=noise**2, baseline_noise=noise**2
+    )
+
+
+def _source(own: int, family: Prior) -> SpreadSource:
+    if own >= _OWN_FROM:
+        return "series"
+    return "family" if family.configurations else "default"
+
+
+def _seen_pct(comparison: Comparison, runs_each: int) -> float:
+    """In percent of step time, of a step that gets shorter."""
+    return -100 * math.expm1(-comparison.smallest_seen_shift(POWER, runs_each, runs_each))
+
+
+def planned_warnings(
+    baseline: RunRecord,
+    candidate: Mapping[str, Stated],
+    knobs: Sequence[KnobChange],
+    *,
+    candidate_key: str,
+    sizing: Sizing,
+    suggestion: Suggestion | None,
+    change: PlannedChange,
+    ran_before: Sequence[int],
+) -> tuple[str, ...]:
+    """`ran_before`: runs that have the candidate's configuration already, newest first."""
+    return (
+        *_of_suggestion(suggestion),
+        *_of_knobs(baseline, candidate, knobs),
+        *_of_keys(candidate_key, ran_before),
+        *_of_sizing(sizing),
+        *_of_run(baseline, change),
+    )
+
+
+def _of_suggestion(found: Suggestion | None) -> Iterator[str]:
+    if found is None:
+        return
+    if found.withheld:
+        yield f"The workflow keeps this back for now: {found.withheld}"
+    if found.open:
+        yield f"Choose by hand, because facts are missing: {_names(found.open)}."
+    for need in found.needs:
+        if need.state == "unmet":
+            yield f"A prerequisite is not met: {need.text}"
+    for conflict in found.conflicts:
+        if conflict.state == "met":
+            yield f"It conflicts with what the run has: {conflict.text}"
+
+
+def _of_knobs(baseline: RunRecord, candidate: Mapping[str, Stated], knobs: Sequence[KnobChange]) -> Iterator[str]:
+    if not knobs:
+        yield "No field of the contract changes, so only the tag and its side tell the runs apart."
+        return
+    planned = RunRecord.of(baseline, baseline.project, candidate)
+    found = compare_contracts(baseline, planned)
+    differing = [one.field for one in (*found.stack, *found.knobs)]
+    if len(differing) > 1:
+        yield f"Several knobs change ({_names(differing)}): the result will be attributed to none of them."
+    if any(FIELDS[one.field].role == "stack" for one in found.stack if one.field in FIELDS):
+        yield (
+            f"The stack key changes ({_names([one.field for one in found.stack])}): the result is a contrast between "
+            "two stacks, which leaderboards do not rank together."
+        )
+    unknown = [one.field for one in knobs if not one.known]
+    if unknown:
+        yield f"Nobody states {_names(unknown)} of the baseline run: state it, or the difference is not certain."
+
+
+def _of_keys(candidate_key: str, ran_before: Sequence[int]) -> Iterator[str]:
+    if not candidate_key:
+        yield "The candidate's configuration cannot be told beforehand: its runs join by the tag only."
+    if ran_before:
+        runs = ", ".join(f"#{one}" for one in ran_before[:3])
+        yield (
+            f"This configuration ran before ({counted(len(ran_before), 'run')}, the newest: {runs}). Those runs do not "
+            "count here: they did not take turns with the baseline."
+        )
+
+
+def _of_sizing(sizing: Sizing) -> Iterator[str]:
+    effect, smallest = f"{sizing.effect_pct:g}{THIN}%", f"{sizing.smallest_pct:.1f}{THIN}%"
+    if sizing.needed is None:
+        yield (
+            f"Launches of this job vary too much to see {effect}: not even {sizing.most} runs a side would. "
+            f"{counted(sizing.runs_each, 'run')} a side {_see(sizing.runs_each)} {smallest}."
+        )
+    elif sizing.needed > sizing.runs_each:
+        asked = "" if sizing.runs_each != MOST_EACH else ", the most that is planned without being asked for"
+        few = sizing.runs_each
+        yield f"To see {effect} it would take {sizing.needed} runs a side; {few}{asked} {_see(few)} {smallest}."
+
+
+def _see(runs: int) -> str:
+    return "sees" if runs == 1 else "see"
+
+
+def _of_run(baseline: RunRecord, change: PlannedChange) -> Iterator[str]:
+    if not baseline.commit:
+        yield "Nobody states the commit of the baseline run: keep the code the same on both sides."
+    if change.commands and not any(one.candidate for one in change.commands):
+        yield "The run's own command is not known: state `launch_args` and the plan can give the whole command."
+    if baseline.estimate.short:
+        yield "The baseline run is short: against it alone the result is a direction only."
+
+
+def _names(fields: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in fields)
+
+
+# --- The interleaved order of an experiment's runs: ABBA, so that a cluster that drifts slows both sides alike.
+
+_ABBA: tuple[Side, ...] = ("baseline", "candidate", "candidate", "baseline")
+
+
+def interleaved(runs_each: int) -> tuple[Side, ...]:
+    """`runs_each` of either side. At no point is one side ahead by more than one run.
+
+    It begins with the baseline, because the run that the plan is made from is there already.
+    """
+    return tuple(islice(cycle(_ABBA), 2 * runs_each))
+
+
+# --- One or several knobs turned in a contract: what the candidate's contract will be, and so its config key.
+#
+# Values that follow from a turned knob are worked out again; those that cannot be (a value that only the log of a run
+# shows) stay as they are. What nobody can tell beforehand is left unknown, and a candidate's key with it.
+
+Contract = Mapping[str, Stated]
+_INPUTS = {
+    "dispatcher": ("dispatcher_type", "flex_backend"),
+    "routing_mode": ("force_balance", "capacity", "pad_to_capacity", "rank_capacity"),
+    "dp": ("gpus", "tp", "pp", "cp"),
+    "edp": ("gpus", "pp", "ep", "etp"),
+    "ga": ("gbs", "mbs", "dp", "tp", "pp", "cp"),
+}
+"""Fields that follow from others, also where a log or a person stated them."""
+_STATED_UNDER = "(stated: "
+"""How the detail of a knob that is not in use keeps what was stated of it (`contract/unused_knobs.py`)."""
+_OF_THE_TASK = ("gpu", "gpus", "gpus_per_node")
+MOST_KNOBS = 20
+
+
+def read_knobs(stated: Mapping[str, object], contract: Contract) -> tuple[KnobChange, ...]:
+    """What a person wants to turn, by field. What is so already is left out.
+
+    Raises InvalidChange naming each field that is none, that takes no such value, or that would be another task.
+    """
+    errors, found = [], []
+    if len(stated) > MOST_KNOBS:
+        errors.append(FieldError("knobs", f"must be at most {MOST_KNOBS}"))
+    for name, raw in list(stated.items())[:MOST_KNOBS]:
+        path = f"knobs.{name[:100]}"
+        if name not in FIELDS:
+            errors.append(FieldError(path, "is no field of the contract; the glossary lists them"))
+            continue
+        if axis_of(name) == "workload" or name in _OF_THE_TASK:
+            errors.append(FieldError(path, "is part of the task; with another one nothing can be compared"))
+            continue
+        try:
+            value = read_value(name, raw)
+        except ValueError as problem:
+            errors.append(FieldError(path, str(problem)))
+            continue
+        if not is_stated(name, value):
+            errors.append(FieldError(path, "must have a value"))
+        else:
+            found.append(knob_change(name, value, contract))
+    changed = tuple(one for one in found if not one.known or not same_value(one.field, one.before, one.after))
+    if not errors and not changed:
+        errors.append(FieldError("knobs", "must change something: the run has these values already"))
+    if errors:
+        names = ", ".join(error.field for error in errors)
+        raise InvalidChange(f"Correct {names}. Nothing was planned.", tuple(errors))
+    return changed
+
+
+def knob_change(name: str, value: Value, contract: Contract) -> KnobChange:
+    now = contract.get(name)
+    return KnobChange(name, None if now is None else now.value, value, known=now is not None)
+
+
+def turned(contract: Contract, knobs: Sequence[KnobChange]) -> dict[str, Stated]:
+    """The contract of a run like this one, with the knobs turned and all that follows from them."""
+    wanted = _with_dispatcher({one.field: Stated(one.after, "metadata", "the plan") for one in knobs})
+    base = _base(contract, wanted)
+    before, after = derive(_base(contract, {})), derive(base | wanted)
+    found: dict[str, Stated] = {}
+    for name in FIELDS:
+        is_left_alone = name not in wanted and _is_same(name, before.get(name), after.get(name))
+        value = contract.get(name) if is_left_alone else after.get(name)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _is_same(name: str, a: Stated | None, b: Stated | None) -> bool:
+    return a is b if a is None or b is None else same_value(name, a.value, b.value)
+
+
+def _base(contract: Contract, wanted: Contract) -> dict[str, Stated]:
+    """What does not follow from other fields; of knobs that were not in use what was stated of them."""
+    base: dict[str, Stated] = {}
+    for name, stated in contract.items():
+        if name in wanted or any(one in wanted for one in _INPUTS.get(name, ())):
+            continue
+        if stated.source != "derived":
+            base[name] = stated
+        elif wanted and _STATED_UNDER in stated.detail and (under := _stated_under(name, stated)) is not None:
+            base[name] = under
+    return _not_worked_out_again(contract, wanted) | base
+
+
+def _not_worked_out_again(contract: Contract, wanted: Contract) -> dict[str, Stated]:
+    """Derived while the log was read (the precision from `bf16 = True`), which nothing but that log derives."""
+    again = derive({name: stated for name, stated in contract.items() if stated.source != "derived"})
+    return {
+        name: stated
+        for name, stated in contract.items()
+        if stated.source == "derived" and stated.value is not None and name not in again and name not in wanted
+        and not any(one in wanted for one in _INPUTS.get(name, ()))
+    }  # fmt: skip
+
+
+def _stated_under(name: str, stated: Stated) -> Stated | None:
+    try:
+        value = read_value(name, stated.detail.rpartition(_STATED_UNDER)[2].rstrip(")"))
+    except ValueError:
+        return None
+    return Stated(value, "arguments", stated.detail)
+
+
+def _with_dispatcher(wanted: dict[str, Stated]) -> dict[str, Stated]:
+    """The name of a dispatcher and its two flags say the same."""
+    named = wanted.get("dispatcher")
+    if named is None:
+        return wanted
+    is_flex = named.value in FLEX_BACKENDS
+    flags = {
+        "dispatcher_type": Stated("flex" if is_flex else named.value, "metadata", named.detail),
+        "flex_backend": Stated(named.value if is_flex else None, "metadata", named.detail),
+    }
+    return flags | wanted
+
+
+# --- What to paste for either side of an experiment: the run's own command with and without the change, and its upload.
+
+LONGEST_META = 4000
+"""Characters of metadata that a command line holds; longer ones go into a file."""
+_NOT_STATED = ("dp", "edp", "ga")
+
+
+def planned_change(
+    changing: Changing,
+    facts: Mapping[str, object],
+    launch: object,
+    arguments: Mapping[str, Value] | None = None,
+    *,
+    text: str = "",
+    open_fields: tuple[str, ...] = (),
+) -> PlannedChange:
+    """`facts`: typed, as the rules know the run; `launch`: its own arguments, without credentials.
+    `arguments`: the trainer's own dump of them, so that a flag that is no contract field is seen to change, too.
+    """
+    diff = change_of(changing, facts, launch, arguments)
+    own = " \\\n  ".join(item.text for item in read_command(launch))
+    frameworks = (("Megatron-LM", diff.megatron_lm), ("Megatron-Bridge", diff.bridge))
+    return PlannedChange(
+        text=text,
+        commands=tuple(_commands(name, change, own) for name, change in frameworks if _changes(change)),
+        environment=tuple(f"{line.sign} {line.text}" for line in diff.environment),
+        export=diff.export,
+        open=open_fields,
+    )
+
+
+def _changes(change: FrameworkChange) -> bool:
+    return bool(without_context(change).lines)
+
+
+def _commands(trainer: str, change: FrameworkChange, own: str) -> Commands:
+    return Commands(
+        trainer=trainer,
+        add=change.paste,
+        remove=change.remove,
+        diff=tuple(f"{line.sign} {line.text}" for line in without_context(change).lines),
+        baseline=own if change.command else "",
+        candidate=change.command,
+    )
+
+
+def upload_meta(
+    identity: Mapping[str, Any],
+    contract: Mapping[str, Stated],
+    candidate: Mapping[str, Stated],
+    knobs: Sequence[KnobChange],
+) -> dict[Side, dict[str, Any]]:
+    """The metadata of an upload of either side: what the baseline run stated, and of the candidate what is turned.
+
+    Only what a person stated: the log of each run shows the rest. A knob that no log showed is stated, too.
+    """
+    found: dict[Side, dict[str, Any]] = {}
+    for side in SIDES:
+        of_side = contract if side == "baseline" else candidate
+        unseen = {one.field for one in knobs if not one.known} if side == "candidate" else set()
+        stated = {name for name, one in contract.items() if one.source == "metadata"} | unseen
+        found[side] = dict(identity) | {
+            name: _plain(of_side[name].value)
+            for name in FIELDS
+            if name in stated and name in of_side and name not in _NOT_STATED
+        }
+    return found
+
+
+def with_launch(meta: Mapping[Side, Mapping[str, Any]], change: PlannedChange) -> dict[Side, dict[str, Any]]:
+    """With the whole command of either side, for runs whose logs do not show their arguments."""
+    whole = next((one for one in change.commands if one.candidate), None)
+    if whole is None:
+        return {side: dict(stated) for side, stated in meta.items()}
+    commands = {"baseline": whole.baseline, "candidate": whole.candidate}
+    return {side: {**stated, "launch_args": commands[side].replace(" \\\n ", "")} for side, stated in meta.items()}
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def tagged(meta: Mapping[str, Any], tag: str, side: Side) -> dict[str, Any]:
+    """With the tag of the experiment and the side: by these an upload joins, whatever its log shows."""
+    return {**meta, "tags": [tag, side]}
+
+
+def upload_command(meta: Mapping[str, Any], base_url: str) -> str:
+    """The upload of one run of a side. Metadata that are too long for a command line stand in `meta.json`."""
+    text = json.dumps(meta)
+    part = f"meta={text}" if len(text) <= LONGEST_META else "meta=@meta.json"
+    return f"curl --fail-with-body -F log=@train.log -F {shlex.quote(part)} {base_url}/api/v1/runs"

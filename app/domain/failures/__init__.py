@@ -1,1 +1,0 @@
-"""What went wrong in a run, for a person: the root cause first, its evidence, what to do. Prose: `docs/failures.md`."""

@@ -1,1 +1,0 @@
-"""From step times to headline figures: which iterations count, and what they are worth."""

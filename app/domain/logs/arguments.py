@@ -1,0 +1,406 @@
+"""Contract fields of a trainer's settings: one table of names, and the fields that several settings decide together."""
+
+from collections.abc import Mapping
+
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import read_value
+from app.domain.logs.settings import Setting
+from app.domain.run import Source, Stated, Value
+
+# --- The settings that state one contract field each, with all the names that they have had.
+
+_SAME_NAME = (
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "kv_channels",
+    "attention_output_gate",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_layer_freq",
+    "moe_latent_size",
+    "multi_latent_attention",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_head_dim",
+    "qk_pos_emb_head_dim",
+    "v_head_dim",
+    "window_size",
+    "window_attn_skip_freq",
+    "experimental_attention_variant",
+    "linear_attention_freq",
+    "linear_key_head_dim",
+    "linear_num_key_heads",
+    "linear_value_head_dim",
+    "linear_num_value_heads",
+    "linear_conv_kernel_dim",
+    "mamba_num_heads",
+    "mamba_state_dim",
+    "mamba_num_groups",
+    "recompute_granularity",
+    "recompute_method",
+    "manual_gc",
+    "manual_gc_interval",
+)
+
+ONE_TO_ONE: dict[str, tuple[str, ...]] = {
+    "gpus": ("world_size",),
+    "tp": ("tensor_model_parallel_size", "model_parallel_size"),
+    "pp": ("pipeline_model_parallel_size", "transformer_pipeline_model_parallel_size"),
+    "pp_layout": ("pipeline_model_parallel_layout",),
+    "mtp": ("mtp_num_layers",),
+    "cp": ("context_parallel_size",),
+    "cp_comm": ("cp_comm_type",),
+    "hcp_sizes": ("hierarchical_context_parallel_sizes",),
+    "ep": ("expert_model_parallel_size",),
+    "dp": ("data_parallel_size",),
+    "sp": ("sequence_parallel",),
+    "mbs": ("micro_batch_size",),
+    "gbs": ("global_batch_size",),
+    "seq_len": ("seq_length",),
+    "dist_opt": ("use_distributed_optimizer",),
+    "dispatcher_type": ("moe_token_dispatcher_type",),
+    "force_balance": ("moe_router_force_load_balancing",),
+    "lb_type": ("moe_router_load_balancing_type",),
+    "capacity": ("moe_expert_capacity_factor",),
+    "pad_to_capacity": ("moe_pad_expert_input_to_capacity",),
+    "rank_capacity": ("moe_expert_rank_capacity_factor",),
+    "router_dtype": ("moe_router_dtype",),
+    "expert_bias": ("moe_router_enable_expert_bias",),
+    "grouped_gemm": ("moe_grouped_gemm",),
+    "permute_fusion": ("moe_permute_fusion",),
+    "router_fusion": ("moe_router_fusion",),
+    "ep_overlap": ("overlap_moe_expert_parallel_comm",),
+    "delay_wgrad": ("delay_wgrad_compute",),
+    "shared_overlap": ("moe_shared_expert_overlap",),
+    "tp_overlap": ("tp_comm_overlap",),
+    "pp_overlap": ("overlap_p2p_comm",),
+    "attention": ("attention_backend",),
+    "recompute_layers": ("recompute_num_layers",),
+    "graph_warmup": ("cuda_graph_warmup_steps",),
+    "te_rng": ("te_rng_tracker", "use_te_rng_tracker"),
+    "opt_offload": ("optimizer_cpu_offload",),
+    "opt_offload_fraction": ("optimizer_offload_fraction",),
+    "act_offload": ("cpu_offloading",),
+    "act_offload_layers": ("cpu_offloading_num_layers",),
+    "vocab_size": ("padded_vocab_size", "vocab_size"),
+    "swiglu": ("swiglu", "gated_linear_unit"),
+    "num_experts": ("num_experts", "num_moe_experts"),
+    "topk": ("moe_router_topk",),
+    "hybrid_layer_pattern": ("hybrid_layer_pattern", "hybrid_override_pattern"),
+    **{name: (name,) for name in _SAME_NAME},
+}
+"""Fields that one setting states, with the names it has had. A name whose value is None gives way to the next."""
+
+
+# --- Collects contract fields from a trainer's settings, each with the settings that it comes from.
+
+Settings = Mapping[str, Setting]
+"""Trainer's names (`tensor_model_parallel_size`) to what was stated under them."""
+
+
+class SettingsReader:
+    """The contract fields found so far, and the values that no field takes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.found: dict[str, Stated] = {}
+        self.refused: list[str] = []
+
+    def has(self, *names: str) -> bool:
+        return any(name in self.settings for name in names)
+
+    def value(self, name: str) -> Value:
+        setting = self.settings.get(name)
+        return setting.value if setting else None
+
+    def is_on(self, name: str) -> bool:
+        return self.value(name) is True
+
+    def state(self, field: str, raw: Value, *names: str, source: Source | None = None, why: str = "") -> None:
+        """State `field`, as the settings `names` say it; a value that the field does not take is told, not kept."""
+        used = [self.settings[name] for name in names if name in self.settings]
+        if source is None:
+            is_default = all(setting.source == "default" for setting in used)
+            source = "default" if is_default else used[0].source if len(used) == 1 else "derived"
+        detail = why or "; ".join(setting.detail for setting in used)
+        try:
+            self.found[field] = Stated(read_value(field, raw), source, detail)
+        except ValueError as problem:
+            self.refused.append(f"{field} {problem}; stated was {raw!r} ({detail}).")
+
+    def words(self, field: str, flags: Mapping[str, str]) -> None:
+        """State a field that holds the words whose flags are on."""
+        if self.has(*flags):
+            self.state(field, tuple(word for name, word in flags.items() if self.is_on(name)), *flags)
+
+
+# --- How tokens reach their experts, as several settings decide it together.
+
+
+def read_expert_tensor_parallelism(reading: SettingsReader) -> None:
+    if not reading.has("expert_tensor_parallel_size"):
+        return
+    size = reading.value("expert_tensor_parallel_size")
+    if size is not None:
+        reading.state("etp", size, "expert_tensor_parallel_size")
+    elif "tp" in reading.found:
+        why = "expert_tensor_parallel_size is unset, so it is that of the other layers."
+        reading.state("etp", reading.found["tp"].value, source="derived", why=why)
+
+
+def read_dispatcher(reading: SettingsReader) -> None:
+    """The dispatcher's name: a flex dispatcher is named by its backend, any other by its type."""
+    if "dispatcher_type" not in reading.found:
+        return
+    kind = reading.found["dispatcher_type"].value
+    names = ["moe_token_dispatcher_type", "moe_flex_dispatcher_backend"]
+    if kind != "flex":
+        reading.state("flex_backend", None, "moe_token_dispatcher_type")
+        reading.state("dispatcher", kind, "moe_token_dispatcher_type")
+    elif _is_reset(reading):
+        reading.state("dispatcher_type", "alltoall", *names, source="derived")
+        reading.state("flex_backend", None, names[1])
+        reading.state("dispatcher", "alltoall", *names, source="derived")
+    else:
+        backend = reading.value("moe_flex_dispatcher_backend")
+        if backend is None:  # Before there was a choice of backends a switch turned DeepEP on; it is the default since
+            backend, names[1] = "deepep", "moe_enable_deepep"
+        reading.state("flex_backend", backend, *names[1:], source="default" if not reading.has(names[1]) else None)
+        reading.state("dispatcher", backend, *names, source="derived")
+    _dispatcher_knobs(reading, reading.found["dispatcher"].value if "dispatcher" in reading.found else None)
+
+
+def _is_reset(reading: SettingsReader) -> bool:
+    """Megatron-Bridge resets a flex dispatcher that has no backend to alltoall (`flex_dispatcher_backend.py`).
+
+    Its settings are known by their section; in Megatron-LM's arguments the backend cannot be unset.
+    """
+    backend = reading.settings.get("moe_flex_dispatcher_backend")
+    return backend is not None and backend.value is None and backend.section == "model"
+
+
+def _dispatcher_knobs(reading: SettingsReader, dispatcher: Value) -> None:
+    """Settings that only some dispatchers look at are unset for the others."""
+    sms = {
+        "deepep": ("moe_flex_dispatcher_num_sms", "moe_deepep_num_sms"),
+        "hybridep": ("moe_flex_dispatcher_num_sms", "moe_hybridep_num_sms"),
+        "ncclep": ("moe_flex_dispatcher_num_sms",),
+    }.get(str(dispatcher), ())
+    used = next((name for name in sms if reading.value(name) is not None), None)
+    if used:
+        reading.state("dispatch_sms", reading.value(used), used)
+    elif not sms:
+        reading.state("dispatch_sms", None, "moe_token_dispatcher_type")
+    for field, name in (
+        ("hybridep_preproc_sms", "moe_hybridep_num_sms_preprocessing"),
+        ("hybridep_permute_fused", "moe_permute_fusion_into_hybridep"),
+    ):
+        if dispatcher != "hybridep":
+            reading.state(field, None, "moe_token_dispatcher_type")
+        elif reading.has(name):
+            reading.state(field, reading.value(name), name)
+
+
+def read_routing_mode(reading: SettingsReader) -> None:
+    """The first that applies, since each makes the later ones meaningless for speed."""
+    forced, biased = "moe_router_force_load_balancing", "moe_router_force_biased"
+    factor, padding = "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"
+    rank_factor = "moe_expert_rank_capacity_factor"
+    if not reading.has(forced, factor):
+        return
+    capacity = reading.value(factor)
+    if reading.is_on(forced):
+        mode, used = "forced-balance", [forced]
+    elif reading.value(biased) is not None:
+        mode, used = "forced-biased", [biased]
+    elif isinstance(capacity, int | float) and capacity >= 0:
+        mode = "drop-and-pad" if reading.is_on(padding) else "capacity-drop"
+        used = [factor, padding]
+    elif reading.value(rank_factor) is not None and _uses_rank_capacity(reading):
+        mode, used = "capacity-drop", [rank_factor]
+    else:
+        mode, used = "dropless", [forced, biased, factor, rank_factor]
+    is_default = all(reading.settings[name].source == "default" for name in used if reading.has(name))
+    reading.state("routing_mode", mode, *used, source="default" if is_default else "derived")
+
+
+def _uses_rank_capacity(reading: SettingsReader) -> bool:
+    stated = reading.found.get("dispatcher")
+    return stated is not None and stated.value in ("hybridep", "ncclep")
+
+
+# --- Precision, recomputation, CUDA graphs and the other knobs that several settings decide together.
+
+_FP8_RECIPES = {"delayed": "fp8_ds", "tensorwise": "fp8_cs", "blockwise": "fp8_sc", "mxfp8": "fp8_mx"}
+
+
+def read_precision(reading: SettingsReader) -> None:
+    """4-bit over 8-bit over the base format, as trainers apply them."""
+    for name in ("fp4", "fp4_format"):
+        if reading.value(name):
+            return reading.state("precision", "nvfp4", name, source="derived")
+    for name in ("fp8", "fp8_format"):
+        if reading.value(name):
+            recipe = str(reading.value("fp8_recipe") or "delayed").rpartition(".")[2].lower()
+            word = _FP8_RECIPES.get(recipe, f"fp8_{recipe}")
+            return reading.state("precision", word, name, "fp8_recipe", source="derived")
+    if isinstance(reading.value("mixed_precision"), str):
+        return reading.state("precision", reading.value("mixed_precision"), "mixed_precision")
+    for name in ("bf16", "fp16"):
+        if reading.is_on(name):
+            return reading.state("precision", name, name, source="derived")
+    return None
+
+
+def read_param_gather(reading: SettingsReader) -> None:
+    names = [name for name in ("fp8_param_gather", "fp4_param_gather", "fp8_param", "fp4_param") if reading.has(name)]
+    if names:
+        reading.state("param_gather_lp", any(reading.is_on(name) for name in names), *names)
+
+
+def read_recompute(reading: SettingsReader) -> None:
+    """Modules matter to selective recomputation only; unset they are the core of attention."""
+    if reading.value("recompute_granularity") is None and reading.is_on("recompute_activations"):
+        reading.state("recompute_granularity", "selective", "recompute_activations")
+    granularity = reading.found.get("recompute_granularity")
+    if granularity is None:
+        return
+    modules = reading.value("recompute_modules")
+    if granularity.value != "selective":
+        why = f"recompute_granularity is {granularity.value}, so it has no effect."
+        reading.state("recompute_modules", None, source="derived", why=why)
+    elif modules is not None:
+        reading.state("recompute_modules", modules, "recompute_modules")
+    else:
+        why = "recompute_modules is unset, which means core_attn."
+        reading.state("recompute_modules", ("core_attn",), source="derived", why=why)
+
+
+def read_graphs(reading: SettingsReader) -> None:
+    """`cuda_graph_modules` was `cuda_graph_scope`; the implementation was two switches before."""
+    impl, impl_names = _graph_implementation(reading)
+    if not impl_names:
+        return
+    scope_names = [name for name in ("cuda_graph_modules", "cuda_graph_scope") if reading.has(name)]
+    used = next((name for name in scope_names if reading.value(name)), scope_names[0] if scope_names else None)
+    words = _words_of(reading.value(used)) if used else ()
+    if impl == "local" and "full_iteration" in words:
+        impl, words = "full_iteration", ()
+        impl_names.append(str(used))
+    reading.state("graph_impl", impl, *impl_names)
+    if impl == "none":
+        reading.state("graph_modules", (), source="derived", why="No CUDA graphs are captured.")
+    elif used:
+        reading.state("graph_modules", () if words == ("full",) else words, used)
+
+
+def _graph_implementation(reading: SettingsReader) -> tuple[str, list[str]]:
+    """Who captures graphs, and the settings that say so (none of them: nobody says)."""
+    stated = reading.value("cuda_graph_impl")
+    if isinstance(stated, str) and stated != "none":
+        return stated, ["cuda_graph_impl"]
+    switches = {"external_cuda_graph": "transformer_engine", "enable_cuda_graph": "local"}
+    for name, impl in switches.items():
+        if reading.is_on(name):
+            return impl, [name]
+    return "none", [name for name in ("cuda_graph_impl", *switches) if reading.has(name)][:1]
+
+
+def _words_of(value: Value) -> tuple[str, ...]:
+    """The words of a value that was a list in some versions and a text with commas in others."""
+    parts = value if isinstance(value, tuple) else () if value is None else (value,)
+    return tuple(word.strip() for part in parts for word in str(part).split(",") if word.strip())
+
+
+def read_data_parallelism(reading: SettingsReader) -> None:
+    reading.words("dp_overlap", {"overlap_grad_reduce": "grad_reduce", "overlap_param_gather": "param_gather"})
+    kinds = {
+        "use_megatron_fsdp": "megatron_fsdp",
+        "use_custom_fsdp": "megatron_fsdp",
+        "use_torch_fsdp2": "torch_fsdp2",
+    }
+    if reading.has(*kinds):
+        on = [name for name in kinds if reading.is_on(name)]
+        reading.state("fsdp", kinds[on[0]] if on else "none", *(on[:1] or kinds))
+
+
+def read_offload(reading: SettingsReader) -> None:
+    name = "fine_grained_activation_offloading"
+    if reading.has(name):
+        modules = reading.value("offload_modules") if reading.is_on(name) else ()
+        reading.state("fine_offload", modules or (), name, "offload_modules")
+
+
+def read_checks_and_data(reading: SettingsReader) -> None:
+    checks = ("check_for_nan_in_loss_and_grad", "check_for_nan_in_loss", "check_for_nan_in_grad")
+    if reading.has(*checks):
+        used = [name for name in checks if reading.has(name)]
+        reading.state("nan_checks", any(reading.is_on(name) for name in used), *used)
+    if reading.is_on("mock_data"):
+        reading.state("data_mode", "mock", "mock_data")
+        return
+    for name in ("data_path", "train_data_path", "data_args_path", "per_split_data_args_path", "blend"):
+        if reading.value(name):
+            reading.state("data_mode", "real", name)
+            return
+
+
+MOE_FIELDS = frozenset({*(name for name, field in FIELDS.items() if field.group == "Experts and routing"), "topk"})
+"""Fields that mean nothing in a dense model."""
+
+
+def contract_fields(settings: Settings) -> tuple[dict[str, Stated], list[str]]:
+    """The contract fields that a trainer's settings state, and sentences on values that no field takes.
+
+    What several settings decide together has the source `derived` and says which. A field that no setting names is
+    not stated: whether that means "default" is known to whoever knows what the settings come from.
+    """
+    reading = SettingsReader(settings)
+    for field, names in ONE_TO_ONE.items():
+        stated = [name for name in names if name in settings]
+        best = next((name for name in stated if settings[name].value is not None), stated[0] if stated else None)
+        if best:
+            reading.state(field, settings[best].value, best)
+    for derive in _DERIVED:
+        derive(reading)
+    if "num_experts" in reading.found and reading.found["num_experts"].value is None:
+        for field in MOE_FIELDS & reading.found.keys():
+            reading.found[field] = Stated(None, "derived", "There are no experts: a dense model.")
+    return reading.found, reading.refused
+
+
+def _pipeline(reading: SettingsReader) -> None:
+    if reading.has("virtual_pipeline_model_parallel_size"):
+        chunks = reading.value("virtual_pipeline_model_parallel_size")
+        reading.state("vpp", None if chunks == 1 else chunks, "virtual_pipeline_model_parallel_size")
+    reading.words(
+        "pp_account",
+        {"account_for_embedding_in_pipeline_split": "embedding", "account_for_loss_in_pipeline_split": "loss"},
+    )
+
+
+def _attention_heads(reading: SettingsReader) -> None:
+    """Megatron-LM's arguments hold 1 query group when grouped-query attention is off, which means none at all."""
+    if reading.settings.get("group_query_attention") and not reading.is_on("group_query_attention"):
+        reading.state("num_query_groups", None, "group_query_attention")
+    elif reading.has("num_query_groups"):
+        reading.state("num_query_groups", reading.value("num_query_groups"), "num_query_groups")
+
+
+_DERIVED = (
+    _pipeline,
+    _attention_heads,
+    read_expert_tensor_parallelism,
+    read_dispatcher,
+    read_routing_mode,
+    read_precision,
+    read_param_gather,
+    read_recompute,
+    read_graphs,
+    read_data_parallelism,
+    read_offload,
+    read_checks_and_data,
+)
+"""In this order: routing looks at the dispatcher."""

@@ -1,0 +1,617 @@
+"""Puts the logs of one run together into one `ParsedLog`."""
+
+import calendar
+import hashlib
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from app.domain.contract.values import shown
+from app.domain.logs.events import ENDS, FAILURES
+from app.domain.logs.series import log_interval
+from app.domain.run import (
+    UNKNOWN_STEP,
+    FloatArray,
+    IntArray,
+    LineExample,
+    LogEvent,
+    LogPart,
+    MemoryReport,
+    ParsedLog,
+    Problem,
+    Slice,
+    Stated,
+    Value,
+    last_start_line,
+)
+
+# --- Time stamps of a log, as far as its first and last lines and its events show them.
+
+_STAMP = re.compile(r"(?<!\d)(20\d\d)-?([01]\d)-?([0-3]\d)[T _]([0-2]\d):([0-5]\d):([0-5]\d)(\.\d{1,6})?")
+"""Of iteration lines, life-cycle lines, Primus (no dashes), torchrun's reports (`_`) and log shippers (`T`)."""
+
+
+_PRECISE = re.compile(r":\d\d\.\d{1,6}\] iteration ")
+
+
+def has_microseconds(log: ParsedLog) -> bool:
+    """True when the iteration lines known here have stamps as Megatron Core 0.16 and later print them."""
+    return any(_PRECISE.search(text) for text in (*log.first_lines, *log.last_lines))
+
+
+def first_stamp(log: ParsedLog) -> float | None:
+    """Seconds since 1970 (node's local time) of the first stamp that is known; None without any."""
+    return next(_stamps((*log.first_lines, *(event.text for event in log.events), *log.last_lines)), None)
+
+
+def last_stamp(log: ParsedLog) -> float | None:
+    """Seconds since 1970 (node's local time) of the last stamp that is known; None without any."""
+    texts = (*log.first_lines, *(event.text for event in log.events), *log.last_lines)
+    return next(_stamps(reversed(texts), last=True), None)
+
+
+def _stamps(texts: Iterable[str], *, last: bool = False) -> Iterator[float]:
+    for text in texts:
+        found = list(_STAMP.finditer(text))
+        for match in reversed(found) if last else found:
+            year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+            if 1 <= month <= 12 and 1 <= day <= 31 and hour <= 23:
+                whole = calendar.timegm((year, month, day, hour, minute, second))
+                yield whole + float(match[7] or 0)
+
+
+# --- Decides the part that each file plays in a run: which ones have the iterations, in which order, which are copies.
+
+_SAME = ("iteration", "step_time_ms", "lm_loss", "grad_norm")
+"""Lines that agree in these are the same line, printed or uploaded twice."""
+
+
+_STARTS = ("training_started", "checkpoint_loaded")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file of the run. `file`: its index as given; `first` and `last`: seconds since 1970, None when unknown."""
+
+    file: int
+    name: str
+    log: ParsedLog
+    first: float | None
+    last: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """`slices` have the iterations, in the order of the run; `beside` were printed at the same time by other ranks,
+    or are copies of slices (whose indexes are in `copies`)."""
+
+    slices: tuple[Part, ...]
+    beside: tuple[Part, ...]
+    copies: frozenset[int]
+
+
+def assign(parts: Sequence[LogPart]) -> Roles:
+    """The role of every file."""
+    files = [
+        Part(index, part.name, part.log, first_stamp(part.log), last_stamp(part.log))
+        for index, part in enumerate(parts)
+    ]
+    counted = [file for file in files if file.log.n and not _only_steps(file.log)]
+    with_rows = counted or [file for file in files if file.log.n]
+    copies = _copies(with_rows)
+    slices = [file for file in with_rows if file.file not in copies]
+    kept = {file.file for file in slices}
+    beside = [file for file in files if file.file not in kept]
+    ordered = in_order(slices)
+    ordered[1:] = [_without_repeated(before, part) for before, part in pairwise(ordered)]
+    return Roles(tuple(ordered), tuple(in_order(beside)), frozenset(copies))
+
+
+def in_order(files: Sequence[Part]) -> list[Part]:
+    """By time where every file tells it, else by iterations: of two that begin together the longer one came later."""
+    timed = all(file.last is not None for file in files)
+    return sorted(files, key=lambda file: ((file.last or 0.0) if timed else 0.0, *_extent(file.log), _identity(file)))
+
+
+def _only_steps(log: ParsedLog) -> bool:
+    """True for the log of a rank that prints no iteration lines: its steps have no numbers of their own."""
+    return any(problem.kind == "no iteration lines" for problem in log.problems)
+
+
+def _extent(log: ParsedLog) -> tuple[float, float]:
+    if log.n == 0:
+        return (float("inf"), 0.0)
+    return float(log.columns["iteration"][0]), float(log.columns["iteration"][-1])
+
+
+def _identity(file: Part) -> str:
+    """Tells two files apart that nothing else orders, whatever order they came in."""
+    digest = hashlib.sha256("\n".join((file.name, *file.log.first_lines, *file.log.last_lines)).encode())
+    for name in sorted(file.log.columns):
+        digest.update(file.log.columns[name].tobytes())
+    return digest.hexdigest()
+
+
+def _copies(files: Sequence[Part]) -> set[int]:
+    """Files whose iteration lines are all in another file, too. Of equal ones the one that says more is kept."""
+    by_size = sorted(
+        files, key=lambda file: (file.log.n, len(file.log.arguments), file.log.line_count, _identity(file))
+    )
+    copies = set()
+    for place, small in enumerate(by_size):
+        if any(_contains(large.log, small.log) for large in by_size[place + 1 :]):
+            copies.add(small.file)
+    return copies
+
+
+def _contains(large: ParsedLog, small: ParsedLog) -> bool:
+    if not np.isin(small.columns["iteration"], large.columns["iteration"]).all():
+        return False
+    names = [name for name in _SAME if name in large.columns and name in small.columns]
+    return _rows(small, names) <= _rows(large, names)
+
+
+def _rows(log: ParsedLog, names: Sequence[str]) -> set[tuple[float, ...]]:
+    return set(zip(*(np.nan_to_num(log.columns[name], nan=-1.0).tolist() for name in names), strict=True))
+
+
+def starts_between(before: Part, part: Part) -> bool:
+    """True when one of two files tells of a start between the last iteration of one and the first of the other."""
+    head, tail = int(part.log.line_numbers[0]), int(before.log.line_numbers[-1])
+    return any(event.kind in _STARTS and event.line < head for event in part.log.events) or any(
+        event.kind in _STARTS and event.line > tail for event in before.log.events
+    )
+
+
+def _without_repeated(before: Part, part: Part) -> Part:
+    """`part` without the lines at its start that `before` ends with: a log cut in two with some lines in both."""
+    names = [name for name in _SAME if name in before.log.columns and name in part.log.columns]
+    old, new = (
+        np.column_stack([np.nan_to_num(log.columns[name], nan=-1.0) for name in names])
+        for log in (before.log, part.log)
+    )
+    same = np.flatnonzero((old == new[0]).all(axis=1))
+    repeated = len(old) - int(same[-1]) if len(same) and not starts_between(before, part) else 0
+    if not repeated or not np.array_equal(old[-repeated:], new[:repeated]):
+        return part
+    log = part.log
+    starts = tuple(start - repeated for start in log.segment_starts if start >= repeated)
+    columns = {name: column[repeated:] for name, column in log.columns.items()}
+    cut = replace(log, columns=columns, line_numbers=log.line_numbers[repeated:], segment_starts=starts)
+    return replace(part, log=cut)
+
+
+# --- Joins the iteration lines of the slices of a run: later values win, restarts are marked, joints are not.
+
+BoolArray = npt.NDArray[np.bool_]
+_ALWAYS = ("iteration", "step_time_ms", "step_time_true_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Columns as in ParsedLog, the slices, and the lines (file, line) whose true step time a joint made known."""
+
+    columns: dict[str, FloatArray]
+    line_numbers: IntArray
+    segment_starts: tuple[int, ...]
+    slices: tuple[Slice, ...]
+    problems: tuple[Problem, ...]
+    resolved: frozenset[tuple[int, int]]
+
+
+def join_rows(slices: Sequence[Part], beside: Sequence[Part]) -> Rows:
+    """All iteration lines of `slices`, which are in the order of the run. `beside` may tell of loaded checkpoints."""
+    lengths = [part.log.n for part in slices]
+    offsets = [0, *np.cumsum(lengths).tolist()]
+    columns = _concatenate(slices, offsets)
+    lines = np.concatenate([part.log.line_numbers for part in slices]) if slices else np.empty(0, np.int64)
+    first = np.zeros(offsets[-1], bool)
+    resolved = set()
+    loaded = {event.iteration for part in (*slices, *beside) for event in part.log.events if _is_load(event.kind)}
+    for place, part in enumerate(slices):
+        first[[offsets[place] + start for start in part.log.segment_starts if start > 0]] = True
+        before = slices[place - 1] if place else None
+        if before is None or _begins_process(before, part, loaded):
+            first[offsets[place]] = True
+        elif _undo_first_iteration(columns, first, offsets[place], part):
+            resolved.add((part.file, int(part.log.line_numbers[0])))
+        elif before.log.n == 1 and has_microseconds(before.log):
+            _forget_mean_of_start(columns, first, offsets[place] - 1)
+    kept = ~_superseded(columns["iteration"], first)
+    places: IntArray = np.unique(np.cumsum(kept)[first] - kept[first])
+    n = int(kept.sum())
+    found = _slices(slices, offsets, columns["iteration"], first, kept)
+    return Rows(
+        columns={name: column[kept] for name, column in columns.items()},
+        line_numbers=lines[kept],
+        segment_starts=tuple(int(place) for place in places if place < n),
+        slices=found,
+        problems=tuple(_dropped(slices, offsets, columns["iteration"], kept)),
+        resolved=frozenset(resolved),
+    )
+
+
+def _is_load(kind: str) -> bool:
+    return kind == "checkpoint_loaded"
+
+
+def _concatenate(slices: Sequence[Part], offsets: Sequence[int]) -> dict[str, FloatArray]:
+    names = dict.fromkeys(name for part in slices for name in part.log.columns)
+    columns = {name: np.full(offsets[-1], np.nan) for name in names or _ALWAYS}
+    for offset, part in zip(offsets, slices, strict=False):
+        for name, column in part.log.columns.items():
+            columns[name][offset : offset + part.log.n] = column
+    columns["log_file"] = np.repeat([float(part.file) for part in slices], np.diff(offsets))
+    return columns
+
+
+def _begins_process(before: Part, part: Part, loaded: Container[float | None]) -> bool:
+    """Whether a file begins with a new process; False where it goes on in the middle of the one before."""
+    iteration = float(part.log.columns["iteration"][0])
+    if iteration <= before.log.columns["iteration"][-1] or iteration - 1 in loaded:
+        return True
+    return starts_between(before, part)
+
+
+def _undo_first_iteration(columns: dict[str, FloatArray], first: BoolArray, row: int, part: Part) -> bool:
+    """Megatron Core 0.16 prints a mean over the first iteration, too: known when that one ends the file before.
+
+    The log's reader left the true time out, because it saw the second line only (`logs/true_step_time.py`).
+    """
+    line = int(part.log.line_numbers[0])
+    unknown = any(problem.kind == "unknown step time" and problem.line == line for problem in part.log.problems)
+    if not unknown or not first[row - 1] or not np.isnan(columns["step_time_true_ms"][row]):
+        return False
+    iteration, printed = columns["iteration"], columns["step_time_ms"]
+    count = iteration[row] - iteration[row - 1] + 1
+    rest = count * printed[row] - printed[row - 1]
+    if rest > 0:
+        columns["step_time_true_ms"][row] = rest / (count - 1)
+    return bool(rest > 0)
+
+
+def _forget_mean_of_start(columns: dict[str, FloatArray], first: BoolArray, row: int) -> None:
+    """A first line that is not that of iteration 1 is a mean over a line that is missing: its interval tells."""
+    iteration = columns["iteration"]
+    if first[row] and 1 < iteration[row] <= iteration[row + 1] - iteration[row]:
+        columns["step_time_true_ms"][row] = np.nan
+
+
+def _superseded(iteration: FloatArray, first: BoolArray) -> BoolArray:
+    """Lines whose iteration a later process repeats: training went back to before them."""
+    if len(iteration) == 0:
+        return np.zeros(0, bool)
+    restart = np.where(first, iteration, np.inf)
+    lowest_from_here = np.minimum.accumulate(restart[::-1])[::-1]
+    return np.append(iteration[:-1] >= lowest_from_here[1:], False)
+
+
+def _slices(
+    parts: Sequence[Part], offsets: Sequence[int], iteration: FloatArray, first: BoolArray, kept: BoolArray
+) -> tuple[Slice, ...]:
+    """One a process start, with what it printed and how much of that a later one did not repeat."""
+    starts = [int(row) for row in np.flatnonzero(first)]
+    places: IntArray = np.cumsum(kept) - kept
+    found: list[Slice] = []
+    begun: set[float] = set()
+    for start, stop in pairwise([*starts, len(iteration)]):
+        part = parts[int(np.searchsorted(offsets, start, side="right")) - 1]
+        begins = float(iteration[start])
+        resumed = found or any(_is_load(e.kind) and e.iteration == begins - 1 for e in part.log.events)
+        found.append(
+            Slice(
+                file=part.name,
+                kind="retry" if begins in begun or (found and begins == 1) else "resume" if resumed else "start",
+                first_iteration=int(begins),
+                last_iteration=int(iteration[stop - 1]),
+                first_row=int(places[start]),
+                iterations_kept=int(kept[start:stop].sum()),
+            )
+        )
+        begun.add(begins)
+    return tuple(found)
+
+
+def _dropped(
+    parts: Sequence[Part], offsets: Sequence[int], iteration: FloatArray, kept: BoolArray
+) -> Iterable[Problem]:
+    """Iterations that no later file repeats, but that training forgot when it went back."""
+    shown = set(iteration[kept].tolist())
+    for place, part in enumerate(parts):
+        rows = slice(offsets[place], offsets[place + 1])
+        lost = [value for value in iteration[rows][~kept[rows]].tolist() if value not in shown]
+        if lost:
+            yield Problem(
+                "went back",
+                f"Iterations {int(lost[0])} to {int(lost[-1])} of {part.name} are left out: a later start went back to "
+                "before them and did not reach them again.",
+                file=part.file,
+            )
+
+
+# --- Tells a crash loop from a resume: starts that all begin at the same point have reached nothing that could be kept.
+
+MIN_STARTS = 3
+"""One retry is normal, two are bad luck."""
+
+_GOOD_ENDS = frozenset({"training_done", "exit_duration", "exit_signal", "exit_iteration", "checkpoint_saved"})
+"""After one of these a later start begins further on, or none is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A start from a checkpoint (0: from the beginning), and whether something of it was kept."""
+
+    checkpoint: int
+    got_on: bool
+    file: int
+    line: int
+
+
+def crash_loops(slices: tuple[Slice, ...], files: Sequence[Part]) -> tuple[tuple[Slice, ...], tuple[Problem, ...]]:
+    """The slices, those of a crash loop marked, and a sentence on each loop. `files` are in the order of the run."""
+    starts = list(_told_starts(files)) or [
+        _Start(piece.first_iteration - 1, False, 0, 0) for piece in slices if piece.first_iteration
+    ]
+    marked, problems = list(slices), []
+    for checkpoint, group in groupby(starts, key=lambda start: start.checkpoint):
+        tries = list(group)
+        failed = [start for start in tries[:-1] if not start.got_on]
+        if tries[-1] is starts[-1] and not tries[-1].got_on and not _went_on(slices, checkpoint):
+            failed.append(tries[-1])
+        if len(failed) < MIN_STARTS:
+            continue
+        at = f"the checkpoint of iteration {checkpoint}" if checkpoint else "the beginning"
+        problems.append(
+            Problem(
+                "crash loop",
+                f"The job was started {len(tries)} times from {at}, and {len(failed)} of these starts got no further: "
+                "nothing was kept of them. This is a crash loop, not a resume.",
+                line=failed[-1].line,
+                file=failed[-1].file,
+            )
+        )
+        marked = [
+            replace(piece, crash_loop=True) if piece.first_iteration == checkpoint + 1 else piece for piece in marked
+        ]
+    return tuple(marked), tuple(problems)
+
+
+def _told_starts(files: Sequence[Part]) -> Iterator[_Start]:
+    """Starts that the life-cycle lines tell of, each once, whichever ranks told of it."""
+    seen: set[str] = set()
+    for part in files:
+        checkpoint, open_start = 0, None
+        for event in part.log.events:
+            if event.kind == "checkpoint_loaded":
+                checkpoint = event.iteration or 0
+            elif event.kind == "training_started" and event.text not in seen:
+                seen.add(event.text)
+                if open_start is not None:
+                    yield open_start
+                open_start = _Start(checkpoint, False, part.file, event.line)
+                checkpoint = 0
+            elif event.kind in _GOOD_ENDS and open_start is not None:
+                open_start = replace(open_start, got_on=True)
+        if open_start is not None:
+            yield open_start
+
+
+def _went_on(slices: Sequence[Slice], checkpoint: int) -> bool:
+    """True when the last slice printed more than any earlier one that began where it did."""
+    if not slices:
+        return False
+    earlier = [piece.last_iteration for piece in slices[:-1] if piece.first_iteration == checkpoint + 1]
+    return bool(earlier) and slices[-1].last_iteration > max(earlier)
+
+
+# --- Whether the files of a run belong to one job: what they state about it must agree.
+
+_ONE_JOB = ("world_size", "train_iters", "seed", "num_layers", "hidden_size")
+"""Settings that two slices of one job share. A seed is never changed on a resume, the others hardly ever."""
+
+
+def contradictions(files: Sequence[Part]) -> Iterator[Problem]:
+    """Sentences on files that state different jobs. `files` are in the order of the run."""
+    facts = [(part, _facts(part)) for part in files]
+    for name in _ONE_JOB:
+        told = [(part, fact[name]) for part, fact in facts if fact.get(name) is not None]
+        other = next(((part, value) for part, value in told[1:] if value != told[0][1]), None)
+        if other is not None:
+            (one, first), (two, second) = told[0], other
+            yield Problem(
+                "different jobs",
+                f"{one.name} and {two.name} look like two different jobs: {name} is {shown(first)} in one and "
+                f"{shown(second)} in the other. Upload them as two runs if they are.",
+                file=two.file,
+            )
+
+
+def _facts(part: Part) -> dict[str, Value]:
+    facts: dict[str, Value] = {name: part.log.arguments.get(name) for name in _ONE_JOB}
+    if facts["train_iters"] is None:
+        facts["train_iters"] = part.log.total_iterations
+    if facts["world_size"] is None and "gpus" in part.log.stated:
+        facts["world_size"] = part.log.stated["gpus"].value
+    return facts
+
+
+def merged_fields(files: Sequence[Part]) -> tuple[dict[str, Stated], list[Problem]]:
+    """Contract fields of all files; the last file that states one in its arguments wins, and what changed is told."""
+    found: dict[str, tuple[Part, Stated]] = {}
+    problems = []
+    for part in files:
+        changed = []
+        for name, stated in part.log.stated.items():
+            known = found.get(name)
+            if known is None or stated.source != "log line" or known[1].source == "log line":
+                if known and known[1].source == stated.source == "arguments" and known[1].value != stated.value:
+                    changed.append(f"`{name}` {shown(known[1].value)} -> {shown(stated.value)}")
+                found[name] = (part, stated)
+        if changed:
+            problems.append(
+                Problem(
+                    "changed settings",
+                    f"{part.name} sets {len(changed)} fields differently than the file before it: "
+                    f"{', '.join(changed[:10])}. Its values are used.",
+                    file=part.file,
+                )
+            )
+    return {name: replace(stated, file=part.file) for name, (part, stated) in found.items()}, problems
+
+
+GENERIC = ("", "Megatron-LM")
+"""What a log without a dump is taken for: any other trainer's name says more."""
+
+ROUNDING_MS, CLOCKS = 6.0, 0.01
+"""How far a step line of rank 0 may be from the last rank's iteration line."""
+
+
+def merge_logs(parts: Sequence[LogPart]) -> ParsedLog:
+    """One log of all files. Raises ValueError without any file; which one came first changes nothing but indexes."""
+    if not parts:
+        raise ValueError("a run needs at least one log")
+    roles = assign(parts)
+    files = in_order([*roles.slices, *roles.beside])
+    rows = join_rows(roles.slices, roles.beside)
+    rows.columns.update(_tflops_of_steps(rows, roles))
+    slices, loops = crash_loops(rows.slices, files)
+    stated, changed = merged_fields(files)
+    last = roles.slices[-1] if roles.slices else files[-1]
+    process_lines = _process_lines(parts, roles, last)
+    events = tuple(_events(files, roles))
+    told = any(_tells_an_end(event, process_lines) for event in events)
+    return ParsedLog(
+        trainer=_trainer(files),
+        columns=rows.columns,
+        line_numbers=rows.line_numbers,
+        segment_starts=rows.segment_starts,
+        total_iterations=_last(part.log.total_iterations for part in (*roles.beside, *roles.slices)),
+        log_interval=log_interval(rows.columns["iteration"]) or _last(part.log.log_interval for part in files),
+        stated=stated,
+        arguments=_arguments(files),
+        memory=tuple(_memory(files)),
+        events=events,
+        problems=(*loops, *(contradictions(files) if len(parts) > 1 else ()), *changed, *rows.problems,
+                  *_problems(files, roles, rows)),
+        line_count=sum(part.log.line_count for part in parts),
+        unrecognised_lines=sum(part.log.unrecognised_lines for part in parts),
+        first_lines=files[0].log.first_lines,
+        last_lines=last.log.last_lines,
+        truncated=last.log.truncated and not (len(parts) > 1 and told),
+        files=tuple(part.name for part in parts),
+        slices=slices,
+        process_lines=process_lines,
+        not_understood=tuple(_examples(files)),
+    )  # fmt: skip
+
+
+def _trainer(files: Sequence[Part]) -> str:
+    names = [part.log.trainer for part in files]
+    return next((name for name in names if name not in GENERIC), next((name for name in names if name), ""))
+
+
+def _last(values: Iterable[int | None]) -> int | None:
+    return next((value for value in reversed(list(values)) if value is not None), None)
+
+
+def _arguments(files: Sequence[Part]) -> dict[str, Value]:
+    return dict(chain.from_iterable(part.log.arguments.items() for part in files))
+
+
+def _memory(files: Sequence[Part]) -> Iterator[MemoryReport]:
+    """All reports; one that two files hold is kept once, with the place where it was met first."""
+    seen: set[MemoryReport] = set()
+    for part in files:
+        for report in part.log.memory:
+            key = replace(report, line=0)
+            if key not in seen:
+                yield replace(report, file=part.file)
+        seen.update(replace(report, line=0) for report in part.log.memory)
+
+
+def _events(files: Sequence[Part], roles: Roles) -> Iterator[LogEvent]:
+    """Events in the order of the run; what a file beside the slices repeats from another file is told once."""
+    beside = {part.file for part in roles.beside}
+    seen: set[tuple[str, str, int | None]] = {
+        (event.kind, event.text, event.rank) for part in roles.slices for event in part.log.events
+    }
+    for part in files:
+        own = []
+        for event in part.log.events:
+            key = (event.kind, event.text, event.rank)
+            if part.file in beside and key in seen:
+                continue
+            own.append(key)
+            yield replace(event, file=part.file)
+        seen.update(own)
+
+
+def _process_lines(parts: Sequence[LogPart], roles: Roles, last: Part) -> tuple[int, ...]:
+    """Of each file, the line behind which it tells of the last process: its end when it tells of earlier ones only."""
+    lines = []
+    beside = {part.file: part for part in roles.beside}
+    after = [part for part in roles.beside if _starts_after(part, last)]
+    for index, part in enumerate(parts):
+        own = last_start_line(part.log)
+        if after:
+            current = any(one.file == index for one in after)
+        elif index in beside:
+            stamp = beside[index].last
+            current = stamp is None or last.first is None or stamp >= last.first
+        else:
+            current = index == last.file
+        lines.append(own if current else part.log.line_count + 1)
+    return tuple(lines)
+
+
+def _starts_after(part: Part, last: Part) -> bool:
+    """A start after the last iteration that printed none itself; not what the running job said at its end."""
+    starts = bool(part.log.arguments) or any(event.kind == "training_started" for event in part.log.events)
+    return starts and last.last is not None and part.first is not None and part.first > last.last
+
+
+def _tells_an_end(event: LogEvent, process_lines: Sequence[int]) -> bool:
+    return event.kind in ENDS | FAILURES and event.line > process_lines[event.file]
+
+
+def _problems(files: Sequence[Part], roles: Roles, rows: Rows) -> Iterator[Problem]:
+    """Remarks of all files but those of copies, and those that another file made good."""
+    counted = {part.file for part in roles.slices}
+    for part in files:
+        if part.file in roles.copies:
+            continue
+        for problem in part.log.problems:
+            is_answered = problem.kind == "unknown step time" and (part.file, problem.line) in rows.resolved
+            needs_no_rows = problem.kind == "no iteration lines" and part.file not in counted
+            if not is_answered and not needs_no_rows:
+                yield replace(problem, file=part.file)
+
+
+def _examples(files: Sequence[Part]) -> Iterator[LineExample]:
+    found: dict[object, LineExample] = {}
+    for part in files:
+        for example in part.log.not_understood:
+            key = (part.file, example.line) if example.kind == UNKNOWN_STEP else example.kind
+            known = found.get(key)
+            found[key] = (
+                replace(known, count=known.count + example.count) if known else replace(example, file=part.file)
+            )
+    yield from found.values()
+
+
+def _tflops_of_steps(rows: Rows, roles: Roles) -> dict[str, FloatArray]:
+    """TFLOP/s that only rank 0 of Megatron-Bridge prints, when its steps are those of the iteration lines."""
+    for part in roles.beside:
+        column = part.log.columns.get("tflops_per_gpu")
+        if part.file in roles.copies or column is None or len(column) != len(rows.line_numbers):
+            continue
+        times, printed = part.log.columns["step_time_ms"], rows.columns["step_time_ms"]
+        if bool((np.abs(times - printed) <= ROUNDING_MS + CLOCKS * printed).all()):
+            known = rows.columns.get("tflops_per_gpu", np.full(len(column), np.nan))
+            return {"tflops_per_gpu": np.where(np.isnan(known), column, known)}
+    return {}

@@ -1,0 +1,39 @@
+"""Reads the iteration line of Megatron-LM, which Megatron-Bridge and all forks print too.
+
+` [2026-05-11 02:59:22.912300] iteration  1/  20 | consumed samples: 896 | elapsed time per iteration (ms): 782.5 | ...`
+"""
+
+from collections.abc import Sequence
+
+from app.domain.logs.iterations import Shape
+from app.domain.logs.trainers import megatron_deepspeed, primus
+
+TRAINER = "Megatron-LM"
+
+ELAPSED = b"elapsed time per iteration ("
+ELAPSED_WITHOUT_BLANK = b"elapsed time per iteration("
+"""The step time's name is in every period of the format, and in no other line; some forks drop its blank."""
+
+NAMES: dict[bytes, tuple[str, float]] = {
+    ELAPSED + b"ms)": ("step_time_ms", 1.0),
+    ELAPSED + b"s)": ("step_time_ms", 1000.0),
+    ELAPSED_WITHOUT_BLANK + b"ms)": ("step_time_ms", 1.0),
+    ELAPSED_WITHOUT_BLANK + b"s)": ("step_time_ms", 1000.0),
+    b"throughput per GPU (TFLOP/s/GPU)": ("tflops_per_gpu", 1.0),
+    b"energy per GPU (J/iter/GPU)": ("energy_j_per_gpu", 1.0),
+    b"power per GPU (W/GPU)": ("power_w_per_gpu", 1.0),
+    b"number of skipped iterations": ("skipped_iterations", 1.0),
+    b"number of nan iterations": ("nan_iterations", 1.0),
+    b"tokens/sec/gpu": ("tokens_per_s_per_gpu", 1.0),
+    b"total grad norm": ("grad_norm", 1.0),
+    **primus.NAMES,
+    **megatron_deepspeed.NAMES,
+}
+
+
+def trainer(prefix: bytes, names: Sequence[bytes]) -> str:
+    """The family whose line has this prefix and these fields; Megatron-LM where nothing tells another."""
+    return primus.trainer(prefix, names) or megatron_deepspeed.trainer(names) or TRAINER
+
+
+SHAPE = Shape(keys=(ELAPSED, ELAPSED_WITHOUT_BLANK), first_keys=(b"| consumed samples:",), names=NAMES, trainer=trainer)

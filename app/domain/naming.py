@@ -1,0 +1,124 @@
+"""What stacks are called: a title in one line, and the fields that tell neighbours apart."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.contract.fields import STACK_FIELDS
+from app.domain.contract.values import shown
+from app.domain.numbers import contract_value
+from app.domain.run import Stated, Value
+
+SEPARATOR = " · "
+_ALWAYS = ("seq_len", "gbs", "mbs")
+"""The size of the work: told wherever neighbours differ in it, also where one of the three would do."""
+_WORDS = {"seq_len": "seq", "gbs": "GBS", "mbs": "MBS", "pp": "PP", "vpp": "VPP", "precision": "", "container": ""}
+"""How a field is called in a name, where that is not its own name; "": its value speaks for itself."""
+_KEY_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TitledStack:
+    """`known`: its contract fields by name, where known."""
+
+    stack_key: str
+    title: str
+    project: str
+    known: Mapping[str, Value]
+
+
+def stack_names(stacks: Iterable[TitledStack]) -> dict[str, str]:
+    """Stack key -> name. Stacks of one title are neighbours; a stack without any has its title for a name."""
+    neighbours: dict[str, list[TitledStack]] = defaultdict(list)
+    for one in stacks:
+        neighbours[one.title].append(one)
+    return {key: name for own in neighbours.values() for key, name in _names(own).items()}
+
+
+def _names(stacks: Sequence[TitledStack]) -> dict[str, str]:
+    parts = {one.stack_key: [one.title] for one in stacks}
+    for name in _told(stacks):
+        for one in stacks:
+            parts[one.stack_key].append(_words(one, name))
+    names = {key: SEPARATOR.join(own) for key, own in parts.items()}
+    several = Counter(names.values())
+    return {key: name if several[name] == 1 else f"{name}{SEPARATOR}{key[:_KEY_DIGITS]}" for key, name in names.items()}
+
+
+def _told(stacks: Sequence[TitledStack]) -> list[str]:
+    """Fields in which they differ: the size of the work, and of the others what tells more of them apart."""
+    told = [name for name in _ALWAYS if _groups(stacks, [name]) > 1]
+    groups = _groups(stacks, told)
+    for name in ("project", *STACK_FIELDS):
+        # Most fields are the same in all of them, which is quickly seen.
+        if groups == len(stacks) or name in _ALWAYS or _groups(stacks, [name]) == 1:
+            continue
+        finer = _groups(stacks, [*told, name])
+        if finer > groups:
+            told.append(name)
+            groups = finer
+    return told
+
+
+def _groups(stacks: Sequence[TitledStack], fields: Sequence[str]) -> int:
+    return len({tuple(_value(one, name) for name in fields) for one in stacks})
+
+
+def _value(one: TitledStack, name: str) -> str:
+    if name == "project":
+        return one.project
+    return contract_value(one.known[name]) if name in one.known else "unknown"
+
+
+def common_parts(names: Sequence[str]) -> tuple[str, ...]:
+    """What all of several names share, in the order of the first."""
+    parts = [name.split(SEPARATOR) for name in names]
+    if len(parts) < 2:
+        return ()
+    common = set.intersection(*map(set, parts))
+    return tuple(part for part in parts[0] if part in common)
+
+
+def without_common(names: Sequence[str]) -> list[str]:
+    """Names without what all of them share: a phone has no room to repeat it."""
+    common = common_parts(names)
+    return [SEPARATOR.join(part for part in name.split(SEPARATOR) if part not in common) or name for name in names]
+
+
+def field_words(name: str, value: Value) -> str:
+    """`seq 4096`, `PP 4`, `graph impl none`."""
+    word = _WORDS.get(name, name.replace("_", " "))
+    return f"{word} {contract_value(value)}".strip()
+
+
+def _words(one: TitledStack, name: str) -> str:
+    if name == "project":
+        return f"project {one.project}"
+    return field_words(name, one.known[name]) if name in one.known else f"{name.replace('_', ' ')} unknown"
+
+
+# --- A stack in one line for people: `Qwen3-30B-A3B · 16 × H100 · hybridep · forced balance · nemo:26.06`.
+
+_SEPARATOR = " · "
+
+
+def stack_title(contract: Mapping[str, Stated], *, dispatcher: bool = True) -> str:
+    """What a person knows a stack by. The dispatcher is a knob: leave it out where a stack has several."""
+    parts = [
+        _text(contract, "model") or "unknown model",
+        _hardware(contract),
+        _text(contract, "dispatcher") if dispatcher else "",
+        _text(contract, "routing_mode").replace("-", " ").replace("_", " "),
+        _text(contract, "container").partition("@")[0].rpartition("/")[2],
+    ]
+    return _SEPARATOR.join(part for part in parts if part)
+
+
+def _hardware(contract: Mapping[str, Stated]) -> str:
+    gpu, gpus = _text(contract, "gpu"), _text(contract, "gpus")
+    return f"{gpus} × {gpu or 'unknown GPU'}" if gpus else gpu or "unknown GPU"
+
+
+def _text(contract: Mapping[str, Stated], name: str) -> str:
+    stated = contract.get(name)
+    return "" if stated is None or stated.value is None else shown(stated.value)

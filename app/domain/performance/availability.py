@@ -1,0 +1,55 @@
+"""Which dispatchers work in a run's container: from failed imports and from active use, never from slowness.
+
+Active use is proven by a line or inferred from iterations (`contract/active.py`); the evidence says which.
+"""
+
+from collections.abc import Mapping
+
+from app.domain.run import (
+    Activity,
+    DispatcherAvailability,
+    Evidence,
+    LogEvent,
+    ParsedLog,
+    Stated,
+    events_of_last_process,
+)
+
+_MISSING = {"deepep_missing": "deepep", "hybridep_missing": "hybridep", "ncclep_missing": "ncclep"}
+MAX_EVIDENCE = 3
+
+
+def availability(
+    log: ParsedLog, contract: Mapping[str, Stated], activities: Mapping[str, Activity]
+) -> tuple[DispatcherAvailability, ...]:
+    """One fact a dispatcher that the log proves something about; what ran counts over an earlier failed import."""
+    container = _container(contract)
+    found: dict[str, DispatcherAvailability] = {}
+    last = events_of_last_process(log)
+    for event in (*(event for event in log.events if event not in last), *last):
+        if event.kind in _MISSING:
+            name = _MISSING[event.kind]
+            before = found[name].evidence if name in found else ()
+            found[name] = DispatcherAvailability(name, False, container, (*before, _evidence(event))[:MAX_EVIDENCE])
+    used = activities.get("dispatcher")
+    active = used.active if used is not None else None
+    if active is not None and isinstance(active.value, str) and log.n:
+        found[active.value] = DispatcherAvailability(active.value, True, container, _use(log, active))
+    return tuple(found.values())
+
+
+def _container(contract: Mapping[str, Stated]) -> str | None:
+    image = contract["container"].value if "container" in contract else None
+    return image if isinstance(image, str) else None
+
+
+def _evidence(event: LogEvent) -> Evidence:
+    return Evidence(event.file, event.line, event.text)
+
+
+def _use(log: ParsedLog, active: Stated) -> tuple[Evidence, ...]:
+    """The first iteration that ran with it."""
+    files = log.columns.get("log_file")
+    file, line = 0 if files is None else int(files[0]), int(log.line_numbers[0])
+    inferred = active.source == "derived"
+    return (Evidence(file, line, f"inferred: {active.detail}" if inferred else active.detail, inferred),)

@@ -1,0 +1,423 @@
+"""Which iterations of a run count, and the steady step time they give. Prose and constants: `docs/metrics.md`.
+
+Everything is computed on ln(step time): ratios become differences, and the method is the same for 50 ms and 60 s.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from app.domain.run import FloatArray, IntArray, ParsedLog, SteadyState, Window
+
+# --- Which step times can be one: what a log prints may be negative, zero, missing or absurd, and none of it may count.
+
+MIN_STEP_MS = 1e-3
+"""A microsecond: launching a single kernel takes longer, so no optimizer step is faster."""
+MAX_STEP_MS = 1e9
+"""Eleven days: no scheduler lets a job hang so long in one step, and a larger number is damage."""
+
+
+def usable(step_times_ms: FloatArray) -> npt.NDArray[np.bool_]:
+    """True where a step time is finite and within what a step can take."""
+    # NaN compares as False
+    return np.asarray((step_times_ms >= MIN_STEP_MS) & (step_times_ms <= MAX_STEP_MS))
+
+
+def left_out(log: ParsedLog) -> list[str]:
+    """Sentences on the iterations whose step time counts for nothing; the log's reader tells of artefacts itself."""
+    if not log.n:
+        return []
+    printed, true = log.columns["step_time_ms"], log.columns["step_time_true_ms"]
+    absurd = ~np.isnan(printed) & ~usable(printed)
+    damaged = absurd | (~np.isnan(true) & ~usable(true))
+    told = []
+    if damaged.any():
+        row = int(np.argmax(damaged))
+        value = printed[row] if absurd[row] else true[row]
+        told.append(
+            f"{_share(damaged)} a step time that none can have (under {MIN_STEP_MS:g} ms or over {MAX_STEP_MS:g} ms); "
+            f"{_they(damaged)} left out. The first is {value:g} ms in iteration {_iteration(log, row)}."
+        )
+    missing = np.isnan(printed)
+    if missing.any() and not missing.all():
+        told.append(
+            f"{_share(missing)} no step time; {_they(missing)} left out. The first is iteration "
+            f"{_iteration(log, int(np.argmax(missing)))}."
+        )
+    return told
+
+
+def _share(rows: npt.NDArray[np.bool_]) -> str:
+    count = int(rows.sum())
+    return f"{count} of {len(rows)} iterations {'has' if count == 1 else 'have'}"
+
+
+def _they(rows: npt.NDArray[np.bool_]) -> str:
+    return "it is" if int(rows.sum()) == 1 else "they are"
+
+
+def _iteration(log: ParsedLog, row: int) -> str:
+    return f"{log.columns['iteration'][row]:.0f}"
+
+
+# --- Robust statistics of one series: location, spread, autocorrelation, trend. All on float64 arrays in time order.
+
+NORMAL_CONSISTENCY = 1.4826
+"""The median absolute deviation times this is the standard deviation of normal data."""
+_REACH = 3.0
+"""So many times the distance of the quartiles an axis reaches beyond them: far for normal data, which end at 1.5."""
+_LEAST_REACH = 0.004
+_FEW = 64
+MAX_TREND_POINTS = 600
+"""Longer series are averaged down to so many blocks before slopes are taken pairwise: cost grows with the square."""
+
+
+def median(values: FloatArray) -> float:
+    """The median of a series that is not empty, to the last digit that of numpy, whose own takes longer for a few."""
+    if not 0 < len(values) <= _FEW:
+        return float(np.median(values))
+    ordered = np.sort(values)  # NaN goes to the end
+    middle = len(ordered) // 2
+    if ordered[-1] != ordered[-1]:
+        return float("nan")
+    return float(ordered[middle]) if len(ordered) % 2 else (float(ordered[middle - 1]) + float(ordered[middle])) / 2
+
+
+def mad(values: FloatArray) -> float:
+    """The scaled median absolute deviation from the median."""
+    return NORMAL_CONSISTENCY * median(np.abs(values - median(values)))
+
+
+def readable_range(values: FloatArray) -> tuple[float, float]:
+    """The ends of an axis on which most of `values`, at least one, can be told apart: a spike does not set it."""
+    low, middle, high = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
+    reach = _REACH * max(high - low, _LEAST_REACH * abs(middle))
+    return max(float(values.min()), low - reach), min(float(values.max()), high + reach)
+
+
+def lag_one_correlation(values: FloatArray) -> float:
+    """The lag-1 autocorrelation, corrected for its bias in short series (Marriott and Pope 1954), within 0 to 0.9.
+
+    0.9 is where an AR(1) correction of a short window stops meaning anything. Needs five values or more.
+    """
+    k = len(values)
+    centred = values - values.mean()
+    power = float(centred @ centred)
+    r1 = float(centred[:-1] @ centred[1:]) / power if power > 0 else 0.0
+    return float(np.clip((k * r1 + 1) / (k - 4), 0.0, 0.9))
+
+
+def long_run_variance(residuals: FloatArray) -> float:
+    """Variance of an AR(1) series as its sums feel it: `var (1 + rho) / (1 - rho)`."""
+    rho = lag_one_correlation(residuals)
+    return float(residuals.var(ddof=1)) * (1 + rho) / (1 - rho)
+
+
+def clip_around_median(values: FloatArray, spread: float, widths: float) -> FloatArray:
+    """The values, none further from their median than `widths` x `spread`."""
+    centre = median(values)
+    return np.clip(values, centre - widths * spread, centre + widths * spread)
+
+
+def theil_sen_slope(values: FloatArray) -> float:
+    """The median of all pairwise slopes, per step."""
+    block = -(-len(values) // MAX_TREND_POINTS)
+    kept = len(values) - len(values) % block
+    points = values[:kept].reshape(-1, block).mean(axis=1)
+    earlier, later = np.triu_indices(len(points), k=1)
+    return float(np.median((points[later] - points[earlier]) / (later - earlier))) / block
+
+
+# --- Whether a window is steady: a spread that one mode explains, and no drift from its start to its end.
+
+MIN_WINDOW = 5
+"""Under five values neither spread nor drift can be told."""
+SHORT_WINDOW = 15
+"""Under fifteen values no drift test has power: a run that still warms up looks steady but slow."""
+MAX_SPREAD = 0.15
+"""A larger MAD of the logarithms is two modes, not noise."""
+MIN_DRIFT = 0.02
+"""Drift under 2 % is never worth calling."""
+Z = 3.0
+"""Standard errors that a drift must exceed: 3 % false alarms over both tests together (measured at 50 iterations)."""
+MEDIAN_EFFICIENCY = 1.2533
+"""Standard error of a median over that of a mean, for normal data: sqrt(pi / 2)."""
+
+
+def reasons_not_steady(window: FloatArray, from_warm_up: FloatArray) -> tuple[str, ...]:
+    """Why a window of ln(step time) is not steady, in plain words; empty when it is.
+
+    `from_warm_up`: the logarithms from the first end of warm-up on, on which the slope is measured.
+    """
+    k = len(window)
+    if k < MIN_WINDOW:
+        return (f"it holds {k} step times; {MIN_WINDOW} are the least that can show whether it is steady",)
+    reasons = []
+    if mad(window) > MAX_SPREAD:
+        reasons.append(f"step times scatter by {100 * math.expm1(mad(window)):.0f} %, as if the run had two speeds")
+    if k >= SHORT_WINDOW:
+        reasons.extend(_drift_reasons(window, from_warm_up))
+    return tuple(reasons)
+
+
+def _drift_reasons(window: FloatArray, from_warm_up: FloatArray) -> list[str]:
+    shift = drift_between_thirds(window)
+    if shift is not None:
+        return [f"the last third of the window is {_percent(shift)} than the first"]
+    change = drift_along_line(from_warm_up)
+    if change is not None:
+        return [f"step times drift: the end is {_percent(change)} than the start"]
+    return []
+
+
+def _percent(log_change: float) -> str:
+    word = "slower" if log_change > 0 else "faster"
+    return f"{100 * abs(math.expm1(log_change)):.1f} % {word}"
+
+
+def drift_between_thirds(window: FloatArray) -> float | None:
+    """Change of the median from the first to the last third, when it exceeds noise; else None."""
+    clipped = clip_around_median(window, mad(window), 3.0)
+    thirds = np.array_split(clipped, 3)
+    shift = median(thirds[2]) - median(thirds[0])
+    noise = long_run_variance(np.concatenate([third - np.median(third) for third in thirds]))
+    limit = max(MIN_DRIFT, Z * MEDIAN_EFFICIENCY * math.sqrt(6 * noise / len(clipped)))
+    return shift if abs(shift) > limit else None
+
+
+def drift_along_line(values: FloatArray) -> float | None:
+    """Change along the Theil-Sen line over the whole length, when it exceeds noise; else None."""
+    clipped = clip_around_median(values, mad(values), 3.0)
+    q = len(clipped)
+    slope = theil_sen_slope(clipped)
+    noise = long_run_variance(clipped - slope * np.arange(q))
+    limit = max(MIN_DRIFT, Z * q * math.sqrt(12 * noise / q**3))
+    return slope * q if abs(slope) * q > limit else None
+
+
+Role = Literal["warm-up", "window", "spike", "outside"]
+
+MIN_VALUES = 4
+"""Fewer step times give no estimate."""
+TAIL_SPREAD_FLOOR = 0.002
+"""Least spread assumed of the second half: a constant series has none, and its rounding must not count as warm-up."""
+WARM_UP_MARGIN = 0.03
+"""Within 3 % of the second half's median an iteration is warm, however small the spread is."""
+MIN_REFINED = 20
+"""MSER-5 needs four batches of five or more to say anything."""
+BATCH = 5
+MIN_REFINEMENT = 0.005
+"""A refinement must change the median by half a per cent, or the start stays."""
+T_BATCHES, DRIFT_SE, Z95 = 2.447, 0.0075, 1.96
+"""t(0.975, 6) for few batches; slow drift between windows, which no window of 50 iterations can see (sd 0.75 %)."""
+SPIKE_MARGIN = math.log(1.05)
+"""A spike is at least 5 % over the median, however quiet the window is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Row numbers of finite step times of one segment, and their logarithms."""
+
+    rows: npt.NDArray[np.intp]
+    y: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A window `start`..`stop` (exclusive) in a part, and where warm-up first ended in it."""
+
+    start: int
+    stop: int
+    warm_from: int
+    method: Literal["declared", "detected"]
+
+
+def steady_state(
+    iterations: FloatArray | IntArray,
+    step_times_ms: FloatArray,
+    segment_starts: Sequence[int] = (0,),
+    declared: Window | None = None,
+) -> SteadyState | None:
+    """The steady window and its step time; None when fewer than four usable step times exist.
+
+    `step_times_ms`: true step times in the order of the log; those that are not `usable` are left out.
+    `segment_starts`: rows at which a process (re)started; the longest segment is used, of equals the last.
+    `declared`: the uploader's window, first and last iteration inclusive; it replaces detection when it holds enough.
+    """
+    notes: list[str] = []
+    part, span = _declared_span(iterations, step_times_ms, declared, notes)
+    if span is None:
+        part = _longest_segment(step_times_ms, segment_starts, notes)
+        if len(part.y) < MIN_VALUES:
+            return None
+        span = _detected_span(part.y)
+    return _describe(iterations, part, span, tuple(notes))
+
+
+def _usable(step_times_ms: FloatArray, rows: npt.NDArray[np.intp]) -> _Part:
+    kept = rows[usable(step_times_ms[rows])]
+    return _Part(kept, np.log(step_times_ms[kept]))
+
+
+def _declared_span(
+    iterations: FloatArray | IntArray, step_times_ms: FloatArray, declared: Window | None, notes: list[str]
+) -> tuple[_Part, _Span | None]:
+    """The declared window as a part of its own, or None and a note when it holds too little."""
+    if declared is None:
+        return _Part(np.empty(0, np.intp), np.empty(0)), None
+    inside = np.flatnonzero((iterations >= declared.first) & (iterations <= declared.last))
+    part = _usable(step_times_ms, inside)
+    if len(part.y) < MIN_VALUES:
+        notes.append(
+            f"The declared window {declared.first} to {declared.last} holds {len(part.y)} step times and needs "
+            f"{MIN_VALUES}; a window was detected instead."
+        )
+        return part, None
+    return part, _Span(0, len(part.y), 0, "declared")
+
+
+def _longest_segment(step_times_ms: FloatArray, segment_starts: Sequence[int], notes: list[str]) -> _Part:
+    """A process that restarts warms up again, so windows never reach across a restart."""
+    bounds = sorted({0, *segment_starts, len(step_times_ms)})
+    parts = [_usable(step_times_ms, np.arange(a, b)) for a, b in pairwise(bounds)]
+    if not parts:
+        return _Part(np.empty(0, np.intp), np.empty(0))
+    chosen = max(range(len(parts)), key=lambda i: (len(parts[i].y), i))
+    if len(parts) > 1:
+        notes.append(
+            f"The run was restarted {_times(len(parts) - 1)}; the figures are those of part {chosen + 1} of "
+            f"{len(parts)}, the longest."
+        )
+    return parts[chosen]
+
+
+def _times(n: int) -> str:
+    return {1: "once", 2: "twice"}.get(n, f"{n} times")
+
+
+def _detected_span(y: FloatArray) -> _Span:
+    """Steps 2 and 3: the end of warm-up by a scan, then refined."""
+    centre, spread = _second_half(y)
+    warm_from = _scan(y, centre, spread)
+    start = _refine(y, warm_from, centre, spread)
+    return _Span(start, len(y), warm_from, "detected")
+
+
+def _second_half(y: FloatArray) -> tuple[float, float]:
+    """Median and spread of the second half, which is taken to be warm."""
+    tail = y[len(y) // 2 :]
+    return median(tail), max(mad(tail), TAIL_SPREAD_FLOOR)
+
+
+def _scan(y: FloatArray, centre: float, spread: float) -> int:
+    """The first value near the second half that is followed by its like; never the very first of a longer run."""
+    limit = centre + max(4 * spread, WARM_UP_MARGIN)
+    half = len(y) // 2
+    threes = np.median(np.lib.stride_tricks.sliding_window_view(y, 3)[:half], axis=1)
+    warm = (y[:half] <= limit) & (threes <= limit)
+    warm[0] &= len(y) <= 5
+    return int(np.argmax(warm)) if warm.any() else half
+
+
+def _refine(y: FloatArray, warm_from: int, centre: float, spread: float) -> int:
+    """MSER-5: drop leading batches of five while that makes the mean of the rest more certain (White et al. 2000)."""
+    n = len(y)
+    if n - warm_from < MIN_REFINED:
+        return warm_from
+    dropped = _mser_drop(np.clip(y[warm_from:], centre - 3 * spread, centre + 3 * spread))
+    batches = (n - warm_from) // BATCH
+    start = n - BATCH * (batches - dropped)
+    if dropped == 0 or start > n / 2 + 1:
+        return warm_from
+    change = abs(median(y[warm_from:start]) - median(y[start:]))
+    return start if change >= MIN_REFINEMENT else warm_from
+
+
+def _mser_drop(z: FloatArray) -> int:
+    """How many leading batches, at most half of them, to drop so that `sum of squares / kept^2` is least."""
+    batches = len(z) // BATCH
+    means = z[len(z) - BATCH * batches :].reshape(batches, BATCH).mean(axis=1)
+    centred = means - means.mean()
+    kept = np.arange(batches, 0, -1)
+    sums, squares = np.cumsum(centred[::-1])[::-1], np.cumsum(centred[::-1] ** 2)[::-1]
+    scores = (squares - sums**2 / kept) / kept**2
+    return int(np.argmin(scores[: batches // 2 + 1]))
+
+
+def _describe(iterations: FloatArray | IntArray, part: _Part, span: _Span, notes: tuple[str, ...]) -> SteadyState:
+    """Steps 4 to 7 on a chosen window."""
+    window = part.y[span.start : span.stop]
+    rows = part.rows[span.start : span.stop]
+    y_hat, k = median(window), len(window)
+    se = standard_error(window)
+    half_width = math.hypot(T_BATCHES * se, Z95 * DRIFT_SE)
+    threshold = y_hat + max(5 * mad(window), SPIKE_MARGIN)
+    reasons = reasons_not_steady(window, part.y[span.warm_from : span.stop])
+    return SteadyState(
+        first_iteration=int(iterations[rows[0]]),
+        last_iteration=int(iterations[rows[-1]]),
+        n=k,
+        method=span.method,
+        is_steady=not reasons,
+        reasons=reasons,
+        short=k < SHORT_WINDOW,
+        log_step_time=y_hat,
+        se=se,
+        step_time_ms=math.exp(y_hat),
+        ci_low_ms=math.exp(y_hat - half_width),
+        ci_high_ms=math.exp(y_hat + half_width),
+        mean_step_time_ms=float(np.exp(window).mean()),
+        spike_threshold_ms=math.exp(threshold),
+        spike_share=float(np.mean(window > threshold)),
+        notes=notes,
+    )
+
+
+def standard_error(window: FloatArray) -> float:
+    """Standard error of the median of a window of logarithms: the larger of two that see different dependence."""
+    if len(window) < 5:
+        return max(mad(window), 0.01)
+    return max(_error_by_batches(window), _error_by_autocorrelation(window))
+
+
+def _error_by_batches(window: FloatArray) -> float:
+    """From the medians of four (three in short windows) contiguous batches: sees slow wandering."""
+    batches = 3 if len(window) < 16 else 4
+    medians = [median(batch) for batch in np.array_split(window, batches)]
+    return float(np.std(medians, ddof=1)) / math.sqrt(batches)
+
+
+def _error_by_autocorrelation(window: FloatArray) -> float:
+    """From clipped deviations and their autocorrelation: sees neighbours that depend on each other."""
+    k = len(window)
+    deviations = window - median(window)
+    width = 1.5 * mad(window)
+    psi = np.clip(deviations, -width, width)
+    rho = lag_one_correlation(psi)
+    inside = max(float(np.mean(np.abs(deviations) <= width)), 0.5)
+    return 1.12 * math.sqrt(float(psi.var(ddof=1)) / k * (1 + rho) / (1 - rho)) / inside
+
+
+def iteration_roles(
+    iterations: FloatArray | IntArray,
+    step_times_ms: FloatArray,
+    steady: SteadyState | None,
+    segment_starts: Sequence[int] = (0,),
+) -> list[Role]:
+    """What each row of the log is in the run's chart. Rows before the window in its own segment are warm-up."""
+    if steady is None:
+        return ["outside"] * len(iterations)
+    in_window = (iterations >= steady.first_iteration) & (iterations <= steady.last_iteration)
+    inside = np.flatnonzero(in_window & usable(step_times_ms))
+    first = int(inside[0])
+    begin = max((start for start in segment_starts if start <= first), default=0)
+    roles: list[Role] = ["outside"] * len(iterations)
+    roles[begin:first] = ["warm-up"] * (first - begin)
+    for row in inside:
+        roles[row] = "spike" if step_times_ms[row] > steady.spike_threshold_ms else "window"
+    return roles

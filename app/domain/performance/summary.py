@@ -1,0 +1,230 @@
+"""A log, the documents beside it and the metadata become what a run shows, and what to correct."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from app.domain.contract.fields import STACK_FIELDS
+from app.domain.contract.resolve import Contract, resolve
+from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
+from app.domain.documents.document import Document
+from app.domain.logs.read import KNOWN_FORMATS
+from app.domain.logs.series import log_interval
+from app.domain.performance.availability import availability
+from app.domain.performance.figures import Figures
+from app.domain.performance.health import explain_failures, fatal_event, is_unread, read_health
+from app.domain.performance.steady_state import MIN_VALUES, SHORT_WINDOW, left_out, steady_state
+from app.domain.performance.timers import read_timers, unfair_because
+from app.domain.run import (
+    FloatArray,
+    Metadata,
+    ParsedLog,
+    Problem,
+    RunSummary,
+    SteadyState,
+    Value,
+    evidence_level,
+    semantic_class,
+)
+
+# --- Takes the series of documents (TensorBoard, golden values) into a run: beside a log's, or in place of a log.
+
+_TRAINERS = {"golden values": "Megatron-LM", "bridge configuration": "Megatron-Bridge"}
+"""Whose documents they are."""
+
+
+def with_documents(log: ParsedLog, documents: Sequence[Document]) -> ParsedLog:
+    """`log` with the series that it lacks, by iteration. A log without iterations takes those of the first document.
+
+    What a log printed stays as printed: documents add columns, they replace none.
+    """
+    for document in documents:
+        if "iteration" in document.columns and len(document.columns["iteration"]):
+            log = _beside(log, document) if log.n else _instead(log, document)
+    problems = [Problem("document", f"{document.kind}: {text}") for document in documents for text in document.problems]
+    return replace(log, problems=(*log.problems, *problems)) if problems else log
+
+
+def _instead(log: ParsedLog, document: Document) -> ParsedLog:
+    """The document's series as the run's. It has no lines, so their numbers are 0."""
+    iterations = document.columns["iteration"]
+    total = document.facts.get("train_iters", "")
+    return replace(
+        log,
+        trainer=log.trainer or _TRAINERS.get(document.kind, ""),
+        columns=dict(document.columns),
+        line_numbers=np.zeros(len(iterations), np.int64),
+        segment_starts=(0, *(int(row) + 1 for row in np.flatnonzero(np.diff(iterations) <= 0))),
+        total_iterations=log.total_iterations or (int(total) if total.isdigit() else None),
+        log_interval=log.log_interval or log_interval(iterations),
+    )
+
+
+def _beside(log: ParsedLog, document: Document) -> ParsedLog:
+    new = [name for name in document.columns if name not in log.columns]
+    if not new:
+        return log
+    rows = _places(log.columns["iteration"], document.columns["iteration"])
+    columns = dict(log.columns)
+    for name in new:
+        columns[name] = np.where(rows >= 0, document.columns[name][rows], np.nan)
+    return replace(log, columns=columns)
+
+
+def _places(wanted: FloatArray, iterations: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The row of the document that each iteration of the log has, -1 where it has none."""
+    order = np.argsort(iterations, kind="stable")
+    at = np.minimum(np.searchsorted(iterations[order], wanted), len(order) - 1)
+    return np.where(iterations[order][at] == wanted, order[at], -1)
+
+
+MAX_PROBLEMS = 10
+"""Remarks of the log's reader that a run lists; the rest are counted."""
+
+_UNITS = {
+    "step_time_ms": "ms",
+    "step_time_true_ms": "ms",
+    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "tflops_per_gpu": "TFLOP/s/GPU",
+    "peak_memory_bytes": "bytes",
+    "energy_j_per_gpu": "J/GPU",
+    "power_w_per_gpu": "W/GPU",
+    "global_batch_size": "sequences",
+    "consumed_samples": "sequences",
+    "skipped_iterations": "iterations",
+    "nan_iterations": "iterations",
+}
+
+
+def summarise(
+    log: ParsedLog,
+    metadata: Metadata,
+    documents: Sequence[Document] = (),
+    project_defaults: Mapping[str, Value] | None = None,
+) -> RunSummary:
+    """Everything that a processed run shows. `error` is set when neither log nor documents hold an iteration.
+
+    `documents` add contract fields and series; `project_defaults` (raw values by contract field) fill what nobody
+    states.
+    """
+    log = with_documents(log, documents)
+    contract = resolve(log, metadata, documents, project_defaults)
+    steady = _steady(log, metadata)
+    figures = Figures(log, contract.fields, steady)
+    health = read_health(log)
+    unfair = unfair_because(log)
+    error = None if log.n else no_iterations(log)
+    warnings = [*metadata.warnings, *contract.warnings]
+    if error is None:
+        warnings += [*left_out(log), *_window_warnings(log, steady), *([unfair] if unfair else []), *figures.warnings]
+    if not is_unread(log):
+        warnings += _unknown_warning(contract)
+    warnings += _problems(log)
+    return RunSummary(
+        error=error,
+        trainer=log.trainer,
+        contract=contract.fields,
+        unknown=contract.unknown,
+        warnings=tuple(dict.fromkeys(warnings)),
+        stack_key=contract.stack_key,
+        config_key=contract.config_key,
+        provisional=contract.provisional,
+        steady_state=steady,
+        metrics=figures.metrics,
+        health=health,
+        evidence_level=evidence_level(steady, health, fair_for_timing=unfair is None),
+        semantic_class=semantic_class(contract.fields),
+        series=log.columns,
+        units={name: unit for name in log.columns if (unit := _unit(name))},
+        line_numbers=log.line_numbers,
+        definition_version=DEFINITION_VERSION,
+        definitions=DEFINITIONS,
+        failures=explain_failures(log),
+        activity=contract.activities,
+        availability=availability(log, contract.fields, contract.activities),
+        timers=read_timers(log, steady),
+        fair_for_timing=unfair is None,
+        not_understood=log.not_understood,
+        files=log.files,
+        slices=log.slices,
+    )
+
+
+def _line_of(file: int, line: int, log: ParsedLog) -> str:
+    return f"line {line} of {log.files[file]}" if len(log.files) > 1 else f"line {line}"
+
+
+def _unit(column: str) -> str | None:
+    return "ms" if column.startswith("timer_") else _UNITS.get(column)
+
+
+def _steady(log: ParsedLog, metadata: Metadata) -> SteadyState | None:
+    if log.n == 0:
+        return None
+    columns = log.columns
+    return steady_state(columns["iteration"], columns["step_time_true_ms"], log.segment_starts, metadata.window)
+
+
+def no_iterations(log: ParsedLog) -> str:
+    """Why a log without iteration lines is no measurement: the failure, explained, else its first and last lines."""
+    if failures := explain_failures(log):
+        where = ", ".join(_line_of(line.file, line.line, log) for line in failures[0].evidence[:1])
+        title = f"{failures[0].title} ({where})" if where else failures[0].title
+        return f"No iteration line was read. {title}: {failures[0].explanation}"
+    if (failure := fatal_event(log)) is not None:
+        place = _line_of(failure.file, failure.line, log)
+        return f"No iteration line was read. The job failed first, on {place}: {failure.text}"
+    if is_unread(log):
+        formats = f"{', '.join(KNOWN_FORMATS[:-1])} and {KNOWN_FORMATS[-1]}"
+        return f"Unread: no reader knows this log. Logs of {formats} are read. This says nothing about the job."
+    lines = [line for line in (*log.first_lines, *log.last_lines) if line.strip()]
+    if not lines:
+        return "No iteration line was read: the log holds no text."
+    return (
+        f"No iteration line was read. The log begins with {_quoted(lines[0])} and ends with {_quoted(lines[-1])}. "
+        f"Upload the output of the rank that prints iterations, usually the last one."
+    )
+
+
+def _quoted(line: str) -> str:
+    text = line.strip()
+    return f'"{text[:200]}{"..." if len(text) > 200 else ""}"'
+
+
+def _window_warnings(log: ParsedLog, steady: SteadyState | None) -> list[str]:
+    if steady is None:
+        return [f"Fewer than {MIN_VALUES} step times can be used, so there is no steady step time. Run it longer."]
+    warnings = list(steady.notes)
+    if steady.reasons:
+        warnings.append(f"The window is not steady: {'; '.join(steady.reasons)}. Do not use this run as a baseline.")
+    elif steady.short:
+        warnings.append(
+            f"The window holds {steady.n} iterations; under {SHORT_WINDOW} nobody can tell whether the run was warm. "
+            f"Let a longer run confirm what it shows."
+        )
+    if log.log_interval and log.log_interval > 1:
+        warnings.append(f"Each line is the mean of {log.log_interval} iterations, so single slow steps are hidden.")
+    return warnings
+
+
+def _unknown_warning(contract: Contract) -> list[str]:
+    if not contract.provisional:
+        return []
+    missing = [name for name in contract.unknown if name in STACK_FIELDS]
+    listed = ", ".join(f"`{name}`" for name in missing)
+    return [f"Comparisons with this run are provisional: nobody states {listed}. Add them to the metadata."]
+
+
+def _problems(log: ParsedLog) -> list[str]:
+    """The reader's remarks as sentences, with their lines."""
+    told = [f"{_place(log, problem)}{problem.message}" for problem in log.problems[:MAX_PROBLEMS]]
+    more = len(log.problems) - MAX_PROBLEMS
+    return [*told, f"{more} more remarks on the log are not listed."] if more > 0 else told
+
+
+def _place(log: ParsedLog, problem: Problem) -> str:
+    """Where a remark belongs: the line, and the file when there are several."""
+    if not problem.line:
+        return ""
+    return f"{log.files[problem.file]}, line {problem.line}: " if len(log.files) > 1 else f"Line {problem.line}: "

@@ -1,0 +1,86 @@
+"""Where the step goes: Megatron's timers over the steady window, and whether their barriers made the run unfair."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from app.domain.performance.steady_state import MAX_STEP_MS
+from app.domain.run import ParsedLog, SteadyState, Timer, Value
+
+PREFIX, SUFFIX, MIN_SUFFIX = "timer_", "_ms", "_min_ms"
+
+MIN_TIMER_MS = 1e-3
+"""Megatron prints timers with two decimals; what is smaller cannot stand below a fraction bar."""
+
+_LEVEL_ZERO = frozenset(
+    {
+        "interval_time",
+        "model_and_optimizer_setup",
+        "train_valid_test_data_iterators_setup",
+        "save_checkpoint",
+        "load_checkpoint",
+        "save_checkpoint_non_persistent",
+        "eval_time",
+    }
+)
+"""Timers of `--timing-log-level 0`, which every run has; they need no barriers inside the step."""
+
+
+def read_timers(log: ParsedLog, steady: SteadyState | None) -> tuple[Timer, ...]:
+    """Timers of the step, the largest share first. Timers nest, so shares may add up to more than the step."""
+    if steady is None:
+        return ()
+    iterations = log.columns["iteration"]
+    rows = (iterations >= steady.first_iteration) & (iterations <= steady.last_iteration)
+    timers = []
+    for name in timer_names(log):
+        slowest = log.columns[f"{PREFIX}{name}{SUFFIX}"][rows]
+        usable = np.isfinite(slowest) & (slowest <= MAX_STEP_MS)
+        if name in _LEVEL_ZERO or not usable.any():
+            continue
+        median = float(np.median(slowest[usable]))
+        fastest = log.columns.get(f"{PREFIX}{name}{MIN_SUFFIX}")
+        timers.append(
+            Timer(
+                name.replace("_", "-"),
+                median / steady.step_time_ms,
+                median,
+                _spread(slowest[usable], fastest[rows][usable]) if fastest is not None else None,
+            )
+        )
+    return tuple(sorted(timers, key=lambda timer: (-timer.share_of_step, timer.name)))
+
+
+def timer_names(log: ParsedLog) -> list[str]:
+    """Names of the timers that the log prints, made words."""
+    return [
+        column.removeprefix(PREFIX).removesuffix(SUFFIX)
+        for column in log.columns
+        if column.startswith(PREFIX) and column.endswith(SUFFIX) and not column.endswith(MIN_SUFFIX)
+    ]
+
+
+def _spread(slowest: np.ndarray[tuple[int], np.dtype[np.float64]], fastest: object) -> float | None:
+    """Median over the window of slowest over fastest rank."""
+    low = np.asarray(fastest, dtype=np.float64)
+    usable = (low >= MIN_TIMER_MS) & (low <= MAX_STEP_MS)
+    return float(np.median(slowest[usable] / low[usable])) if usable.any() else None
+
+
+def unfair_because(log: ParsedLog) -> str | None:
+    """A sentence when barriers of timers slowed the steps down; None for a run that is fair for timing."""
+    arguments: Mapping[str, Value] = log.arguments
+    if arguments.get("barrier_with_L1_time") is False:
+        return None
+    level = arguments.get("timing_log_level")
+    inner = [name for name in timer_names(log) if name not in _LEVEL_ZERO]
+    if isinstance(level, int) and not isinstance(level, bool) and level >= 1:
+        why = f"timing_log_level is {level}"
+    elif inner:
+        why = f"the log has timers of a higher timing_log_level ({', '.join(inner[:3])})"
+    else:
+        return None
+    return (
+        f"This run is not fair for timing: {why}, and such timers set barriers inside the step, which makes it slower. "
+        f"Its figures are shown; compare only with runs that have the same timers."
+    )

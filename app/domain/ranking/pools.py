@@ -1,0 +1,240 @@
+"""The runs of one config key become one result. The run is the sample: more iterations do not make it surer."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+
+import numpy as np
+
+from app.domain.performance.health import BYTES_PER_GIB
+from app.domain.ranking.runs import LEVELS, RankedRun, reaches
+from app.domain.run import FloatArray
+from app.domain.verdict.record import RunFacts, level_starts
+from app.domain.verdict.special import t_quantile
+from app.domain.verdict.step_time import (
+    DroppedRun,
+    Prior,
+    RunEstimate,
+    centre,
+    degrees_of_freedom,
+    moderated_variance,
+    select_baseline,
+)
+
+INTERVAL_P = 0.975
+FEWEST_VALIDATED = 2
+"""Runs that a validated result takes: of one launch nobody knows whether another one is like it."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Runs of one configuration that stand for it, oldest first, at least one. `dropped`: eligible ones that do not.
+
+    `directional`: only runs that are too short for more than a direction.
+    """
+
+    runs: tuple[RankedRun, ...]
+    dropped: tuple[DroppedRun, ...]
+    directional: bool
+    prior: Prior
+
+    @property
+    def config_key(self) -> str:
+        return self.runs[-1].facts.config_key
+
+    @property
+    def dispatcher(self) -> str:
+        return self.runs[-1].dispatcher or ""
+
+    @cached_property
+    def estimates(self) -> list[RunEstimate]:
+        return [run.facts.estimate for run in self.runs]
+
+    @cached_property
+    def values(self) -> FloatArray:
+        return np.array([estimate.log_step_time for estimate in self.estimates])
+
+    @cached_property
+    def log_step_time(self) -> float:
+        return centre(self.values)
+
+    @cached_property
+    def noise(self) -> float:
+        """Mean squared standard error inside the runs."""
+        return float(np.mean([estimate.se**2 for estimate in self.estimates]))
+
+    @cached_property
+    def variance(self) -> float:
+        """Of ln(step time) between launches, drawn towards the family's."""
+        return moderated_variance(self.prior, self.values)
+
+    @cached_property
+    def half_width(self) -> float:
+        """Of the 95 % interval of the configuration's step time over launches, in ln."""
+        runs = len(self.runs)
+        error = math.sqrt(max(self.variance, self.noise) / runs)
+        return t_quantile(INTERVAL_P, degrees_of_freedom(self.prior, runs)) * error
+
+    @cached_property
+    def peak_memory_gib(self) -> float | None:
+        known = [estimate.peak_memory_bytes for estimate in self.estimates]
+        found = [value for value in known if value is not None and math.isfinite(value) and value > 0]
+        return float(np.median(found)) / BYTES_PER_GIB if found else None
+
+    @cached_property
+    def level(self) -> str:
+        """The strongest evidence level that at least half of its runs reach; a single run only screens."""
+        needed = (len(self.runs) + 1) // 2
+        level = next((one for one in reversed(LEVELS) if self.runs_at(one) >= needed), LEVELS[0])
+        return "screen" if reaches(level, "screen") and len(self.runs) < FEWEST_VALIDATED else level
+
+    def runs_at(self, level: str) -> int:
+        return sum(reaches(run.evidence_level, level) for run in self.runs)
+
+
+def pool(runs: Sequence[RankedRun], prior: Prior) -> Pool:
+    """The result of one configuration on one stretch of the stack's code, from its eligible runs there, oldest first,
+    at least one.
+
+    Short runs count only where there are no others. The newest 20 runs stand for it, without those far off the others:
+    what a verdict would take as its baseline.
+    """
+    full = [run for run in runs if not run.directional]
+    offered = full or list(runs)
+    # A short run is no baseline of a verdict. Here one may stand for itself, and the result says that it is short.
+    estimates = [replace(run.facts.estimate, short=False) for run in offered]
+    chosen = {estimate.run for estimate in select_baseline(estimates, prior.variance).used}
+    used = tuple(run for run in offered if run.name in chosen) or tuple(offered[-1:])
+    taken = {run.name for run in used}
+    dropped = tuple(DroppedRun(run.name, _why(run, bool(full))) for run in runs if run.name not in taken)
+    return Pool(used, dropped, not full, prior)
+
+
+class Pools:
+    """The results of one family's prior, each made once: most floors of evidence leave the same runs."""
+
+    def __init__(self, prior: Prior) -> None:
+        self._prior = prior
+        self._made: dict[tuple[str, ...], Pool] = {}
+
+    def pool(self, runs: Sequence[RankedRun]) -> Pool:
+        names = tuple(run.name for run in runs)
+        if names not in self._made:
+            self._made[names] = pool(runs, self._prior)
+        return self._made[names]
+
+
+def log_work(one: Pool, figures: Sequence[float | None]) -> float | None:
+    """ln of figure (of each run) times step time: what a step is worth in units of the figure. No mean of ratios."""
+    pairs = zip(figures, one.estimates, strict=True)
+    known = [math.log(value) + estimate.log_step_time for value, estimate in pairs if value is not None and value > 0]
+    return sum(known) / len(known) if known else None
+
+
+def _why(run: RankedRun, full_runs_exist: bool) -> str:
+    if run.directional and full_runs_exist:
+        return "short, and there are longer runs of this configuration"
+    return "far off the other runs of this configuration, or older than the newest 20"
+
+
+# --- The code of a stack in stretches: between two changes of its speed, dispatchers may be compared, across one never.
+#
+# A change that any configuration of the stack shows is taken for a change of the code that all of them run. It lies
+# somewhere between the last run of the old level and the first of the new one; runs of others in between are of
+# neither.
+
+LOOK_BACK = 400
+"""The newest runs of a configuration in which its levels are looked for, as for a verdict."""
+
+Place = tuple[float, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """After the run at `last` of the old level, and not later than at `first`, the first one of the new level, which
+    stands in the history at `at`.
+    """
+
+    last: Place
+    first: Place
+    at: datetime
+
+    def passed(self, place: Place) -> int:
+        """0 before it, 2 after it, 1 in between: runs of one commit are on one side, whichever came in first."""
+        by_commit = self.last[0] < self.first[0]
+        before = place[0] <= self.last[0] if by_commit else place <= self.last
+        after = place[0] >= self.first[0] if by_commit else place >= self.first
+        return 0 if before else 2 if after else 1
+
+
+class Stretches:
+    """Numbers the stretches of a stack from `runs`, oldest first, of one class, that may be ranked."""
+
+    def __init__(self, runs: Sequence[RankedRun], prior: Prior) -> None:
+        self.changes = merged(_changes(runs, prior))
+        self._numbers = {run.name: number_of(run.place_in_time, self.changes) for run in _recent(runs)}
+        self.newest = max(self._numbers.values(), default=0)
+
+    def number(self, run: RankedRun) -> int | None:
+        """Even, ascending with time; odd within a change; None for a run that is older than was looked at."""
+        return self._numbers.get(run.name)
+
+    def changes_between(self, one: int, other: int) -> int:
+        """How many changes lie between runs of two stretches, or may."""
+        return len(between(self.changes, one, other))
+
+    def changed_after(self, number: int) -> Change | None:
+        """The first change after a stretch."""
+        place = (number + 1) // 2
+        return self.changes[place] if place < len(self.changes) else None
+
+
+def number_of(place: Place, changes: Iterable[Change]) -> int:
+    """Even, ascending with time; odd within a change."""
+    return sum(change.passed(place) for change in changes)
+
+
+def between(changes: Sequence[Change], one: int, other: int) -> Sequence[Change]:
+    """Those that lie between runs of two stretches, or may."""
+    first, last = sorted((one, other))
+    return changes[first // 2 : (last + 1) // 2]
+
+
+def _recent(runs: Sequence[RankedRun]) -> list[RankedRun]:
+    return [run for group in _by_configuration(runs).values() for run in group[-LOOK_BACK:]]
+
+
+def _by_configuration(runs: Sequence[RankedRun]) -> dict[str, list[RankedRun]]:
+    groups: dict[str, list[RankedRun]] = {}
+    for run in runs:
+        groups.setdefault(run.facts.config_key, []).append(run)
+    return groups
+
+
+def _changes(runs: Sequence[RankedRun], prior: Prior) -> list[Change]:
+    """Of every configuration by itself. Short runs tell no level, unless they are declared to count in full."""
+    found = []
+    for group in _by_configuration([run for run in runs if not run.directional]).values():
+        recent = group[-LOOK_BACK:]
+        starts = level_starts([_in_full(run.facts) for run in recent], prior)
+        pairs = ((recent[at - 1], recent[at]) for at in starts)
+        found += [Change(old.place_in_time, new.place_in_time, new.ordered_at) for old, new in pairs]
+    return found
+
+
+def _in_full(facts: RunFacts) -> RunFacts:
+    """As one that a level may be made of: a verdict's baseline would leave out each short run."""
+    return replace(facts, estimate=replace(facts.estimate, short=False)) if facts.estimate.short else facts
+
+
+def merged(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """In the order of time. Those that may be one, since they overlap, are one: where all of them allow it."""
+    found: list[Change] = []
+    for change in sorted(changes, key=lambda one: (one.first, one.last)):
+        if found and change.last < found[-1].first:
+            found[-1] = replace(found[-1], last=max(found[-1].last, change.last))
+        else:
+            found.append(change)
+    return tuple(found)

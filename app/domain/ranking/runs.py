@@ -1,0 +1,284 @@
+"""A run as the leaderboards see it: its estimate, what carried its tokens, and what its figures are worth."""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from app.domain.contract.values import canonical_model, differences, gpu_sku, known_model, recognise
+from app.domain.definitions import DEFINITION_VERSION
+from app.domain.run import EvidenceLevel, Value
+from app.domain.verdict.record import RunFacts
+from app.domain.verdict.step_time import FEWEST_ITERATIONS
+
+LEVELS: tuple[EvidenceLevel, ...] = ("smoke", "screen", "matched_ab", "validated")
+"""Weakest first."""
+_STRENGTHS: dict[str, int] = {name: strength for strength, name in enumerate(LEVELS)}
+
+DISPATCHERS = ("allgather", "alltoall", "deepep", "hybridep", "ncclep")
+NEED_A_PACKAGE = frozenset({"deepep", "hybridep", "ncclep"})
+"""Backends that a container may lack: that one was asked for does not show that it ran."""
+
+RoutingClass = Literal["forced", "natural", "unknown"]
+_FORCED = frozenset({"forced-balance", "forced-biased"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedRun:
+    """What is read of a run for its standings. Empty text and None mean unknown.
+
+    `requested`: the dispatcher asked for; `active`: the one that the log shows to have run, `inferred` from iterations
+    alone where no line says so. `missing`: dispatchers whose package the log shows to be missing. `ordered_at`: its
+    place in its history.
+    """
+
+    facts: RunFacts
+    ordered_at: datetime
+    requested: str | None
+    active: str | None
+    evidence_level: str
+    hardware: str = ""
+    family: str = ""
+    precision: str = ""
+    routing_mode: str = ""
+    ep: int | None = None
+    gpus: int | None = None
+    tokens_per_s_per_gpu: float | None = None
+    tflops_per_gpu: float | None = None
+    missing: tuple[str, ...] = ()
+    inferred: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.facts.run
+
+    @property
+    def dispatcher(self) -> str | None:
+        """The one it counts for: what ran, else what was asked for."""
+        return self.active or self.requested
+
+    @property
+    def directional(self) -> bool:
+        """Too short to tell whether it was warm. A short window counts in full when it was declared after 50 steps."""
+        return self.facts.estimate.short and self.evidence_level != "validated"
+
+    @property
+    def place_in_time(self) -> tuple[float, int, str]:
+        """Sorts runs the same way in whatever order they arrived; names that are numbers by their value."""
+        return self.ordered_at.timestamp(), len(self.name), self.name
+
+
+def reaches(level: str, floor: str) -> bool:
+    """Whether evidence of `level` is at least `floor`; a level nobody knows is the weakest."""
+    return _strength(level) >= _strength(floor)
+
+
+def _strength(level: str) -> int:
+    return _STRENGTHS.get(level, 0)
+
+
+def routing_class(routing_mode: str) -> RoutingClass:
+    """Forced routing is a benchmark of its own: its speed is a ceiling that no real router reaches."""
+    if not routing_mode:
+        return "unknown"
+    return "forced" if routing_mode in _FORCED else "natural"
+
+
+# --- Which runs may stand in a ranking, and why each of the others may not.
+
+Why = Literal[
+    "quarantined",
+    "import_failed",
+    "ended_badly",
+    "not_finite",
+    "slowed_by_timers",
+    "other_definitions",
+    "dispatcher_unknown",
+    "not_active",
+    "too_short",
+    "not_steady",
+    "other_shape",
+    "below_level",
+]
+"""Strongest reason first: a run that has several is named with the first of them."""
+
+MEASURED: frozenset[Why] = frozenset({"too_short", "not_steady"})
+"""Such a run has a figure that says something happened, though nothing may be ranked by it."""
+
+DID_NOT_RUN: frozenset[Why] = frozenset({"import_failed", "not_active", "ended_badly", "dispatcher_unknown"})
+"""Nothing shows that such a run came to iterations of its dispatcher."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A run that is kept and shown, and ranked nowhere. `dispatcher`: the one it does not count for; "" when unknown.
+
+    `step_time_ms` None where there is no figure, or none that says anything.
+    """
+
+    run: str
+    dispatcher: str
+    why: Why
+    sentence: str
+    step_time_ms: float | None = None
+
+
+def refusal(run: RankedRun, definition_version: int = DEFINITION_VERSION) -> Refusal | None:
+    """Why `run` by itself may stand in no ranking; None when it may."""
+    found = next(((why, sentence) for why, sentence in _reasons(run, definition_version) if sentence), None)
+    if found is None:
+        return None
+    why, sentence = found
+    name = run.requested if why in ("import_failed", "not_active") else run.dispatcher
+    figure = _step_time(run) if why in MEASURED else None
+    return Refusal(run.name, name or "", why, sentence, figure)
+
+
+def _reasons(run: RankedRun, definition_version: int) -> Iterable[tuple[Why, str]]:
+    facts, estimate = run.facts, run.facts.estimate
+    yield "quarantined", facts.unfit_because if facts.quarantined else ""
+    yield "import_failed", _import_failed(run)
+    yield "ended_badly", facts.unfit_because
+    not_finite = estimate.not_finite_iterations
+    yield "not_finite", f"its loss was not finite in {not_finite} iterations" if not_finite else ""
+    yield "slowed_by_timers", "" if facts.fair_for_timing else "barriers of its own timers slowed it down"
+    older = facts.definition_version != definition_version
+    yield "other_definitions", "its figures are of another version of the definitions" if older else ""
+    yield "dispatcher_unknown", "" if run.dispatcher else "nobody states its dispatcher, and its log shows none"
+    unproven = run.active is None and run.requested in NEED_A_PACKAGE
+    yield "not_active", f"{run.requested} was asked for, but nothing in its log shows that it ran" if unproven else ""
+    too_short = estimate.window_length < FEWEST_ITERATIONS
+    yield "too_short" if too_short else "not_steady", estimate.unusable_because
+
+
+def _import_failed(run: RankedRun) -> str:
+    """Said of a run that ended because of it; a run that went on with another dispatcher is a run of that one."""
+    if run.requested in run.missing and run.active is None:
+        return f"the package of {run.requested} is not in its container: a fact about the container, not a speed"
+    return ""
+
+
+def fallbacks(runs: Iterable[RankedRun]) -> tuple[Refusal, ...]:
+    """Runs that asked for one dispatcher and ran another: they count for what ran, and not for what was asked for."""
+    return tuple(
+        Refusal(run.name, run.requested, "not_active", f"{run.requested} was asked for, but {run.active} ran")
+        for run in runs
+        if run.requested and run.active and run.requested != run.active
+    )
+
+
+def other_shapes(runs: Sequence[RankedRun]) -> tuple[Refusal, ...]:
+    """Of runs oldest first, those whose model has another outline than that of the newer ones, whatever its name is."""
+    outline: list[str] = []
+    refused = []
+    for run in reversed(runs):
+        shape = run.facts.shape
+        if any(known and stated and known != stated for known, stated in zip(outline, shape, strict=False)):
+            sentence = "its model has another shape than that of the newest run"
+            refused.append(Refusal(run.name, run.dispatcher or "", "other_shape", sentence))
+            continue
+        longer = range(max(len(outline), len(shape)))
+        outline = [(_at(outline, i) or _at(shape, i)) for i in longer]
+    return tuple(reversed(refused))
+
+
+def _at(values: Sequence[str], index: int) -> str:
+    return values[index] if index < len(values) else ""
+
+
+def _step_time(run: RankedRun) -> float | None:
+    value = run.facts.estimate.log_step_time
+    return math.exp(value) if math.isfinite(value) else None
+
+
+# --- Where a stack stands on the leaderboards: its model family and its hardware, each with the word of its address.
+
+LONGEST_SLUG = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Models that are one and the same, whatever a run calls them. `slug` stands in addresses."""
+
+    name: str
+    slug: str
+
+
+UNKNOWN_FAMILY = Family("unknown model", "unknown-model")
+UNKNOWN_HARDWARE = Family("unknown GPU", "unknown-gpu")
+
+
+def family_of(model: str | None, shape: Mapping[str, Value] | None = None) -> Family:
+    """The family of a model by its name, else by its shape (contract values).
+
+    A known name over another shape, as of a model with fewer layers, is a family of its own: its figures are not those
+    of the model it is named after.
+    """
+    shape = shape or {}
+    if not model or not model.strip():
+        recognised = recognise(shape)
+        return _named(recognised.name) if recognised else UNKNOWN_FAMILY
+    name = canonical_model(model.strip())
+    known = known_model(name)
+    if known is not None and differences(known, shape):
+        return _named(f"{name} (other shape)")
+    return _named(name)
+
+
+def hardware_of(gpu: str | None) -> Family:
+    """The GPU's SKU as a heading and as part of an address."""
+    return _named(gpu_sku(gpu) or gpu.strip()) if gpu and gpu.strip() else UNKNOWN_HARDWARE
+
+
+def _named(name: str) -> Family:
+    return Family(name, slug(name))
+
+
+def slug(name: str) -> str:
+    """Lower-case ASCII words with hyphens: `Qwen3-30B-A3B` is `qwen3-30b-a3b`.
+
+    What would be lost, letters of other scripts or a long tail, becomes eight hexadecimal digits of the name, so that
+    two families never share an address for it.
+    """
+    text = name.casefold()
+    words = re.sub(r"[^a-z0-9]+", "-", text).strip("-")
+    if text.isascii() and words and len(words) <= LONGEST_SLUG:
+        return words
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{words[: LONGEST_SLUG - 9].strip('-')}-{digest}".strip("-")
+
+
+# --- Small, medium or large expert parallelism: what decides which dispatcher is worth a try.
+
+EpSize = Literal["small", "medium", "large", "unknown"]
+
+SMALL_UP_TO = 8
+"""One NVLink domain of an HGX board. The dispatcher is second-order here (Megatron-Bridge dispatcher card, 2026-07)."""
+LARGE_FROM = 32
+"""From here on the same card starts with a topology-aware backend."""
+
+
+def ep_size(ep: int | None) -> EpSize:
+    if ep is None:
+        return "unknown"
+    if ep <= SMALL_UP_TO:
+        return "small"
+    return "large" if ep >= LARGE_FROM else "medium"
+
+
+# --- How much memory a GPU has, for headroom. What no source states stays unknown: no guesses.
+
+GPU_MEMORY_GIB = {"H100": 80, "B200": 180, "B300": 270, "GB200": 186, "GB300": 279}
+"""As vendors write it (NVIDIA/dgxc-benchmarking README.md, 2026-07). Drivers report about as many GiB, of which a
+little is theirs: headroom is an upper bound."""
+
+
+def headroom_pct(gpu: str, peak_memory_gib: float | None) -> float | None:
+    """Share of the GPU's memory that the run never allocated; None where either is unknown, 0 where it used more."""
+    size = GPU_MEMORY_GIB.get(gpu)
+    if size is None or peak_memory_gib is None:
+        return None
+    return max(0.0, 100 * (1 - peak_memory_gib / size))

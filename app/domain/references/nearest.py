@@ -1,0 +1,323 @@
+"""The published figure that is closest to a stack, what differs, and how far our figure is from it.
+
+It is always another lab's measurement: shown beside a ranking, never in it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.contract.values import same_value, shown
+from app.domain.numbers import percent, significant
+from app.domain.ranking.runs import family_of
+from app.domain.references.point import FP8_OF_SOME_KIND, ReferencePoint
+from app.domain.run import Stated, Value
+
+# --- The claim check: what a gap between our figure and a published one may be made of, most telling first.
+
+SAME_FLOPS = 0.005
+"""FLOPs per token are a constant of model and sequence length: who counts alike agrees to within 0.5 %."""
+_FORCED = frozenset({"forced-balance", "forced-biased"})
+_DROPPING = frozenset({"drop-and-pad", "capacity-drop"})
+_LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp")
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceDifference:
+    """A contract field that differs, or may: `is_known` false where a side does not state it."""
+
+    field: str
+    ours: Value
+    theirs: Value
+    ours_known: bool
+    theirs_known: bool
+
+    @property
+    def is_known(self) -> bool:
+        return self.ours_known and self.theirs_known
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A likely part of the gap. `field`: the contract field it rests on, or what it is about."""
+
+    field: str
+    sentence: str
+
+
+def likely_causes(
+    point: ReferencePoint, differences: Sequence[ReferenceDifference], our_gflops_per_token: float | None
+) -> tuple[Cause, ...]:
+    """`differences`: ours against the point's."""
+    known = {one.field: one for one in differences if one.is_known}
+    return (
+        *_flops(point, our_gflops_per_token),
+        *_routing(known),
+        *_work(known),
+        *_setting(known),
+        *_publication(point, differences),
+    )
+
+
+def _flops(point: ReferencePoint, ours: float | None) -> Iterator[Cause]:
+    theirs = point.gflops_per_token
+    if ours is None or theirs is None or abs(ours / theirs - 1) <= SAME_FLOPS + _rounding(point):
+        return
+    twice = any(abs(ratio - 2) <= 0.02 for ratio in (ours / theirs, theirs / ours))
+    yield Cause(
+        "flops",
+        f"The two count other FLOPs for a token: {significant(ours)} here, {significant(theirs)} there, in GFLOP"
+        f"{' (a factor of two)' if twice else ''}. Multi-token prediction, vocabulary padding, windowed attention or"
+        f" the sequence length explain it, not speed: compare tokens/s/GPU.",
+    )
+
+
+def _rounding(point: ReferencePoint) -> float:
+    """What whole numbers in a table may hide of their ratio."""
+    figures = (point.tokens_per_s_per_gpu, point.tflops_per_gpu)
+    return sum(0.5 / value for value in figures if value and value == int(value))
+
+
+def _routing(known: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
+    routing = known.get("routing_mode")
+    if routing is None:
+        return
+    if (routing.theirs in _FORCED) != (routing.ours in _FORCED):
+        forced, natural = ("It", "this stack") if routing.theirs in _FORCED else ("This stack", "it")
+        yield Cause(
+            "routing_mode",
+            f"{forced} forces balanced routing, {natural} does not. Forced balance is a ceiling: with natural routing"
+            f" the same job was 8 to 20 % slower in the one published series that has both.",
+        )
+    if (routing.theirs in _DROPPING) != (routing.ours in _DROPPING):
+        dropping = "It" if routing.theirs in _DROPPING else "This stack"
+        yield Cause(
+            "routing_mode",
+            f"{dropping} drops tokens over capacity: they cost no expert any time, and FLOPs count them all the same.",
+        )
+
+
+def _work(known: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
+    if "mtp" in known:
+        ours, theirs = (_count(value) for value in (known["mtp"].ours, known["mtp"].theirs))
+        more = "It" if theirs > ours else "This stack"
+        yield Cause(
+            "mtp", f"{more} has more layers of multi-token prediction: on DeepSeek-V3 one adds 4.1 % FLOPs to a token."
+        )
+    if "seq_len" in known:
+        yield Cause(
+            "seq_len",
+            f"{_both(known['seq_len'])} tokens a sequence: attention costs more for each token of a longer one.",
+        )
+    if "precision" in known:
+        yield Cause("precision", f"{_both(known['precision'])}: another peak, and other kernels.")
+    if "data_mode" in known:
+        yield Cause("data_mode", f"{_both(known['data_mode'])} data: made-up tokens load and route more evenly.")
+    if "task" in known:
+        yield Cause("task", f"{_both(known['task'])} is other work.")
+
+
+def _setting(known: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
+    for name, why in (
+        ("gpus", "GPUs: communication crosses other links."),
+        ("dispatcher", "carries the tokens."),
+        ("gbs", "sequences a step: more micro-batches hide more of the pipeline's bubbles."),
+        ("mbs", "sequences at once: larger micro-batches make larger matrices."),
+        ("ep_overlap", "for overlapped expert-parallel communication."),
+    ):
+        if name in known:
+            yield Cause(name, f"{_both(known[name])} {why}")
+    layout = [name for name in _LAYOUT if name in known]
+    if layout:
+        told = ", ".join(f"{name} {_both(known[name])}" for name in layout)
+        yield Cause(layout[0], f"Another parallel layout: {told}.")
+    if "container" in known:
+        yield Cause("container", f"{_both(known['container'])}: figures of one recipe move from release to release.")
+
+
+def _publication(point: ReferencePoint, differences: Sequence[ReferenceDifference]) -> Iterator[Cause]:
+    if point.note:
+        yield Cause("note", point.note)
+    if point.rounded:
+        yield Cause("rounded", "The publisher writes it as about so much: a few percent are nothing.")
+    if point.window:
+        yield Cause(
+            "window",
+            f"It is a mean over iterations {point.window}; ours is a median, which slow iterations do not move.",
+        )
+    vague = [one for one in differences if not one.theirs_known and one.theirs is not None]
+    if vague:
+        yield Cause("precision", f"It says {shown(vague[0].theirs).upper()}, and not which recipe.")
+    unknown = [one.field for one in differences if not one.theirs_known and one not in vague]
+    if unknown:
+        yield Cause("unknown", f"It does not state {', '.join(f'`{name}`' for name in unknown)}.")
+
+
+def _count(value: Value) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _both(one: ReferenceDifference) -> str:
+    return f"{shown(one.ours)} here, {shown(one.theirs)} there"
+
+
+WEIGHTS: Mapping[str, float] = {
+    "task": 8,
+    "routing_mode": 8,
+    "precision": 6,
+    "seq_len": 6,
+    "gpus": 4,
+    "dispatcher": 3,
+    "mtp": 3,
+    "data_mode": 2,
+    "ep": 2,
+    "pp": 2,
+    "tp": 2,
+    "cp": 2,
+    "vpp": 1,
+    "etp": 1,
+    "gbs": 2,
+    "mbs": 2,
+    "ep_overlap": 2,
+    "delay_wgrad": 1,
+    "permute_fusion": 1,
+    "container": 1,
+}
+"""What is compared, and how much a difference counts for nearness: more for what moves a figure more. Our judgement."""
+
+
+@dataclass(frozen=True, slots=True)
+class OurFigures:
+    """Of a stack's leader, or of a run. None: unknown."""
+
+    tokens_per_s_per_gpu: float | None = None
+    tflops_per_gpu: float | None = None
+    step_time_ms: float | None = None
+
+    @property
+    def gflops_per_token(self) -> float | None:
+        if not self.tokens_per_s_per_gpu or not self.tflops_per_gpu:
+            return None
+        return 1000 * self.tflops_per_gpu / self.tokens_per_s_per_gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """A point and where we stand to it. `more_pct`: our figure is that much more than theirs, by name of the figure.
+
+    A figure is left out where it is not comparable: step time of other work, tokens/s of another sequence length.
+    """
+
+    point: ReferencePoint
+    differences: tuple[ReferenceDifference, ...]
+    more_pct: Mapping[str, float]
+    causes: tuple[Cause, ...]
+
+    @property
+    def differs_in(self) -> tuple[str, ...]:
+        """Fields that are known to differ."""
+        return tuple(one.field for one in self.differences if one.is_known)
+
+    @property
+    def sentence(self) -> str:
+        """`12.3 % less tokens/s/GPU than another lab's measurement (..., 2026-07-27); it differs in nothing known.`"""
+        fields = ", ".join(f"`{name}`" for name in self.differs_in) or "nothing known"
+        whose = f"{self.point.label} ({self.point.measured_by}, {self.point.source}, {self.point.date})"
+        return f"{self._gap()} {whose}; it differs in {fields}."
+
+    def _gap(self) -> str:
+        names = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "step_time_ms": "step time"}
+        for name, words in names.items():
+            if name in self.more_pct:
+                more = self.more_pct[name]
+                return f"{percent(abs(more))} {'more' if more >= 0 else 'less'} {words} than"
+        return "No figure that can be held against"
+
+
+def nearest_reference(
+    contract: Mapping[str, Stated], figures: OurFigures, points: Iterable[ReferencePoint]
+) -> Nearest | None:
+    """The closest of the points of the same model and GPU; None when there is none, however near another model is.
+
+    Known differences decide first, however much another figure leaves open (`nearness`); of equals the newest.
+    """
+    ours = {name: stated.value for name, stated in contract.items()}
+    model, gpu = ours.get("model"), ours.get("gpu")
+    if not isinstance(model, str) or not isinstance(gpu, str):
+        return None
+    family = family_of(model, ours)
+    same = [one for one in points if one.family == family and same_value("gpu", one.contract["gpu"], gpu)]
+    if not same:
+        return None
+    newest_first = sorted(same, key=lambda one: (one.date, one.key), reverse=True)
+    point = min(newest_first, key=lambda one: nearness(one, compare(ours, one)))
+    differences = compare(ours, point)
+    causes = likely_causes(point, differences, figures.gflops_per_token)
+    return Nearest(point, differences, _more(ours, figures, point), causes)
+
+
+def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[ReferenceDifference, ...]:
+    """Fields that differ, or that one side leaves open; in the order of what they move."""
+    found = []
+    for name in WEIGHTS:
+        we, they = name in ours, name in point.contract
+        mine, theirs = ours.get(name), point.contract.get(name)
+        if not they and mine is None:  # unknown to both, or unset here and not worth a word there
+            continue
+        if we and they and _same(name, mine, theirs):
+            continue
+        some_fp8 = name == "precision" and theirs == FP8_OF_SOME_KIND and str(mine).startswith(FP8_OF_SOME_KIND)
+        found.append(ReferenceDifference(name, mine, theirs, we, they and not some_fp8))
+    return tuple(found)
+
+
+def nearness(point: ReferencePoint, differences: Sequence[ReferenceDifference]) -> tuple[float, bool, float]:
+    """The least is the nearest: what is known to differ, then what is left open.
+
+    A team's own figure in which nothing is known to differ stands before those of others: it was entered for this job.
+    """
+    known = sum(WEIGHTS[one.field] for one in differences if one.is_known)
+    left_open = sum(WEIGHTS[one.field] for one in differences if not one.is_known)
+    return known, known > 0 or point.kind != "own", left_open
+
+
+def why_farther(ours: Mapping[str, Value], point: ReferencePoint, nearer: ReferencePoint) -> str:
+    """Why `nearer` is held against ours and `point` is not, said of `point`."""
+    mine, theirs = compare(ours, point), compare(ours, nearer)
+    (known, not_own, left_open), (less, other_not_own, less_open) = nearness(point, mine), nearness(nearer, theirs)
+    if known > less:
+        return f"it differs in {_fields(mine, known=True)}, the nearest in {_fields(theirs, known=True)}"
+    if not_own and not other_not_own:
+        return "a team entered the nearest, and nothing is known to differ in it"
+    if left_open > less_open:
+        return f"it does not state {_fields(mine, known=False)}, the nearest leaves open {_fields(theirs, known=False)}"
+    return "the nearest is as near, and newer"
+
+
+def _fields(differences: Sequence[ReferenceDifference], *, known: bool) -> str:
+    return ", ".join(f"`{one.field}`" for one in differences if one.is_known == known) or "nothing"
+
+
+def _same(name: str, mine: Value, theirs: Value) -> bool:
+    if name == "container":
+        return _image(mine) == _image(theirs)
+    if mine is None or theirs is None:
+        return mine is theirs
+    return same_value(name, mine, theirs)
+
+
+def _image(value: Value) -> str:
+    """Without registry and digest: the same image has many addresses."""
+    return str(value).partition("@")[0].rpartition("/")[2]
+
+
+def _more(ours: Mapping[str, Value], figures: OurFigures, point: ReferencePoint) -> dict[str, float]:
+    same_length = ours.get("seq_len") is not None and ours.get("seq_len") == point.contract.get("seq_len")
+    same_work = same_length and all(
+        ours.get(name) is not None and ours.get(name) == point.contract.get(name) for name in ("gbs", "gpus")
+    )
+    pairs = {
+        "tokens_per_s_per_gpu": (figures.tokens_per_s_per_gpu, point.tokens_per_s_per_gpu, same_length),
+        "tflops_per_gpu": (figures.tflops_per_gpu, point.tflops_per_gpu, True),
+        "step_time_ms": (figures.step_time_ms, point.step_time_ms, same_work),
+    }
+    return {name: 100 * (mine / theirs - 1) for name, (mine, theirs, may) in pairs.items() if mine and theirs and may}

@@ -1,0 +1,227 @@
+"""A published figure: what was measured, on what, by whom, and where it is written. Never a run, and never ranked."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import is_stated, read_value
+from app.domain.ranking.runs import Family, family_of
+from app.domain.run import Value
+
+Kind = Literal["release_table", "verification_card", "model_zoo", "guide", "founding_document", "own"]
+FIGURES = ("tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_ms")
+LABEL = "another lab's measurement"
+FP8_OF_SOME_KIND = "fp8"
+"""A precision that publishers write without saying which recipe."""
+
+_TEXTS = ("measured_by", "source", "url", "window", "note")
+_LONGEST = 500
+_LARGEST = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePoint:
+    """`contract`: contract fields by canonical name, as far as the publisher states them; what is left out is unknown.
+
+    `date`: ISO 8601, of the publication: a day, or a month where no more is known. `window`: the iterations that the
+    figure is a mean of, "" when not stated. `rounded`: written as about so many.
+    """
+
+    kind: Kind
+    measured_by: str
+    contract: Mapping[str, Value]
+    source: str
+    url: str
+    date: str
+    tokens_per_s_per_gpu: float | None = None
+    tflops_per_gpu: float | None = None
+    step_time_ms: float | None = None
+    window: str = ""
+    note: str = ""
+    rounded: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its address: what it is of, and eight digits of all that it says."""
+        said = [self.kind, self.measured_by, self.source, self.date, self.note, *self.figures.values()]
+        text = json.dumps([said, sorted(self.contract.items())], default=list)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return f"{self.family.slug}-{self.contract['gpus']}x{str(self.contract['gpu']).lower()}-{digest}"
+
+    @property
+    def family(self) -> Family:
+        return family_of(str(self.contract["model"]))
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        return {name: getattr(self, name) for name in FIGURES}
+
+    @property
+    def gflops_per_token(self) -> float | None:
+        if self.rounded or not self.tokens_per_s_per_gpu or not self.tflops_per_gpu:
+            return None
+        return 1000 * self.tflops_per_gpu / self.tokens_per_s_per_gpu
+
+    @property
+    def label(self) -> str:
+        """Said beside the figure wherever it stands."""
+        return f"{LABEL}, entered by hand" if self.kind == "own" else LABEL
+
+
+class InvalidReference(ValueError):  # noqa: N818  # named for what it is said of
+    """`fields`: what is wrong, by the name of the field."""
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{name}: {why}" for name, why in fields.items()))
+        self.fields = dict(fields)
+
+
+def read_reference(stated: Mapping[str, object]) -> ReferencePoint:
+    """A point from plain values by name: contract fields, figures, and who, where and when.
+
+    Required: model, gpu, gpus, precision, at least one figure, `measured_by`, `source`, `date`. Raises
+    InvalidReference with a sentence for each field that is wrong.
+    """
+    wrong: dict[str, str] = {}
+    contract = _contract(stated, wrong)
+    figures = {name: _figure(name, stated, wrong) for name in FIGURES}
+    texts = {name: _text(name, stated, wrong) for name in _TEXTS}
+    kind, when, rounded = _kind(stated, wrong), _date(stated, wrong), stated.get("rounded", False)
+    if not isinstance(rounded, bool):
+        wrong["rounded"] = "is true or false"
+    for name in stated:
+        if name not in FIELDS and name not in (*FIGURES, *_TEXTS, "kind", "date", "rounded"):
+            wrong[name] = "is not known"
+    for name in ("model", "gpu", "gpus", "precision"):
+        if contract.get(name) is None:
+            wrong.setdefault(name, "is required")
+    for name in ("measured_by", "source"):
+        if not texts[name]:
+            wrong.setdefault(name, "is required")
+    if not any(figures.values()) and not wrong.keys() & set(FIGURES):
+        wrong.setdefault(FIGURES[0], "or another figure is required")
+    if wrong:
+        raise InvalidReference(wrong)
+    return ReferencePoint(
+        kind=kind,
+        measured_by=texts["measured_by"],
+        contract=contract,
+        source=texts["source"],
+        url=texts["url"],
+        date=when,
+        window=texts["window"],
+        note=texts["note"],
+        rounded=bool(rounded),
+        **figures,
+    )
+
+
+def _contract(stated: Mapping[str, object], wrong: dict[str, str]) -> dict[str, Value]:
+    contract: dict[str, Value] = {}
+    for name, raw in stated.items():
+        if name not in FIELDS:
+            continue
+        try:
+            some_fp8 = name == "precision" and isinstance(raw, str) and raw.strip().lower() == FP8_OF_SOME_KIND
+            value = FP8_OF_SOME_KIND if some_fp8 else read_value(name, raw)
+        except ValueError as error:
+            wrong[name] = str(error)
+            continue
+        if is_stated(name, value):
+            contract[name] = value
+    return contract
+
+
+def _figure(name: str, stated: Mapping[str, object], wrong: dict[str, str]) -> float | None:
+    raw = stated.get(name)
+    if raw is None:
+        return None
+    if isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw) and 0 < raw < _LARGEST:
+        return float(raw)
+    wrong[name] = "is a number above 0"
+    return None
+
+
+def _text(name: str, stated: Mapping[str, object], wrong: dict[str, str]) -> str:
+    raw = stated.get(name, "")
+    if not isinstance(raw, str) or len(raw) > _LONGEST:
+        wrong[name] = f"is a text of at most {_LONGEST} characters"
+        return ""
+    text = raw.strip()
+    if name == "url" and text and not _is_web_address(text):
+        wrong[name] = "is an address that begins with https:// or http://"
+    return text
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("https", "http") and bool(parts.netloc)
+
+
+def _kind(stated: Mapping[str, object], wrong: dict[str, str]) -> Kind:
+    raw = stated.get("kind", "own")
+    for kind in get_args(Kind):
+        if raw == kind:
+            found: Kind = kind
+            return found
+    wrong["kind"] = f"is one of {', '.join(get_args(Kind))}"
+    return "own"
+
+
+def _date(stated: Mapping[str, object], wrong: dict[str, str]) -> str:
+    raw = str(stated.get("date") or "").strip()
+    day = f"{raw}-01" if len(raw) == len("2026-08") else raw
+    try:
+        date.fromisoformat(day)
+    except ValueError:
+        wrong["date"] = "is a day or a month, for instance 2026-08-15 or 2026-08" if raw else "is required"
+    return raw
+
+
+# --- Reads the tables of published figures: a row a line, columns parted by spaces, `-` for what is not stated.
+
+_NUMBERS = (*FIGURES, "gpus", "seq_len", "gbs", "mbs", "tp", "pp", "vpp", "cp", "ep", "etp", "mtp")
+NOT_STATED = "-"
+ABOUT = "~"
+
+
+def read_rows(
+    rows: str, columns: str, *, notes: Mapping[str, str] | None = None, **common: object
+) -> Iterator[ReferencePoint]:
+    """The points of a table whose columns are named by `columns`; `common` holds for all rows.
+
+    A last column `note` may be missing in a row; its words name entries of `notes`. A figure after `~` is rounded.
+    Raises ValueError, with the line, on a row that is not of this form or no valid point.
+    """
+    names = columns.split()
+    for line in rows.strip().splitlines():
+        cells = line.split()
+        if not len(names) - ("note" in names) <= len(cells) <= len(names):
+            raise ValueError(f"{len(cells)} cells, {len(names)} columns: {line}")
+        stated: dict[str, object] = dict(common)
+        try:
+            for name, cell in zip(names, cells, strict=False):
+                if cell != NOT_STATED:
+                    _read_cell(stated, name, cell, notes or {})
+            yield read_reference(stated)
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{error}: {line}") from error
+
+
+def _read_cell(stated: dict[str, object], name: str, cell: str, notes: Mapping[str, str]) -> None:
+    if name == "note":
+        stated["note"] = notes[cell]
+    elif name in FIGURES:
+        stated[name] = float(cell.removeprefix(ABOUT))
+        stated["rounded"] = bool(stated.get("rounded")) or cell.startswith(ABOUT)
+    else:
+        stated[name] = int(cell) if name in _NUMBERS else cell

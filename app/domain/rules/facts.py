@@ -1,0 +1,224 @@
+"""The registry of facts: every name that a condition may use.
+
+A rule that needs another fact adds one row: in `asked.yaml` an option of the launch (with the trainer's own name for
+it), in `measured.yaml` what logs and profiles show, in `derived.yaml` what follows from others, together with its
+function in `domain/rules/derive.py`. Contract fields are facts by themselves.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from app.domain.contract.fields import FIELDS, ContractField
+
+# --- What a fact is: a name that conditions may use, its meaning, its kind, and how somebody supplies it.
+
+Type = Literal["int", "double", "bool", "string", "version", "strings", "ints"]
+"""How conditions see it. A version is a string that holds digits."""
+Group = Literal["contract", "derived", "hardware", "model", "software", "asked", "measured", "compared", "setting"]
+"""contract: a field of the registry. derived, hardware, model: follow from others. software: of the installed stack.
+asked: an option of the launch that is no contract field. measured: from logs or a profile. compared: of two runs that
+stand beside each other. setting: a threshold of this service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One row of the registry. `argument`: names under which the trainer's dump states it (argparse names).
+
+    `inputs`: facts that it follows from, for derived ones. `supply`: what somebody does who wants it known.
+    `default`: of settings only. `section` of its table tells who knows it: a log, a profile, a person, the launch.
+    """
+
+    name: str
+    type: Type
+    group: Group
+    meaning: str
+    unit: str = ""
+    supply: str = ""
+    argument: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    default: float | None = None
+    section: str = "contract"
+
+
+def typed(fact: Fact, value: object) -> object:
+    """The value as conditions see it. Raises ValueError on one that the fact does not take; None is "unset"."""
+    if value is None:
+        return _UNSET.get(fact.type)
+    if fact.type in _LISTS:
+        items = value if isinstance(value, list | tuple | set | frozenset) else (value,)
+        return [_LISTS[fact.type](fact.name, item) for item in items]
+    return _READERS[fact.type](fact.name, value)
+
+
+_UNSET: Mapping[str, object] = {"strings": [], "ints": []}
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
+    return int(value)
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, not {value!r}")
+    return float(value)
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, not {value!r}")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a text, not {value!r}")
+    return value
+
+
+def _version(name: str, value: object) -> str:
+    text = str(value)
+    if not re.search(r"\d", text):
+        raise ValueError(f"{name} must be a version, not {value!r}")
+    return text
+
+
+_READERS = {"int": _whole, "double": _number, "bool": _flag, "string": _text, "version": _version}
+_LISTS = {"strings": _text, "ints": _whole}
+
+
+# --- The contract's fields as facts: every one of the registry, by its canonical name.
+
+_TYPES: dict[str, Type] = {
+    "count": "int",
+    "whole": "int",
+    "number": "double",
+    "flag": "bool",
+    "choice": "string",
+    "words": "strings",
+    "counts": "ints",
+    "text": "string",
+    "name": "string",
+    "layers": "ints",
+}
+"""How conditions see the registry's kinds of values. `layers`: a frequency is a list of one."""
+
+VERSIONS = frozenset({"te_version", "pytorch_version", "cuda_version", "nccl_version", "cudnn_version"})
+
+INPUTS = {
+    "dp": ("gpus", "tp", "pp", "cp"),
+    "edp": ("gpus", "pp", "ep", "etp"),
+    "ga": ("gbs", "mbs", "dp"),
+    "dispatcher_type": ("dispatcher",),
+    "flex_backend": ("dispatcher",),
+    "gpus_per_node": ("gpu",),
+    "num_layers": ("model",),
+    "hidden_size": ("model",),
+    "num_experts": ("model",),
+    "topk": ("model",),
+}
+"""Fields that mostly follow from others: those are what somebody should state."""
+
+
+def _fact(field: ContractField) -> Fact:
+    kind: Type = "version" if field.name in VERSIONS else _TYPES[field.kind]
+    supply = f"State `{field.name}` in the metadata or as a default of the project"
+    if field.name.startswith("env."):
+        supply = (
+            f"State `{field.name.removeprefix('env.')}` under `env` in the metadata, or upload the job's environment"
+        )
+    elif "--" in field.megatron_lm or field.bridge.startswith(("model.", "ddp.", "comm_overlap.", "optimizer.")):
+        supply += ", or upload a log that holds the trainer's arguments"
+    return Fact(
+        field.name, kind, "contract", field.meaning, field.unit, supply + ".", inputs=INPUTS.get(field.name, ())
+    )
+
+
+CONTRACT_FACTS = tuple(_fact(field) for field in FIELDS.values())
+
+
+# --- Reads the tables of facts beside it: `derived.yaml`, `measured.yaml` and `asked.yaml`.
+
+FOLDER = Path(__file__).resolve().parent / "fact_tables"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Both are safe; the one in C is ten times as fast."""
+
+_SUPPLY = {
+    "log": "A log that reaches iterations holds it; or state `{name}` in the metadata.",
+    "profile": "Measure it with a profile of steady steps and state `{name}` in the metadata.",
+    "stated": "State `{name}` in the metadata.",
+    "asked": "State `{name}` in the metadata.",
+    "software": "State `{name}` in the metadata.",
+    "compared": "Compare the run with another one.",
+    "setting": "A setting of this service.",
+}
+_GROUPS = {"log": "measured", "profile": "measured", "stated": "measured"}
+
+
+def read_tables() -> tuple[Fact, ...]:
+    """Every fact of the tables, in their order."""
+    return tuple(
+        _tables_fact(section, name, row)
+        for path in sorted(FOLDER.glob("*.yaml"))
+        for section, rows in yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER).items()  # noqa: S506
+        for name, row in rows.items()
+    )
+
+
+def _tables_fact(section: str, name: str, row: dict[str, object]) -> Fact:
+    unknown = set(row) - {"type", "meaning", "unit", "from", "argument", "default", "supply"}
+    if unknown or not {"type", "meaning"} <= set(row):
+        raise ValueError(f"{name}: a fact has type and meaning, and no {', '.join(sorted(unknown))}")
+    supply = row.get("supply") or _SUPPLY.get(section, "")
+    return Fact(
+        name=name,
+        type=row["type"],  # type: ignore[arg-type]
+        group=_GROUPS.get(section, section),  # type: ignore[arg-type]
+        meaning=str(row["meaning"]),
+        unit=str(row.get("unit", "")),
+        supply=str(supply).format(name=name),
+        argument=tuple(row.get("argument", ())),  # type: ignore[arg-type]
+        inputs=tuple(row.get("from", ())),  # type: ignore[arg-type]
+        default=row.get("default"),  # type: ignore[arg-type]
+        section=section,
+    )
+
+
+FACTS: dict[str, Fact] = {fact.name: fact for fact in (*CONTRACT_FACTS, *read_tables())}
+
+SETTINGS: dict[str, float] = {fact.name: fact.default for fact in FACTS.values() if fact.default is not None}
+"""Thresholds that no source gives: our own defaults."""
+
+_FLAGS_OFF = frozenset(fact.name for fact in CONTRACT_FACTS if fact.type == "bool")
+"""A switch of the contract is unset where another field leaves it without effect: it is off."""
+
+
+def normal(facts: Mapping[str, object]) -> dict[str, object]:
+    """Facts as people write them, as conditions see them; `env` may be a mapping.
+
+    Raises ValueError on a name that is no fact and on a value that does not suit it.
+    """
+    found: dict[str, object] = {}
+    for name, value in _flat(facts):
+        if name not in FACTS:
+            raise ValueError(f"{name} is no known fact")
+        read = typed(FACTS[name], value)
+        found[name] = False if read is None and name in _FLAGS_OFF else read
+    return found
+
+
+def _flat(facts: Mapping[str, object]) -> list[tuple[str, object]]:
+    flat: list[tuple[str, object]] = []
+    for name, value in facts.items():
+        if name == "env" and isinstance(value, Mapping):
+            flat += [(f"env.{key}", None if item is None else str(item)) for key, item in value.items()]
+        else:
+            flat.append((name, value))
+    return flat

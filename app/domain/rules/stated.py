@@ -1,0 +1,242 @@
+"""Facts that a person may state of a run: measurements of a profile, options of the launch, what the container holds.
+
+Fields of the contract are stated as such (`domain/contract/statements.py`); what follows from others, and what this
+service judges itself, nobody states.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from app.domain.rules.evidence import LEVEL_NAMES, OwnResult
+from app.domain.rules.facts import FACTS, Fact, typed
+from app.domain.rules.rule import Source
+from app.errors import FieldError
+
+TAKE_BACK = {"unset": True}
+"""In place of a value: what was stated is taken back."""
+MAX_TEXT = 500
+_JUDGED = frozenset(
+    (
+        *(
+            "unknown_fields",
+            "unknown_names",
+            "is_baseline",
+            "evidence_level",
+            "semantic_class",
+            "fair_for_timing",
+            "framework",
+        ),
+        *("steps_done", "window", "window_first", "window_last", "fits", "step_s", "tokens_s_gpu", "tflops_gpu"),
+    )
+)
+"""This service works them out itself, by rules that all runs share."""
+STATEABLE: Mapping[str, Fact] = {
+    name: fact
+    for name, fact in FACTS.items()
+    if fact.section in ("log", "profile", "stated", "asked") and name not in _JUDGED
+}
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "oom_phase": ("setup", "warmup", "steady"),
+    "installed_flex_backends": ("deepep", "hybridep", "ncclep"),
+    "requested_dispatcher": ("allgather", "alltoall", "deepep", "hybridep", "ncclep"),
+    "resolved_dispatcher": ("allgather", "alltoall", "deepep", "hybridep", "ncclep"),
+    "router_score_function": ("softmax", "sigmoid", "sqrtsoftplus"),
+}
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_NONE = ("none", "[]")
+
+
+def read_facts(stated: Mapping[str, object], path: str) -> tuple[dict[str, object], list[FieldError]]:
+    """The values as conditions see them, None for what is taken back; and what is wrong, each as `PATH.NAME`."""
+    found: dict[str, object] = {}
+    errors: list[FieldError] = []
+    for name, raw in stated.items():
+        try:
+            found[name] = None if raw == TAKE_BACK else _read(name, raw)
+        except ValueError as problem:
+            errors.append(FieldError(f"{path}.{name[:100]}", str(problem)))
+    return found, errors
+
+
+def _read(name: str, raw: object) -> object:
+    fact = STATEABLE.get(name)
+    if fact is None:
+        raise ValueError(_not_stated(name))
+    value = typed(fact, _from_text(fact, raw.strip()) if isinstance(raw, str) else raw)
+    if value is None:
+        raise ValueError('must have a value; {"unset": true} takes it back')
+    for word in value if isinstance(value, list) else [value]:
+        _check(fact, word)
+    return value
+
+
+def _from_text(fact: Fact, text: str) -> object:
+    """As typed into a form: `18 %`, `yes`, `deepep, hybridep`; `none` is an empty list."""
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"must have at most {MAX_TEXT} characters")
+    match fact.type:
+        case "bool":
+            if text.lower() not in _WORDS:
+                raise ValueError("must be yes or no")
+            return _WORDS[text.lower()]
+        case "int" | "double":
+            return _number(text)
+        case "strings" | "ints":
+            words = [] if text.lower() in _NONE else [word.strip() for word in text.strip("[]").split(",")]
+            return [_number(word) for word in words] if fact.type == "ints" else words
+        case _:
+            return text
+
+
+def _number(text: str) -> float:
+    bare, percent = text.removesuffix("%").strip(), text.endswith("%")
+    try:
+        value = float(bare)
+    except ValueError:
+        raise ValueError("must be a number") from None
+    return value / 100 if percent else value
+
+
+def _check(fact: Fact, value: object) -> None:
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        if not math.isfinite(value) or (value < 0 and fact.name != "budget_residual_ms"):
+            raise ValueError("must not be negative")
+        if is_share(fact) and value > 1:
+            raise ValueError("must be between 0 and 1, or a percentage such as 18 %")
+    allowed = CHOICES.get(fact.name)
+    if allowed and value not in allowed:
+        raise ValueError(f"must be of {', '.join(allowed)}")
+    if isinstance(value, str) and not 0 < len(value) <= MAX_TEXT:
+        raise ValueError(f"must have 1 to {MAX_TEXT} characters")
+
+
+def is_share(fact: Fact) -> bool:
+    """A part of a whole, from 0 to 1."""
+    return fact.section == "profile" and (fact.name.endswith(("_util", "_time")) or "0 to 1" in fact.meaning)
+
+
+def _not_stated(name: str) -> str:
+    if name in _JUDGED:
+        return "is worked out by this service and not stated"
+    if name in FACTS and FACTS[name].group == "contract":
+        return "is a field of the contract: state it there (`PATCH /api/v1/runs/{id}/contract`)"
+    if name in FACTS:
+        return f"follows from others: state {', '.join(FACTS[name].inputs) or 'those'}"
+    near = difflib.get_close_matches(name, STATEABLE, n=1, cutoff=0.7)
+    return "is no known fact" + (f". Did you mean `{near[0]}`?" if near else "")
+
+
+# --- Where the sources disagree, and what the rules do then: `contradictions.yaml`, shown beside the rules it concerns.
+
+PATH = Path(__file__).resolve().parent / "contradictions.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Two statements with their sources (keys of sources.yaml), and which of them counts how.
+
+    `measurable`: they disagree about what is faster, which a matched A/B settles.
+    """
+
+    rules: tuple[str, ...]
+    older: str
+    older_sources: tuple[str, ...]
+    newer: str
+    newer_sources: tuple[str, ...]
+    kept: str
+    measurable: bool = False
+
+
+@lru_cache(maxsize=1)
+def contradictions() -> tuple[Contradiction, ...]:
+    """All of them, in the order of the file."""
+    rows = yaml.safe_load(PATH.read_text(encoding="utf-8"))
+    return tuple(
+        Contradiction(
+            rules=tuple(row["rules"]),
+            older=row["older"],
+            older_sources=tuple(row["older_sources"]),
+            newer=row["newer"],
+            newer_sources=tuple(row["newer_sources"]),
+            kept=row["kept"],
+            measurable=row.get("measurable") is True,
+        )
+        for row in rows
+    )
+
+
+@lru_cache(maxsize=1)
+def _by_rule() -> Mapping[str, tuple[Contradiction, ...]]:
+    found: dict[str, tuple[Contradiction, ...]] = {}
+    for one in contradictions():
+        for rule in one.rules:
+            found[rule] = (*found.get(rule, ()), one)
+    return found
+
+
+def contradictions_of(rule: str) -> tuple[Contradiction, ...]:
+    """Those that concern the rule of that id."""
+    return _by_rule().get(rule, ())
+
+
+# --- Where sources contradict each other: which statement counts, and by what.
+#
+# What code enforces stands above every text. Of what is faster a settled A/B of this service tells more than texts;
+# then comes published evidence, then the founding documents as a prior. Between equals neither outranks the other.
+
+Side = Literal["older", "newer", "here", "both"]
+CODE, HERE, PUBLISHED, FOUNDING = 1, 2, 4, 5
+_FOUNDING = ("S0", "S1", "S2", "S3", "S4")
+_ENFORCES_NOTHING = ("M-readme", "C-rec", "C-penv")
+"""A readme, recipes and a launcher's defaults stand in the code, and a launch may differ from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overruling:
+    """Which side counts, by what level of evidence, and the sentence that says so. `both`: they are of one level."""
+
+    side: Side
+    level: int
+    because: str
+
+
+def source_level(key: str) -> int:
+    """How strong a source is by itself, 1 the strongest (`precedence.LEVEL_NAMES`)."""
+    if key.startswith(("M-", "C-")) and key not in _ENFORCES_NOTHING:
+        return CODE
+    return FOUNDING if key in _FOUNDING else PUBLISHED
+
+
+def overruling(one: Contradiction, sources: Mapping[str, Source], own: Sequence[OwnResult] = ()) -> Overruling:
+    """`own`: what this service measured of the rule in question."""
+    older, newer = _strongest(one.older_sources), _strongest(one.newer_sources)
+    settled = [result for result in own if result.settled]
+    if settled and one.measurable and min(older, newer) > CODE:
+        best = max(settled, key=lambda result: result.n)
+        word = "gained" if best.median_gain_pct > 0 else "lost"
+        said = f"Measured here it {word} {abs(best.median_gain_pct):.1f} % (n = {best.n}), which outranks both."
+        return Overruling("here", HERE, said)
+    if older < newer:
+        return Overruling("older", older, f"The older counts: {_named(older)} stands above {_named(newer)}.")
+    if newer < older:
+        return Overruling("newer", newer, f"The newer counts: {_named(newer)} stands above {_named(older)}.")
+    date = max((sources[key].date for key in one.newer_sources if key in sources), default="")
+    when = f" of {date}" if date else ""
+    return Overruling("both", newer, f"Neither outranks the other: both are {_named(newer)}, the newer one{when}.")
+
+
+def _strongest(keys: Sequence[str]) -> int:
+    return min((source_level(key) for key in keys), default=FOUNDING)
+
+
+def _named(level: int) -> str:
+    return {CODE: "what is enforced in code", PUBLISHED: "published evidence", FOUNDING: "a founding document"}.get(
+        level, LEVEL_NAMES[level]
+    )

@@ -1,0 +1,195 @@
+"""A comparison in plain words: what differs, what came out, what kind of comparison it is and what may be said."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from app.domain.contract.fields import PREFIX
+from app.domain.numbers import THIN, change_text, counted, percent
+from app.domain.verdict.comparison import SideComparison
+from app.domain.verdict.decide import prior_sentence
+from app.domain.verdict.step_time import StepTimeChange, certainty, is_wider, within
+from app.domain.verdict.words import differences
+
+KINDS = {
+    "verdict": "same configuration",
+    "matched_ab": "matched A/B",
+    "side_by_side": "side by side",
+    "contrast": "single-field contrast",
+    "incomparable": "incomparable",
+}
+_CERTAINTY = {
+    "regression": "beyond what launches of the same job vary",
+    "improvement": "beyond what launches of the same job vary",
+    "inconclusive": "too uncertain to call",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """`differs` and `result` are read first. `rule`: what may be said of two such sides. `notes`: the rest."""
+
+    differs: str
+    result: str
+    rule: str
+    notes: tuple[str, ...]
+
+
+def told(comparison: SideComparison) -> Told:
+    return Told(
+        differs=_differs(comparison),
+        result=" ".join(_result(comparison)),
+        rule=_rule(comparison),
+        notes=tuple(dict.fromkeys(_notes(comparison))),
+    )
+
+
+def _differs(comparison: SideComparison) -> str:
+    found = comparison.comparability
+    # What follows another field counts as part of it.
+    members = [one for one in (*found.stack, *found.knobs) if one.is_certain or not one.field.startswith(PREFIX)]
+    one_sided = len(found.stack) + len(found.knobs) - len(members)
+    known = "is known" if one_sided == 1 else "are known"
+    variables = f" {counted(one_sided, 'environment variable')} {known} on one side only." if one_sided else ""
+    if members:
+        return f"Differs in {differences(sorted(members, key=lambda one: not one.is_certain))}.{variables}"
+    beside = f", beside {differences(found.beside)}" if found.beside else ""
+    return f"Nothing of the contract differs that is known{beside}.{variables}"
+
+
+def _result(comparison: SideComparison) -> Iterator[str]:
+    measured = comparison.measured
+    time = None if measured is None else measured.step_time
+    if comparison.no_winner:
+        yield f"No winner is named: {_lower(comparison.no_winner[0])}"
+        if time is not None:
+            yield f"Measured all the same: {_change(time)}, {_certainty(time)}."
+    elif measured is None:
+        yield f"Nothing can be said of their speed: {comparison.not_measured}."
+    elif measured.decision == "failed" or time is None:
+        yield f"Nothing can be said of their speed. {measured.reason}"
+    else:
+        yield _called(comparison, time)
+    if comparison.directional and time is not None:
+        yield _directional(comparison)
+
+
+def _called(comparison: SideComparison, time: StepTimeChange) -> str:
+    change, winner = _change(time), comparison.winner
+    if time.decision == "no_change":
+        return f"B is as fast as A, to {within(time)}: {change}."
+    if time.decision == "inconclusive":
+        return f"{_first(change)}: {_certainty(time)}."
+    if not winner:
+        return f"{_first(change)}, {_certainty(time)}; but no winner is named, because {_price(comparison)}."
+    return f"{_first(change)}, {_certainty(time)}."
+
+
+def _price(comparison: SideComparison) -> str:
+    """What the faster side pays with."""
+    measured = comparison.measured
+    memory = None if measured is None else measured.memory
+    loss = None if measured is None else measured.loss
+    parts = []
+    if memory is not None and memory.decision in ("regression", "improvement"):
+        parts.append(f"it needs {percent(abs(memory.delta_pct))} more memory")
+    if loss is not None and loss.delta_pct is not None and abs(loss.delta_pct) > (loss.alarm_pct or 0.0):
+        parts.append(f"its loss is {percent(abs(loss.delta_pct))} worse")
+    return f"the faster side pays: {' and '.join(parts)}"
+
+
+def _change(time: StepTimeChange) -> str:
+    """`a step of B is 24.1 % faster than one of A (20.3 to 27.7)`."""
+    text = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
+    level = f", 99{THIN}% interval" if time.decision == "no_change" and is_wider(time) else ""
+    interval = f" ({text.interval}{level})" if text.interval else ""
+    if text.word == "the same":
+        return f"a step of B takes as long as one of A{interval}"
+    return f"a step of B is {text.size} {text.word} than one of A{interval}"
+
+
+def _certainty(time: StepTimeChange) -> str:
+    return _CERTAINTY.get(time.decision) or certainty(time)
+
+
+def _directional(comparison: SideComparison) -> str:
+    assert comparison.short is not None  # noqa: S101  # `directional` says so
+    first, second = comparison.short
+    windows = counted(first, "iteration") + (" a side" if first == second else f" of A and {second} of B")
+    return f"Directional only: it rests on {windows}, and longer runs must confirm it."
+
+
+def _rule(comparison: SideComparison) -> str:
+    found, kind = comparison.comparability, comparison.kind
+    if kind == "verdict":
+        return "Same configuration: a difference is code, environment or noise."
+    if kind == "matched_ab":
+        return (
+            f"Matched A/B: `{found.attributed_to}` is the only knob that differs, so a difference is evidence about it."
+        )
+    if kind == "side_by_side":
+        return "Side by side: several knobs differ or may differ, so a difference is attributed to none of them."
+    if kind == "contrast":
+        field = found.stack[0].field
+        whose = (
+            f"is attributed to `{field}`"
+            if not found.knobs
+            else "belongs to no single field, because knobs differ, too"
+        )
+        return (
+            f"Single-field contrast: the stacks differ in `{field}` alone. What is measured {whose}; it is no verdict "
+            "on the code, and such runs are never ranked."
+        )
+    return (
+        "Incomparable: the stacks differ in more than one field, or may. Their figures are shown, and no figure of the "
+        "one says anything about the other."
+    )
+
+
+def _notes(comparison: SideComparison) -> Iterator[str]:
+    yield from comparison.no_winner[1:]
+    for side, inside, runs in zip("AB", comparison.sets, (comparison.a, comparison.b), strict=True):
+        if inside.one_configuration and inside.commits > 1:
+            yield f"The runs of {side} are of {inside.commits} commits: what is measured holds for them together."
+        elif inside.one_configuration and inside.commit_unknown:
+            yield f"Not every run of {side} states its commit, so they may be of different code."
+        elif inside.reruns and len(runs) > 1:
+            yield f"{side} is {counted(len(runs), 'rerun')} of one job; each counts once."
+    if comparison.measured is None and comparison.no_winner and not comparison.left_out:
+        yield f"Nothing is measured between them: {comparison.not_measured}."
+    yield from (f"#{one.run} counts for nothing: {one.why}." for one in comparison.left_out)
+    if comparison.measured is not None:
+        yield from _of_the_test(comparison)
+    if comparison.comparability.provisional:
+        yield "Provisional: it rests on fields that nobody stated, which are not known to be equal."
+
+
+def _of_the_test(comparison: SideComparison) -> Iterator[str]:
+    measured = comparison.measured
+    assert measured is not None  # noqa: S101  # asked before
+    time = measured.step_time
+    yield from (f"Left out as an outlier: #{one.run} ({one.why})." for one in measured.dropped)
+    if time is None:
+        return
+    if time.decision == "inconclusive" and time.need_runs is not None:
+        yield f"{counted(time.need_runs, 'more run')} of B would decide, if the difference stays what it is."
+    elif time.decision == "inconclusive" and time.alternative is not None:
+        reruns = time.alternative.reruns
+        with_reruns = f" and {counted(reruns, 'more run')} of B" if reruns else ""
+        runs = counted(time.alternative.baseline_runs, "run")
+        yield f"{runs} in A{with_reruns} would decide; more of B alone would not."
+    elif time.decision == "inconclusive":
+        yield "Not even 20 runs on each side would decide: the difference lies too close to what counts as one."
+    m = len(measured.baseline_used)
+    sentence = prior_sentence(measured.prior, m, time.run_to_run_sd)
+    yield sentence.replace("baseline runs", "runs in A").replace("baseline run", "run in A")
+    yield f"The smallest slow-down that this comparison could have called is {percent(time.smallest_callable_pct)}."
+
+
+def _first(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _lower(sentence: str) -> str:
+    """The sentence behind a colon; names of sides and of runs stay as they are."""
+    word = sentence.partition(" ")[0]
+    return sentence if len(word) == 1 or not word.isalpha() else sentence[:1].lower() + sentence[1:]

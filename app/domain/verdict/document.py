@@ -1,0 +1,130 @@
+"""A verdict as it is stored, served, shown and reported: the judge's answer with all that it rests on.
+
+Runs go by their names here: the number of a run, as text, in the service; the name of a file on the command line.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.domain.run import Metric
+from app.domain.verdict.assess import Assessment, Contrast
+from app.domain.verdict.baseline import BaselineKind, LeftOut, NearMiss
+from app.domain.verdict.comparability import Comparability, Suspect
+from app.domain.verdict.decide import MetricChange, metric_changes
+from app.domain.verdict.step_time import Outcome, StepTimeChange, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredContrast:
+    """Against `runs` of another stack. `measured.decision` tells whether it is certain; it is no verdict."""
+
+    runs: tuple[str, ...]
+    comparability: Comparability
+    measured: Verdict
+    metrics: Mapping[str, MetricChange | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBranch:
+    """Runs of the stack that would be the baseline if the project's baseline branch were theirs.
+
+    `baseline_branch`: the project's setting. `branches`: those of the runs, empty text where none is stated.
+    """
+
+    baseline_branch: str
+    branches: tuple[str, ...]
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictDocument:
+    """`candidates`: all reruns that were judged together, oldest first; `verdict.candidates_used` those that counted.
+
+    `baseline`: the runs that were chosen, oldest first; `verdict.baseline_used` those that counted. `comparability`:
+    with the newest of them, None without a baseline. `metrics`: of each headline figure, by its name.
+    `left_out`: the newest runs of the stack that are no baseline; `more_left_out` counts those that are not listed.
+    `rests_on`: iterations behind an A/B that shows a direction only, else None. `quarantined`: a person's reason why
+    the run itself counts for nothing, else empty.
+    """
+
+    verdict: Verdict
+    candidates: tuple[str, ...]
+    baseline_kind: BaselineKind
+    baseline: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+    comparability: Comparability | None
+    metrics: Mapping[str, MetricChange | None]
+    raises_regression: bool
+    suspects: tuple[Suspect, ...] = ()
+    misses: tuple[NearMiss, ...] = ()
+    contrast: MeasuredContrast | None = None
+    definition_version: int = 0
+    more_left_out: int = 0
+    rests_on: int | None = None
+    quarantined: str = ""
+    other_branch: OtherBranch | None = None
+
+    @property
+    def decision(self) -> Outcome:
+        return self.verdict.decision
+
+    @property
+    def compared(self) -> Comparability | None:
+        """What it was compared with: the baseline, else the other side of the contrast."""
+        return self.contrast.comparability if self.comparability is None and self.contrast else self.comparability
+
+    @property
+    def measured(self) -> StepTimeChange | None:
+        """The change of the step time against what `compared` says."""
+        return (
+            self.contrast.measured.step_time if self.comparability is None and self.contrast else self.verdict.step_time
+        )
+
+    @property
+    def provisional(self) -> bool:
+        """It rests on a field that nobody stated."""
+        return self.comparability is not None and self.comparability.provisional
+
+    @property
+    def to_supply(self) -> tuple[str, ...]:
+        """Fields to state: those of the comparison, or without one those that hide a near miss."""
+        if self.comparability is not None:
+            return self.comparability.unknown
+        missing = (
+            name for miss in self.misses for name in miss.comparability.unknown if name in miss.fields or name == "env"
+        )
+        return tuple(dict.fromkeys(missing))
+
+
+def verdict_document(
+    assessment: Assessment,
+    candidates: tuple[str, ...],
+    metrics: Mapping[str, Mapping[str, Metric | None]],
+    definition_version: int,
+) -> VerdictDocument:
+    """`candidates`: names of all reruns; `metrics`: those of each run, by its name."""
+    choice, contrast = assessment.choice, assessment.contrast
+    return VerdictDocument(
+        verdict=assessment.verdict,
+        candidates=candidates,
+        baseline_kind=choice.kind,
+        baseline=tuple(one.run for one in choice.runs),
+        left_out=choice.left_out,
+        comparability=choice.comparability,
+        metrics=metric_changes(assessment.verdict, metrics),
+        raises_regression=assessment.raises_regression,
+        suspects=assessment.suspects,
+        misses=assessment.misses,
+        contrast=None if contrast is None else _measured(contrast, metrics),
+        definition_version=definition_version,
+        rests_on=assessment.rests_on,
+    )
+
+
+def _measured(contrast: Contrast, metrics: Mapping[str, Mapping[str, Metric | None]]) -> MeasuredContrast:
+    return MeasuredContrast(
+        tuple(one.run for one in contrast.runs),
+        contrast.comparability,
+        contrast.measured,
+        metric_changes(contrast.measured, metrics),
+    )

@@ -1,0 +1,279 @@
+"""The history of one config key: segments, change points, and whether a regression is over."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from typing import Literal
+
+import numpy as np
+
+from app.domain.performance.steady_state import mad, median
+from app.domain.run import FloatArray
+from app.domain.verdict.special import t_two_sided_p
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
+
+# --- The best division of a series into levels: PELT with squared error (Killick, Fearnhead and Eckley 2012).
+
+SHORTEST_SEGMENT = 3
+"""One or two odd runs are the verdict's business (or a bad node's); three make a level."""
+_ENDS_AT_ONCE = 48
+"""Their errors are one table. More spare calls, fewer drop useless starts sooner; no less than the shortest segment."""
+
+
+def best_segments(values: FloatArray, penalty: float, shortest: int = SHORTEST_SEGMENT) -> list[int]:
+    """Where new levels start, ascending, without 0.
+
+    Minimises, exactly, the squared error about the segment means plus `penalty` for each boundary, over all divisions
+    into segments of at least `shortest` values. A series too short for two segments has none.
+    """
+    n = len(values)
+    if n < 2 * shortest:
+        return []
+    prefix = _prefix_sums(values)
+    cost = np.full(n + 1, np.inf)  # of the best division of the first t values
+    cost[0] = -penalty
+    last = np.zeros(n + 1, np.intp)  # where that division's last segment starts
+    starts = np.array([0])
+    for first in range(shortest, n + 1, _ENDS_AT_ONCE):
+        ends = np.arange(first, min(first + _ENDS_AT_ONCE, n + 1))
+        starts = np.append(starts, np.arange(max(shortest, first - shortest), ends[-1] + 1 - shortest))
+        errors = _errors(prefix, starts, ends, shortest)
+        for t, error in zip(ends.tolist(), errors, strict=True):
+            reached = cost[starts] + error
+            best = reached.argmin()
+            cost[t], last[t] = reached[best] + penalty, starts[best]
+        if len(ends) == _ENDS_AT_ONCE:
+            # A start that is worse than a new segment at t stays so, once that new segment is long enough.
+            t = ends[-shortest]
+            starts = starts[(starts > t - shortest) | (cost[starts] + errors[-shortest] <= cost[t])]
+    return _walk_back(last, n)
+
+
+def _errors(
+    prefix: tuple[FloatArray, FloatArray],
+    starts: np.typing.NDArray[np.intp],
+    ends: np.typing.NDArray[np.intp],
+    shortest: int,
+) -> FloatArray:
+    """Squared error of a segment from each start (a column) to each end (a row); infinite where it is too short."""
+    sums, squares = prefix
+    lengths = ends[:, None] - starts
+    too_short = lengths < shortest
+    lengths[too_short] = 1
+    errors = squares[ends][:, None] - squares[starts] - (sums[ends][:, None] - sums[starts]) ** 2 / lengths
+    errors[too_short] = np.inf
+    return errors
+
+
+def _prefix_sums(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Of the values and their squares, about the median: step times far from zero would cancel badly."""
+    centred = values - np.median(values)
+    return np.append(0.0, np.cumsum(centred)), np.append(0.0, np.cumsum(centred**2))
+
+
+def _walk_back(last: np.typing.NDArray[np.intp], n: int) -> list[int]:
+    starts: list[int] = []
+    at = int(last[n])
+    while at > 0:
+        starts.append(at)
+        at = int(last[at])
+    return starts[::-1]
+
+
+FEWEST_RUNS = 12
+"""In shorter histories nothing is divided: the verdict alone speaks."""
+LEAST_SHIFT = 0.01
+MOST_P = 0.001
+_MEDIAN_OF = 7
+_CLIP = 2.5
+_LEAST_SPREAD = 1e-4
+_PENALTY = 6.0
+_CLIPPING_LOSS = 1.15
+"""Clipping takes this much from the residual sum of squares of normal data with a few heavy tails."""
+_MOST_DF = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Runs `start` up to, not including, `stop` that share one level: the mean of their winsorised ln(step time)."""
+
+    start: int
+    stop: int
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePoint:
+    """`run`: index of the first run of the new level. `shift` in ln, `delta_pct` of step time: positive is slower."""
+
+    run: int
+    shift: float
+    delta_pct: float
+    p_value: float
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`values`: ln(step time) with single odd runs clipped, as the levels were computed from them."""
+
+    values: FloatArray
+    segments: tuple[Segment, ...]
+    change_points: tuple[ChangePoint, ...]
+
+    @property
+    def current(self) -> Segment:
+        """The segment whose runs are the baseline."""
+        return self.segments[-1]
+
+
+def find_changes(log_step_times: Sequence[float] | FloatArray, prior: Prior = DEFAULT_PRIOR) -> History:
+    """Divide a history into levels.
+
+    `log_step_times`: estimates of the steady runs of one config key, in the order of their commits; at least one, all
+    finite, or ValueError. `prior`: the run-to-run variation of the family. A change shows once three runs follow it.
+    """
+    y = np.asarray(log_step_times, dtype=np.float64)
+    if y.ndim != 1 or not len(y) or not np.isfinite(y).all():
+        raise ValueError("a history needs at least one run, and a finite ln(step time) of each")
+    z = winsorise(y)
+    starts = _merge(z, _candidates(z), prior) if len(z) >= FEWEST_RUNS else []
+    segments = _segments(z, starts)
+    return History(z, segments, _change_points(z, segments, prior))
+
+
+def winsorise(y: FloatArray) -> FloatArray:
+    """Clip every value to within 2.5 robust spreads of the running median of seven, edges repeated."""
+    padded = np.pad(y, _MEDIAN_OF // 2, mode="edge")
+    running = np.median(np.lib.stride_tricks.sliding_window_view(padded, _MEDIAN_OF), axis=1)
+    reach = _CLIP * max(mad(y - running), _LEAST_SPREAD)
+    return np.clip(y, running - reach, running + reach)
+
+
+def _candidates(z: FloatArray) -> list[int]:
+    # Differences of neighbours see the noise and, but for a few, none of the shifts.
+    spread = max(mad(np.diff(z)) / math.sqrt(2), _LEAST_SPREAD)
+    return best_segments(z, _PENALTY * spread**2 * math.log(len(z)))
+
+
+def _merge(z: FloatArray, starts: list[int], prior: Prior) -> list[int]:
+    """Remove boundaries that are uncertain or too small, the smallest shift first, until none is left."""
+    starts = _without_small(z, starts)
+    while starts:
+        found = _change_points(z, _segments(z, starts), prior)
+        weak = [point for point in found if point.p_value > MOST_P]
+        if not weak:
+            return starts
+        smallest = min(weak, key=lambda point: abs(point.shift))
+        starts = _without_small(z, [start for start in starts if start != smallest.run])
+    return starts
+
+
+def _without_small(z: FloatArray, starts: list[int]) -> list[int]:
+    """The smallest shift under 1 % goes first, and is weak whatever its p: of a noisy series these are hundreds."""
+    sums = np.append(0.0, np.cumsum(z - median(z)))
+    bounds = np.array([0, *starts, len(z)])
+    while len(bounds) > 2:
+        shifts = np.abs(np.diff(np.diff(sums[bounds]) / np.diff(bounds)))
+        smallest = int(np.argmin(shifts))
+        if shifts[smallest] >= LEAST_SHIFT:
+            break
+        bounds = np.delete(bounds, smallest + 1)
+    return [int(start) for start in bounds[1:-1]]
+
+
+def _segments(z: FloatArray, starts: list[int]) -> tuple[Segment, ...]:
+    bounds = [0, *starts, len(z)]
+    return tuple(Segment(start, stop, float(z[start:stop].mean())) for start, stop in pairwise(bounds))
+
+
+def _change_points(z: FloatArray, segments: tuple[Segment, ...], prior: Prior) -> tuple[ChangePoint, ...]:
+    """Two-sample t of neighbouring levels, with a variance pooled over all segments and drawn towards the prior."""
+    rss = sum(float(((z[s.start : s.stop] - s.level) ** 2).sum()) for s in segments)
+    d0 = prior.degrees_of_freedom
+    df = d0 + len(z) - len(segments)
+    variance = (d0 * prior.variance + _CLIPPING_LOSS * rss) / df
+    return tuple(_change_point(a, b, variance, min(df, _MOST_DF)) for a, b in pairwise(segments))
+
+
+def _change_point(before: Segment, after: Segment, variance: float, df: float) -> ChangePoint:
+    shift = after.level - before.level
+    error = math.sqrt(variance * (1 / (before.stop - before.start) + 1 / (after.stop - after.start)))
+    return ChangePoint(after.start, shift, 100 * math.expm1(shift), t_two_sided_p(shift / error, df))
+
+
+# --- Whether a regression is over, and whether it came back (DETECTION section 3, step 4). A proposal; people decide.
+
+SAME_LEVEL = 0.01
+"""A level within 1 % of another is the same level."""
+
+FollowUpState = Literal["open", "fixed", "reopened"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRegression:
+    """As it was when it was opened: `run` is the index of the slow run, the levels are ln(step time), slow > usual."""
+
+    run: int
+    usual_level: float
+    slow_level: float
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """`run`: index of the first run of the level that made the state; the slow run itself while it is open."""
+
+    state: FollowUpState
+    run: int
+
+
+def follow_up(regression: OpenedRegression, history: History, said_fixed_at: int | None = None) -> FollowUp:
+    """The state after the last level of `history`. `said_fixed_at`: from that run on, somebody holds it to be fixed.
+
+    `fixed`: a level of at least three runs after the slow one returned to within 1 % of the usual level, or below it.
+    So an alarm that no second run confirms ends here too. `reopened`: after that, a level returned to within 1 % of
+    the slow level, or above it; one in between is a regression of its own. Single runs change nothing.
+    """
+    now = FollowUp("open", regression.run)
+    first = regression.run + 1
+    if said_fixed_at is not None:
+        now, first = FollowUp("fixed", said_fixed_at), max(first, said_fixed_at)
+    for start, level in _levels_from(first, history):
+        if now.state != "fixed" and level <= regression.usual_level + SAME_LEVEL:
+            now = FollowUp("fixed", start)
+        elif now.state == "fixed" and level > regression.usual_level + SAME_LEVEL:
+            came_back = level >= regression.slow_level - SAME_LEVEL
+            now = FollowUp("reopened", start) if came_back else now
+    return now
+
+
+def _levels_from(run: int, history: History) -> list[tuple[int, float]]:
+    """First run and level of each segment, without what lies before `run`, where three runs are left."""
+    cut = [(max(segment.start, run), segment.stop) for segment in history.segments]
+    return [(a, float(np.mean(history.values[a:b]))) for a, b in cut if b - a >= SHORTEST_SEGMENT]
+
+
+# --- The two levels of a regression as its history has them: the first slow run alone makes most of them look larger.
+
+_NEAR = 2
+"""A boundary of levels lies up to so many runs beside the run that gave the alarm."""
+
+
+def settled_levels(regression: OpenedRegression, history: History) -> tuple[float, float] | None:
+    """The usual and the slow level (ln), from the levels at either side of the slow run; None while there is no slow
+    one of three runs. Where nothing came before it, as after an upgrade, the usual level is what it was.
+
+    In a history that is too short to be divided, the slow level is that of the slow runs that follow each other.
+    """
+    middle = (regression.usual_level + regression.slow_level) / 2
+    if len(history.values) < FEWEST_RUNS:
+        following = list(takewhile(lambda value: value > middle, history.values[max(regression.run, 0) :]))
+        return (regression.usual_level, float(np.mean(following))) if len(following) >= SHORTEST_SEGMENT else None
+    for number, segment in enumerate(history.segments):
+        # The first two slow runs may form a level with a usual one before them, which lies in between.
+        slow = history.values[max(segment.start, regression.run) : segment.stop]
+        near = abs(segment.start - regression.run) <= _NEAR and len(slow) >= SHORTEST_SEGMENT
+        if near and (level := float(np.mean(slow))) > middle:
+            before = history.segments[number - 1].level if number else regression.usual_level
+            return (before if before < middle else regression.usual_level), level
+    return None

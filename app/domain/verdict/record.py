@@ -1,0 +1,274 @@
+"""A run as matching and verdicts see it, and why some runs can never be a baseline."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import reduce
+from typing import Self, TypeVar
+
+import numpy as np
+
+from app.domain.contract.values import shown
+from app.domain.performance.health import BYTES_PER_GIB
+from app.domain.run import FloatArray, Metadata, RunSummary, Stated
+from app.domain.verdict.differences import SHAPE
+from app.domain.verdict.history import FEWEST_RUNS, SHORTEST_SEGMENT, find_changes
+from app.domain.verdict.step_time import (
+    MOST_BASELINE_RUNS,
+    RELEVANT_SHIFT,
+    Prior,
+    RunEstimate,
+    centre,
+    decide_step_time,
+    select_baseline,
+    unusable_as_baseline,
+)
+
+UNREAD = "unread"
+"""In place of an outcome: its files hold no figure at all."""
+_ENDINGS = {
+    UNREAD: "no iteration could be read from its files",
+    "failed": "the job failed",
+    "out_of_memory": "the job ran out of memory",
+    "not_finite": "the loss or the gradient was not finite",
+    "truncated": "its log ends before the training does",
+    "stopped": "it was stopped by a time limit or a signal",
+    "running": "it is still running",
+}
+UNFIT = frozenset(_ENDINGS)
+"""Outcomes after which a run is measured against nothing."""
+FAILED = frozenset({"failed", "out_of_memory", "not_finite", UNREAD})
+"""Outcomes after which a run's speed is no evidence of anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What is to be known of a run before its contract is read: enough to tell whether it may be a baseline.
+
+    `run` is its name, unique among those compared; `outcome` as in its health; `quarantined` is a person's reason to
+    leave it out of everything, else empty; `definition_version` that of its figures; `shape` from `shape_of`.
+    """
+
+    run: str
+    purpose: str
+    branch: str
+    commit: str
+    stack_key: str
+    config_key: str
+    semantic_class: str
+    outcome: str
+    estimate: RunEstimate
+    definition_version: int
+    shape: tuple[str, ...] = ()
+    quarantined: str = ""
+    fair_for_timing: bool = True
+
+    @property
+    def failed_because(self) -> str:
+        """Why its speed is no evidence; empty when the job did not fail."""
+        return _ENDINGS[self.outcome] if self.outcome in FAILED else ""
+
+    @property
+    def never_a_baseline_because(self) -> str:
+        """Empty when the run by itself can be a baseline."""
+        return self.unfit_because or unusable_as_baseline(self.estimate)
+
+    @property
+    def unfit_because(self) -> str:
+        """Why it can be measured against nothing, not even as an indication; empty when it can."""
+        return f"quarantined: {self.quarantined}" if self.quarantined else _ENDINGS.get(self.outcome, "")
+
+    def has_shape_of(self, other: "RunFacts") -> bool:
+        """False when the outlines of their models are known to differ, whatever the models are called."""
+        return not any(a and b and a != b for a, b in zip(self.shape, other.shape, strict=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord(RunFacts):
+    """All that is stored of a processed run, as far as its comparison needs it."""
+
+    project: str
+    contract: Mapping[str, Stated]
+
+    @classmethod
+    def of(cls, facts: RunFacts, project: str, contract: Mapping[str, Stated]) -> Self:
+        known = {field.name: getattr(facts, field.name) for field in fields(RunFacts)}
+        return cls(**known, project=project, contract=contract)
+
+    @classmethod
+    def from_summary(cls, run: str, metadata: Metadata, summary: RunSummary, *, loss: float | None = None) -> Self:
+        """`loss`: typical loss at the end, over iterations that all compared runs share (`shared_losses`)."""
+        memory = summary.metrics.get("peak_memory_gib")
+        return cls(
+            run=run,
+            project=metadata.project,
+            purpose=metadata.purpose,
+            branch=metadata.branch,
+            commit=metadata.commit,
+            contract=summary.contract,
+            stack_key=summary.stack_key,
+            config_key=summary.config_key,
+            semantic_class=summary.semantic_class,
+            outcome=str(summary.health.get("outcome") or ""),
+            estimate=RunEstimate.from_steady_state(
+                run,
+                summary.steady_state,
+                peak_memory_bytes=None if memory is None else memory.value * BYTES_PER_GIB,
+                loss=loss,
+                not_finite_iterations=not_finite_iterations(summary.health),
+            ),
+            definition_version=summary.definition_version,
+            shape=shape_of(summary.contract),
+            fair_for_timing=summary.fair_for_timing,
+        )
+
+
+def shape_of(contract: Mapping[str, Stated]) -> tuple[str, ...]:
+    """The outline of the model: layers, width and so on, each as text, empty where unknown. () when nothing is known.
+
+    No key holds it, since most logs name the model; where they do not, it is what tells two models apart.
+    """
+    shape = tuple(shown(contract[name].value) if name in contract else "" for name in SHAPE)
+    return shape if any(shape) else ()
+
+
+def not_finite_iterations(health: Mapping[str, object]) -> int:
+    counted = health.get("nan_iterations")
+    known = counted if isinstance(counted, int) else 0
+    return max(known, 1) if health.get("loss_finite") is False else known
+
+
+# --- The loss of runs that are compared, over iterations that all of them have: an earlier loss is always higher.
+
+LAST_ITERATIONS = 10
+"""One loss jumps with its batch; the median of ten stays within 0.5 % between launches of one job."""
+LOSS_NAMES = ("lm_loss", "loss", "reduced_train_loss")
+_NOTHING = np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Finite losses by iteration; iterations ascend, each once."""
+
+    iterations: FloatArray
+    values: FloatArray
+
+    def at(self, iterations: FloatArray) -> FloatArray:
+        return self.values[np.searchsorted(self.iterations, iterations)]
+
+
+def shared_losses(runs: Sequence[Mapping[str, FloatArray]]) -> list[float | None]:
+    """`typical_losses` of runs that are given by their columns."""
+    return typical_losses([losses_of(columns) for columns in runs])
+
+
+def typical_losses(runs: Sequence[Losses]) -> list[float | None]:
+    """Of each run the median loss over the last iterations that all have printed; None where none is known.
+
+    A run without any loss is left out of the sharing; where nothing is shared, all are None.
+    """
+    known = [one.iterations for one in runs if len(one.iterations)]
+    shared = reduce(_in_both, known)[-LAST_ITERATIONS:] if known else _NOTHING
+    if not len(shared):
+        return [None] * len(runs)
+    typical = iter(np.median([one.at(shared) for one in runs if len(one.iterations)], axis=1).tolist())
+    return [next(typical) if len(one.iterations) else None for one in runs]
+
+
+def losses_of(columns: Mapping[str, FloatArray]) -> Losses:
+    """The later one of two for the same iteration counts."""
+    loss = next((columns[name] for name in LOSS_NAMES if name in columns), None)
+    if loss is None or "iteration" not in columns:
+        return Losses(_NOTHING, _NOTHING)
+    finite = np.isfinite(loss)
+    counts = columns["iteration"][finite]
+    if (counts[1:] > counts[:-1]).all():  # as in all runs but those that were restarted
+        return Losses(counts, loss[finite])
+    iterations, last = np.unique(counts[::-1], return_index=True)
+    return Losses(iterations, loss[finite][::-1][last])
+
+
+def _in_both(a: FloatArray, b: FloatArray) -> FloatArray:
+    return np.intersect1d(a, b, assume_unique=True)
+
+
+# --- The level of its history that a run is measured against, also while that history is too young for change points.
+#
+# `find_changes` needs twelve runs, and does not always see a change at once. Until it does, three runs that follow
+# one another and are a change from the level before them make the new level. Never are runs of both levels a
+# baseline.
+
+_LEAST_SHARE = 0.5
+"""Of runs that are one change none lies nearer to the old level than half of their mean: it would be of neither."""
+
+F = TypeVar("F", bound=RunFacts)
+
+
+def current_level(runs: Sequence[F], prior: Prior) -> list[F]:
+    """The newest 20 runs of the last level of their history."""
+    return whole_level(runs, prior)[-MOST_BASELINE_RUNS:]
+
+
+def whole_level(runs: Sequence[F], prior: Prior) -> list[F]:
+    """All runs of the last level of their history; `runs`: at least one, oldest first."""
+    starts = level_starts(runs, prior)
+    return list(runs[starts[-1] :]) if starts else list(runs)
+
+
+def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
+    """Where the levels of a history begin, ascending, without 0; `runs`: at least one, oldest first."""
+    starts = [one.run for one in find_changes([one.estimate.log_step_time for one in runs], prior).change_points]
+    start = starts[-1] if starts else 0
+    for place in _not_seen_yet(start, len(runs)):
+        # A level is three runs or more; only the first runs of all may be fewer, for nothing came before them.
+        if place - start < SHORTEST_SEGMENT and start:
+            continue
+        if _is_a_change(runs[start:place], runs[place : place + SHORTEST_SEGMENT], prior):
+            start = place
+            starts.append(place)
+    return starts
+
+
+def confirmed_level(runs: Sequence[F], prior: Prior) -> list[F]:
+    """The last level without the one or two runs at its end that are a change by themselves.
+
+    Three make a level of their own. Before that they would hide the change from the runs that are to confirm it, and
+    two far ones are taken for a level together with the run before them.
+    """
+    level = whole_level(runs, prior)
+    before = [one.estimate.log_step_time for one in level[:-1]]
+    if not before or abs(level[-1].estimate.log_step_time - statistics.median(before)) < RELEVANT_SHIFT:
+        return level
+    just_made = len(level) == SHORTEST_SEGMENT < len(runs)
+    if just_made and _is_a_change(_before(runs, SHORTEST_SEGMENT, prior), level, prior):
+        return level
+    for last in range(SHORTEST_SEGMENT - 1, 0, -1):
+        rest = _before(runs, last, prior) if just_made else level[:-last]
+        if _is_a_change(rest, runs[-last:], prior):
+            return rest
+    return level
+
+
+def _before(runs: Sequence[F], last: int, prior: Prior) -> list[F]:
+    return whole_level(runs[:-last], prior) if len(runs) > last else []
+
+
+def _not_seen_yet(start: int, count: int) -> list[int]:
+    """Where a level may begin that change points do not show: near the end, and after the first run or two of all."""
+    first = [1, 2] if start == 0 else []
+    tail = range(max(start + 1, count - FEWEST_RUNS + 1), count)
+    return [place for place in sorted({*first, *tail}) if place + SHORTEST_SEGMENT <= count]
+
+
+def _is_a_change(before: Sequence[RunFacts], after: Sequence[RunFacts], prior: Prior) -> bool:
+    """Whether `after`, pooled, is a regression or an improvement from `before`, and each of them is a part of it."""
+    values = [one.estimate.log_step_time for one in after]
+    old = [one.estimate.log_step_time for one in before[-MOST_BASELINE_RUNS:]]
+    if not old or min(values) <= statistics.median(old) <= max(values):
+        return False
+    against = select_baseline([one.estimate for one in before], prior.variance)
+    shift = statistics.fmean(values) - centre(against.log_step_times)
+    nearest = min(abs(value - centre(against.log_step_times)) for value in values)
+    if nearest < max(RELEVANT_SHIFT, _LEAST_SHARE * abs(shift)):
+        return False
+    return decide_step_time([one.estimate for one in after], against, prior) in ("regression", "improvement")

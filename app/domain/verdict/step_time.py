@@ -1,0 +1,530 @@
+"""The test on step time, and what would decide where it cannot (DETECTION section 2, steps 3 to 6).
+
+Step time, tokens/s and TFLOP/s/GPU are a constant apart in ln: this is the test of all three.
+Moderated t: Smyth 2004. Equivalence by two one-sided tests: Schuirmann 1987.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+import numpy as np
+
+from app.domain.numbers import THIN, percent
+from app.domain.performance.steady_state import mad, median
+from app.domain.run import FloatArray, SteadyState
+from app.domain.verdict.special import digamma, t_quantile, trigamma
+
+# --- What goes into a verdict and what comes out. Shifts are differences of ln(step time): positive is slower.
+
+Decision = Literal["regression", "improvement", "no_change", "inconclusive"]
+Outcome = Literal["regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed"]
+MemoryDecision = Literal["regression", "improvement", "changed", "no_change"]
+LossDecision = Literal["not_finite", "worse", "no_worse"]
+
+FEWEST_ITERATIONS = 5
+"""A window below this has no usable standard error (DETECTION section 1, steps 5 and 6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEstimate:
+    """One run as a verdict sees it. `run` is its name, unique among the runs of one verdict.
+
+    `log_step_time` is the median of ln(milliseconds) over the steady window and `se` its standard error; NaN where a
+    run is too short for an estimate. `short`: under 15 iterations. `peak_memory_bytes`: maximum over ranks and window.
+    `loss`: the typical lm loss at the end of training, over iterations that all compared runs share (the caller sees
+    to it). `not_finite_iterations`: iterations whose loss was NaN or infinite. None means unknown.
+    """
+
+    run: str
+    log_step_time: float
+    se: float
+    window_length: int
+    is_steady: bool = True
+    short: bool = False
+    not_steady_reasons: tuple[str, ...] = ()
+    peak_memory_bytes: float | None = None
+    loss: float | None = None
+    not_finite_iterations: int = 0
+
+    @classmethod
+    def from_steady_state(
+        cls,
+        run: str,
+        steady: SteadyState | None,
+        *,
+        peak_memory_bytes: float | None = None,
+        loss: float | None = None,
+        not_finite_iterations: int = 0,
+    ) -> Self:
+        """`steady` None is a run with fewer than four step times: it is kept, and can decide nothing."""
+        return cls(
+            run=run,
+            log_step_time=math.nan if steady is None else steady.log_step_time,
+            se=math.nan if steady is None else steady.se,
+            window_length=0 if steady is None else steady.n,
+            is_steady=steady is not None and steady.is_steady,
+            short=steady is None or steady.short,
+            not_steady_reasons=("too short for an estimate",) if steady is None else steady.reasons,
+            peak_memory_bytes=peak_memory_bytes,
+            loss=loss,
+            not_finite_iterations=not_finite_iterations,
+        )
+
+    @property
+    def unusable_because(self) -> str:
+        """Why this run's step time decides nothing; empty when it can."""
+        if self.window_length < FEWEST_ITERATIONS or not math.isfinite(self.log_step_time):
+            return f"only {self.window_length} steady iterations, {FEWEST_ITERATIONS} are needed"
+        if not self.is_steady:
+            return "not steady" + (f": {'; '.join(self.not_steady_reasons)}" if self.not_steady_reasons else "")
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is known about run-to-run variation before looking at this baseline.
+
+    `variance` of ln(step time) between launches of one job; `degrees_of_freedom`: how many runs' worth of knowledge
+    that is; `configurations`: how many other config keys it was learned from, 0 for the default.
+    """
+
+    variance: float
+    degrees_of_freedom: float
+    configurations: int = 0
+
+
+DEFAULT_PRIOR = Prior(variance=0.015**2, degrees_of_freedom=4)
+"""Launches of the same job vary by 1.4 % (sd) over 1,873 Megatron-LM CI runs; 4 because the tails are heavy."""
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedRun:
+    """A run that was offered, as baseline or as rerun, and left out."""
+
+    run: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunsNeeded:
+    """More `reruns` of the candidate and `baseline_runs` in total, which would decide if nothing else changes."""
+
+    reruns: int
+    baseline_runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeChange:
+    """Step time of k pooled reruns against m baseline runs. Percentages are of step time: positive is slower.
+
+    `shift` and `standard_error` are in ln, `ci_*` bound a 99 % interval, `smallest_callable_pct` is the smallest
+    slow-down this comparison could have called. `need_runs`: further reruns that would decide an inconclusive result;
+    `alternative` when no number of reruns up to 20 would. `run_to_run_sd` is the moderated one that was used (ln).
+    `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
+    reruns lie where that is more than launches vary; they then decide nothing together.
+    """
+
+    decision: Decision
+    shift: float
+    standard_error: float
+    degrees_of_freedom: float
+    delta_pct: float
+    ci_low_pct: float
+    ci_high_pct: float
+    smallest_callable_pct: float
+    baseline_ms: float
+    candidate_ms: float
+    run_to_run_sd: float
+    need_runs: int | None = None
+    alternative: RunsNeeded | None = None
+    needs_confirmation: bool = False
+    reruns_apart_pct: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChange:
+    """Peak memory against the median of the baseline; `alarm_pct` is the increase from which it is a regression."""
+
+    decision: MemoryDecision
+    baseline_bytes: float
+    candidate_bytes: float
+    delta_pct: float
+    alarm_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossChange:
+    """Loss against the median of the baseline; percentages are None where the loss was not finite."""
+
+    decision: LossDecision
+    delta_pct: float | None = None
+    alarm_pct: float | None = None
+    not_finite_iterations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One answer about step time, memory and loss, with its reason in a sentence and the rest of the story in `notes`.
+
+    `step_time` is None where it could not be compared, `memory` and `loss` where nothing was known on one side.
+    `looks`: how many times this commit was judged so far, this time included.
+    """
+
+    decision: Outcome
+    reason: str
+    notes: tuple[str, ...]
+    candidates_used: tuple[str, ...]
+    baseline_used: tuple[str, ...]
+    dropped: tuple[DroppedRun, ...]
+    prior: Prior
+    looks: int = 1
+    step_time: StepTimeChange | None = None
+    memory: MemoryChange | None = None
+    loss: LossChange | None = None
+
+
+# --- How sure a change of the step time is, in words: the same in every place that tells it.
+
+UNCERTAIN = "too uncertain to call"
+CERTAIN_ENOUGH = "certain enough to act on"
+_DECIDED = {
+    "regression": CERTAIN_ENOUGH,
+    "improvement": "beyond what launches of the same job vary",
+}
+_EQUAL_PCT = 2.0
+
+
+def certainty(time: StepTimeChange) -> str:
+    """`certain enough to act on`; of what is undecided although its interval has one direction, why it is."""
+    if time.needs_confirmation:
+        return "but on few iterations: a full run must confirm it"
+    if time.decision == "no_change":
+        return f"shown to be {within(time)}"
+    return _DECIDED.get(time.decision) or _undecided(time)
+
+
+def within(time: StepTimeChange) -> str:
+    """`within 2 %`; with the level of that test where the 99 % interval that stands beside it is wider.
+
+    They are two tests: an alarm has to be sure to 99.5 %, that nothing changed to 95 % (two one-sided tests).
+    """
+    return f"within 2{THIN}%" + (f" with 95{THIN}% certainty" if is_wider(time) else "")
+
+
+def is_wider(time: StepTimeChange) -> bool:
+    """Whether the 99 % interval of what is shown to be the same reaches beyond 2 %."""
+    return time.ci_low_pct < -_EQUAL_PCT or time.ci_high_pct > _EQUAL_PCT
+
+
+def _undecided(time: StepTimeChange) -> str:
+    if time.reruns_apart_pct is not None:
+        return f"but its runs lie {percent(time.reruns_apart_pct)} apart, so together they decide nothing"
+    if time.ci_high_pct < 0:
+        return f"{UNCERTAIN}: an improvement has to be sure to 99.8{THIN}%, and this is sure to 99.5{THIN}%"
+    return UNCERTAIN
+
+
+def shows_no_difference(time: StepTimeChange) -> bool:
+    """It may be slower as well as faster, and is not known to be the same."""
+    return time.decision == "inconclusive" and time.ci_low_pct <= 0 <= time.ci_high_pct
+
+
+# --- Which of the offered runs are the baseline, and where its centre lies (DETECTION section 2, steps 1 and 3).
+
+MOST_BASELINE_RUNS = 20
+_FEWEST_TO_CLEAN = 3  # of two runs that disagree, nobody can say which is the bad one
+_FEWEST_TO_HUBER = 5
+_LEAST_OUTLIER = 0.05
+_HUBER_CLIP = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The runs that count, oldest first, and those that do not, each with the reason."""
+
+    used: tuple[RunEstimate, ...]
+    dropped: tuple[DroppedRun, ...]
+
+    @property
+    def log_step_times(self) -> FloatArray:
+        return np.array([run.log_step_time for run in self.used])
+
+
+def select_baseline(offered: Sequence[RunEstimate], prior_variance: float, *, also_short: bool = False) -> Baseline:
+    """The newest 20 usable runs of `offered` (oldest first), without those far off the others.
+
+    `also_short`: short runs count, too, where a direction is all that is asked for.
+    """
+    refused = {run.run: why for run in offered if (why := unusable_as_baseline(run, also_short=also_short))}
+    newest = [run for run in offered if run.run not in refused][-MOST_BASELINE_RUNS:]
+    outliers = _outliers(newest, prior_variance)
+    return Baseline(
+        used=tuple(run for run in newest if run.run not in outliers),
+        dropped=tuple(DroppedRun(run, why) for run, why in (refused | outliers).items()),
+    )
+
+
+def centre(log_step_times: FloatArray) -> float:
+    """The mean; from five runs on a one-step Huber mean, which one stray run moves less."""
+    if len(log_step_times) < _FEWEST_TO_HUBER:
+        return float(np.mean(log_step_times))
+    middle = median(log_step_times)
+    limit = _HUBER_CLIP * mad(log_step_times)
+    return middle + float(np.mean(np.clip(log_step_times - middle, -limit, limit)))
+
+
+def range_if_apart(log_step_times: Sequence[float], variance: float) -> float:
+    """The range (ln) of launches of one job when it is more than their variation allows, else 0.
+
+    Of a few all must lie together: which one is the bad one, nobody can say. Of five and more it takes one that would
+    be left out of a baseline.
+    """
+    values = np.array(log_step_times)
+    allowed = max(5 * math.sqrt(variance), _LEAST_OUTLIER)
+    width = float(np.ptp(values))
+    if len(values) >= _FEWEST_TO_HUBER:
+        furthest = float(np.max(np.abs(values - median(values))))
+        return width if furthest > max(allowed, 6 * mad(values)) else 0.0
+    return width if width > allowed else 0.0
+
+
+def unusable_as_baseline(run: RunEstimate, *, also_short: bool = False) -> str:
+    """Why a run's figures can be no baseline, empty when they can: stricter than what a candidate needs."""
+    if why := run.unusable_because:
+        return why
+    if run.not_finite_iterations:
+        return f"the loss was not finite in {run.not_finite_iterations} iterations"
+    return "too short to tell a steady run from one still warming up" if run.short and not also_short else ""
+
+
+def _outliers(runs: Sequence[RunEstimate], prior_variance: float) -> dict[str, str]:
+    if len(runs) < _FEWEST_TO_CLEAN:
+        return {}
+    values = np.array([run.log_step_time for run in runs])
+    middle = median(values)
+    limit = max(6 * mad(values), 5 * math.sqrt(prior_variance), _LEAST_OUTLIER)
+    shifts = {run.run: run.log_step_time - middle for run in runs}
+    return {run: _off_the_others(shift) for run, shift in shifts.items() if abs(shift) > limit}
+
+
+def _off_the_others(shift: float) -> str:
+    return f"{abs(100 * math.expm1(shift)):.1f} % {'slower' if shift > 0 else 'faster'} than the other baseline runs"
+
+
+# --- How much launches of the same job vary, learned from other configurations (DETECTION section 2, steps 2 and 3).
+#
+# Moments of the log variances: Smyth 2004, "Linear models and empirical Bayes methods", section 6.2.
+
+Sample = tuple[float, int]
+"""Variance of ln(step time) between the runs of a configuration, and its degrees of freedom."""
+
+FEWEST_CONFIGURATIONS = 5
+_FEWEST_TO_WINSORISE = 10
+_TAIL = 0.05
+_LEAST_VARIANCE = 1e-4**2  # runs equal to the last digit: a logarithm needs something
+_LEAST_SPREAD = 0.01
+_LEAST_DF, _MOST_DF = 2.0, 20.0
+_MOST_TEST_DF = 12.0  # pays for tails heavier than Student's
+
+
+def family_prior(configurations: Iterable[Sequence[RunEstimate]]) -> Prior:
+    """The prior of a family: same project, GPU and workload style.
+
+    Each item holds the baseline runs of one *other* config key, oldest first; those with fewer than two clean runs do
+    not count. With fewer than five that do, nothing was learned: `DEFAULT_PRIOR`.
+    """
+    return prior_of(sample_of(runs) for runs in configurations)
+
+
+def sample_of(runs: Sequence[RunEstimate]) -> Sample | None:
+    """What one configuration tells of the family; None with fewer than two clean runs."""
+    values = select_baseline(runs, DEFAULT_PRIOR.variance).log_step_times
+    return (float(np.var(values, ddof=1)), len(values) - 1) if len(values) >= 2 else None
+
+
+def prior_of(found: Iterable[Sample | None]) -> Prior:
+    """The prior from what each configuration tells."""
+    samples = [one for one in found if one is not None]
+    if len(samples) < FEWEST_CONFIGURATIONS:
+        return DEFAULT_PRIOR
+    variance, df = _fit(np.array([s for s, _ in samples]), [f for _, f in samples])
+    return Prior(variance=variance, degrees_of_freedom=df, configurations=len(samples))
+
+
+def moderated_variance(prior: Prior, log_step_times: FloatArray) -> float:
+    """The baseline's own variance drawn towards the prior; with one run it is the prior's."""
+    own_df = len(log_step_times) - 1
+    own = own_df * float(np.var(log_step_times, ddof=1)) if own_df else 0.0
+    d0 = prior.degrees_of_freedom
+    return (d0 * prior.variance + own) / (d0 + own_df)
+
+
+def degrees_of_freedom(prior: Prior, baseline_runs: int) -> float:
+    """Degrees of freedom of the moderated t with `baseline_runs` runs."""
+    return min(prior.degrees_of_freedom + baseline_runs - 1, _MOST_TEST_DF)
+
+
+def _fit(variances: FloatArray, dfs: Sequence[int]) -> tuple[float, float]:
+    """`(v0, d0)` of the scaled inverse chi-square from which the variances were drawn."""
+    expected = np.array([math.log(f / 2) - digamma(f / 2) for f in dfs])
+    e = np.log(np.maximum(variances, _LEAST_VARIANCE)) + expected
+    if len(e) >= _FEWEST_TO_WINSORISE:
+        e = np.clip(e, *np.quantile(e, [_TAIL, 1 - _TAIL]))
+    spread = float(np.var(e, ddof=1)) - float(np.mean([trigamma(f / 2) for f in dfs]))
+    d0 = _df_of_spread(spread)
+    return math.exp(float(np.mean(e)) + digamma(d0 / 2) - math.log(d0 / 2)), d0
+
+
+def _df_of_spread(spread: float) -> float:
+    """The d0 in [2, 20] with trigamma(d0 / 2) = `spread`, by bisection: trigamma falls."""
+    if spread <= max(_LEAST_SPREAD, trigamma(_MOST_DF / 2)):
+        return _MOST_DF
+    if spread >= trigamma(_LEAST_DF / 2):
+        return _LEAST_DF
+    low, high = _LEAST_DF, _MOST_DF
+    while high - low > 1e-10:
+        middle = (low + high) / 2
+        low, high = (middle, high) if trigamma(middle / 2) > spread else (low, middle)
+    return (low + high) / 2
+
+
+RELEVANT_SHIFT = 0.01
+"""Below 1 % nothing is called, however certain: nobody would act on it."""
+EQUIVALENCE_LIMIT = 0.02
+REGRESSION_P = 0.995
+IMPROVEMENT_P = 0.998
+"""Stricter than for a regression: a false improvement corrupts the baseline."""
+EQUIVALENCE_P = 0.95
+MOST_RERUNS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A shift and all that its standard error is made of, so that other numbers of runs can be asked about.
+
+    `variance` is the moderated run-to-run variance; `candidate_noise` and `baseline_noise` are mean squared standard
+    errors inside the runs. All in ln(step time).
+    """
+
+    shift: float
+    variance: float
+    prior: Prior
+    candidate_noise: float
+    baseline_noise: float
+
+    def standard_error(self, k: int, m: int) -> float:
+        """SE of the shift with k reruns against m baseline runs."""
+        return math.sqrt(max(self.variance, self.candidate_noise) / k + max(self.variance, self.baseline_noise) / m)
+
+    def half_width(self, p: float, k: int, m: int) -> float:
+        return t_quantile(p, degrees_of_freedom(self.prior, m)) * self.standard_error(k, m)
+
+    def smallest_callable_shift(self, k: int, m: int) -> float:
+        """The smallest slow-down, in ln, that k against m runs could have called a regression."""
+        return max(RELEVANT_SHIFT, self.half_width(REGRESSION_P, k, m))
+
+    def smallest_seen_shift(self, power: float, k: int, m: int) -> float:
+        """The smallest speed-up, in ln and positive, that k against m runs call with probability `power`, above 0.5."""
+        limit = max(RELEVANT_SHIFT, self.half_width(IMPROVEMENT_P, k, m))
+        return limit + self.half_width(power, k, m)
+
+    def decide(self, k: int, m: int, looks: int = 1) -> Decision:
+        """`looks`: how many times it may be asked before the end; each answer is as much surer (Bonferroni)."""
+        shift = self.shift
+        if shift >= RELEVANT_SHIFT and shift > self.half_width(_surer(REGRESSION_P, looks), k, m):
+            return "regression"
+        if shift <= -RELEVANT_SHIFT and -shift > self.half_width(_surer(IMPROVEMENT_P, looks), k, m):
+            return "improvement"
+        if abs(shift) + self.half_width(_surer(EQUIVALENCE_P, looks), k, m) <= EQUIVALENCE_LIMIT:
+            return "no_change"
+        return "inconclusive"
+
+    def need_runs(self, k: int, m: int) -> int | None:
+        """The fewest further reruns that decide if shift and variance stay; None when 20 do not."""
+        more = range(1, MOST_RERUNS + 1)
+        return next((n for n in more if self.decide(k + n, m) != "inconclusive"), None)
+
+    def cheapest_alternative(self, k: int, m: int) -> RunsNeeded | None:
+        """The fewest runs, on both sides together, that decide with a larger baseline; None when 20 and 20 do not."""
+        enough = [
+            RunsNeeded(reruns=n, baseline_runs=larger)
+            for larger in range(m + 1, MOST_BASELINE_RUNS + 1)
+            for n in range(MOST_RERUNS + 1)
+            if self.decide(k + n, larger) != "inconclusive"
+        ]
+        return min(enough, key=lambda needed: (needed.reruns + needed.baseline_runs, needed.reruns), default=None)
+
+
+def compare_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior) -> StepTimeChange:
+    """Judge k >= 1 usable reruns, pooled, against m >= 1 clean baseline runs. Reruns that contradict each other decide
+    nothing: their mean is a step time that none of them had.
+    """
+    k, m = len(candidates), len(baseline.used)
+    comparison = _comparison(candidates, baseline, prior)
+    change = _describe(comparison, k, m, centre(baseline.log_step_times))
+    apart = range_if_apart(
+        [run.log_step_time for run in candidates], max(comparison.variance, comparison.candidate_noise)
+    )
+    if apart:
+        return replace(change, decision="inconclusive", reruns_apart_pct=_pct(apart))
+    if change.decision == "inconclusive":
+        need = comparison.need_runs(k, m)
+        alternative = comparison.cheapest_alternative(k, m) if need is None else None
+        return replace(change, need_runs=need, alternative=alternative)
+    rests_on_short = change.decision == "regression" and any(run.short for run in candidates)
+    return replace(change, needs_confirmation=rests_on_short)
+
+
+def decide_step_time(
+    candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior, *, looks: int = 1
+) -> Decision:
+    """What the test says of runs that are pooled, without all that is told beside it. `looks` as in `decide`."""
+    return _comparison(candidates, baseline, prior).decide(len(candidates), len(baseline.used), looks)
+
+
+def throughput_pct(change: StepTimeChange) -> tuple[float, float, float]:
+    """The same change in tokens/s or TFLOP/s/GPU: `(delta, low, high)` in percent, positive is faster."""
+    delta, slow, fast = (_inverse_pct(p) for p in (change.delta_pct, change.ci_high_pct, change.ci_low_pct))
+    return delta, slow, fast
+
+
+def _comparison(candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior) -> Comparison:
+    values = baseline.log_step_times
+    return Comparison(
+        shift=float(np.mean([run.log_step_time for run in candidates])) - centre(values),
+        variance=moderated_variance(prior, values),
+        prior=prior,
+        candidate_noise=float(np.mean([run.se**2 for run in candidates])),
+        baseline_noise=float(np.mean([run.se**2 for run in baseline.used])),
+    )
+
+
+def _describe(comparison: Comparison, k: int, m: int, baseline_centre: float) -> StepTimeChange:
+    shift, half = comparison.shift, comparison.half_width(REGRESSION_P, k, m)
+    return StepTimeChange(
+        decision=comparison.decide(k, m),
+        shift=shift,
+        standard_error=comparison.standard_error(k, m),
+        degrees_of_freedom=degrees_of_freedom(comparison.prior, m),
+        delta_pct=_pct(shift),
+        ci_low_pct=_pct(shift - half),
+        ci_high_pct=_pct(shift + half),
+        smallest_callable_pct=_pct(comparison.smallest_callable_shift(k, m)),
+        baseline_ms=math.exp(baseline_centre),
+        candidate_ms=math.exp(baseline_centre + shift),
+        run_to_run_sd=math.sqrt(comparison.variance),
+    )
+
+
+def _surer(p: float, looks: int) -> float:
+    return 1 - (1 - p) / looks
+
+
+def _pct(shift: float) -> float:
+    return 100 * math.expm1(shift)
+
+
+def _inverse_pct(pct: float) -> float:
+    return 100 * (1 / (1 + pct / 100) - 1)

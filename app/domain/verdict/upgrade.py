@@ -1,0 +1,256 @@
+"""What an upgrade did: one container (driver, cluster, version) against another, over all stacks of a project.
+
+Each stack with runs on both sides gets its single-field contrast: measured like a verdict, and none on the code.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.contract.fields import FIELDS, STACK_FIELDS
+from app.domain.contract.values import comparable
+from app.domain.numbers import THIN, counted, daily_cost, grouped
+from app.domain.verdict.comparability import Comparability, compare_contracts
+from app.domain.verdict.decide import judge
+from app.domain.verdict.differences import Difference
+from app.domain.verdict.record import RunFacts, RunRecord, current_level
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior, RunEstimate, Verdict, family_prior, select_baseline
+
+UPGRADE_FIELDS = (
+    "container",
+    "cluster",
+    "driver",
+    *(name for name, field in FIELDS.items() if field.group == "Software" and field.role == "info"),
+)
+"""What a project moves to as a whole. A knob or a workload is no upgrade."""
+NEAR = 3
+"""A stack that differs in up to so many further fields from one on the other side is shown with them."""
+
+Word = Literal["worse", "better", "no change", "inconclusive"]
+_WORDS: Mapping[str, Word] = {"regression": "worse", "improvement": "better", "no_change": "no change"}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRuns:
+    """Runs of one config key that share the value of the field, oldest first; at least one. `newest`: one of them."""
+
+    newest: RunRecord
+    runs: tuple[RunFacts, ...]
+
+    @property
+    def commits(self) -> set[str]:
+        return {run.commit for run in self.runs} - {""}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A configuration on both sides, which nothing but the field sets apart. Runs: those of the current levels."""
+
+    old: RunRecord
+    new: RunRecord
+    comparability: Comparability
+    measured: Verdict
+    shares_commits: bool
+
+    @property
+    def word(self) -> Word:
+        return _WORDS.get(self.measured.decision, "inconclusive")
+
+
+@dataclass(frozen=True, slots=True)
+class NearPair:
+    """A stack of the new side and the nearest of the old: what differs besides the field."""
+
+    old: RunRecord
+    new: RunRecord
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeReport:
+    """`pairs`: the slowest first. `only_old` and `only_new`: the newest run of each stack without a counterpart."""
+
+    field: str
+    old_value: str
+    new_value: str
+    pairs: tuple[Pair, ...]
+    near: tuple[NearPair, ...]
+    only_old: tuple[RunRecord, ...]
+    only_new: tuple[RunRecord, ...]
+
+    @property
+    def cause_key(self) -> str:
+        """What the regression that this upgrade opened is found by."""
+        return cause_key(self.field, self.old_value, self.new_value)
+
+
+def cause_key(field: str, old_value: str, new_value: str) -> str:
+    return f"upgrade:{field}:{old_value}:{new_value}"
+
+
+class Family:
+    """What is known of run-to-run variation: from the other configurations of the old side, on the same GPU and of the
+    same class.
+    """
+
+    def __init__(self, configs: Sequence[ConfigRuns]) -> None:
+        self._levels = [(one, _estimates(current_level(one.runs, DEFAULT_PRIOR))) for one in configs]
+
+    def prior(self, old: ConfigRuns) -> Prior:
+        gpu, style = old.newest.contract.get("gpu"), old.newest.semantic_class
+        return family_prior(
+            level
+            for one, level in self._levels
+            if one is not old and one.newest.contract.get("gpu") == gpu and one.newest.semantic_class == style
+        )
+
+
+def compare_sides(
+    field: str, old_value: str, new_value: str, old: Sequence[ConfigRuns], new: Sequence[ConfigRuns]
+) -> UpgradeReport:
+    """`old` and `new`: the usable CI runs of each side by configuration, in any order."""
+    before, after = _by_stack(old, field), _by_stack(new, field)
+    family = Family(old)
+    pairs: list[Pair] = []
+    near: list[NearPair] = []
+    unmatched = []
+    for stack, configs in after.items():
+        found = [pair for config in configs if (pair := _pair(field, config, before.get(stack, ()), family))]
+        pairs += found
+        if not found:
+            unmatched.append(_newest(configs))
+    only_new = []
+    for config in unmatched:
+        nearest = _nearest(field, config, [_newest(configs) for configs in before.values()])
+        near += [nearest] if nearest else []
+        only_new += [] if nearest else [config.newest]
+    seen = {*(pair.old.stack_key for pair in pairs), *(pair.old.stack_key for pair in near)}
+    only_old = [run for configs in before.values() if (run := _newest(configs).newest).stack_key not in seen]
+    ordered = sorted(pairs, key=lambda pair: -_shift(pair))
+    return UpgradeReport(field, old_value, new_value, tuple(ordered), tuple(near), tuple(only_old), tuple(only_new))
+
+
+def shared_stacks(field: str, old: Iterable[RunRecord], new: Iterable[RunRecord]) -> int:
+    """How many stacks have runs on both sides and differ in the field alone."""
+    return len({_rest(one, field) for one in old} & {_rest(one, field) for one in new})
+
+
+def _by_stack(configs: Iterable[ConfigRuns], field: str) -> dict[tuple[object, ...], list[ConfigRuns]]:
+    stacks: dict[tuple[object, ...], list[ConfigRuns]] = {}
+    for one in configs:
+        stacks.setdefault(_rest(one.newest, field), []).append(one)
+    return stacks
+
+
+def _rest(run: RunRecord, field: str) -> tuple[object, ...]:
+    """The stack without the field. What is unknown is equal to nothing but unknown."""
+    names = [name for name in STACK_FIELDS if name != field]
+    return tuple(comparable(name, run.contract[name].value) if name in run.contract else None for name in names)
+
+
+def _pair(field: str, new: ConfigRuns, candidates: Sequence[ConfigRuns], family: Family) -> Pair | None:
+    """The same configuration on the old side; None when every one there differs in a knob, too."""
+    for old in sorted(candidates, key=lambda one: -_number(one.newest.run)):
+        found = compare_contracts(old.newest, new.newest)
+        beyond = [one for one in (*found.stack, *found.knobs) if one.field != field]
+        if not beyond:
+            prior = family.prior(old)
+            after, before = (_estimates(current_level(side.runs, prior)) for side in (new, old))
+            # One odd run among those of the new side is no part of it, as it is none of a baseline.
+            measured = judge(select_baseline(after, prior.variance).used, before, prior)
+            return Pair(old.newest, new.newest, found, measured, bool(old.commits & new.commits))
+    return None
+
+
+def _estimates(runs: Iterable[RunFacts]) -> list[RunEstimate]:
+    return [run.estimate for run in runs]
+
+
+def _newest(configs: Sequence[ConfigRuns]) -> ConfigRuns:
+    return max(configs, key=lambda one: _number(one.newest.run))
+
+
+def _nearest(field: str, new: ConfigRuns, old: Sequence[ConfigRuns]) -> NearPair | None:
+    """The old stack that differs in the fewest further fields, if they are few."""
+    found = []
+    for one in old:
+        comparability = compare_contracts(one.newest, new.newest)
+        others = tuple(d for d in (*comparability.stack, *comparability.knobs) if d.field != field)
+        if len(others) <= NEAR:
+            found.append(NearPair(one.newest, new.newest, others))
+    return min(found, key=lambda pair: len(pair.differences), default=None)
+
+
+def _shift(pair: Pair) -> float:
+    return pair.measured.step_time.shift if pair.measured.step_time else 0.0
+
+
+def _number(run: str) -> int:
+    """Runs are numbered in the order of their upload."""
+    return int(run) if run.isdigit() else 0
+
+
+# --- An upgrade in one sentence: how many stacks got slower and by how much, how many did not, and what it costs.
+
+
+def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = None) -> str:
+    """`3 of 5 stacks are slower by 4.1 to 6.8 %, 2 show no change; about 57 GPU-hours a day.`"""
+    if not report.pairs:
+        return f"No stack can be measured on both sides{_why_none(report)}."
+    text = ", ".join(_parts(report.pairs))
+    if gpu_hours_per_day:
+        text += f"; {daily_cost(gpu_hours_per_day)}"
+    return f"{text}."
+
+
+def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
+    total, slower = len(pairs), _decided(pairs, "regression")
+    faster, still = _decided(pairs, "improvement"), _decided(pairs, "no_change")
+    groups = [
+        (len(slower), _verb(slower, "is slower", "are slower") + _by(slower)),
+        (len(faster), _verb(faster, "is faster", "are faster") + _by(faster)),
+        (len(still), _verb(still, "shows no change", "show no change")),
+    ]
+    unclear = total - len(slower) - len(faster) - len(still)
+    groups.append((unclear, "is inconclusive" if unclear == 1 else "are inconclusive"))
+    shown = [(n, words) for n, words in groups if n]
+    for k, (n, words) in enumerate(shown):
+        yield f"{_first(n, total)} {words}" if k == 0 else f"{n} {words}"
+    hungry = [pair for pair in pairs if pair.measured.memory and pair.measured.memory.decision == "regression"]
+    if hungry:
+        yield f"{len(hungry)} {'needs' if len(hungry) == 1 else 'need'} clearly more memory"
+
+
+def _decided(pairs: Sequence[Pair], decision: str) -> list[float]:
+    """Sizes of the changes of step time that were decided so, in per cent, ascending."""
+    times = (pair.measured.step_time for pair in pairs)
+    return sorted(abs(time.delta_pct) for time in times if time is not None and time.decision == decision)
+
+
+def _first(n: int, total: int) -> str:
+    """`3 of 5 stacks`, `All 3 stacks`, `The only stack`."""
+    if total == 1:
+        return "The only stack"
+    return f"All {total} stacks" if n == total else f"{n} of {counted(total, 'stack')}"
+
+
+def _verb(found: Sequence[float], one: str, more: str) -> str:
+    return one if len(found) == 1 else more
+
+
+def _by(sizes: Sequence[float]) -> str:
+    """` by 4.1 to 6.8 %`; both ends alike are one number."""
+    if not sizes:
+        return ""
+    decimals = 1 if sizes[-1] >= 0.995 else 2
+    low, high = (grouped(size, decimals) for size in (sizes[0], sizes[-1]))
+    return f" by {low}{THIN}%" if low == high else f" by {low} to {high}{THIN}%"
+
+
+def _why_none(report: UpgradeReport) -> str:
+    if report.near:
+        return f": {counted(len(report.near), 'stack')} came near, but more than the {report.field} differs"
+    if not report.only_old and not report.only_new:
+        return f": no CI run has {report.field} {report.old_value} or {report.new_value}"
+    missing = report.new_value if report.only_old else report.old_value
+    return f": run a stack with {report.field} {missing}, too"

@@ -1,0 +1,186 @@
+"""What a person decides about an experiment: accept, reject, withdraw, or more runs. Recorded with who and why."""
+
+import re
+from collections.abc import Mapping
+from itertools import chain, count
+from typing import Any
+
+import structlog
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session, col
+
+from app.domain.experiments.plan import MOST_ASKED_EACH, RUNS_EACH, interleaved, smallest_pct
+from app.domain.experiments.values import UNDECIDED, ExperimentResult, Plan, State
+from app.errors import Conflict, FieldError, InvalidChange, NotFound
+from app.experiments.proposal import Proposal, Wish, propose
+from app.pipeline.decisions import checked
+from app.pipeline.experiments import refresh
+from app.settings import Settings
+from app.storage import audit
+from app.storage.database import read_session, transaction
+from app.storage.experiments import knobs_json
+from app.storage.json_text import from_json, to_json
+from app.storage.tables import ExperimentRow, ExperimentRunRow, utc_now
+
+log = structlog.get_logger(__name__)
+
+
+def accept(engine: Engine, experiment_id: int, who: str, note: str = "") -> None:
+    """The change is taken over: the next suggestions come from a run of the candidate.
+
+    It needs a note where the result does not show that the candidate is better. Raises NotFound, InvalidChange.
+    """
+    with transaction(engine, durable=True) as session:
+        row = _open(session, experiment_id)
+        result = from_json(ExperimentResult, row.result or {})
+        if not result.candidate:
+            raise _refused("state", "No run of the candidate counts yet, so there is nothing to accept.")
+        _decide(session, row, "accepted", who, note, needs_note=result.winner != "candidate")
+
+
+def reject(engine: Engine, experiment_id: int, who: str, note: str) -> None:
+    """The baseline stays. The note says why. Raises NotFound, InvalidChange."""
+    with transaction(engine, durable=True) as session:
+        _decide(session, _open(session, experiment_id), "rejected", who, note, needs_note=True)
+
+
+def withdraw(engine: Engine, experiment_id: int, who: str, note: str = "") -> None:
+    """It will not be run, or not to its end. Its runs stay as they are. Raises NotFound, InvalidChange."""
+    with transaction(engine, durable=True) as session:
+        _decide(session, _open(session, experiment_id), "withdrawn", who, note, needs_note=False)
+
+
+def set_runs_each(engine: Engine, experiment_id: int, runs_each: int, who: str, note: str = "") -> None:
+    """Another number of runs a side. Once there is something to see, the test asks for more certainty for it.
+
+    Raises NotFound, InvalidChange.
+    """
+    with transaction(engine, durable=True) as session:
+        row = _open(session, experiment_id)
+        if not 1 <= runs_each <= MOST_ASKED_EACH:
+            raise _refused("runs_each", f"{RUNS_EACH}.")
+        who, note = checked(who, note)
+        if runs_each == row.runs_each:
+            return
+        plan = from_json(Plan, row.plan)
+        has_result = from_json(ExperimentResult, row.result or {}).verdict is not None
+        plan = plan.resized(runs_each, smallest_pct(plan.sizing, runs_each), seen=has_result)
+        before = {"runs_each": row.runs_each}
+        row.runs_each, row.sequence, row.plan = runs_each, list(interleaved(runs_each)), to_json(plan)
+        _record(session, row, who, "runs_each", note, before=before, after={"runs_each": runs_each})
+        session.flush()
+        refresh(session, experiment_id)
+
+
+def _open(session: Session, experiment_id: int) -> ExperimentRow:
+    """Locked, and not decided yet."""
+    row: ExperimentRow | None = session.execute(
+        select(ExperimentRow).where(col(ExperimentRow.id) == experiment_id).with_for_update()
+    ).scalar_one_or_none()
+    if row is None:
+        raise NotFound(f"There is no experiment {experiment_id}. It may have been deleted, or the address is mistyped.")
+    if row.state not in UNDECIDED:
+        raise _refused("state", f"Experiment {experiment_id} is {row.state} already, by {row.decided_by}.")
+    return row
+
+
+def _decide(session: Session, row: ExperimentRow, state: State, who: str, note: str, *, needs_note: bool) -> None:
+    who, note = checked(who, note, needed=needs_note)
+    before = {"state": row.state}
+    row.state, row.decided_by, row.decided_at, row.note = state, who, utc_now(), note or row.note
+    _record(session, row, who, state, note, before=before, after={"state": state})
+    log.info("experiment_decided", experiment_id=row.id, state=state)
+
+
+def _record(session: Session, row: ExperimentRow, who: str, action: str, note: str, **sides: Mapping[str, Any]) -> None:
+    """With `before` and `after`."""
+    audit.record(
+        session, who=who, subject="experiment", subject_id=row.id or 0, action=action, project_id=row.project_id,
+        note=note, **sides,
+    )  # fmt: skip
+
+
+def _refused(field: str, message: str) -> InvalidChange:
+    return InvalidChange(f"{message} Nothing was changed.", (FieldError(field, message),))
+
+
+# --- An experiment is planned: its row, with a tag that is its own, and the run that it begins from.
+
+_MOST_WORDS = 60
+_ATTEMPTS = 5
+_NOT_IN_A_TAG = re.compile(r"[^a-z0-9]+")
+
+
+def plan_experiment(engine: Engine, settings: Settings, wish: Wish, who: str, note: str = "") -> int:
+    """The number of the new experiment. Raises NotFound, NotReady, and InvalidChange naming fields."""
+    who, note = checked(who, note)
+    with read_session(engine) as session:
+        proposal = propose(session, settings, wish)
+    with transaction(engine, durable=True) as session:
+        row = _add(session, proposal, who, note)
+        experiment_id = row.id or 0
+        refresh(session, experiment_id)
+        audit.record(
+            session, who=who, subject="experiment", subject_id=experiment_id, action="plan",
+            project_id=row.project_id, after={"tag": row.tag, "runs_each": row.runs_each}, note=note,
+        )  # fmt: skip
+    log.info("experiment_planned", experiment_id=experiment_id, run_id=wish.run_id, rule=wish.rule_id)
+    return experiment_id
+
+
+def _add(session: Session, proposal: Proposal, who: str, note: str) -> ExperimentRow:
+    """With the first tag that is free; somebody else may take it in the same moment."""
+    project_id = proposal.run.project_id
+    of_project = select(ExperimentRow.tag).where(col(ExperimentRow.project_id) == project_id)  # type: ignore[call-overload]
+    taken = set(session.execute(of_project).scalars())
+    for _ in range(_ATTEMPTS):
+        row = _row(proposal, who, note)
+        row.tag, row.parent_id = _free_tag(proposal, taken), _parent(session, proposal.run.id)
+        try:
+            with session.begin_nested():
+                session.add(row)
+                session.flush()
+        except IntegrityError:
+            taken.add(row.tag)
+        else:
+            return row
+    raise Conflict("Others are planning experiments of this run in this moment. Nothing was planned; try again.")
+
+
+def _row(proposal: Proposal, who: str, note: str) -> ExperimentRow:
+    run, sizing = proposal.run, proposal.plan.sizing
+    return ExperimentRow(
+        project_id=run.project_id,
+        baseline_run_id=run.id,
+        rule_id=proposal.rule_id,
+        title=proposal.title,
+        stack_key=run.stack_key,
+        baseline_key=run.config_key,
+        candidate_key=proposal.candidate_key,
+        knobs=knobs_json(proposal.knobs),
+        change=to_json(proposal.plan.change),
+        tag="",
+        runs_each=sizing.runs_each,
+        sequence=list(interleaved(sizing.runs_each)),
+        plan=to_json(proposal.plan),
+        note=note,
+        created_by=who,
+    )
+
+
+def _free_tag(proposal: Proposal, taken: set[str]) -> str:
+    words = _NOT_IN_A_TAG.sub("-", proposal.tag_words.lower()).strip("-")[:_MOST_WORDS].strip("-")
+    plain = f"exp-{words or 'change'}-{proposal.run.id}"
+    return next(tag for tag in chain([plain], (f"{plain}-{n}" for n in count(2))) if tag not in taken)
+
+
+def _parent(session: Session, run_id: int) -> int | None:
+    """The newest experiment whose candidate is the baseline here: the journey goes on from it."""
+    found: int | None = session.execute(
+        select(ExperimentRunRow.experiment_id)  # type: ignore[call-overload]
+        .where(col(ExperimentRunRow.run_id) == run_id, col(ExperimentRunRow.side) == "candidate")
+        .order_by(col(ExperimentRunRow.experiment_id).desc())
+        .limit(1)
+    ).scalar_one_or_none()
+    return found

@@ -1,0 +1,630 @@
+"""Pages of experiments: the list, one experiment with its forms, and its news. They work without script."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Annotated, Any, Self
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Path, Query, Request
+from sqlalchemy import Engine, select
+from sqlmodel import Session, col
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
+from app.domain.experiments.values import STATES, UNDECIDED, Commands, Gain, KnobChange, Side, State
+from app.domain.numbers import counted, grouped, signed
+from app.errors import Conflict, FieldError, InvalidChange, InvalidQuery, NotFound, ThreewallsError
+from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
+from app.experiments.plan_page import (
+    DECISIONS,
+    DecisionForm,
+    IdeaPage,
+    PlanForm,
+    read_decision_form,
+    read_plan_form,
+    whole_number,
+    wish_of,
+)
+from app.experiments.result_view import Effect, Row, effect, result_rows, runs_that_decide, would_decide
+from app.settings import Settings
+from app.storage.audit import AuditEvent, events
+from app.storage.experiments import Experiment, ExperimentFilter, ExperimentRun, find_experiments, get_experiment
+from app.storage.rules import read_run
+from app.storage.runs import latest_runs
+from app.storage.tables import ExperimentRow, ProjectRow, RunRow
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, reading
+from app.web.forms import sent_form
+from app.web.templating import public_address, render
+
+# --- Planning an experiment by a form: a suggestion's change, or a person's own idea. It works without script.
+
+router = APIRouter(include_in_schema=False)
+
+RunId = Annotated[int, Path(ge=1, lt=2**63)]
+_MAX_FIELDS = 20
+_RECENT = 12
+
+
+@router.get("/experiments/new")
+def choose_run(request: Request, session: ReadSession) -> Response:
+    """Which run to begin from; one that is named leads on."""
+    typed = request.query_params.get("run", "").strip()[:40]
+    run_id, problem = whole_number(typed), ""
+    if run_id is not None:
+        try:
+            read_run(session, run_id)
+        except NotFound as error:
+            problem = error.detail
+        except Conflict as error:
+            problem = error.detail
+        else:
+            rest = {name: value for name, value in request.query_params.items() if name != "run"}
+            return RedirectResponse(
+                f"/runs/{run_id}/experiments/new{'?' if rest else ''}{urlencode(rest)}", status_code=303
+            )
+    elif typed:
+        problem = f"{typed!r} is no number of a run."
+    recent = latest_runs(session, _RECENT, col(RunRow.status) == "ready")
+    return render(
+        request,
+        "experiments/choose.html",
+        status=422 if problem else 200,
+        typed=typed,
+        problem=problem,
+        recent=recent,
+    )
+
+
+@router.get("/runs/{run_id}/experiments/new")
+def offer_plan(request: Request, session: ReadSession, settings: AppSettings, run_id: RunId) -> HTMLResponse:
+    form = read_plan_form(dict(request.query_params))
+    return render(request, "experiments/new.html", p=IdeaPage(session, settings, run_id, form))
+
+
+@router.post("/runs/{run_id}/experiments")
+async def plan_by_form(request: Request, engine: AppEngine, settings: AppSettings, run_id: RunId) -> Response:
+    """The same as the API's POST. Async only to read the form; the work is done in a thread."""
+    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
+        form = read_plan_form(sent)
+    return await run_in_threadpool(_plan, request, engine, settings, run_id, form)
+
+
+def _plan(request: Request, engine: Engine, settings: Settings, run_id: int, form: PlanForm) -> Response:
+    try:
+        if form.value("runs_each") and form.runs_each is None:
+            raise InvalidChange("Nothing was planned.", (FieldError("runs_each", RUNS_EACH),))
+        planned = plan_experiment(engine, settings, wish_of(run_id, form), form.value("author"))
+    except (InvalidChange, Conflict) as error:
+        with reading(request) as session:
+            return _again(request, session, settings, run_id, form.refused(error))
+    return RedirectResponse(f"/experiments/{planned}", status_code=303)
+
+
+def _again(request: Request, session: Session, settings: Settings, run_id: int, form: PlanForm) -> HTMLResponse:
+    """The page of the form with what is wrong with it."""
+    return render(request, "experiments/new.html", status=422, p=IdeaPage(session, settings, run_id, form))
+
+
+# --- How experiments are put into words.
+
+STATE_LABELS: dict[State, str] = {
+    "planned": "No run of it is in yet.",
+    "waiting": "Some of its runs are in.",
+    "done": "Its runs are in; somebody has to decide.",
+    "accepted": "The result was accepted.",
+    "rejected": "The result was rejected.",
+    "withdrawn": "It was given up before its result.",
+}
+"""State -> what it means."""
+LETTERS: dict[Side, str] = {"baseline": "A", "candidate": "B"}
+ARROW = "\N{RIGHTWARDS ARROW}"
+
+
+def knob_text(knob: KnobChange) -> str:
+    """`ep_overlap off → on`."""
+    return f"{knob.field} {knob.before_text} {ARROW} {knob.after_text}"
+
+
+def values_text(knobs: Sequence[KnobChange]) -> str:
+    """`off → on`, or how many there are."""
+    return " ".join((knobs[0].before_text, ARROW, knobs[0].after_text)) if len(knobs) == 1 else f"{len(knobs)} knobs"
+
+
+def knobs_text(knobs: Sequence[KnobChange]) -> str:
+    return "; ".join(map(knob_text, knobs)) or "nothing"
+
+
+def gain_text(gain: Gain | None) -> str:
+    """`+31.8 % throughput (30.1 to 33.2)`; empty where nothing was measured."""
+    if gain is None:
+        return ""
+    return f"{signed(gain.pct)} throughput ({_end(gain.low_pct)} to {_end(gain.high_pct)})"
+
+
+def short_gain(gain: Gain | None) -> str:
+    return "" if gain is None else f"{signed(gain.pct)} throughput"
+
+
+def tone(gain: Gain | None) -> str:
+    """The colour of a gain: none where its interval holds both directions."""
+    if gain is None or gain.low_pct <= 0 <= gain.high_pct:
+        return ""
+    return "improvement" if gain.pct > 0 else "regression"
+
+
+def _end(pct: float) -> str:
+    return grouped(pct, 1 if abs(pct) >= 1 else 2)
+
+
+# --- The runs of an experiment as rows: their figures, their places on one axis, and why some do not count.
+
+_ROOM = 0.08
+"""Free share of the axis at each end: a dot has a radius."""
+_LEAST_SPAN = 0.02
+"""Of the middle, so that noise of a tenth of a per cent does not look like a difference."""
+JOINED = {
+    "plan": "planned from",
+    "tag": "by its tag",
+    "config": "by its configuration",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """`at`: its place on the axis of step times, in percent as text, empty where there is none."""
+
+    run: ExperimentRun
+    letter: str
+    at: str
+    joined: str
+
+
+def run_lines(experiment: Experiment) -> tuple[RunLine, ...]:
+    """Side A first, each side in the order in which its runs came."""
+    times = [run.step_time_ms for run in experiment.runs if run.step_time_ms is not None]
+    low, high = _axis(times)
+    return tuple(
+        RunLine(run, LETTERS[side], _place(run.step_time_ms, low, high), JOINED.get(run.joined_by, run.joined_by))
+        for side in LETTERS
+        for run in experiment.side(side)
+    )
+
+
+def left_out(experiment: Experiment, side: Side) -> int:
+    """Runs of a side that are read and do not count."""
+    return sum(not run.counts for run in experiment.side(side))
+
+
+def _axis(times: list[float]) -> tuple[float, float]:
+    if not times:
+        return 0.0, 1.0
+    low, high = min(times), max(times)
+    middle = (low + high) / 2
+    half = max(high - low, _LEAST_SPAN * middle) / 2 / (1 - 2 * _ROOM)
+    return middle - half, middle + half
+
+
+def _place(value: float | None, low: float, high: float) -> str:
+    return "" if value is None else f"{100 * (value - low) / (high - low):.2f}"
+
+
+# --- The interleaved order of an experiment's runs as places: which are filled, and which comes next.
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """`number` counts from 1; `run` is None while it is empty. `next`: the first empty one."""
+
+    number: int
+    side: Side
+    letter: str
+    run: ExperimentRun | None
+    next: bool
+
+
+def slots(experiment: Experiment) -> tuple[Slot, ...]:
+    """The runs that count fill the places of their side in the order in which they came; more than places stay out."""
+    left = {side: [run for run in experiment.side(side) if _fills(run)] for side in LETTERS}
+    filled = [(side, left[side].pop(0) if left[side] else None) for side in experiment.sequence]
+    first = next((number for number, (_, run) in enumerate(filled) if run is None), -1)
+    return tuple(
+        Slot(number + 1, side, LETTERS[side], run, number == first) for number, (side, run) in enumerate(filled)
+    )
+
+
+def next_side(places: Sequence[Slot]) -> Side | None:
+    """Whose run comes next; None when every place is filled."""
+    return next((slot.side for slot in places if slot.next), None)
+
+
+def missing(places: Sequence[Slot], side: Side) -> int:
+    return sum(slot.run is None and slot.side == side for slot in places)
+
+
+def _fills(run: ExperimentRun) -> bool:
+    return run.counts and run.status not in ("failed", "unread")
+
+
+# --- What to paste for each side of an experiment: the command of the job, and the upload of its log with the tag.
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """For one trainer: `command` is whole, "" where the run's own is not known; then `add` and `remove` say it."""
+
+    trainer: str
+    command: str
+    add: str
+    remove: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SideCommands:
+    """`meta`: the metadata of the upload where it is too long for the command line, else empty."""
+
+    side: Side
+    letter: str
+    launches: tuple[Launch, ...]
+    export: str
+    upload: str
+    meta: str
+
+
+def side_commands(experiment: Experiment, side: Side, base_url: str) -> SideCommands:
+    change = experiment.plan.change
+    # Where the run's own command is known, the flags of another trainer are of no use.
+    own = [one for one in change.commands if one.candidate or one.baseline]
+    launches = own or (change.commands if side == "candidate" else ())
+    meta = tagged(experiment.plan.meta.get(side, {}), experiment.tag, side)
+    text = json.dumps(meta, indent=1)
+    return SideCommands(
+        side=side,
+        letter=LETTERS[side],
+        launches=tuple(_launch(one, side) for one in launches),
+        export=change.export if side == "candidate" else "",
+        upload=upload_command(meta, base_url),
+        meta=text if len(json.dumps(meta)) > LONGEST_META else "",
+    )
+
+
+def _launch(commands: Commands, side: Side) -> Launch:
+    if side == "baseline":
+        return Launch(commands.trainer, commands.baseline, "", ())
+    return Launch(commands.trainer, commands.candidate, commands.add, commands.remove)
+
+
+# --- What the list of experiments can be asked for. The query string is its whole state, so it is checked as input.
+
+_MAX_TEXT = 100
+_REFUSED = "The address of this list asks for what there is not."
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentFilters:
+    """Empty text means "any". `run` is the number of a run that belongs to them."""
+
+    project: str = ""
+    state: str = ""
+    rule: str = ""
+    run: str = ""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery naming each field."""
+        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
+        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
+        if errors:
+            raise InvalidQuery(_REFUSED, errors)
+        return cls(**given)
+
+    @property
+    def active(self) -> dict[str, str]:
+        """The filters that narrow the list, by name; the state is shown as tabs."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) and f.name != "state"}
+
+    @property
+    def wanted(self) -> ExperimentFilter:
+        run_id = int(self.run) if self.run else None
+        return ExperimentFilter(project=self.project, state=self.state, rule=self.rule, run_id=run_id)
+
+    def query(self, page: int = 1, **changes: str) -> str:
+        """The query string of the page with `changes` applied; defaults are left out."""
+        changed = replace(self, **changes)
+        pairs = changed.active | ({"state": changed.state} if changed.state else {})
+        return urlencode(pairs | ({"page": str(page)} if page > 1 else {}))
+
+    def without(self, name: str) -> str:
+        """The query string of the page with one filter taken away."""
+        return replace(self, **{name: ""}).query()
+
+
+def page_number(params: Mapping[str, str]) -> int:
+    """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
+    text = params.get("page", "").strip() or "1"
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
+        error = FieldError("page", f"must be a whole number from 1, not {text[:40]!r}")
+        raise InvalidQuery(_REFUSED, (error,))
+    return int(text)
+
+
+def _check(name: str, value: str) -> FieldError | None:
+    if name == "state" and value and value not in STATES:
+        return FieldError(name, f"must be one of {', '.join(STATES)}, not {value[:40]!r}")
+    if name == "run" and value and not (value.isascii() and value.isdigit() and 0 < len(value) < 19):
+        return FieldError(name, f"must be the number of a run, not {value[:40]!r}")
+    if len(value) > _MAX_TEXT:
+        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
+    if any(ord(c) < 32 for c in value):
+        return FieldError(name, "holds a control character")
+    return None
+
+
+# --- The projects of experiments: those that have one, and those whose runs are generated.
+
+
+def projects_with_experiments(session: Session) -> tuple[str, ...]:
+    some = select(ExperimentRow.project_id)  # type: ignore[call-overload]
+    wanted = select(ProjectRow.slug).where(col(ProjectRow.id).in_(some)).order_by(ProjectRow.slug)  # type: ignore[call-overload]
+    return tuple(session.execute(wanted).scalars())
+
+
+def is_generated(session: Session, project: str) -> bool:
+    """That nobody measured its figures."""
+    wanted = select(ProjectRow.generated).where(col(ProjectRow.slug) == project)  # type: ignore[call-overload]
+    return bool(session.execute(wanted).scalar_one_or_none())
+
+
+# --- All that the page of one experiment shows. Parts are computed when a template asks for them.
+
+NextStep = Callable[[Session, int], tuple[str, str] | None]
+"""Rule and title of what to do first with a run; None where there is nothing."""
+_STEPS: tuple[State, ...] = ("planned", "waiting", "done")
+
+
+class ExperimentPage:
+    """What the template asks for. Raises NotFound."""
+
+    def __init__(
+        self,
+        session: Session,
+        experiment_id: int,
+        base_url: str,
+        next_step: NextStep | None = None,
+        form: DecisionForm | None = None,
+    ) -> None:
+        self._session = session
+        self._base_url = base_url
+        self._next_step = next_step
+        self.form = form or DecisionForm()
+        self.one: Experiment = get_experiment(session, experiment_id)
+
+    @property
+    def token(self) -> str:
+        """What this page has seen: another one means news."""
+        runs = ".".join(f"{run.run_id}{run.status[:2]}{'' if run.counts else '-'}" for run in self.one.runs)
+        at = f"{self.one.result_at.timestamp():.0f}" if self.one.result_at else "0"
+        return f"{self.one.state}.{at}.{runs}"[:400]
+
+    @property
+    def follows(self) -> bool:
+        """Something may still come by itself."""
+        return self.one.state in ("planned", "waiting") or any(run.status == "processing" for run in self.one.runs)
+
+    @cached_property
+    def generated(self) -> bool:
+        return is_generated(self._session, self.one.project)
+
+    @property
+    def undecided(self) -> bool:
+        return self.one.state in UNDECIDED
+
+    @property
+    def knobs(self) -> str:
+        return knobs_text(self.one.knobs)
+
+    @property
+    def steps(self) -> tuple[tuple[str, str], ...]:
+        """Each step of its life with `done`, `current` or `open`."""
+        last = self.one.state if self.one.state not in _STEPS else "decided"
+        place = _STEPS.index(self.one.state) if self.one.state in _STEPS else len(_STEPS)
+        if self.one.state == "withdrawn":
+            return (("planned", "done"), ("withdrawn", "current"))
+        return tuple(
+            (name, "done" if number < place else "current" if number == place else "open")
+            for number, name in enumerate((*_STEPS, last))
+        )
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        return slots(self.one)
+
+    @property
+    def next_side(self) -> Side | None:
+        return next_side(self.slots) if self.undecided and not self.one.result.finished else None
+
+    @property
+    def answer(self) -> str:
+        """Where it stands and what to do next, in plain words."""
+        one, result = self.one, self.one.result
+        if one.state == "withdrawn":
+            return "Withdrawn: it was given up before its result."
+        if one.state in ("accepted", "rejected"):
+            return f"{one.state.capitalize()} by {one.decided_by}. {result.sentence}".rstrip()
+        if result.finished or one.state == "done":
+            return result.sentence
+        wait = " and ".join(
+            f"{counted(n, 'run')} of {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side))
+        )
+        return f"{result.sentence + ' ' if result.gain else ''}{'Waits for ' + wait + '.' if wait else ''}".strip()
+
+    @property
+    def advice(self) -> str:
+        """The next thing to do; empty when nothing is left to run."""
+        side = self.next_side
+        if side is None:
+            return ""
+        what = "as it is" if side == "baseline" else f"with {self.knobs}"
+        return f"Next: a run of {LETTERS[side]}, {what}."
+
+    @cached_property
+    def sides(self) -> tuple[SideCommands, ...]:
+        """Whose turn it is first."""
+        order: tuple[Side, ...] = ("candidate", "baseline") if self.next_side == "candidate" else tuple(LETTERS)
+        return tuple(side_commands(self.one, side, self._base_url) for side in order)
+
+    @cached_property
+    def runs(self) -> tuple[RunLine, ...]:
+        return run_lines(self.one)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return result_rows(self.one.result)
+
+    @property
+    def effect(self) -> Effect | None:
+        return effect(self.one.result.verdict)
+
+    @property
+    def would_decide(self) -> str:
+        return would_decide(self.one.result.verdict) if self.one.result.finished and self.undecided else ""
+
+    @property
+    def offered_runs(self) -> int:
+        """The number of runs a side that the form offers."""
+        return max(self.one.runs_each, runs_that_decide(self.one.result.verdict) or 0)
+
+    @property
+    def compare_query(self) -> str:
+        """Empty while a side has no run that counts."""
+        a, b = (",".join(self.one.result.counted(side)) for side in LETTERS)
+        return f"a={a}&b={b}" if a and b else ""
+
+    @property
+    def goes_on_from(self) -> int | None:
+        """The run whose next steps follow: the newest of the side that was decided for."""
+        if self.one.state == "rejected":
+            return self.one.baseline_run_id
+        return (
+            int(self.one.result.candidate[-1]) if self.one.state == "accepted" and self.one.result.candidate else None
+        )
+
+    @cached_property
+    def first_next(self) -> tuple[str, str] | None:
+        """Rule and title of what to do first from there."""
+        run_id = self.goes_on_from
+        return self._next_step(self._session, run_id) if run_id is not None and self._next_step else None
+
+    def done(self, event: AuditEvent) -> str:
+        """What somebody did to it, behind the name."""
+        if event.action == "runs_each":
+            return f"planned {counted(event.after['runs_each'], 'run')} a side instead of {event.before['runs_each']}"
+        return {"plan": "planned it"}.get(event.action, f"{event.action} it")
+
+    @cached_property
+    def events(self) -> tuple[AuditEvent, ...]:
+        """Who did what to it, newest first."""
+        return events(self._session, "experiment", self.one.id)
+
+
+ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
+
+
+@router.get("/experiments")
+def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
+    filters, number = ExperimentFilters.from_params(request.query_params), page_number(request.query_params)
+    page = find_experiments(session, filters.wanted, number)
+    everything = find_experiments(session, ExperimentFilter(), page_size=1).states
+    query = filters.query(number)
+    return render(
+        request,
+        "experiments/list.html",
+        block="experiment_table",
+        address=f"/experiments?{query}" if query else "/experiments",
+        page=page,
+        filters=filters,
+        tabs=[("", sum(page.states.values())), *((state, page.states.get(state, 0)) for state in STATES)],
+        total=sum(everything.values()),
+        answer=_answer(everything),
+        projects=projects_with_experiments(session),
+    )
+
+
+@router.get("/experiments/{experiment_id}")
+def show_experiment(request: Request, session: ReadSession, experiment_id: ExperimentId) -> HTMLResponse:
+    return _render_one(request, session, experiment_id)
+
+
+@router.get("/experiments/{experiment_id}/news")
+def show_news(
+    request: Request,
+    session: ReadSession,
+    experiment_id: ExperimentId,
+    seen: Annotated[str, Query(max_length=500)] = "",
+) -> HTMLResponse:
+    """What the page asks for while runs are to come; to anybody else the page itself."""
+    return _render_one(request, session, experiment_id, block="experiment_news", seen=seen)
+
+
+@router.post("/experiments/{experiment_id}")
+async def decide_by_form(request: Request, engine: AppEngine, experiment_id: ExperimentId) -> Response:
+    """The same as the API's decisions. Async only to read the form; the work is done in a thread."""
+    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
+        form = read_decision_form(sent)
+    return await run_in_threadpool(_decide, request, engine, experiment_id, form)
+
+
+def _decide(request: Request, engine: Engine, experiment_id: int, form: DecisionForm) -> Response:
+    try:
+        _apply(engine, experiment_id, form)
+    except (InvalidChange, Conflict) as error:
+        with reading(request) as session:
+            return _render_one(request, session, experiment_id, form=form.refused(error), status=_status(error))
+    return RedirectResponse(f"/experiments/{experiment_id}", status_code=303)
+
+
+def _apply(engine: Engine, experiment_id: int, form: DecisionForm) -> None:
+    author, note, what = form.value("author"), form.value("note"), form.value("decision")
+    if what == "runs":
+        number = whole_number(form.value("runs_each"))
+        set_runs_each(engine, experiment_id, number or 0, who=author)
+        return
+    decisions = {"accept": accept, "reject": reject, "withdraw": withdraw}
+    if what not in decisions:
+        raise InvalidChange(f"A decision is one of {', '.join(DECISIONS)}. Nothing was changed.")
+    decisions[what](engine, experiment_id, who=author, note=note)
+
+
+def _status(error: ThreewallsError) -> int:
+    return 409 if isinstance(error, Conflict) else 422
+
+
+def _render_one(
+    request: Request,
+    session: Session,
+    experiment_id: int,
+    *,
+    form: DecisionForm | None = None,
+    block: str | None = None,
+    seen: str = "",
+    status: int = 200,
+) -> HTMLResponse:
+    next_step = request.app.state.next_step
+    page = ExperimentPage(session, experiment_id, public_address(request), next_step, form)
+    template: dict[str, Any] = {"p": page, "news": seen != page.token}
+    return render(request, "experiments/experiment.html", block=block, status=status, **template)
+
+
+def _answer(states: Mapping[str, int]) -> str:
+    """What needs somebody, in plain words."""
+    if not states:
+        return "Nothing was planned yet."
+    wait, decide = states.get("planned", 0) + states.get("waiting", 0), states.get("done", 0)
+    parts = []
+    if decide:
+        parts.append(f"{counted(decide, 'experiment has its runs', 'experiments have their runs')}; decide.")
+    if wait:
+        parts.append(f"{counted(wait, 'experiment waits', 'experiments wait')} for runs.")
+    return " ".join(parts) or "Every experiment is decided."

@@ -1,0 +1,358 @@
+"""The stacks, those with the newest runs first: what they are, how many runs they have, where they stand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any, Self
+from urllib.parse import urlencode
+
+from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy.orm import aliased
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import FIELDS
+from app.domain.naming import stack_title
+from app.domain.numbers import counted, step_time
+from app.domain.run import Stated
+from app.errors import FieldError, InvalidQuery
+from app.history.queries import VERDICTS
+from app.storage.runs import aware, stated
+from app.storage.tables import ProjectRow, RunRow
+
+# --- What the list of stacks can be asked for. The query string is its whole state, so it is checked as input.
+
+UNKNOWN = "unknown"
+"""A value of the model, gpu and dispatcher filters: the stacks of which it is not known."""
+_MAX_TEXT = 300
+_REFUSED = "The address of this list asks for what there is not."
+
+
+@dataclass(frozen=True, slots=True)
+class StackFilters:
+    """Empty text means "any". `q` is words that must all occur; `verdict` is that of the run that was judged last."""
+
+    q: str = ""
+    project: str = ""
+    model: str = ""
+    gpu: str = ""
+    dispatcher: str = ""
+    verdict: str = ""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery naming each bad field."""
+        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
+        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
+        if errors:
+            raise InvalidQuery(_REFUSED, errors)
+        return cls(**given)
+
+    @property
+    def active(self) -> dict[str, str]:
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
+
+    def query(self, page: int = 1) -> str:
+        return urlencode(self.active | ({"page": str(page)} if page > 1 else {}))
+
+    def without(self, name: str) -> str:
+        return replace(self, **{name: ""}).query()
+
+
+def page_number(params: Mapping[str, str]) -> int:
+    """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
+    text = params.get("page", "").strip() or "1"
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
+        error = FieldError("page", f"must be a whole number from 1, not {text[:40]!r}")
+        raise InvalidQuery(_REFUSED, (error,))
+    return int(text)
+
+
+def _check(name: str, value: str) -> FieldError | None:
+    if name == "verdict" and value and value not in VERDICTS:
+        return FieldError(name, f"must be one of {', '.join(VERDICTS)}, not {value[:40]!r}")
+    if len(value) > _MAX_TEXT:
+        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
+    # PostgreSQL refuses NUL in a text; no name holds any control character.
+    if any(ord(c) < 32 for c in value):
+        return FieldError(name, "holds a control character")
+    return None
+
+
+# --- The last steady step times of a stack as a line of a few pixels: where it stands, and whether it moved.
+
+WIDTH, HEIGHT, EDGE = 120, 28, 3
+_LEAST_RANGE = 0.02
+"""Of the value: noise must not look like a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sparkline:
+    """`points` as SVG writes them; `last_x`, `last_y` are of the newest; `label` says the same in words."""
+
+    points: str
+    last_x: float
+    last_y: float
+    label: str
+
+
+def sparkline(milliseconds: Sequence[float]) -> Sparkline | None:
+    """Oldest first. None for fewer than two: that is no line."""
+    if len(milliseconds) < 2:
+        return None
+    low, high = min(milliseconds), max(milliseconds)
+    middle = (low + high) / 2
+    span = max(high - low, _LEAST_RANGE * middle) or 1.0
+    places = [
+        (
+            round(EDGE + k * (WIDTH - 2 * EDGE) / (len(milliseconds) - 1), 1),
+            round(HEIGHT / 2 - (value - middle) / span * (HEIGHT - 2 * EDGE), 1),
+        )
+        for k, value in enumerate(milliseconds)
+    ]
+    label = (
+        f"Step time of the last {counted(len(milliseconds), 'run')}: {step_time(milliseconds[0])} first, "
+        f"{step_time(milliseconds[-1])} last, between {step_time(low)} and {step_time(high)}"
+    )
+    return Sparkline(" ".join(f"{x},{y}" for x, y in places), *places[-1], label)
+
+
+PAGE_SIZE = 25
+SPARK_RUNS = 40
+_READ = col(RunRow.status).in_(("ready", "failed"))
+_IS_JUDGED = and_(col(RunRow.verdict) != "", col(RunRow.purpose) != "experiment")
+_TOLD = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "graph_modules", "task", "data_mode")
+"""What tells two stacks apart that have the same title, when it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackItem:
+    """One row of the list. `container` empty, `model` and the like None: unknown. `also`: what else tells it apart.
+
+    `last_run` is the newest in the order of the history, `verdict` that of the run that was judged last.
+    """
+
+    stack_key: str
+    title: str
+    project: str
+    generated: bool
+    model: str | None
+    gpu: str | None
+    gpus: int | None
+    container: str
+    also: tuple[tuple[str, Any], ...]
+    dispatchers: tuple[str, ...]
+    runs: int
+    last_run_id: int
+    last_at: datetime
+    verdict: str
+    verdict_delta_pct: float | None
+    verdict_run_id: int | None
+    step_time_ms: float | None
+    spark: Sparkline | None
+
+
+@dataclass(frozen=True, slots=True)
+class StackPage:
+    """One page of the list: `page` counts from 1, `total` is over all pages."""
+
+    items: tuple[StackItem, ...]
+    total: int
+    page: int
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // PAGE_SIZE))
+
+    @property
+    def first(self) -> int:
+        return (self.page - 1) * PAGE_SIZE + 1 if self.items else 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.items) - 1 if self.items else 0
+
+
+@dataclass(frozen=True, slots=True)
+class StackOptions:
+    """The values that the select boxes offer."""
+
+    projects: tuple[str, ...]
+    models: tuple[str, ...]
+    gpus: tuple[str, ...]
+    dispatchers: tuple[str, ...]
+
+
+def find_stacks(session: Session, filters: StackFilters, page: int = 1) -> StackPage:
+    """The stacks that match. A page past the end is empty, with the true total."""
+    last_at = func.max(col(RunRow.ordered_at)).label("last_at")
+    grouped: Any = (
+        select(RunRow.stack_key, last_at, func.count().label("runs"))  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(_READ, col(RunRow.stack_key) != "", *_conditions(filters))
+        .group_by(col(RunRow.stack_key))
+    )
+    total = session.execute(select(func.count()).select_from(grouped.subquery())).scalar_one()
+    wanted = grouped.order_by(last_at.desc(), col(RunRow.stack_key)).limit(PAGE_SIZE).offset((page - 1) * PAGE_SIZE)
+    keys = {row.stack_key: row.runs for row in session.execute(wanted)}
+    return StackPage(tuple(_items(session, keys)), total, page)
+
+
+def stack_options(session: Session) -> StackOptions:
+    projects = tuple(session.execute(select(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())  # type: ignore[call-overload]
+    model, gpu, dispatcher = (
+        tuple(value for value in session.execute(select(column).distinct().order_by(column)).scalars() if value)
+        for column in (col(RunRow.model), col(RunRow.gpu), col(RunRow.dispatcher))
+    )
+    return StackOptions(projects, model, gpu, dispatcher)
+
+
+def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
+    """The stacks of these keys, those with the newest runs first."""
+    counted = select(RunRow.stack_key, func.count()).where(col(RunRow.stack_key).in_(keys), _READ)  # type: ignore[call-overload]
+    runs: dict[str, int] = dict(session.execute(counted.group_by(col(RunRow.stack_key))).all())
+    return tuple(sorted(_items(session, runs), key=lambda item: item.last_at, reverse=True))
+
+
+def _items(session: Session, runs: dict[str, int]) -> list[StackItem]:
+    """One row for each key, in their order."""
+    recent: dict[str, list[Any]] = {key: [] for key in runs}
+    for row in session.execute(_recent(list(runs))):
+        recent[row.stack_key].append(row)
+    newest = {key: rows[0].id for key, rows in recent.items() if rows}
+    judged = {row.stack_key: row for row in session.execute(_judged(list(runs)))}
+    contracts = _contracts(session, list(newest.values()))
+    dispatchers = _dispatchers(session, list(runs))
+    return [
+        _item(recent[key], runs[key], contracts[newest[key]], dispatchers.get(key, ()), judged.get(key))
+        for key in runs
+        if recent[key]
+    ]
+
+
+def _item(
+    rows: Sequence[Any], runs: int, contract: dict[str, Stated], dispatchers: tuple[str, ...], judged: Any
+) -> StackItem:
+    """`rows`: the newest runs of the stack, newest first."""
+    newest = rows[0]
+    # The line is of one configuration: a step between two would look like a change of the code.
+    leading = next((row for row in rows if _counts(row)), newest)
+    values = [row.step_time_ms for row in reversed(rows) if _counts(row) and row.config_key == leading.config_key]
+    container = contract.get("container")
+    return StackItem(
+        stack_key=newest.stack_key,
+        title=stack_title(contract, dispatcher=False),
+        project=newest.slug,
+        generated=newest.generated,
+        model=newest.model,
+        gpu=newest.gpu,
+        gpus=newest.gpus,
+        container=str(container.value) if container and container.value is not None else "",
+        also=tuple((name, contract[name].value) for name in _TOLD if name in contract and FIELDS[name].role == "stack"),
+        dispatchers=dispatchers,
+        runs=runs,
+        last_run_id=newest.id,
+        last_at=aware(newest.ordered_at),
+        verdict=judged.verdict if judged else "",
+        verdict_delta_pct=judged.verdict_delta_pct if judged else None,
+        verdict_run_id=judged.id if judged else None,
+        step_time_ms=values[-1] if values else None,
+        spark=sparkline(values),
+    )
+
+
+def _counts(row: Any) -> bool:
+    """Roughly what levels are made of; the page of the stack says it exactly."""
+    return bool(row.step_time_ms and row.is_steady and not row.short and not row.quarantine and row.purpose == "ci")
+
+
+def _recent(keys: Sequence[str]) -> Any:
+    """The newest runs of each stack, newest first."""
+    order = (col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    number = func.row_number().over(partition_by=col(RunRow.stack_key), order_by=order).label("number")
+    columns = (
+        RunRow.id, RunRow.stack_key, RunRow.config_key, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.ordered_at,
+        RunRow.step_time_ms, RunRow.is_steady, RunRow.short, RunRow.quarantine, RunRow.purpose,
+        ProjectRow.slug, ProjectRow.generated,
+    )  # fmt: skip
+    numbered = (
+        select(*columns, number)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RunRow.stack_key).in_(keys), _READ)
+        .subquery()
+    )
+    return select(numbered).where(numbered.c.number <= SPARK_RUNS).order_by(numbered.c.stack_key, numbered.c.number)
+
+
+def _judged(keys: Sequence[str]) -> Any:
+    """Of each stack the run that was judged last in the order of its history."""
+    order = (col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    number = func.row_number().over(partition_by=col(RunRow.stack_key), order_by=order).label("number")
+    numbered = (
+        select(RunRow.id, RunRow.stack_key, RunRow.verdict, RunRow.verdict_delta_pct, number)  # type: ignore[call-overload]
+        .where(col(RunRow.stack_key).in_(keys), _IS_JUDGED)
+        .subquery()
+    )
+    return select(numbered).where(numbered.c.number == 1)
+
+
+def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
+    rows = session.execute(select(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids)))  # type: ignore[call-overload]
+    return {run_id: {name: stated(entry) for name, entry in (contract or {}).items()} for run_id, contract in rows}
+
+
+def _dispatchers(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    chosen = select(RunRow.stack_key, RunRow.dispatcher).where(  # type: ignore[call-overload]
+        col(RunRow.stack_key).in_(keys), _READ, col(RunRow.dispatcher).is_not(None)
+    )
+    found: dict[str, list[str]] = {}
+    for key, dispatcher in session.execute(chosen.distinct().order_by(col(RunRow.dispatcher))):
+        found.setdefault(key, []).append(dispatcher)
+    return {key: tuple(names) for key, names in found.items()}
+
+
+def _conditions(filters: StackFilters) -> list[ColumnElement[bool]]:
+    """On single runs: what they ask for is the same for all runs of a stack, but for the dispatcher and names."""
+    conditions: list[ColumnElement[bool]] = []
+    if filters.project:
+        conditions.append(col(ProjectRow.slug) == filters.project)
+    for name, column in (("model", col(RunRow.model)), ("gpu", col(RunRow.gpu))):
+        if value := getattr(filters, name):
+            conditions.append(column.is_(None) if value == UNKNOWN else column == value)
+    if filters.dispatcher:
+        column = col(RunRow.dispatcher)
+        conditions.append(
+            _some_run(column.is_(None) if filters.dispatcher == UNKNOWN else column == filters.dispatcher)
+        )
+    if filters.verdict:
+        conditions.append(_last_verdict() == filters.verdict)
+    return conditions + [_some_run(_mentions(word)) for word in filters.q.split()]
+
+
+def _some_run(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Stacks of which at least one run meets the condition."""
+    found = select(RunRow.stack_key).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)  # type: ignore[call-overload]
+    return col(RunRow.stack_key).in_(found.where(_READ, condition))
+
+
+def _last_verdict() -> Any:
+    """The verdict of the run of a stack that was judged last; one look at an index for each stack."""
+    other = aliased(RunRow, name="judged")
+    return (
+        select(col(other.verdict))
+        .where(
+            col(other.project_id) == RunRow.project_id,
+            col(other.stack_key) == RunRow.stack_key,
+            col(other.verdict) != "",
+            col(other.purpose) != "experiment",
+        )
+        .order_by(col(other.ordered_at).desc(), col(other.id).desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
+def _mentions(word: str) -> ColumnElement[bool]:
+    """Runs that a word of the search box names, by part of a name or by the first digits of the stack's key."""
+    texts = (RunRow.name, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.dispatcher, ProjectRow.slug)
+    by_text = (func.lower(col(text)).contains(word.lower(), autoescape=True) for text in texts)
+    return or_(col(RunRow.stack_key).startswith(word.lower(), autoescape=True), *by_text)

@@ -1,0 +1,138 @@
+"""Pages of histories: the list of stacks, one stack and its parts, its golden run. HTTP in, template out."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from sqlalchemy import Engine
+from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+
+from app.errors import InvalidChange, NotFound
+from app.history.api import csv_rows
+from app.history.lists import StackFilters, find_stacks, page_number, stack_options, stacks_of
+from app.history.page import HistoryPage, PinForm, pin_by_form, read_pin_form, render_history, unpin_by_form
+from app.history.queries import MOST_CANDIDATES, VERDICTS, HistoryView, get_stack, matching_keys
+from app.storage.database import read_session
+from app.web.dependencies import AppEngine, ReadSession, reading
+from app.web.forms import sent_form
+from app.web.templating import render
+
+MAX_FIELDS = 8
+
+router = APIRouter(include_in_schema=False)
+
+StackKey = Annotated[str, Path(max_length=100)]
+
+
+@router.get("/history")
+def list_stacks(request: Request, session: ReadSession) -> HTMLResponse:
+    filters, number = StackFilters.from_params(request.query_params), page_number(request.query_params)
+    query = filters.query(number)
+    return render(
+        request,
+        "history/list.html",
+        block="stack_table",
+        address=f"/history?{query}" if query else "/history",
+        page=find_stacks(session, filters, number),
+        filters=filters,
+        options=stack_options(session),
+        verdicts=VERDICTS,
+    )
+
+
+@router.get("/history/{stack}")
+def show_history(request: Request, session: ReadSession, stack: StackKey) -> HTMLResponse:
+    return _show(request, session, stack, None)
+
+
+@router.get("/history/{stack}/chart")
+def show_chart(request: Request, session: ReadSession, stack: StackKey) -> HTMLResponse:
+    return _show(request, session, stack, "history_chart")
+
+
+@router.get("/history/{stack}/data")
+def show_data(request: Request, session: ReadSession, stack: StackKey) -> HTMLResponse:
+    return _show(request, session, stack, "history_data")
+
+
+@router.get("/history/{stack}/runs")
+def show_runs(request: Request, session: ReadSession, stack: StackKey) -> HTMLResponse:
+    return _show(request, session, stack, "history_runs")
+
+
+@router.get("/history/{stack}/runs.csv")
+def export_runs(request: Request, session: ReadSession, stack: StackKey) -> StreamingResponse:
+    """The API's CSV under an address of its own: a link cannot ask for a media type."""
+    page = _page(request, session, stack)
+    if page is None:
+        raise NotFound("No stack has this key. The list of stacks is at /history.")
+    name = f"history-{page.stack.stack_key[:12]}.csv"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(csv_rows(page), media_type="text/csv", headers=headers)
+
+
+@router.post("/history/{stack}/pin")
+async def pin_run(request: Request, engine: AppEngine, stack: StackKey) -> Response:
+    return await _decide(request, engine, stack, pin_by_form)
+
+
+@router.post("/history/{stack}/unpin")
+async def unpin_run(request: Request, engine: AppEngine, stack: StackKey) -> Response:
+    return await _decide(request, engine, stack, unpin_by_form)
+
+
+def _show(request: Request, session: Session, text: str, block: str | None) -> HTMLResponse:
+    page = _page(request, session, text)
+    return _render_candidates(request, session, text) if page is None else render_history(request, page, block=block)
+
+
+def _page(request: Request, session: Session, text: str, form: PinForm | None = None) -> HistoryPage | None:
+    """None when the text does not mean one stack."""
+    keys = matching_keys(session, text)
+    stack = get_stack(session, keys[0]) if len(keys) == 1 else None
+    view = HistoryView() if form else HistoryView.from_params(request.query_params)
+    return HistoryPage(session, stack, f"/history/{text}", view, form) if stack else None
+
+
+def _render_candidates(request: Request, session: Session, text: str) -> HTMLResponse:
+    """Several stacks begin so, or none does."""
+    keys = matching_keys(session, text)
+    return render(
+        request,
+        "history/which.html",
+        status=300 if keys else 404,
+        text=text,
+        stacks=stacks_of(session, keys[:MOST_CANDIDATES]),
+        more=len(keys) > MOST_CANDIDATES,
+    )
+
+
+async def _decide(
+    request: Request, engine: Engine, text: str, decide: Callable[[Engine, str, PinForm], None]
+) -> Response:
+    """Async only to read the form; the work is done in a thread."""
+    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
+        form = read_pin_form(sent)
+
+    def answer() -> Response:
+        with read_session(engine) as session:
+            keys = matching_keys(session, text)
+        if len(keys) != 1:
+            raise NotFound("No stack has this key, or several begin so. The list of stacks is at /history.")
+        try:
+            decide(engine, keys[0], form)
+        except InvalidChange as error:
+            return _render_refused(request, text, form.refused(error))
+        return RedirectResponse(f"/history/{text}#golden", status_code=303)
+
+    return await run_in_threadpool(answer)
+
+
+def _render_refused(request: Request, text: str, form: PinForm) -> HTMLResponse:
+    with reading(request) as session:
+        page = _page(request, session, text, form)
+        if page is None:
+            return _render_candidates(request, session, text)
+        return render_history(request, page, block=None, status=422)

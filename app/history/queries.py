@@ -1,0 +1,371 @@
+"""One stack's history out of the database: its runs with what counts, configurations, golden runs, regressions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any, Self
+from urllib.parse import urlencode
+
+from sqlalchemy import func, select
+from sqlmodel import Session, col
+
+from app.domain.naming import stack_title
+from app.domain.numbers import UNITS, contract_value
+from app.domain.run import Metric, Stated
+from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.differences import Difference
+from app.domain.verdict.history_view import (
+    WATCHED,
+    Configuration,
+    HistoryRun,
+    Standing,
+    VersionChange,
+    VersionProbe,
+    changed_versions,
+    configurations,
+    standing,
+)
+from app.domain.verdict.step_time import Prior
+from app.errors import FieldError, InvalidQuery
+from app.pipeline.decisions import Pin, pins
+from app.storage.runs import aware, metrics_of, stated
+from app.storage.stacks import StackRun, full_records, stack_runs
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.verdicts import current_verdicts
+
+# --- What part of a history its page shows: the query string of `/history/{stack}`, checked as input.
+
+ORDER, DATE = "order", "date"
+_CHOICES: Mapping[str, tuple[str, ...]] = {"metric": tuple(UNITS), "axis": (ORDER, DATE)}
+_NUMBERS = ("first", "last", "page")
+_MOST_DIGITS = 18
+"""Numbers of runs fit in 63 bits."""
+_SHORTEST_KEY = 8
+_HEX = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryView:
+    """`config`: the first digits of a config key, empty for all configurations. `first` and `last`: numbers of the runs
+    that the zoom begins and ends with, so that an address shows the same runs when later ones came; 0 is not asked for.
+    `page` is of the table.
+    """
+
+    config: str = ""
+    metric: str = "step_time_ms"
+    axis: str = ORDER
+    first: int = 0
+    last: int = 0
+    page: int = 1
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery naming the first field that means nothing."""
+        given = {f.name: text for f in fields(cls) if (text := params.get(f.name, "").strip())}
+        values: dict[str, str | int] = {}
+        for name, text in given.items():
+            if name in _NUMBERS:
+                if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+                    raise refused(name, f"must be a whole number, not {text[:40]!r}")
+                values[name] = int(text)
+            else:
+                if text not in _CHOICES.get(name, (text,)):
+                    raise refused(name, f"must be one of {', '.join(_CHOICES[name])}, not {text[:40]!r}")
+                values[name] = text
+        view = cls(**values)  # type: ignore[arg-type]
+        if view.config and not is_key(view.config):
+            raise refused("config", f"must be at least {_SHORTEST_KEY} digits of a config key")
+        return replace(view, page=max(1, view.page))
+
+    @property
+    def zoomed(self) -> bool:
+        return bool(self.first or self.last)
+
+    def query(self, **changes: str | int) -> str:
+        """The query string with `changes` applied; what is as by default is left out."""
+        changed = replace(self, **changes)  # type: ignore[arg-type]
+        default = HistoryView()
+        return urlencode(
+            {f.name: value for f in fields(self) if (value := getattr(changed, f.name)) != getattr(default, f.name)}
+        )
+
+
+def is_key(text: str) -> bool:
+    """Whether these may be the first digits of a key, enough of them to mean one."""
+    return _SHORTEST_KEY <= len(text) <= 64 and set(text) <= _HEX
+
+
+def refused(name: str, message: str) -> InvalidQuery:
+    return InvalidQuery("The address of this history asks for what there is not.", (FieldError(name, message),))
+
+
+# --- Which stack an address means: a key, or the first digits of one.
+
+MOST_CANDIDATES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A stack as its newest run of figures states it. `contract` is that run's, `run_id` its number."""
+
+    stack_key: str
+    project_id: int
+    project: str
+    generated: bool
+    baseline_branch: str
+    commit_url: str
+    compare_url: str
+    run_id: int
+    contract: dict[str, Stated]
+
+    @property
+    def title(self) -> str:
+        return stack_title(self.contract, dispatcher=False)
+
+
+def matching_keys(session: Session, text: str) -> tuple[str, ...]:
+    """The keys of stacks that begin with `text`, at most MOST_CANDIDATES and one; the key itself where it is one."""
+    if not is_key(text):
+        return ()
+    key = col(RunRow.stack_key)
+    # A range, because `LIKE` of a collation other than C would not use the index. `g` comes after every digit.
+    begun = select(key).where(key >= text, key < text + "g").distinct().order_by(key).limit(MOST_CANDIDATES + 1)
+    found = tuple(session.execute(begun).scalars())
+    return (text,) if text in found else found
+
+
+def get_stack(session: Session, stack_key: str) -> Stack | None:
+    """None when no run of it was read."""
+    newest = (
+        select(RunRow.id, RunRow.contract, ProjectRow)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RunRow.stack_key) == stack_key, col(RunRow.status).in_(("ready", "failed")))
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(1)
+    )
+    found = session.execute(newest).one_or_none()
+    if found is None:
+        return None
+    run_id, contract, project = found
+    return Stack(
+        stack_key=stack_key,
+        project_id=project.id,
+        project=project.slug,
+        generated=project.generated,
+        baseline_branch=project.baseline_branch,
+        commit_url=project.commit_url,
+        compare_url=project.compare_url,
+        run_id=run_id,
+        contract={name: stated(entry) for name, entry in (contract or {}).items()},
+    )
+
+
+MOST_PROBES = 100
+"""Contracts are large. In a longer history versions are looked up at so many runs, evenly spread."""
+_AT_ONCE = 500
+"""Numbers in one query."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`runs` in their order, `standings` of each; a place is an index of them."""
+
+    stack: Stack
+    runs: tuple[StackRun, ...]
+    standings: tuple[Standing, ...]
+    configurations: tuple[Configuration, ...]
+    pins: tuple[Pin, ...]
+
+    @property
+    def last_used(self) -> Configuration:
+        """The configuration of the run that was counted last."""
+        return next(one for one in self.configurations if one.is_last)
+
+    @property
+    def by_key(self) -> dict[str, Configuration]:
+        return {one.config_key: one for one in self.configurations}
+
+
+STANDING = ("open", "acknowledged")
+"""States of a regression that somebody has to do something about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A regression that has the stack as a member: `run_id` is the slow run, `fixed_by` the run that ended it."""
+
+    regression_id: int
+    run_id: int
+    config_key: str
+    state: str
+    metric: str
+    fixed_by: int | None
+    delta_pct: float | None
+
+
+def read_history(session: Session, stack: Stack) -> History:
+    """Without figures, which take longer to read than all else of a long history (`read_figures`)."""
+    runs = tuple(stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False))
+    version = max((run.definition_version for run in runs), default=0)
+    standings = tuple(standing(run, stack.baseline_branch, version) for run in runs)
+    return History(
+        stack=stack,
+        runs=runs,
+        standings=standings,
+        configurations=configurations(runs, standings, _priors(session, runs, standings)),
+        pins=pins(session, stack.project_id, stack.stack_key),
+    )
+
+
+def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dict[int, Metric | None]:
+    """One headline figure of each of these runs, by number."""
+    found: dict[int, Metric | None] = {}
+    column = col(RunRow.metrics)[metric].label("stored")
+    for start in range(0, len(runs), _AT_ONCE):
+        ids = [run.id for run in runs[start : start + _AT_ONCE]]
+        rows = session.execute(select(RunRow.id, column).where(col(RunRow.id).in_(ids)))  # type: ignore[call-overload]
+        found |= {run_id: metrics_of({metric: stored})[metric] for run_id, stored in rows}
+    return found
+
+
+def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapping[str, Metric | None]]:
+    """The headline figures of each of these runs, by number."""
+    found: dict[int, Mapping[str, Metric | None]] = {}
+    for start in range(0, len(run_ids), _AT_ONCE):
+        wanted = col(RunRow.id).in_(run_ids[start : start + _AT_ONCE])
+        rows = session.execute(select(RunRow.id, RunRow.metrics).where(wanted))  # type: ignore[call-overload]
+        found |= {run_id: metrics_of(stored) for run_id, stored in rows}
+    return found
+
+
+def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
+    rows = session.execute(
+        select(RegressionMemberRow, RegressionRow)
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .where(col(RegressionMemberRow.stack_key) == stack_key)
+        .order_by(col(RegressionRow.id))
+    )
+    return tuple(
+        Alarm(
+            one.regression_id,
+            one.run_id,
+            one.config_key,
+            found.state,
+            found.metric,
+            found.proposal_run_id,
+            one.delta_pct,
+        )
+        for one, found in rows
+    )
+
+
+def read_versions(session: Session, runs: Sequence[StackRun], first: int = 0) -> tuple[VersionChange, ...]:
+    """Where versions change along `runs`, of which the first stands at place `first`."""
+    if len(runs) > MOST_PROBES:
+        chosen = sorted({round(k * (len(runs) - 1) / (MOST_PROBES - 1)) for k in range(MOST_PROBES)})
+    else:
+        chosen = list(range(len(runs)))
+    contracts = _contracts(session, [runs[k].id for k in chosen])
+    probes = [VersionProbe(first + k, contracts.get(runs[k].id, {})) for k in chosen]
+    return changed_versions(probes)
+
+
+def _priors(session: Session, runs: Sequence[StackRun], standings: Sequence[Standing]) -> Mapping[str, Prior]:
+    """What the newest verdict of each configuration assumed of the run-to-run variation: levels must agree with it."""
+    judged = {
+        run.config_key: run.id for run, why in zip(runs, standings, strict=True) if run.verdict and why == "counts"
+    }
+    verdicts = current_verdicts(session, list(judged.values()))
+    return {key: verdicts[run_id].document.verdict.prior for key, run_id in judged.items() if run_id in verdicts}
+
+
+def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
+    chosen = select(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids))  # type: ignore[call-overload]
+    return {
+        run_id: {name: stated(contract[name]) for name in WATCHED if name in (contract or {})}
+        for run_id, contract in session.execute(chosen)
+    }
+
+
+# --- Stacks that differ in the container alone: where a history goes on after an upgrade, and where it came from.
+
+MOST_NEIGHBOURS = 40
+"""So many stacks of the same model and hardware are looked at, those with the newest runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """The same stack in another container. `is_later`: its first run came after the first one here."""
+
+    stack_key: str
+    container: str
+    runs: int
+    first_at: datetime
+    last_at: datetime
+    is_later: bool
+
+
+def read_neighbours(session: Session, stack: Stack, since: datetime) -> tuple[Neighbour, ...]:
+    """Oldest first. `since`: the place of the first run of `stack`."""
+    found = []
+    rows = {str(row.newest): row for row in session.execute(_stacks_alike(stack))}
+    records = full_records(session, [stack.run_id, *map(int, rows)])
+    own = records.pop(str(stack.run_id))
+    for name, record in records.items():
+        compared = compare_contracts(own, record)
+        if compared.kind != "contrast" or compared.stack[0].field != "container" or compared.stack[0].b is None:
+            continue
+        row = rows[name]
+        begins = aware(row.first_at)
+        container = contract_value(compared.stack[0].b.value)
+        found.append(Neighbour(record.stack_key, container, row.runs, begins, aware(row.last_at), begins > since))
+    return tuple(sorted(found, key=lambda one: (one.first_at, one.stack_key)))
+
+
+def _stacks_alike(stack: Stack) -> Any:
+    """Stacks of the same project, model and hardware, each with its newest run."""
+    same = {name: stack.contract[name].value if name in stack.contract else None for name in ("model", "gpu", "gpus")}
+    newest = func.max(col(RunRow.id))
+    return (
+        select(  # type: ignore[call-overload]
+            RunRow.stack_key,
+            newest.label("newest"),
+            func.count().label("runs"),
+            func.min(col(RunRow.ordered_at)).label("first_at"),
+            func.max(col(RunRow.ordered_at)).label("last_at"),
+        )
+        .where(
+            col(RunRow.project_id) == stack.project_id,
+            col(RunRow.stack_key).not_in(("", stack.stack_key)),
+            col(RunRow.status) == "ready",
+            *(col(getattr(RunRow, name)) == value for name, value in same.items()),
+        )
+        .group_by(col(RunRow.stack_key))
+        .order_by(newest.desc())
+        .limit(MOST_NEIGHBOURS)
+    )
+
+
+# --- Words of the history pages that more than one of their parts uses.
+
+VERDICTS = {
+    "regression": "regression",
+    "improvement": "improvement",
+    "no_change": "no change",
+    "inconclusive": "inconclusive",
+    "no_baseline": "no baseline",
+    "failed": "failed",
+}
+
+
+def difference_text(difference: Difference) -> str:
+    """`driver 550.54 to 560.35`; what nobody stated is unknown."""
+    a, b = (contract_value(side.value) if side else "unknown" for side in (difference.a, difference.b))
+    return f"{difference.field} {a} to {b}"
+
+
+def version_text(change: VersionChange, runs: Sequence[HistoryRun]) -> str:
+    """What changed, and between which runs where they are no neighbours."""
+    told = "; ".join(difference_text(one) for one in change.differences)
+    between = "" if change.run == change.before + 1 else f" (after #{runs[change.before].id})"
+    return f"{told}{between}"

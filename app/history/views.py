@@ -1,0 +1,126 @@
+"""Change points and configurations of a history as rows to read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlmodel import Session
+
+from app.domain.badges import badge_key
+from app.domain.text import range_address
+from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.differences import Difference
+from app.domain.verdict.history_view import Configuration, LevelChange, PlacedAlarm, alarm_of, called_at
+from app.history.queries import Alarm, History, Stack
+from app.storage.stacks import StackRun, full_records
+from app.storage.tables import ProjectRow
+
+MOST_CONFIGURATIONS = 12
+"""A stack of experiments may have hundreds; those are listed whose runs make levels, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRow:
+    """A change point. `run` is the first one of the new level, `before` the last one of the old.
+
+    `called_by`: the run whose verdict said so; `regression_id` and its state: what it opened, or ended.
+    """
+
+    letter: str
+    change: LevelChange
+    before: StackRun
+    run: StackRun
+    runs_since: int
+    compare_address: str
+    called_by: StackRun | None
+    regression_id: int | None
+    regression_state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationRow:
+    """`differences`: its knobs against the configuration that was used last; None for that one itself."""
+
+    configuration: Configuration
+    dispatcher: str | None
+    newest: StackRun
+    differences: tuple[Difference, ...] | None
+
+
+def change_rows(history: History, shown: Sequence[Configuration], alarms: Sequence[Alarm]) -> tuple[ChangeRow, ...]:
+    """Newest first."""
+    places = {run.id: place for place, run in enumerate(history.runs)}
+    rows = []
+    for one in shown:
+        placed = [
+            PlacedAlarm(alarm.regression_id, places[alarm.run_id], places.get(alarm.fixed_by or 0))
+            for alarm in alarms
+            if alarm.config_key == one.config_key and alarm.metric == "step_time_ms" and alarm.run_id in places
+        ]
+        verdicts = [(place, history.runs[place].verdict) for place in one.runs]
+        for change, level in zip(one.changes, one.levels[1:], strict=True):
+            before, run = history.runs[change.before], history.runs[change.run]
+            called = called_at(change, verdicts)
+            number = alarm_of(change, level.last, placed)
+            rows.append(
+                ChangeRow(
+                    letter=one.letter,
+                    change=change,
+                    before=before,
+                    run=run,
+                    runs_since=level.n,
+                    compare_address=range_address(history.stack.compare_url, before.commit, run.commit),
+                    called_by=None if called is None else history.runs[called],
+                    regression_id=number,
+                    regression_state=next((a.state for a in alarms if a.regression_id == number), ""),
+                )
+            )
+    return tuple(sorted(rows, key=lambda row: -row.change.run))
+
+
+def configuration_rows(session: Session, history: History) -> tuple[ConfigurationRow, ...]:
+    """At most MOST_CONFIGURATIONS: those with runs that count come first, then those with newer runs."""
+    ordered = sorted(history.configurations, key=lambda one: (one.is_last, bool(one.counted), one.runs[-1]))
+    listed = ordered[::-1][:MOST_CONFIGURATIONS]
+    newest = {one.config_key: history.runs[one.runs[-1]] for one in listed}
+    records = full_records(session, [run.id for run in newest.values()])
+    used = records.get(str(newest[history.last_used.config_key].id))
+    rows = []
+    for one in listed:
+        record = records.get(str(newest[one.config_key].id))
+        knobs = None if one.is_last or used is None or record is None else compare_contracts(used, record).knobs
+        rows.append(ConfigurationRow(one, newest[one.config_key].dispatcher, newest[one.config_key], knobs))
+    return tuple(rows)
+
+
+# --- The addresses of a stack's badges as its page offers them: Markdown to paste into a README.
+
+_SHORT = 16
+"""Digits of a stack's key in the link, which no other stack begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackBadge:
+    """`path`: to show it here. `markdown`: with the service's own address, and a link to the history."""
+
+    name: str
+    path: str
+    markdown: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadgeOffer:
+    """`is_public`: everybody may see the project, so the addresses need no key."""
+
+    is_public: bool
+    badges: tuple[StackBadge, ...]
+
+
+def badge_offer(session: Session, stack: Stack, base_url: str) -> BadgeOffer:
+    project = session.get_one(ProjectRow, stack.project_id)
+    query = "" if project.public else f"?key={badge_key(project.badge_secret, stack.stack_key)}"
+    history = f"{base_url}/history/{stack.stack_key[:_SHORT]}"
+    made = []
+    for name, file in (("Verdict", "verdict"), ("Step time", "step-time")):
+        path = f"/badges/{stack.stack_key}/{file}.svg{query}"
+        made.append(StackBadge(name, path, f"[![{name}]({base_url}{path})]({history})"))
+    return BadgeOffer(project.public, tuple(made))

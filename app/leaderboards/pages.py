@@ -1,0 +1,346 @@
+"""`/leaderboards` and `/leaderboards/{hardware}/{family}`: pages, their charts, their tables as CSV."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Depends, HTTPException, Path, Request
+from sqlmodel import Session
+from starlette.responses import HTMLResponse, Response
+
+from app.domain.naming import SEPARATOR, common_parts
+from app.domain.numbers import TimeUnit, counted, time_unit_of
+from app.domain.ranking.rank import told
+from app.domain.ranking.runs import slug
+from app.errors import NotFound
+from app.leaderboards import charts, words
+from app.leaderboards.api import gains_csv, leaders_csv, standings_csv
+from app.leaderboards.charts import (
+    AXIS,
+    GainRow,
+    Reign,
+    chart_height,
+    gain_chart,
+    gain_rows,
+    leader_chart,
+    reigns_of,
+    told_class,
+)
+from app.leaderboards.queries import RANKINGS, BoardFilters, page_number
+from app.leaderboards.views import (
+    MOST_COMPARED,
+    ClassView,
+    LoneLine,
+    StackCard,
+    against_best,
+    class_view,
+    has_rivals,
+    knobs_apart,
+    lone_lines,
+    page_answer,
+    quarantines_of,
+    stack_card,
+)
+from app.leaderboards.views import gain_text as gain_range
+from app.leaderboards.words import meanings_of
+from app.pipeline.notify import LeaderNews, leader_news
+from app.storage.leader_changes import LeaderChange, leader_changes
+from app.storage.runs import Quarantine
+from app.storage.standings import (
+    HardwareFamily,
+    KeptStandings,
+    StandingsPage,
+    check_project,
+    hardware_and_families,
+    stacks_named,
+    standings_of,
+)
+from app.storage.suspect_evidence import find_availability
+from app.web.charts import AvailabilityTable, availability_table
+from app.web.dependencies import ReadSession
+from app.web.templating import render
+
+# --- All that the leaderboard of one hardware and family shows. Parts are computed when a template asks for them.
+
+STACKS_OF_A_PAGE = 10
+"""Rankings are tall, and come first; what is no ranking has a line."""
+MOST_CHANGES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Pager:
+    """What links to other pages are made of; `first` to `last` of `total`, from 1."""
+
+    items: tuple[object, ...]
+    page: int
+    pages: int
+    first: int
+    last: int
+    total: int
+
+
+class LeaderboardPage:
+    """Reads what it is asked for; keeps it for the length of one request.
+
+    Raises NotFound where there never was one, and InvalidQuery on a filter that no stack of it can match.
+    """
+
+    def __init__(self, session: Session, hardware: str, family: str, filters: BoardFilters, page: int = 1) -> None:
+        self._session = session
+        self._named = {"hardware": hardware, "family": family}
+        self.filters = filters
+        self.address = f"/leaderboards/{hardware}/{family}"
+        self.found: StandingsPage = standings_of(session, hardware, family, filters.kept, page, size=STACKS_OF_A_PAGE)
+        if not self.found.hardware:
+            raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
+        filters.check(self.found.options)
+        stacks_named(session, filters.stack)
+
+    @property
+    def title(self) -> str:
+        return f"{self.found.family} on {self.found.hardware}"
+
+    @property
+    def answer(self) -> str:
+        if self.found.total == 1 and self.found.items:
+            boards = self.found.items[0].standings.boards
+            return " ".join(dict.fromkeys(board.sentence for board in boards)) or "No result of this stack counts here."
+        return page_answer(self.found.summaries, self.found.total, self.filters.evidence)
+
+    @cached_property
+    def classes(self) -> tuple[ClassView, ...]:
+        return tuple(class_view(one) for one in self.found.summaries)
+
+    @cached_property
+    def cards(self) -> tuple[StackCard, ...]:
+        """Stacks with something to rank, and a stack that was asked for alone."""
+        wanted = [one for one in self.found.items if self.found.total == 1 or has_rivals(one)]
+        knobs = knobs_apart(self._session, wanted)
+        return tuple(stack_card(one, self.filters.rank, knobs) for one in wanted)
+
+    @cached_property
+    def quarantines(self) -> Mapping[str, Quarantine]:
+        return quarantines_of(self._session, [one.kept for one in self.cards])
+
+    @cached_property
+    def alone(self) -> tuple[LoneLine, ...]:
+        """Stacks in which nothing is compared: a line for each class of their runs."""
+        if self.found.total == 1:
+            return ()
+        return lone_lines(self._lone, knobs_apart(self._session, self._lone))
+
+    @property
+    def alone_unit(self) -> TimeUnit:
+        """Of their step times, which stand in one column."""
+        found = (one.figures.get("step_time_ms") for one in self.alone)
+        return time_unit_of(one.value for one in found if one is not None)
+
+    @property
+    def lone_stacks(self) -> int:
+        return len(self._lone)
+
+    @property
+    def alone_share(self) -> str:
+        """What the names of all of them have in common, and their lines do not repeat."""
+        return SEPARATOR.join(common_parts([one.name for one in self._lone]))
+
+    @property
+    def _lone(self) -> list[KeptStandings]:
+        return [one for one in self.found.items if not has_rivals(one)]
+
+    @cached_property
+    def meanings(self) -> dict[str, str]:
+        """Of the badges that the page shows."""
+        return meanings_of([board for one in self.found.items for board in one.standings.boards])
+
+    @property
+    def pager(self) -> Pager:
+        found = self.found
+        first = (found.page - 1) * found.size + 1 if found.items else 0
+        return Pager(found.items, found.page, found.pages, first, first + len(found.items) - 1, found.total)
+
+    @property
+    def query(self) -> str:
+        """Of this very page."""
+        return self.filters.query(self.found.page)
+
+    @property
+    def asked(self) -> str:
+        """The query with its question mark; empty where nothing is asked for."""
+        return f"?{self.query}" if self.query else ""
+
+    @property
+    def api_query(self) -> str:
+        """The same standings from the API, which knows the filters by the same names."""
+        shown = {"page": self.found.page, "page_size": STACKS_OF_A_PAGE}
+        return urlencode({**self._named, **self.filters.active, **shown})
+
+    @property
+    def changes_query(self) -> str:
+        """The history of leaders from the API: of one stack where the page shows one."""
+        items = self.found.items
+        narrowed = {"project": self.filters.project, "stack": items[0].stack_key if len(items) == 1 else ""}
+        return urlencode(self._named | {name: value for name, value in narrowed.items() if value})
+
+    @cached_property
+    def gains(self) -> tuple[GainRow, ...]:
+        return gain_rows(self.found.items, self.address + self.asked)
+
+    @property
+    def gain_height(self) -> int:
+        return chart_height(len(self.gains)) + AXIS
+
+    @property
+    def gain_chart(self) -> dict[str, Any]:
+        return gain_chart(self.gains)
+
+    @cached_property
+    def changes(self) -> tuple[LeaderChange, ...]:
+        """Newest first; of the stacks on this page where it is narrowed to some."""
+        keys = [one.stack_key for one in self.found.items] if self.filters.active else []
+        if self.filters.active and not keys:
+            return ()
+        return leader_changes(
+            self._session,
+            hardware_slug=self._named["hardware"],
+            family_slug=self._named["family"],
+            stack_keys=keys,
+            newest=MOST_CHANGES,
+        )
+
+    @cached_property
+    def reigns(self) -> tuple[Reign, ...]:
+        return reigns_of(self.changes, [one.name for one in self.found.items])
+
+    @property
+    def leaders(self) -> list[str]:
+        """Those that have a colour in the chart."""
+        return sorted({one.leader for one in self.reigns if one.leader})
+
+    @property
+    def boards_led(self) -> int:
+        return len({one.row for one in self.reigns})
+
+    @property
+    def leader_height(self) -> int:
+        return chart_height(self.boards_led) + AXIS
+
+    @property
+    def leader_chart(self) -> dict[str, Any]:
+        return leader_chart(self.reigns, self.boards_led)
+
+    @cached_property
+    def availability(self) -> AvailabilityTable:
+        """Of the containers of the stacks on this page."""
+        containers = {one.container for one in self.found.items if one.container}
+        return availability_table(find_availability(self._session, containers=containers))
+
+
+# --- The list of leaderboards: which hardware and model families there are, and what changed at the head of stacks.
+
+NEWEST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderboardIndex:
+    project: str
+    items: tuple[HardwareFamily, ...]
+    news: tuple[LeaderNews, ...]
+
+    @property
+    def answer(self) -> str:
+        if not self.items:
+            return f"No stack of {self.project} is ranked yet." if self.project else "No stack is ranked yet."
+        stacks, rankings = sum(one.stacks for one in self.items), sum(one.rankings for one in self.items)
+        told = counted(rankings, "stack has a ranking", "stacks have a ranking")
+        boards = counted(len(self.items), "leaderboard")
+        return f"{boards} over {counted(stacks, 'stack')}. {told} of two dispatchers or more."
+
+
+def leaderboard_index(session: Session, project: str = "") -> LeaderboardIndex:
+    check_project(session, project)
+    news = leader_news(session, project=project, most=NEWEST)
+    return LeaderboardIndex(project, hardware_and_families(session, project), news)
+
+
+router = APIRouter(include_in_schema=False)
+
+Slug = Annotated[str, Path(max_length=230)]
+
+
+def get_page(request: Request, session: ReadSession, hardware: Slug, family: Slug) -> LeaderboardPage:
+    """Names as they are shown, `H100/Qwen3-30B-A3B`, lead to the address with their slugs."""
+    if (slug(hardware), slug(family)) != (hardware, family):
+        parts = ("leaderboards", slug(hardware), slug(family), *request.scope["path"].split("/")[4:])
+        query = f"?{request.url.query}" if request.url.query else ""
+        moved = "".join(f"/{quote(part)}" for part in parts) + query
+        raise HTTPException(308, "The address of this leaderboard is written otherwise.", {"Location": moved})
+    params = request.query_params
+    return LeaderboardPage(session, hardware, family, BoardFilters.from_params(params), page_number(params))
+
+
+Page = Annotated[LeaderboardPage, Depends(get_page)]
+
+
+@router.get("/leaderboards")
+def list_leaderboards(request: Request, session: ReadSession, project: str = "") -> HTMLResponse:
+    return render(request, "leaderboards/index.html", index=leaderboard_index(session, project[:100]))
+
+
+@router.get("/leaderboards/{hardware}/{family}")
+def show_leaderboard(request: Request, page: Page) -> HTMLResponse:
+    return _render(request, page, "board")
+
+
+@router.get("/leaderboards/{hardware}/{family}/gains")
+def show_gains(request: Request, page: Page) -> HTMLResponse:
+    """Charts come after the figures: drawing must not keep them waiting."""
+    return _render(request, page, "gain_chart")
+
+
+@router.get("/leaderboards/{hardware}/{family}/leaders")
+def show_leaders(request: Request, page: Page) -> HTMLResponse:
+    return _render(request, page, "leader_chart")
+
+
+@router.get("/leaderboards/{hardware}/{family}/standings.csv")
+def export_standings(page: Page) -> Response:
+    return _csv("standings", standings_csv(page.found.items))
+
+
+@router.get("/leaderboards/{hardware}/{family}/gains.csv")
+def export_gains(page: Page) -> Response:
+    return _csv("gains", gains_csv(page.found.items))
+
+
+@router.get("/leaderboards/{hardware}/{family}/leaders.csv")
+def export_leaders(page: Page) -> Response:
+    return _csv("leaders", leaders_csv(page.changes))
+
+
+def _csv(name: str, text: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
+    return Response(text, media_type="text/csv", headers=headers)
+
+
+def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse:
+    is_page = block == "board"
+    return render(
+        request,
+        "leaderboards/board.html",
+        block=block,
+        address=page.address + page.asked if is_page else None,
+        p=page,
+        f=page.filters,
+        rankings=RANKINGS,
+        words=words,
+        gain_range=gain_range,
+        gain_of=charts.gain_text,
+        memory_of=charts.memory_text,
+        against_best=against_best,
+        told_class=told_class,
+        told_head=told,
+        most_compared=MOST_COMPARED,
+    )

@@ -1,0 +1,118 @@
+"""Efficiency against the smallest size: a line a series, an interval a point. Sizes double along the axis."""
+
+from functools import lru_cache
+from typing import Any
+
+from app.domain.numbers import grouped, percent
+from app.domain.ranking.standings import Interval
+from app.leaderboards.scaling_views import PointRow, Section, SeriesView, interval
+from app.web import charts
+
+MOST_DRAWN = 8
+"""More lines than these are no picture; the table has all of them."""
+_DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
+LOOKS = (
+    ("circle", (1, 0)),
+    ("square", (6, 4)),
+    ("triangle-up", (2, 3)),
+    ("diamond", (10, 3, 2, 3)),
+    ("cross", (12, 4)),
+    ("triangle-down", (4, 2)),
+    ("triangle-right", (8, 2, 2, 2, 2, 2)),
+    ("triangle-left", (1, 2)),
+)
+"""Mark and dashes of the series of one dispatcher, in their order: they share its colour."""
+MARKS = {
+    "circle": "M20 3a4 4 0 1 0 .01 0z",
+    "square": "M16.5 3.5h7v7h-7z",
+    "triangle-up": "M20 2.5l4.5 8h-9z",
+    "diamond": "M20 2l4 5-4 5-4-5z",
+    "cross": "M18.5 3h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5z",
+    "triangle-down": "M20 11.5l4.5-8h-9z",
+    "triangle-right": "M24.5 7l-8 4.5v-9z",
+    "triangle-left": "M15.5 7l8 4.5v-9z",
+}
+"""The marks as paths about (20, 7), for what is written of a series."""
+_BESIDE = 0.016
+"""Share of the axis by which series stand beside each other, so that their intervals do not hide one another."""
+
+
+def scaling_chart(section: Section) -> dict[str, Any]:
+    """A Vega-Lite specification that charts.js embeds."""
+    shown = [view for view in section.series if view.series.compared][:MOST_DRAWN]
+    sizes = sorted({row.point.size for view in shown for row in view.points if row.efficiency})
+    spec = dict(_specification(section.words.axis, tuple(sizes)))
+    points = [
+        _point(view, row, row.efficiency, section.words.unit) | {"x": row.point.size * beside}
+        for view, beside in zip(shown, _beside(len(shown), sizes[-1] / sizes[0]), strict=True)
+        for row in view.points
+        if row.efficiency
+    ]
+    spec["datasets"] = {
+        "points": points,
+        "intervals": [point for point in points if point["high"] > point["low"]],
+        "ideal": [{"efficiency": 100}],
+    }
+    drawn = "line" if len(shown) == 1 else "lines"
+    spec["description"] = f"{section.words.title}, {len(shown)} {drawn}. The table holds the same values."
+    return spec
+
+
+def _beside(series: int, span: float) -> list[float]:
+    """Of each series a factor on its sizes, about 1; `span`: the largest size over the smallest."""
+    return [span ** (_BESIDE * (number - (series - 1) / 2)) for number in range(series)]
+
+
+def _point(view: SeriesView, row: PointRow, value: Interval, unit: str) -> dict[str, Any]:
+    low, high = (value.value if end is None else end for end in (value.low, value.high))
+    return {
+        "series": view.name,
+        "colour": view.series.dispatcher if view.series.dispatcher in _DISPATCHERS else "unknown",
+        "shape": LOOKS[view.look % len(LOOKS)][0],
+        "efficiency": value.value,
+        "low": low,
+        "high": high,
+        "told": f"{percent(value.value)}{interval(value)}",
+        "at": f"{grouped(row.point.size)} {unit}",
+        "runs": len(row.runs),
+        "when": row.when,
+        "directional": "yes" if row.point.directional else "no",
+        "href": f"/history/{row.stack_key}",
+    }
+
+
+@lru_cache(maxsize=64)
+def _specification(axis: str, sizes: tuple[int, ...]) -> dict[str, Any]:
+    import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
+
+    room = (sizes[-1] / sizes[0]) ** 0.07
+    scale = alt.Scale(type="log", base=2, domain=[sizes[0] / room, sizes[-1] * room], nice=False)
+    ticks = alt.Axis(values=list(sizes), format=",d", labelOverlap=True, labelSeparation=8)
+    x = alt.X("x:Q", title=axis, scale=scale, axis=ticks)
+    y = alt.Y("efficiency:Q", title="efficiency, % of the smallest size", scale=alt.Scale(zero=False, padding=16))
+    colours = alt.Scale(
+        domain=[*_DISPATCHERS, "unknown"], range=[*(f"--{name}" for name in _DISPATCHERS), charts.ACCENT]
+    )
+    colour = alt.Color("colour:N", scale=colours, legend=None)
+    points = alt.Chart(alt.NamedData("points"))
+    shapes, dashes = [mark for mark, _ in LOOKS], [list(lengths) for _, lengths in LOOKS]
+    shape = alt.Shape("shape:N", scale=alt.Scale(domain=shapes, range=shapes), legend=None)
+    dash = alt.StrokeDash("shape:N", scale=alt.Scale(domain=shapes, range=dashes), legend=None)
+    tooltip = [
+        alt.Tooltip("series:N"),
+        alt.Tooltip("at:N", title="size"),
+        alt.Tooltip("told:N", title="efficiency"),
+        alt.Tooltip("runs:Q", title="runs"),
+        alt.Tooltip("when:N", title="measured"),
+        alt.Tooltip("directional:N"),
+    ]
+    ideal = alt.Chart(alt.NamedData("ideal")).mark_rule(color=charts.MUTED, strokeDash=[4, 3]).encode(y=y)
+    lines = points.mark_line(strokeWidth=2).encode(x, y, colour, dash, detail="series:N")
+    intervals = alt.Chart(alt.NamedData("intervals")).mark_rule(strokeWidth=2, opacity=0.55)
+    intervals = intervals.encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), colour)
+    dots = points.mark_point(filled=True, opacity=1, size=90).encode(x, y, colour, shape, tooltip=tooltip)
+    chart = alt.layer(ideal, lines, intervals, dots)
+    chart = chart.properties(width="container", height=charts.HEIGHT, config=charts.CONFIG)
+    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    spec: dict[str, Any] = chart.to_dict()
+    return spec

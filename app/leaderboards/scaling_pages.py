@@ -1,0 +1,244 @@
+"""`/scaling?project=&hardware=&family=&kind=&dispatcher=`: the page, its charts and its table as CSV."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from sqlmodel import Session
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from app.domain.numbers import counted
+from app.domain.ranking.runs import slug
+from app.domain.ranking.standings import Interval
+from app.domain.report.values import storable
+from app.errors import FieldError, InvalidQuery
+from app.leaderboards.scaling_charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart
+from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_names, container_of, measure, workloads
+from app.leaderboards.scaling_views import KINDS, PointRow, Section, SeriesView, answer, sections
+from app.web.dependencies import ReadSession
+from app.web.errors import documented
+from app.web.lists import csv_text, only_these
+from app.web.templating import render
+
+# --- What the scaling page shows: the question as it stands in the address, what could be asked, and the answer.
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPage:
+    """`offers`: what has several sizes, of any project. `chosen` None: not exactly one of them was asked for."""
+
+    query: ScalingQuery
+    offers: tuple[Workloads, ...]
+    chosen: Workloads | None
+    sections: tuple[Section, ...]
+    answer: str
+
+    @property
+    def container(self) -> str:
+        return container_of(self.chosen, self.query) if self.chosen else ""
+
+    @property
+    def dispatchers(self) -> tuple[str, ...]:
+        names = {view.series.dispatcher or "unknown" for section in self.sections for view in section.series}
+        return tuple(sorted(names))
+
+
+def scaling_page(session: Session, query: ScalingQuery) -> ScalingPage:
+    offers = workloads(session)
+    matching = [one for one in offers if _matches(one, query)]
+    if len(matching) != 1:
+        return ScalingPage(query, offers, None, (), _asked(offers, len(matching)))
+    chosen = matching[0]
+    found = sections(measure(session, chosen, query))
+    return ScalingPage(query, offers, chosen, found, answer(found))
+
+
+def _matches(one: Workloads, query: ScalingQuery) -> bool:
+    asked = (
+        (query.project, one.project),
+        (query.hardware and slug(query.hardware), one.hardware_slug),
+        (query.family and slug(query.family), one.family_slug),
+    )
+    return all(not wanted or wanted == has for wanted, has in asked)
+
+
+def _asked(offers: tuple[Workloads, ...], matching: int) -> str:
+    if not offers:
+        return "No workload ran at several sizes yet."
+    if not matching:
+        return "Nothing of this ran at several sizes. Choose what did."
+    return f"{counted(matching, 'workload')} ran at several sizes. Choose one."
+
+
+# --- Scaling as values: what the API answers as JSON, and the same points as CSV.
+
+SCHEMA = "threewalls.scaling/1"
+_KEYS = ("project", "hardware", "hardware_slug", "family", "family_slug")
+
+
+def scaling_values(page: ScalingPage) -> dict[str, Any]:
+    """Everything that the page shows. Efficiencies in percent of the smallest size, with their 99 % interval.
+
+    They are null for a size that was not measured on the code that is `compared`: `changed_at` says when that changed.
+    """
+    chosen = page.chosen
+    return {
+        "schema": SCHEMA,
+        **{name: getattr(chosen, name) if chosen else None for name in _KEYS},
+        "container": page.container or None,
+        "summary": page.answer,
+        "series": [_series(view) for section in page.sections for view in section.series],
+        "offers": [
+            {name: getattr(one, name) for name in (*_KEYS, "stacks")}
+            | {"containers": list(one.containers), "sizes": dict(one.sizes)}
+            for one in page.offers
+        ],
+    }
+
+
+def points_csv(page: ScalingPage) -> str:
+    """One line a point, the heading first."""
+    rows = [
+        {"kind": view.series.kind, "series": view.name, "dispatcher": view.series.dispatcher, **_flat(_point(row))}
+        for section in page.sections
+        for view in section.series
+        for row in view.points
+    ]
+    names = list(rows[0]) if rows else ["kind", "series", "dispatcher", "size"]
+    return csv_text([names, *([row[name] for name in names] for row in rows)])
+
+
+def _series(view: SeriesView) -> dict[str, Any]:
+    one = view.series
+    return {
+        "kind": one.kind,
+        "name": view.name,
+        "along": one.along,
+        "dispatcher": one.dispatcher or None,
+        "routing_mode": one.routing_mode or None,
+        "semantic_class": one.semantic_class,
+        "summary": view.sentence,
+        "provisional": one.provisional,
+        "unknown": list(one.unknown),
+        "differs_in": dict(view.apart),
+        "points": [_point(row) for row in view.points],
+    }
+
+
+def _point(row: PointRow) -> dict[str, Any]:
+    point = row.point
+    return {
+        "size": point.size,
+        "cp": point.cp,
+        "step_time_ms": _interval(point.step_time_ms),
+        "efficiency_pct": _interval(point.efficiency_pct),
+        "tokens_pct": _interval(point.tokens_pct),
+        "directional": point.directional,
+        "compared": point.compared,
+        "first_at": point.first_at.isoformat(),
+        "last_at": point.last_at.isoformat(),
+        "days_apart": round(point.days_apart, 2),
+        "changed_at": [at.isoformat() for at in point.changed_at],
+        "stack_key": row.stack_key,
+        "config_key": point.config_key,
+        "runs": [int(run) for run in point.runs],
+    }
+
+
+def _interval(value: Interval | None) -> dict[str, float | None] | None:
+    return None if value is None else {"value": value.value, "low": value.low, "high": value.high}
+
+
+def _flat(point: Mapping[str, Any]) -> dict[str, Any]:
+    """One cell a value: `step_time_ms`, `step_time_ms_low`, ..."""
+    flat: dict[str, Any] = {}
+    for name, value in point.items():
+        if name in ("step_time_ms", "efficiency_pct", "tokens_pct"):
+            parts = value or {"value": None, "low": None, "high": None}
+            flat |= {name if part == "value" else f"{name}_{part}": parts[part] for part in ("value", "low", "high")}
+        else:
+            flat[name] = " ".join(map(str, value)) if isinstance(value, list) else value
+    return flat
+
+
+router = APIRouter(include_in_schema=False)
+
+
+def get_page(request: Request, session: ReadSession) -> ScalingPage:
+    query = ScalingQuery.from_params(request.query_params)
+    check_names(session, query)
+    return scaling_page(session, query)
+
+
+Page = Annotated[ScalingPage, Depends(get_page)]
+
+
+@router.get("/scaling")
+def show_scaling(request: Request, page: Page) -> HTMLResponse:
+    return _render(request, page)
+
+
+@router.get("/scaling/chart")
+def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
+    """The chart of one kind comes after the figures: drawing must not keep them waiting."""
+    section = next((one for one in page.sections if one.kind == draw and one.drawn), None)
+    if section is None:
+        kinds = ", ".join(one.kind for one in page.sections if one.drawn) or "none"
+        raise InvalidQuery("There is no such chart.", (FieldError("draw", f"must be one of {kinds}"),))
+    return _render(request, page, drawn=section)
+
+
+@router.get("/scaling.csv")
+def export_scaling(page: Page) -> Response:
+    headers = {"Content-Disposition": 'attachment; filename="scaling.csv"'}
+    return Response(points_csv(page), media_type="text/csv", headers=headers)
+
+
+def _render(request: Request, page: ScalingPage, drawn: Section | None = None) -> HTMLResponse:
+    return render(
+        request,
+        "scaling/index.html",
+        block="scaling_chart" if drawn else None,
+        page=page,
+        q=page.query,
+        kinds=KINDS,
+        drawn=drawn,
+        chart=scaling_chart(drawn) if drawn else None,
+        most_drawn=MOST_DRAWN,
+        looks=LOOKS,
+        marks=MARKS,
+    )
+
+
+# --- `GET /api/v1/scaling`: one workload at several sizes, as JSON.
+
+api_router = APIRouter(prefix="/api/v1", tags=["leaderboards"])
+
+
+@api_router.get(
+    "/scaling",
+    response_class=JSONResponse,
+    dependencies=[only_these(*(field.name for field in fields(ScalingQuery)))],
+    responses=documented(404, 422),
+)
+def read_scaling(
+    *,
+    session: ReadSession,
+    project: Annotated[str, Query(max_length=100)] = "",
+    hardware: Annotated[str, Query(max_length=100, description="`h100`, or as it is shown: `H100`.")] = "",
+    family: Annotated[
+        str, Query(max_length=100, description="`qwen3-30b-a3b`, or as it is shown: `Qwen3-30B-A3B`.")
+    ] = "",
+    container: Annotated[
+        str,
+        Query(max_length=500, description="Without it the one with the most sizes; `unknown`: where nobody says it."),
+    ] = "",
+    kind: Annotated[str, Query(description="weak, strong, sequence_batch or sequence_tokens.")] = "",
+    dispatcher: Annotated[str, Query(description="`unknown`: where nobody says it.")] = "",
+) -> JSONResponse:
+    """Efficiency against the smallest size. Where these names fit several workloads, `offers` says which there are."""
+    params = {"project": project, "hardware": hardware, "family": family, "container": container}
+    query = ScalingQuery.from_params(params | {"kind": kind, "dispatcher": dispatcher})
+    check_names(session, query)
+    return JSONResponse(storable(scaling_values(scaling_page(session, query))))

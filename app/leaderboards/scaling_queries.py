@@ -1,0 +1,182 @@
+"""Which workloads ran at several sizes, and what their series are: read from the standings that are kept."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+from urllib.parse import urlencode
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.ranking.runs import DISPATCHERS
+from app.domain.ranking.scaling import KINDS, ScalingRuns, ScalingSeries, may_scale, most_sizes, scaling_series
+from app.domain.run import Value
+from app.errors import FieldError, InvalidQuery
+from app.storage.json_text import from_json
+from app.storage.runs import frozen
+from app.storage.standings import check_project, hardware_and_families, leaderboards_named
+from app.storage.tables import ProjectRow, StandingRow
+
+# --- What the scaling view can be asked for. Its query string is its whole state, so it is checked as input.
+
+_CHOICES = {"kind": KINDS, "dispatcher": (*DISPATCHERS, "unknown")}
+_MAX_TEXT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingQuery:
+    """Empty: any. `hardware` and `family` are the words of addresses, as on the leaderboards.
+
+    `container` empty: the one with the most sizes, of several the one that ran last; `unknown`: runs whose container
+    nobody states.
+    """
+
+    project: str = ""
+    hardware: str = ""
+    family: str = ""
+    container: str = ""
+    kind: str = ""
+    dispatcher: str = ""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery naming each bad field."""
+        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
+        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
+        if errors:
+            raise InvalidQuery("The address of this page asks for what there is not.", errors)
+        return cls(**given)
+
+    def query(self, **changes: str) -> str:
+        changed = replace(self, **changes)
+        return urlencode({f.name: value for f in fields(self) if (value := getattr(changed, f.name))})
+
+
+def check_names(session: Session, query: ScalingQuery) -> None:
+    """Raises NotFound, naming what there is: an empty answer would look like a workload without results."""
+    check_project(session, query.project)
+    leaderboards_named(hardware_and_families(session, query.project), query.hardware, query.family)
+
+
+def _check(name: str, value: str) -> FieldError | None:
+    if name in _CHOICES and value and value not in _CHOICES[name]:
+        return FieldError(name, f"must be one of {', '.join(_CHOICES[name])}, not {value[:40]!r}")
+    if len(value) > _MAX_TEXT:
+        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
+    if any(ord(c) < 32 for c in value):
+        return FieldError(name, "holds a control character")
+    return None
+
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Workloads:
+    """The stacks of one project, hardware and family of which another size is among them.
+
+    By container, the one with the most sizes first, and of several the one that ran last; that of runs of which nobody
+    states it is UNKNOWN. `sizes`: the most that a series of a container may have.
+    """
+
+    project: str
+    project_id: int
+    hardware: str
+    hardware_slug: str
+    family: str
+    family_slug: str
+    containers: Mapping[str, tuple[str, ...]]
+    sizes: Mapping[str, int]
+
+    @property
+    def stacks(self) -> int:
+        return sum(len(keys) for keys in self.containers.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`known` (members of both keys) and `stack_keys`: by config key."""
+
+    series: tuple[ScalingSeries, ...]
+    known: Mapping[str, Mapping[str, Value]]
+    stack_keys: Mapping[str, str]
+
+
+def workloads(session: Session) -> tuple[Workloads, ...]:
+    """All there are, by project, family and hardware."""
+    groups: dict[tuple[str, str, str], list[Any]] = {}
+    for row in session.execute(_heads()):
+        groups.setdefault((row.slug, row.family_slug, row.hardware_slug), []).append(row)
+    found = (_workloads(rows) for _, rows in sorted(groups.items()))
+    return tuple(one for one in found if one.containers)
+
+
+def _workloads(rows: Sequence[Any]) -> Workloads:
+    """Of one project, family and hardware; the rows are newest first."""
+    known = {row.stack_key: _known(row.about) for row in rows}
+    keys = may_scale(known)
+    containers: dict[str, list[str]] = {}
+    for row in rows:
+        if row.stack_key in keys:
+            containers.setdefault(row.container or UNKNOWN, []).append(row.stack_key)
+    sizes = {name: most_sizes([known[key] for key in names]) for name, names in containers.items()}
+    newest = rows[0]
+    return Workloads(
+        project=newest.slug,
+        project_id=newest.project_id,
+        hardware=newest.hardware,
+        hardware_slug=newest.hardware_slug,
+        family=newest.family,
+        family_slug=newest.family_slug,
+        containers={name: tuple(containers[name]) for name in sorted(containers, key=lambda name: -sizes[name])},
+        sizes=sizes,
+    )
+
+
+def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measured:
+    """The series of the workloads in the container, of the kind and the dispatcher that are asked for.
+
+    What the configurations are worth was worked out when their stacks were ranked.
+    """
+    stack_keys = chosen.containers.get(container_of(chosen, query), ())
+    kept = select(StandingRow.stack_key, col(StandingRow.document)["scaling"].as_string().label("scaling")).where(  # type: ignore[call-overload]
+        col(StandingRow.project_id) == chosen.project_id, col(StandingRow.stack_key).in_(stack_keys)
+    )
+    found = [
+        (row.stack_key, from_json(ScalingRuns, one))
+        for row in session.execute(kept)
+        for one in json.loads(row.scaling or "[]")
+    ]
+    wanted = tuple(one for one in scaling_series(one for _, one in found) if _asked_for(one, query))
+    return Measured(
+        wanted,
+        known={one.config_key: one.known for _, one in found},
+        stack_keys={one.config_key: key for key, one in found},
+    )
+
+
+def container_of(chosen: Workloads, query: ScalingQuery) -> str:
+    """A series never crosses containers, so one is shown at a time."""
+    return query.container or next(iter(chosen.containers))
+
+
+def _asked_for(one: ScalingSeries, query: ScalingQuery) -> bool:
+    return query.kind in ("", one.kind) and query.dispatcher in ("", one.dispatcher or "unknown")
+
+
+def _heads() -> Any:
+    columns = (
+        StandingRow.project_id, StandingRow.stack_key, StandingRow.hardware,
+        StandingRow.hardware_slug, StandingRow.family, StandingRow.family_slug, StandingRow.container,
+        StandingRow.about, ProjectRow.slug,
+    )  # fmt: skip
+    return (
+        select(*columns)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
+        .order_by(col(StandingRow.newest_at).desc(), col(StandingRow.stack_key))
+    )
+
+
+def _known(about: Mapping[str, Any]) -> dict[str, Value]:
+    return {name: frozen(value) for name, value in about.items()}

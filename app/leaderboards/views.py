@@ -1,0 +1,580 @@
+"""A stack as its card shows it: a board for each class of its runs, a row for each dispatcher, ordered as asked."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import CONFIG_FIELDS
+from app.domain.contract.values import comparable
+from app.domain.naming import field_words, without_common
+from app.domain.numbers import (
+    THIN,
+    TimeUnit,
+    contract_value,
+    counted,
+    grouped,
+    percent,
+    significant,
+    step_time,
+    time_unit_of,
+)
+from app.domain.ranking.across import ClassSummary, TallyGroup
+from app.domain.ranking.pairwise import Duel, Place
+from app.domain.ranking.runs import NEED_A_PACKAGE, Refusal
+from app.domain.ranking.standings import (
+    REFERENCE,
+    Board,
+    Configuration,
+    Entry,
+    Glimpse,
+    Interval,
+    MissingDispatcher,
+    Outside,
+    StackStandings,
+    listed,
+)
+from app.domain.run import Metric, Stated
+from app.leaderboards.queries import BY_STEP_TIME
+from app.leaderboards.words import (
+    EP_SIZES,
+    LEFT_OUT,
+    duel_sentence,
+    label,
+    range_text,
+    routing_words,
+    stretch_sentence,
+    ties_of,
+)
+from app.storage.experiments import contracts_of
+from app.storage.runs import Quarantine, aware
+from app.storage.standings import KeptStandings
+from app.storage.tables import RunRow
+
+# --- What is said of many stacks at once: who is ahead in how many, and between which values the gain lies.
+
+_MOST_TOLD = 2
+"""Classes in the first sentence, real training first; each has its own below."""
+NO_PRECISION = "precision unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    label: str
+    group: TallyGroup
+
+
+@dataclass(frozen=True, slots=True)
+class ClassView:
+    """All stacks of one routing mode and semantic class. `groups`: all of them, then by precision and EP size."""
+
+    summary: ClassSummary
+    routing: str
+    sentence: str
+    groups: tuple[GroupView, ...]
+
+
+def class_view(summary: ClassSummary) -> ClassView:
+    parts = [GroupView(_label(group), group) for group in summary.groups]
+    # A single part is the whole: it gives its label to it.
+    groups = [GroupView("all stacks", summary.overall), *parts] if len(parts) > 1 else parts
+    return ClassView(summary, routing_words(summary.routing_mode), class_sentence(summary), tuple(groups))
+
+
+def class_sentence(summary: ClassSummary) -> str:
+    """`In 5 rankings deepep is clearly ahead 3 times, alltoall once; in 1 nobody is.`"""
+    if not summary.rankings:
+        return _none(summary.stacks)
+    won = sorted(((one.won, one.dispatcher) for one in summary.overall.tallies if one.won), reverse=True)
+    of = f"{counted(summary.rankings, 'ranking')} in {counted(summary.stacks, 'stack')}"
+    nobody = summary.rankings - sum(wins for wins, _ in won)
+    if not won:
+        return f"{of}: nobody is clearly ahead in any of them."
+    ahead = listed([f"{name} is clearly ahead in {wins:,}" for wins, name in won])
+    return f"{of}: {ahead}" + (f"; nobody is in the other {nobody:,}." if nobody else ".")
+
+
+def page_answer(summaries: Sequence[ClassSummary], total: int, evidence: str) -> str:
+    """The first sentence of a leaderboard."""
+    if not total:
+        return "No stack matches."
+    if len(summaries) == 1:
+        return class_sentence(summaries[0])
+    if not summaries:
+        return f"{counted(total, 'stack')}, and none has a result at the evidence level {label(evidence)} or better."
+    ranked = [one for one in summaries if one.rankings]
+    if not ranked:
+        return _none(total)
+    ranked.sort(key=lambda one: one.semantic_class != "training_equivalent")
+    return " ".join(f"{_class_words(one)}: {class_sentence(one)}" for one in ranked[:_MOST_TOLD])
+
+
+def _none(stacks: int) -> str:
+    where = "the stack does not have" if stacks == 1 else f"none of {stacks:,} stacks has"
+    return f"No ranking yet: {where} two dispatchers with a result that may be ranked."
+
+
+def _class_words(summary: ClassSummary) -> str:
+    words = f"{routing_words(summary.routing_mode)}, {label(summary.semantic_class)}"
+    return words[0].upper() + words[1:]
+
+
+def gain_text(low_pct: float, high_pct: float) -> str:
+    """Over how many stacks stands beside it: `−1.2 to 18.2 %`."""
+    if low_pct == high_pct:
+        return f"{range_text(low_pct, high_pct).partition(' to ')[0]}{THIN}%"
+    return f"{range_text(low_pct, high_pct)}{THIN}%"
+
+
+def _label(group: TallyGroup) -> str:
+    return f"{group.precision or NO_PRECISION}, EP {EP_SIZES.get(group.ep_size or 'unknown', group.ep_size)}"
+
+
+# --- Who took a run out of every ranking, and when: the reason alone does not say whom to ask.
+
+
+def quarantines_of(session: Session, stacks: Iterable[KeptStandings]) -> Mapping[str, Quarantine]:
+    """By run, of the runs of these stacks that are left out because of it."""
+    left_out = (one for kept in stacks for one in _left_out(kept.standings) if one.why == "quarantined")
+    runs = sorted({int(one.run) for one in left_out})
+    if not runs:
+        return {}
+    columns = (RunRow.id, RunRow.quarantine, RunRow.quarantined_by, RunRow.quarantined_at)
+    chosen = select(*columns).where(col(RunRow.id).in_(runs), col(RunRow.quarantine) != "")  # type: ignore[call-overload]
+    return {
+        str(run): Quarantine(reason, who, aware(at) if at else None) for run, reason, who, at in session.execute(chosen)
+    }
+
+
+def _left_out(standings: StackStandings) -> Iterable[Refusal]:
+    return (*standings.refused, *(one for board in standings.boards for one in board.unranked))
+
+
+# --- Configurations of one dispatcher in words: which is the fastest, and how far the others are from it.
+#
+# Where a stack has one dispatcher this is what its runs say: it is an A/B of its knobs, and no ranking of
+# dispatchers.
+
+_CONFIGURATIONS_MOST_TOLD = 3
+"""Beside the fastest one; the table has all."""
+
+
+def against_best(duel: Duel) -> str:
+    """`24.3 % less throughput (16.4 to 31.4 %)`, `cannot be told apart from it (−8.6 to 8.5 %)`."""
+    interval = range_text(duel.low_pct, duel.high_pct)
+    if duel.tie:
+        told = "is as fast" if duel.outcome == "equal" else "cannot be told apart from it"
+        return f"{told} ({interval}{THIN}%)" if interval else told
+    less = range_text(*_less(duel))
+    told = f"{percent(abs(duel.gain_pct))} {'less' if duel.gain_pct < 0 else 'more'} throughput"
+    return f"{told} ({less}{THIN}%)" if less else told
+
+
+def configurations_sentence(
+    entry: Entry, knobs: Mapping[str, str], unit: TimeUnit | None = None, most: int = _CONFIGURATIONS_MOST_TOLD
+) -> str:
+    """`Fastest of 3 configurations: ep_overlap on, 31.17 s. With ep_overlap off it has 24.3 % less throughput (...).`
+
+    `knobs`: by config key, what sets it apart. Empty where there is one configuration.
+    """
+    if len(entry.configurations) < 2:
+        return ""
+    best, *others = entry.configurations
+    time = step_time(best.step_time_ms.value, unit)
+    named = knobs.get(best.config_key, "")
+    first = f"Fastest of {len(others) + 1} configurations: {named or best.config_key[:8]}, {time}."
+    told = [f"With {_apart(one, named, knobs)} it {_told(one)}." for one in others[:most]]
+    more = len(others) - most
+    rest = [f"{more:,} more {'is' if more == 1 else 'are'} slower or no better."] if more > 0 else []
+    return " ".join((first, *told, *rest))
+
+
+def _apart(one: Configuration, best: str, knobs: Mapping[str, str]) -> str:
+    """Its knobs that are not those of the best one."""
+    shared = best.split(", ")
+    parts = [part for part in knobs.get(one.config_key, "").split(", ") if part and part not in shared]
+    return ", ".join(parts) or one.config_key[:8]
+
+
+def _told(one: Configuration) -> str:
+    if one.duel is None:
+        return "is the fastest"
+    found = against_best(one.duel)
+    found = found if one.duel.tie else f"has {found}"
+    return f"{found}, directional" if one.directional else found
+
+
+def _less(duel: Duel) -> tuple[float | None, float | None]:
+    """The interval of how much, without the sign that a word says already."""
+    low, high = duel.low_pct, duel.high_pct
+    if low is None or high is None or duel.gain_pct >= 0:
+        return low, high
+    return -high, -low
+
+
+# --- What sets the configurations of one dispatcher apart: the knobs in which they differ, by their values.
+
+_KNOBS = tuple(name for name in CONFIG_FIELDS if name != "dispatcher")
+_MOST = 4
+"""Knobs that are told; a comparison of two runs lists all."""
+
+
+def knobs_apart(session: Session, stacks: Sequence[KeptStandings]) -> dict[str, str]:
+    """Config key -> `permute_fusion on, tp 2`, for dispatchers of these stacks that have several configurations."""
+    several = [
+        [one.config_key for one in entry.configurations]
+        for kept in stacks
+        for board in kept.standings.boards
+        for entry in board.entries
+        if len(entry.configurations) > 1
+    ]
+    contracts = contracts_of(session, {key for keys in several for key in keys})
+    return {
+        key: told
+        for keys in several
+        for key, told in _knobs_told({key: contracts.get(key, {}) for key in keys}).items()
+    }
+
+
+def _knobs_told(contracts: Mapping[str, Mapping[str, Stated]]) -> dict[str, str]:
+    names = [name for name in _KNOBS if len({_value(one, name) for one in contracts.values()}) > 1]
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return {
+        key: ", ".join(f"{name} {_text(contract, name)}" for name in names[:_MOST]) + more
+        for key, contract in contracts.items()
+    }
+
+
+def _value(contract: Mapping[str, Stated], name: str) -> object:
+    return comparable(name, contract[name].value) if name in contract else ("unknown",)
+
+
+def _text(contract: Mapping[str, Stated], name: str) -> str:
+    return contract_value(contract[name].value) if name in contract else "unknown"
+
+
+# --- Figures with their intervals as dots and lines on one axis, drawn into the table that holds them: no script
+# needed.
+#
+# Positions are in percent of the axis, so that a plot is as wide as its cell and a dot stays round.
+
+_ROOM = 0.06
+"""Free share of the axis at each end: a dot has a radius."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """In percent of the axis, as text; `low` is `high` where there is no interval."""
+
+    at: str
+    low: str
+    high: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From `low` to `high`, and not from zero: differences of a few per cent are what is looked for."""
+
+    low: float
+    high: float
+
+    def dot(self, figure: Interval) -> Dot:
+        ends = (figure.low, figure.high)
+        low, high = (figure.value if end is None or not math.isfinite(end) else end for end in ends)
+        return Dot(self._place(figure.value), self._place(low), self._place(high))
+
+    def _place(self, value: float) -> str:
+        share = (value - self.low) / (self.high - self.low)
+        return f"{100 * min(max(share, 0.0), 1.0):.2f}"
+
+
+def axis_of(figures: Iterable[Interval]) -> Axis | None:
+    """One that holds all figures with their intervals; None without any."""
+    ends = [end for one in figures for end in (one.value, one.low, one.high) if end is not None and math.isfinite(end)]
+    if not ends:
+        return None
+    low, high = min(ends), max(ends)
+    # A single figure without an interval stands in the middle.
+    room = (high - low) * _ROOM / (1 - 2 * _ROOM) or abs(high) * 0.01 or 1.0
+    return Axis(low - room, high + room)
+
+
+BY_MEMORY = "memory_headroom"
+BY_TFLOPS = "tflops_per_gpu"
+MOST_COMPARED = 20
+"""Runs of a side that the link to a comparison names."""
+_IN_TITLE = ("model", "gpu", "gpus", "container", "routing_mode", "force_balance", "dispatcher", "dispatcher_type")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """`place` empty where this is no ranking; `ties`: with whom and why. `dot` and `said` are of what the board is by.
+
+    `figures` by the names of headline figures, None where unknown; their n is the number of runs. `knobs`: what sets
+    its configuration apart from others of the dispatcher.
+    """
+
+    entry: Entry
+    place: str
+    is_leader: bool
+    ties: tuple[str, ...]
+    dot: Dot | None
+    said: str
+    figures: Mapping[str, Metric | None]
+    knobs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRow:
+    """A dispatcher that was measured on other code only: its figure stands beside the ranking, without a place."""
+
+    outside: Outside
+    dot: Dot | None
+
+
+@dataclass(frozen=True, slots=True)
+class GlimpseRow:
+    """A dispatcher that ran, with nothing that may be ranked. Step time is all that is known of it."""
+
+    glimpse: Glimpse
+    dot: Dot | None
+
+
+@dataclass(frozen=True, slots=True)
+class BoardView:
+    """`axis` says from where to where the dots go, empty without any. `notes`: what must be known to read the order.
+
+    `configurations`: what those of the only dispatcher say of its knobs, empty in a ranking and where there is one.
+    `runs_over`: those of the dispatcher that gains are over. `costs`: by dispatcher, whether it pays for its gain with
+    memory, or for less memory with throughput. `knobs`: by config key, what sets configurations of a dispatcher apart.
+    `time_unit`: of all step times of the board, which are read down one column.
+    """
+
+    board: Board
+    rows: tuple[EntryRow, ...]
+    outside: tuple[OutsideRow, ...]
+    glimpses: tuple[GlimpseRow, ...]
+    missing: tuple[MissingDispatcher, ...]
+    axis: str
+    notes: tuple[str, ...]
+    configurations: str
+    tests: tuple[str, ...]
+    runs_over: tuple[str, ...]
+    costs: Mapping[str, bool]
+    knobs: Mapping[str, str]
+    time_unit: TimeUnit
+
+    @property
+    def has_configurations(self) -> bool:
+        """Whether more can be told of them than the board does."""
+        return any(len(row.entry.configurations) > 1 or row.entry.left_out for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class StackCard:
+    """`facts`: what the name does not say of the stack. `left_out`: why runs are ranked nowhere, in a few words."""
+
+    kept: KeptStandings
+    facts: tuple[str, ...]
+    boards: tuple[BoardView, ...]
+    left_out: str
+
+
+def stack_card(kept: KeptStandings, rank: str, knobs: Mapping[str, str]) -> StackCard:
+    told = ((name, value) for name, value in kept.about.items() if name not in _IN_TITLE and value is not None)
+    facts = tuple(words for name, value in told if (words := field_words(name, value)) not in kept.name)
+    boards = tuple(_board(board, kept.standings.missing, rank, knobs) for board in kept.standings.boards)
+    reasons = Counter(LEFT_OUT[one.why] for one in kept.standings.refused).most_common()
+    return StackCard(kept, facts, boards, ", ".join(f"{count:,} {reason}" for reason, count in reasons))
+
+
+def figure_of(entry: Entry, rank: str) -> Interval | None:
+    """What a board orders by; of memory, what is used: the headroom is the rest of the GPU."""
+    if rank == BY_MEMORY:
+        return None if entry.peak_memory_gib is None else Interval(entry.peak_memory_gib)
+    if rank == BY_STEP_TIME:
+        return entry.step_time_ms
+    return entry.tflops_per_gpu if rank == BY_TFLOPS else entry.tokens_per_s_per_gpu
+
+
+def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs: Mapping[str, str]) -> BoardView:
+    entries = _ordered(board, rank)
+    figures = [figure for entry in entries if (figure := figure_of(entry, rank))]
+    seen = [Interval(one.step_time_ms) for one in board.glimpses] + [one.step_time_ms for one in board.outside]
+    axis = axis_of([*figures, *(seen if rank == BY_STEP_TIME else [])])
+    names = {one.dispatcher for one in entries} | {one.dispatcher for one in board.outside}
+    reference = board.entry(REFERENCE)
+    drawn = axis if rank == BY_STEP_TIME else None
+    unit = time_unit_of([*(one.step_time_ms.value for one in entries), *(one.value for one in seen)])
+    return BoardView(
+        board=board,
+        rows=tuple(_row(board, entry, rank, axis, knobs=knobs, unit=unit) for entry in entries),
+        outside=tuple(OutsideRow(one, drawn.dot(one.step_time_ms) if drawn else None) for one in board.outside),
+        glimpses=tuple(
+            GlimpseRow(one, drawn.dot(Interval(one.step_time_ms)) if drawn else None)
+            for one in board.glimpses
+            if one.dispatcher not in names
+        ),
+        missing=tuple(one for one in missing if one.dispatcher not in names),
+        axis=_axis_text(axis, rank, unit) if axis else "",
+        notes=tuple(_notes(board, rank)),
+        configurations="" if len(entries) != 1 else configurations_sentence(entries[0], knobs, unit),
+        tests=tuple(duel_sentence(one) for one in board.duels),
+        runs_over=reference.runs[-MOST_COMPARED:] if reference else (),
+        costs={entry.dispatcher: _costs(entry) for entry in entries},
+        knobs=knobs,
+        time_unit=unit,
+    )
+
+
+def _costs(entry: Entry) -> bool:
+    gain = entry.gain
+    return gain is not None and not gain.duel.tie and (gain.memory_more_pct or 0) * gain.duel.gain_pct > 0
+
+
+def _ordered(board: Board, rank: str) -> Sequence[Entry]:
+    """As asked for, where that is known of all; else by step time, as they are kept."""
+    if rank != BY_MEMORY or not board.by_memory:
+        return board.entries
+    order = [place.name for place in board.by_memory]
+    return sorted(board.entries, key=lambda entry: order.index(entry.dispatcher))
+
+
+def _row(
+    board: Board, entry: Entry, rank: str, axis: Axis | None, *, knobs: Mapping[str, str], unit: TimeUnit
+) -> EntryRow:
+    by_memory = next((place for place in board.by_memory if place.name == entry.dispatcher), None)
+    place = by_memory if rank == BY_MEMORY and by_memory else entry.place
+    figure = figure_of(entry, rank)
+    return EntryRow(
+        entry=entry,
+        place=place.text if place else "",
+        is_leader=board.is_ranking and place is not None and not place.beaten_by,
+        ties=_ties(board, entry, rank, place),
+        dot=axis.dot(figure) if axis and figure else None,
+        said=_said(figure, rank, unit) if figure else "unknown",
+        figures=figures_of(entry),
+        knobs=knobs.get(entry.config_key, ""),
+    )
+
+
+def figures_of(entry: Entry) -> dict[str, Metric | None]:
+    memory = None if entry.peak_memory_gib is None else Interval(entry.peak_memory_gib)
+    figures = {
+        "step_time_ms": entry.step_time_ms,
+        "tokens_per_s_per_gpu": entry.tokens_per_s_per_gpu,
+        "tflops_per_gpu": entry.tflops_per_gpu,
+        "peak_memory_gib": memory,
+    }
+    return {name: None if one is None else _metric(one, len(entry.runs)) for name, one in figures.items()}
+
+
+def _metric(figure: Interval, runs: int) -> Metric:
+    low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
+    return Metric(figure.value, low, high, runs)
+
+
+def _ties(board: Board, entry: Entry, rank: str, place: Place | None) -> tuple[str, ...]:
+    if rank != BY_MEMORY:
+        return ties_of(entry.dispatcher, board.duels)
+    return tuple(f"needs as much memory as {name}, as far as can be told" for name in place.ties) if place else ()
+
+
+def _notes(board: Board, rank: str) -> Iterable[str]:
+    if rank == BY_MEMORY and board.is_ranking and not board.by_memory:
+        yield "The peak memory of one of them is not known, so they stand in the order of their step times."
+    elif rank == BY_MEMORY and board.is_ranking:
+        yield "Places are by peak memory, least first. What is said above and of gains is about speed."
+    if rank == BY_TFLOPS and board.flops_differ:
+        yield (
+            "Their logs count other FLOPs for the same step, so TFLOP/s/GPU must not order them: they stand in the "
+            "order of their step times."
+        )
+    if board.stretch is not None and (told := stretch_sentence(board.stretch)):
+        yield told
+    yield from board.remarks
+
+
+def _said(figure: Interval, rank: str, unit: TimeUnit) -> str:
+    """A figure in words, for who does not see the dot."""
+    value, low, high = (
+        None if end is None else _view_value(end, rank, unit) for end in (figure.value, figure.low, figure.high)
+    )
+    return f"{value}" if low is None or high is None else f"{value}, 95 % interval {low} to {high}"
+
+
+def _axis_text(axis: Axis, rank: str, unit: TimeUnit) -> str:
+    return f"{_view_value(axis.low, rank, unit)} to {_view_value(axis.high, rank, unit)}"
+
+
+def _view_value(value: float, rank: str, unit: TimeUnit) -> str:
+    if rank == BY_STEP_TIME:
+        return step_time(value, unit)
+    if rank == BY_MEMORY:
+        return f"{grouped(value, 1)}{THIN}GiB"
+    return significant(value)
+
+
+# --- Stacks in which one dispatcher has a result, or none: a line each, under a heading that says so.
+
+
+@dataclass(frozen=True, slots=True)
+class LoneLine:
+    """One class of runs of a stack; `board` None where none of its results reaches the evidence that is asked for.
+
+    `name`: of the stack, without what all of them share. `configurations`: what those of its dispatcher say of its
+    knobs, empty where there is one. `beside`: what else is known of its dispatchers.
+    """
+
+    kept: KeptStandings
+    name: str
+    board: Board | None
+    entry: Entry | None
+    figures: Mapping[str, Metric | None]
+    configurations: str
+    beside: tuple[str, ...]
+
+
+def has_rivals(kept: KeptStandings) -> bool:
+    """Whether results of several dispatchers stand in one of its boards, ranked or not."""
+    return any(board.is_ranking or board.outside for board in kept.standings.boards)
+
+
+def lone_lines(stacks: Sequence[KeptStandings], knobs: Mapping[str, str]) -> tuple[LoneLine, ...]:
+    """`knobs`: by config key, what sets it apart from others of its dispatcher."""
+    names = without_common([one.name for one in stacks])
+    return tuple(line for one, name in zip(stacks, names, strict=True) for line in _lines(one, name, knobs))
+
+
+def _lines(kept: KeptStandings, name: str, knobs: Mapping[str, str]) -> Iterable[LoneLine]:
+    boards = kept.standings.boards
+    if not boards:
+        yield LoneLine(kept, name, None, None, {}, "", tuple(_of_stack(kept)))
+    for board in boards:
+        entry = board.entries[0] if board.entries else None
+        figures = figures_of(entry) if entry else {}
+        told = configurations_sentence(entry, knobs, most=_MOST_TOLD) if entry else ""
+        yield LoneLine(kept, name, board, entry, figures, told, (*_of_board(kept, board, entry), *_of_stack(kept)))
+
+
+def _of_board(kept: KeptStandings, board: Board, entry: Entry | None) -> Iterable[str]:
+    if entry and kept.standings.missing and entry.dispatcher not in NEED_A_PACKAGE:
+        yield "the only measured fallback"
+    for one in board.glimpses:
+        yield f"{one.dispatcher} ran, not ranked: {one.why}"
+    missing = {one.dispatcher for one in kept.standings.missing}
+    for refusal in board.unranked:
+        if refusal.dispatcher not in missing:
+            yield f"{refusal.dispatcher} not ranked: {refusal.sentence}"
+
+
+def _of_stack(kept: KeptStandings) -> Iterable[str]:
+    stack = kept.standings
+    if stack.missing:
+        yield f"{listed([one.dispatcher for one in stack.missing])} not available in the container"
+    others = stack.refused_count - len({run for one in stack.missing for run in one.runs})
+    if others > 0:
+        yield f"{counted(others, 'run')} ranked nowhere"

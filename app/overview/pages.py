@@ -1,0 +1,112 @@
+"""The first page."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fastapi import APIRouter, Request
+from sqlmodel import Session
+from starlette.responses import HTMLResponse
+
+from app.domain.access.principal import Action
+from app.domain.numbers import counted, daily_cost
+from app.domain.text import some_of
+from app.overview.queries import PERIODS, NeedsAttention, Overview, OverviewFilters, overview
+from app.storage.access_changes import project_slugs
+from app.storage.heartbeat import silent_since
+from app.storage.users import administrators
+from app.web.dependencies import AppSettings, ReadSession
+from app.web.identity import Access, access_of
+from app.web.templating import OUTCOMES, render
+
+# --- What the first page says to somebody for whom it has no runs: why, and whom to ask.
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """`name`: of whoever is logged in and belongs to no project, else empty. `ask`: who gives a role.
+
+    `empty`: why there are no runs, in a sentence. `uploads_to`: the one project that the reader may upload to, as far
+    as there is one.
+    """
+
+    name: str
+    ask: str
+    empty: str
+    uploads_to: str
+
+
+def standing(session: Session, access: Access) -> Standing:
+    person, of_all = access.person, access.may_anywhere(Action.ADMINISTER)
+    if person is None or of_all:
+        empty = "Nothing has been uploaded yet." if of_all else "No project with runs is public."
+        return Standing("", "", empty, "")
+    own = project_slugs(session, person.roles)
+    if not own:
+        ask = some_of(administrators(session), last="or")
+        return Standing(person.name, ask, "You belong to no project yet.", "")
+    uploads = project_slugs(session, [project for project in person.roles if access.may(Action.UPLOAD, project)])
+    empty = f"Nothing has been uploaded to {some_of(own)} yet."
+    return Standing("", "", empty, uploads[0] if len(uploads) == 1 else "")
+
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+def show_overview(request: Request, session: ReadSession, settings: AppSettings) -> HTMLResponse:
+    filters = OverviewFilters.from_params(request.query_params)
+    found = overview(session, filters, datetime.now(UTC))
+    return render(
+        request,
+        "overview/index.html",
+        overview=found,
+        filters=filters,
+        periods=PERIODS,
+        standing=(who := standing(session, access_of(request))),
+        answer=answer(found, filters, who.empty),
+        arrived=arrived(found, filters),
+        outcomes=OUTCOMES,
+        silent_since=silent_since(session, settings),
+    )
+
+
+def answer(found: Overview, filters: OverviewFilters, empty: str) -> str:
+    """What needs attention, in plain words; `empty` where nothing is there to look at."""
+    attention, where = found.attention, filters.where
+    if not found.total:
+        return f"No run is{where} that you may see." if filters.project else empty
+    if not attention.open:
+        more = counted(attention.acknowledged, "regression")
+        return f"No open regression{where}" + (f"; {more} acknowledged." if attention.acknowledged else ".")
+    return _open(attention, where)
+
+
+def arrived(found: Overview, filters: OverviewFilters) -> str:
+    """What came in, and how it ended; empty before the first run."""
+    if not found.total:
+        return ""
+    parts = []
+    if found.waiting:
+        parts.append(f"{counted(found.waiting, 'run')} {'is' if found.waiting == 1 else 'are'} being processed.")
+    period = f"the last {filters.period}{filters.where}"
+    parts.append(_ended(found, period) if found.recent else f"Nothing was uploaded in {period}.")
+    return " ".join(parts)
+
+
+def _open(attention: NeedsAttention, where: str) -> str:
+    verb = "costs" if attention.open == 1 else "cost"
+    regressions = f"{counted(attention.open, 'open regression')}{where}"
+    if attention.hours is None:
+        return f"{regressions}; what {'it costs' if attention.open == 1 else 'they cost'} is not known yet."
+    unknown = f", {attention.without_cost} of them at an unknown cost" if attention.without_cost else ""
+    more = f" {counted(attention.acknowledged, 'more is', 'more are')} acknowledged." if attention.acknowledged else ""
+    return f"{regressions} {verb} {daily_cost(attention.hours)}{unknown}.{more}"
+
+
+def _ended(found: Overview, period: str) -> str:
+    runs = counted(found.recent, "run")
+    none, more = found.recent_without_figure, "more " if found.recent_ended_badly else ""
+    without = f" {none:,} {more}gave no figure." if none else ""
+    if found.recent_ended_badly:
+        return f"{found.recent_ended_badly:,} of the {runs} of {period} ended badly.{without}"
+    return f"{runs} in {period}, none of them ended badly.{without}"

@@ -1,0 +1,389 @@
+"""One candidate of a stack becomes a verdict: its baseline, else what comes nearest, with all that it rests on."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, and_, bindparam, or_, select
+from sqlmodel import Session, col
+
+from app.domain.run import Metric
+from app.domain.verdict.assess import Assessment, conclude, measure_contrast, nearest_contrast
+from app.domain.verdict.baseline import (
+    BaselineChoice,
+    BaselineRules,
+    LeftOut,
+    Selection,
+    left_out,
+    nearest_misses,
+    nearest_run,
+    offered_to_experiment,
+    select_baseline,
+    unfit_because,
+    with_reruns,
+)
+from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.document import OtherBranch, VerdictDocument, verdict_document
+from app.domain.verdict.record import RunFacts, RunRecord, current_level
+from app.domain.verdict.step_time import Prior
+from app.pipeline.decisions import ANY_BRANCH
+from app.pipeline.stack_work import StackClaim
+from app.storage.runs import aware
+from app.storage.stacks import COMPARED, Family, PassReading, StackRun, facts_of, read_runs, runs_where, stack_runs
+from app.storage.tables import PinRow, ProjectRow, RunFileRow, RunRow
+
+# --- What is read of a stack to judge it: its runs as far as they matter, grouped into candidates, and its rules.
+#
+# However long the history is, only the runs to be judged and some hundreds before them are looked at.
+
+LOOK_BACK = 300
+"""The newest earlier runs of the stack that are looked at, and as many of the run's own configuration."""
+LEAST_OF_CONFIGURATION = 40
+"""Where fewer than these are among them, so many more of the same configuration are read: it may have rested long."""
+
+# Made once, with the values left open: putting one of them together takes as long as running it.
+_IS_UNJUDGED = and_(col(RunRow.verdict) == "", col(RunRow.reception) != "receiving")
+_IS_LATER = col(RunRow.ordered_at) >= bindparam("first")
+_IS_EARLIER = col(RunRow.ordered_at) < bindparam("first")
+_UNJUDGED = runs_where(_IS_UNJUDGED)
+_FROM = runs_where(_IS_LATER)
+_TO_JUDGE = runs_where(or_(_IS_UNJUDGED, _IS_LATER))
+_BEFORE = runs_where(_IS_EARLIER, newest=LOOK_BACK)
+_LIKE = runs_where(_IS_EARLIER, col(RunRow.config_key) == bindparam("config"), newest=LEAST_OF_CONFIGURATION)
+_PINNED = runs_where(col(RunRow.id).in_(bindparam("pinned", expanding=True)))
+_RULES: Select[Any] = (
+    select(ProjectRow.slug, ProjectRow.baseline_branch, PinRow.run_id)  # type: ignore[call-overload]
+    .join(
+        PinRow,
+        and_(
+            col(PinRow.project_id) == ProjectRow.id,
+            col(PinRow.stack_key) == bindparam("stack"),
+            col(PinRow.unpinned_at).is_(None),
+        ),
+        isouter=True,
+    )
+    .where(col(ProjectRow.id) == bindparam("project"))
+)
+
+Place = tuple[datetime, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Reruns of one commit and configuration, oldest first, judged as one. A quarantined run stands alone."""
+
+    runs: tuple[StackRun, ...]
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.runs[0])
+
+    @property
+    def newest(self) -> StackRun:
+        return self.runs[-1]
+
+    @property
+    def config_key(self) -> str:
+        return self.newest.config_key
+
+    @property
+    def branches(self) -> frozenset[str]:
+        """One commit may have run on its own branch and, once it was merged, on the baseline branch."""
+        return frozenset(run.branch for run in self.runs)
+
+    @property
+    def ids(self) -> list[int]:
+        return [run.id for run in self.runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """`runs`: in the order of the history, those to be judged and those before them; `to_judge`: oldest first."""
+
+    project_id: int
+    project: str
+    stack_key: str
+    rules: BaselineRules
+    runs: tuple[StackRun, ...]
+    to_judge: tuple[Candidate, ...]
+
+    def before(self, candidate: Candidate) -> list[StackRun]:
+        """The runs that came before it: the newest of the stack, and the newest of its configuration."""
+        own, place = set(candidate.ids), candidate.place
+        earlier = [run for run in self.runs if place_of(run) < place and run.id not in own]
+        pinned = self.rules.pinned
+        if len(earlier) <= LOOK_BACK:
+            return earlier
+        recent = {run.id for run in earlier[-LOOK_BACK:]}
+        same = [run for run in earlier if run.config_key == candidate.config_key][-LOOK_BACK:]
+        kept = recent | {run.id for run in same}
+        return [run for run in earlier if run.id in kept or run.facts.run in pinned]
+
+
+def place_of(run: StackRun) -> Place:
+    return run.ordered_at, run.id
+
+
+def read_stack(session: Session, held: StackClaim) -> Stack:
+    found = session.execute(_RULES, {"project": held.project_id, "stack": held.stack_key}).all()
+    project, branch = found[0].slug, found[0].baseline_branch
+    pinned = frozenset(str(row.run_id) for row in found if row.run_id is not None)
+    rules = BaselineRules(None if branch == ANY_BRANCH else branch, pinned)
+    runs = _runs(session, held, rules)
+    wanted = [one for one in candidates(runs) if _is_wanted(one, held.judge_from)]
+    return Stack(held.project_id, project, held.stack_key, rules, tuple(runs), tuple(wanted))
+
+
+def candidates(runs: Sequence[StackRun]) -> list[Candidate]:
+    """All runs that can be judged, pooled where they are reruns, in the order of their places."""
+    groups: dict[tuple[str, str, str, int], list[StackRun]] = {}
+    for run in runs:
+        if run.reception != "receiving":
+            alone = run.id if run.quarantine or not run.commit else 0
+            groups.setdefault((run.config_key, run.commit, run.purpose, alone), []).append(run)
+    return sorted((Candidate(tuple(group)) for group in groups.values()), key=lambda one: one.place)
+
+
+def _is_wanted(candidate: Candidate, judge_from: datetime | None) -> bool:
+    again = judge_from is not None and candidate.place[0] >= judge_from
+    return again or any(not run.verdict for run in candidate.runs)
+
+
+def _runs(session: Session, held: StackClaim, rules: BaselineRules) -> list[StackRun]:
+    key = held.project_id, held.stack_key
+    since = _since(session, held)
+    if not since:
+        return []
+    first = since[0].ordered_at
+    before = read_runs(session, _BEFORE, key, first=first)
+    found = {run.id: run for run in (*before, *since)}
+    if len(before) == LOOK_BACK:
+        for config in {run.config_key for run in since}:
+            if sum(run.config_key == config for run in before) < LEAST_OF_CONFIGURATION:
+                found |= {run.id: run for run in read_runs(session, _LIKE, key, first=first, config=config)}
+        if rules.pinned:
+            pinned = [int(run) for run in rules.pinned]
+            found |= {run.id: run for run in read_runs(session, _PINNED, key, pinned=pinned)}
+    return sorted(found.values(), key=place_of)
+
+
+def _since(session: Session, held: StackClaim) -> list[StackRun]:
+    """The runs from the first one on that is to be judged."""
+    key = held.project_id, held.stack_key
+    if held.judge_from is None:
+        found = read_runs(session, _UNJUDGED, key)
+        return read_runs(session, _FROM, key, first=found[0].ordered_at) if found else []
+    found = read_runs(session, _TO_JUDGE, key, first=held.judge_from)
+    earlier = found and found[0].ordered_at < held.judge_from
+    return read_runs(session, _FROM, key, first=found[0].ordered_at) if earlier else found
+
+
+# --- Runs of other stacks and configurations, for a run that has no baseline: who comes nearest, and what it measured.
+
+MOST_RUNS = 1000
+"""The newest earlier runs of the project that are looked at."""
+MOST_CONFIGURATIONS = 60
+"""Whose contracts are compared: those that have most in common with the run, as far as columns tell."""
+
+
+# Made once: putting it together takes as long as running it, and every pass asks.
+_WITHOUT_BASELINE: Select[Any] = (
+    select(RunRow.stack_key, RunRow.id, RunRow.ordered_at)  # type: ignore[call-overload]
+    .where(
+        col(RunRow.project_id) == bindparam("project"),
+        col(RunRow.stack_key) != bindparam("stack"),
+        col(RunRow.verdict) == "no_baseline",
+        or_(
+            col(RunRow.ordered_at) > bindparam("at"),
+            and_(col(RunRow.ordered_at) == bindparam("at"), col(RunRow.id) > bindparam("first")),
+        ),
+    )
+    .order_by(col(RunRow.ordered_at), col(RunRow.id))
+    .limit(MOST_RUNS)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """One run of each configuration, oldest first: the newest that the run can be measured against, else the newest.
+    `counts`: how many there are of each config key.
+    """
+
+    runs: list[RunRecord]
+    counts: Mapping[str, int]
+
+
+def newest_of_each(
+    session: Session, reading: PassReading, project_id: int, candidate: Candidate, rules: BaselineRules
+) -> Newest:
+    run = candidate.newest
+    same = session.execute(
+        select(RunRow.model, RunRow.gpu, RunRow.gpus).where(col(RunRow.id) == run.id)  # type: ignore[call-overload]
+    ).one()
+    at, first = candidate.place
+    rows = session.execute(
+        select(*COMPARED, RunRow.model, RunRow.gpu, RunRow.gpus)  # type: ignore[call-overload]
+        .where(
+            col(RunRow.project_id) == project_id,
+            col(RunRow.status) == "ready",
+            # One that was begun, and of which never a byte came, is nothing to come near to.
+            or_(
+                col(RunRow.step_time_ms).is_not(None),
+                select(RunFileRow.id).where(col(RunFileRow.run_id) == RunRow.id).exists(),  # type: ignore[call-overload]
+            ),
+            col(RunRow.id).not_in(candidate.ids),
+            or_(col(RunRow.ordered_at) < at, and_(col(RunRow.ordered_at) == at, col(RunRow.id) < first)),
+        )
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(MOST_RUNS)
+    ).all()
+    best: dict[str, tuple[int, RunFacts, int]] = {}  # by config key: age, the run, how much its columns differ
+    for age, row in enumerate(rows):
+        facts = facts_of(row)
+        known = best.get(facts.config_key)
+        if known is None or (unfit_because(known[1], run.facts, rules) and not unfit_because(facts, run.facts, rules)):
+            apart = sum(a != b for a, b in zip((row.model, row.gpu, row.gpus), same, strict=True))
+            best[facts.config_key] = (age, facts, apart)
+    nearest = sorted(best.values(), key=lambda one: (one[2], one[0]))[:MOST_CONFIGURATIONS]
+    oldest_first = sorted(nearest, key=lambda one: -one[0])
+    return Newest(reading.records([facts.run for _, facts, _ in oldest_first]), Counter(row.config_key for row in rows))
+
+
+def waiting_for_contrast(session: Session, project_id: int, stack_key: str, since: Place) -> dict[str, datetime]:
+    """The stacks that differ from this one in one field and have runs without a baseline after `since`: what was
+    measured in place of a verdict may be another now. With the place of the first of these runs.
+    """
+    at, first = since
+    later = session.execute(
+        _WITHOUT_BASELINE, {"project": project_id, "stack": stack_key, "at": at, "first": first}
+    ).all()
+    firsts: dict[str, tuple[str, datetime]] = {}
+    for stack, run_id, place in later:
+        firsts.setdefault(stack, (str(run_id), aware(place)))
+    own = select(col(RunRow.id)).where(col(RunRow.project_id) == project_id, col(RunRow.stack_key) == stack_key)
+    run = session.execute(own.limit(1)).scalar_one_or_none() if firsts else None
+    if run is None:
+        return {}
+    asked = dict(list(firsts.items())[:MOST_CONFIGURATIONS])
+    record, *others = PassReading(session).records([str(run), *(name for name, _ in asked.values())])
+    return {
+        stack: place
+        for (stack, (_, place)), other in zip(asked.items(), others, strict=True)
+        if compare_contracts(record, other).kind == "contrast"
+    }
+
+
+def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Candidate) -> list[StackRun]:
+    """The runs of another stack that have the configuration of `run` and came before the candidate, oldest first."""
+    found = stack_runs(
+        session,
+        project_id,
+        run.stack_key,
+        col(RunRow.config_key) == run.config_key,
+        col(RunRow.ordered_at) <= candidate.place[0],
+        with_metrics=False,
+        newest=LOOK_BACK,
+    )
+    return [one for one in found if (one.ordered_at, one.id) < candidate.place]
+
+
+MOST_LEFT_OUT = 20
+"""Runs that are no baseline, listed with the reason; a history of thousands would bury the answer."""
+
+
+class Assessor:
+    """Judges the candidates of one stack, in any order: a verdict depends on what came before the run, and on no other
+    verdict.
+    """
+
+    def __init__(self, session: Session, stack: Stack) -> None:
+        self._session, self._stack = session, stack
+        self._reading = PassReading(session)
+        self._families: dict[tuple[str, str], Family] = {}
+        self._elsewhere: dict[str, Mapping[str, Metric | None]] = {}
+
+    def document(self, candidate: Candidate) -> VerdictDocument:
+        names = tuple(run.facts.run for run in candidate.runs)
+        prior = self._prior(candidate)
+        before = self._stack.before(candidate)
+        earlier = [run.facts for run in before]
+        selection = self._selection(candidate.newest.facts, earlier, prior)
+        candidates = self._reading.records([*names, *(one.run for one in selection.runs[-1:])])[: len(names)]
+        known = self._reading.with_losses([*candidates, *selection.runs])
+        reruns, baseline = known[: len(names)], tuple(known[len(names) :])
+        chosen = self._reading.record(baseline[-1].run) if baseline else None
+        listed, more = self._left_out(selection, earlier)
+        choice = BaselineChoice(
+            selection.kind, baseline, listed, compare_contracts(chosen, candidates[-1]) if chosen else None
+        )
+        assessment = conclude(candidates[-1], reruns, choice, prior=prior, looks=len(names))
+        if choice.comparability is None:
+            assessment = self._without_baseline(assessment, candidate, candidates, prior)
+        compared = {*names, *(run.run for run in baseline)}
+        figures = self._elsewhere | {
+            run.facts.run: run.metrics for run in (*before, *candidate.runs) if run.facts.run in compared
+        }
+        document = verdict_document(assessment, names, figures, candidates[-1].definition_version)
+        other_branch = None if selection.runs else self._other_branch(candidate.newest.facts, earlier)
+        quarantine = candidate.newest.quarantine
+        return replace(document, more_left_out=more, quarantined=quarantine, other_branch=other_branch)
+
+    def _prior(self, candidate: Candidate) -> Prior:
+        newest = candidate.newest
+        key = newest.config_key, newest.semantic_class
+        if key not in self._families:
+            places = [one.place[0] for one in self._stack.to_judge if one.config_key == newest.config_key]
+            self._families[key] = Family(self._session, newest, places[0], places[-1])
+        return self._families[key].prior(candidate.place[0])
+
+    def _selection(self, facts: RunFacts, earlier: Sequence[RunFacts], prior: Prior) -> Selection[RunFacts]:
+        selection = select_baseline(facts, earlier, self._stack.rules, prior)
+        if selection.runs or facts.purpose != "experiment":
+            return selection
+        run = self._reading.record(facts.run)
+        offered = offered_to_experiment(run, earlier)
+        newest = {one.config_key: one.run for one in offered}
+        order = [one.run for one in offered if newest[one.config_key] == one.run]
+        nearest = nearest_run(run, self._reading.records(order))
+        if nearest is None:
+            return selection
+        runs = tuple(with_reruns(next(one for one in offered if one.run == nearest.run), offered))
+        return Selection("nearest", runs, selection.refused, selection.passed_over)
+
+    def _left_out(self, selection: Selection[RunFacts], earlier: Sequence[RunFacts]) -> tuple[tuple[LeftOut, ...], int]:
+        used = {one.run for one in selection.runs}
+        names = [one.run for one in earlier if one.run not in used]
+        shown = names[-MOST_LEFT_OUT:]
+        wanted = {one.config_key: one.run for one in earlier if one.run in {*shown, *used}}
+        others = {one.config_key for one in selection.passed_over if one.run in shown} | {
+            one.config_key for one in selection.runs[-1:]
+        }
+        newest = {key: self._reading.record(name) for key, name in wanted.items() if key in others}
+        return left_out(selection, shown, newest), len(names) - len(shown)
+
+    def _other_branch(self, facts: RunFacts, earlier: Sequence[RunFacts]) -> OtherBranch | None:
+        """Return what a baseline branch leaves out where it leaves nothing, such as `main` in a project of `master`."""
+        branch = self._stack.rules.branch
+        if branch is None:
+            return None
+        usable = select_baseline(facts, earlier, replace(self._stack.rules, branch=None)).runs
+        branches = tuple(sorted({one.branch for one in usable}))
+        return OtherBranch(branch, branches, len(usable)) if usable else None
+
+    def _without_baseline(
+        self, assessment: Assessment, candidate: Candidate, candidates: Sequence[RunRecord], prior: Prior
+    ) -> Assessment:
+        newest, rules = candidates[-1], self._stack.rules
+        found = newest_of_each(self._session, self._reading, self._stack.project_id, candidate, rules)
+        misses = nearest_misses(newest, found.runs, counts=found.counts)
+        usable = [one for one in found.runs if not unfit_because(one, newest, rules)]
+        contrast = nearest_contrast(newest, usable)
+        if contrast is None:
+            return replace(assessment, misses=misses)
+        runs = runs_like(self._session, self._stack.project_id, contrast[0], candidate)
+        fit = [one.facts for one in runs if not unfit_because(one.facts, newest, rules)]
+        self._elsewhere = {one.facts.run: one.metrics for one in runs}
+        measured = measure_contrast(candidates, current_level(fit, prior), contrast[1], prior)
+        return replace(assessment, misses=misses, contrast=measured)

@@ -1,0 +1,203 @@
+"""What people decide about runs and stacks: quarantine, pins, whose runs are the baseline.
+
+Each decision is written with its record in one transaction, has the stacks judged again that it concerns, and returns
+the ids to ring for (`enqueue(JUDGE_STACK, id)`) after the commit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.text import one_line
+from app.errors import FieldError, InvalidChange, NotFound
+from app.pipeline.stack_work import ask_to_judge
+from app.storage import audit
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.runs import aware
+from app.storage.tables import EVERYTHING, PinRow, ProjectRow, RunRow, StackWorkRow, utc_now
+
+MAX_BRANCH = 300
+ANY_BRANCH = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A golden run. `unpinned_at` None: it is in force."""
+
+    id: int
+    run_id: int
+    run_name: str
+    pinned_by: str
+    pinned_at: datetime
+    note: str
+    unpinned_by: str
+    unpinned_at: datetime | None
+
+    @property
+    def in_force(self) -> bool:
+        return self.unpinned_at is None
+
+
+def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int]:
+    """Take a run out of every baseline, level and ranking. Raises NotFound, InvalidChange."""
+    who, reason = checked(who, reason, needed=True)
+    run = _run(session, run_id)
+    asked = _judge_again(session, run, f"Run {run_id} was quarantined: {reason}")
+    before = {"quarantine": run.quarantine}
+    run.quarantine, run.quarantined_by, run.quarantined_at = reason, who, utc_now()
+    _record(session, run, who, "quarantine", reason, before=before, after={"quarantine": reason})
+    return asked
+
+
+def release(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
+    """Let a quarantined run count again. Nothing happens when it does. Raises NotFound, InvalidChange."""
+    who, note = checked(who, note)
+    run = _run(session, run_id)
+    if not run.quarantine:
+        return []
+    asked = _judge_again(session, run, f"Run {run_id} was released from quarantine.")
+    before = {"quarantine": run.quarantine}
+    run.quarantine, run.quarantined_by, run.quarantined_at = "", "", None
+    _record(session, run, who, "release", note, before=before, after={"quarantine": ""})
+    return asked
+
+
+def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
+    """Make a run the golden baseline of its stack, in place of the one before. Raises NotFound, InvalidChange."""
+    who, note = checked(who, note)
+    run = _run(session, run_id)
+    if run.status != "ready" or not run.stack_key:
+        raise _refused("run", "has no figures yet, so nothing can be measured against it")
+    others = _in_force(session, run.project_id, run.stack_key)
+    if [one.run_id for one in others] == [run_id]:
+        return []
+    before = {"pinned": [one.run_id for one in others]}
+    places = [run.ordered_at, *(session.get_one(RunRow, one.run_id).ordered_at for one in others)]
+    asked = _judge_again(session, run, f"Run {run_id} was pinned as the golden baseline.", min(map(aware, places)))
+    for one in others:
+        one.unpinned_by, one.unpinned_at = who, utc_now()
+    session.add(PinRow(project_id=run.project_id, stack_key=run.stack_key, run_id=run_id, pinned_by=who, note=note))
+    _record(session, run, who, "pin", note, before=before, after={"pinned": [run_id]})
+    return asked
+
+
+def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
+    """End a pin. Nothing happens when it has ended. Raises NotFound, InvalidChange."""
+    who, note = checked(who, note)
+    found = session.get(PinRow, pin_id)
+    if found is None:
+        raise NotFound(f"There is no pin {pin_id}. The run may have been deleted.")
+    if found.unpinned_at is not None:
+        return []
+    run = _run(session, found.run_id)
+    because = f"Run {run.id} is no longer pinned as the golden baseline."
+    place = aware(run.ordered_at)
+    asked = [ask_to_judge(session, found.project_id, found.stack_key, judge_from=place, because=because)]
+    found.unpinned_by, found.unpinned_at = who, utc_now()
+    _record(session, run, who, "unpin", note, before={"pinned": [run.id]}, after={"pinned": []})
+    return asked
+
+
+def set_baseline_rules(
+    session: Session, project: ProjectRow, who: str, *, baseline_branch: str, note: str = ""
+) -> list[int]:
+    """Whose `ci` runs are the baseline of the project; `*` for those of any branch. Raises InvalidChange."""
+    who, note = checked(who, note)
+    branch = one_line(baseline_branch)
+    if not 0 < len(branch) <= MAX_BRANCH:
+        raise _refused("baseline_branch", f"must name a branch in 1 to {MAX_BRANCH} characters, or * for any")
+    if branch == project.baseline_branch:
+        return []
+    because = f"The baseline branch was changed from {project.baseline_branch} to {branch}."
+    asked = judge_project_again(session, project.id or 0, because)
+    before, after = {"baseline_branch": project.baseline_branch}, {"baseline_branch": branch}
+    project.baseline_branch = branch
+    session.add(project)
+    audit.record(
+        session, who=who, subject="project", subject_id=project.id or 0, action="baseline_branch",
+        project_id=project.id, before=before, after=after, note=note,
+    )  # fmt: skip
+    return asked
+
+
+def judge_project_again(session: Session, project_id: int, because: str) -> list[int]:
+    """Have every stack of a project judged again, its whole history."""
+    keys = session.execute(
+        select(StackWorkRow.stack_key)  # type: ignore[call-overload]
+        .where(col(StackWorkRow.project_id) == project_id)
+        .order_by(col(StackWorkRow.stack_key))
+    ).scalars()
+    return [ask_to_judge(session, project_id, key, judge_from=EVERYTHING, because=because) for key in keys]
+
+
+def pins(session: Session, project_id: int, stack_key: str) -> tuple[Pin, ...]:
+    """All pins that the stack ever had, newest first."""
+    rows = session.execute(
+        select(PinRow, RunRow.name)  # type: ignore[call-overload]
+        .join(RunRow, col(RunRow.id) == PinRow.run_id)
+        .where(col(PinRow.project_id) == project_id, col(PinRow.stack_key) == stack_key)
+        .order_by(col(PinRow.id).desc())
+    )
+    return tuple(
+        Pin(
+            row.id, row.run_id, name, row.pinned_by, aware(row.pinned_at), row.note, row.unpinned_by,
+            aware(row.unpinned_at) if row.unpinned_at else None,
+        )
+        for row, name in rows
+    )  # fmt: skip
+
+
+def _in_force(session: Session, project_id: int, stack_key: str) -> list[PinRow]:
+    chosen = select(PinRow).where(
+        col(PinRow.project_id) == project_id, col(PinRow.stack_key) == stack_key, col(PinRow.unpinned_at).is_(None)
+    )
+    return list(session.execute(chosen.order_by(col(PinRow.id))).scalars())
+
+
+def _run(session: Session, run_id: int) -> RunRow:
+    found = session.get(RunRow, run_id)
+    if found is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    return found
+
+
+def _judge_again(session: Session, run: RunRow, because: str, judge_from: datetime | None = None) -> list[int]:
+    if not run.stack_key:
+        return []
+    # First the stack is locked, then the run: in that order everybody takes them.
+    place = judge_from or aware(run.ordered_at)
+    asked = ask_to_judge(session, run.project_id, run.stack_key, judge_from=place, because=because)
+    session.refresh(run, with_for_update=True)
+    return [asked]
+
+
+def checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:
+    """Author and note as they are kept. Raises InvalidChange naming what is wrong."""
+    who, note = one_line(who), one_line(note)
+    errors = []
+    if not 0 < len(who) <= MAX_AUTHOR:
+        errors.append(FieldError("author", f"must say who decides it, in 1 to {MAX_AUTHOR} characters"))
+    if len(note) > MAX_NOTE or (needed and not note):
+        errors.append(FieldError("note", f"must have {'1 to' if needed else 'at most'} {MAX_NOTE:,} characters"))
+    if errors:
+        names = ", ".join(error.field for error in errors)
+        raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))
+    return who, note
+
+
+def _refused(field: str, message: str) -> InvalidChange:
+    return InvalidChange(
+        f"The {field.replace('_', ' ')} {message}. Nothing was changed.", (FieldError(field, message),)
+    )
+
+
+def _record(session: Session, run: RunRow, who: str, action: str, note: str, **sides: Mapping[str, object]) -> None:
+    """With `before` and `after`; of the run when its quarantine changed, of its stack when its pin did."""
+    audit.record(
+        session, who=who, action=action, project_id=run.project_id, note=note,
+        subject="stack" if "pin" in action else "run",
+        subject_id=run.stack_key if "pin" in action else run.id or 0, **sides,
+    )  # fmt: skip

@@ -1,0 +1,291 @@
+"""What a worker does with a message: claim it, send it, write down what became of it."""
+
+import http.client
+import smtplib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from email.message import EmailMessage
+from importlib.metadata import version
+
+import structlog
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from app.domain.notifications import messages
+from app.domain.notifications.events import Notice, UnreadableNotice
+from app.domain.notifications.messages import headers, wait_after
+from app.domain.notifications.targets import (
+    EMAIL,
+    SLACK,
+    TEAMS,
+    Network,
+    WebTarget,
+    read_mailboxes,
+    read_networks,
+    read_web,
+    refused_because,
+)
+from app.errors import new_error_id
+from app.pipeline import delivery_work
+from app.pipeline.delivery_work import HeldDelivery
+from app.settings import Settings
+from app.storage import projects
+from app.storage.database import transaction
+from app.storage.tables import utc_now
+
+# --- One request to an address that a person typed: to a checked address of the public internet, or not at all.
+#
+# A name is looked up once, and the connection goes to the very address that was checked, so that a name server cannot
+# answer twice differently. TLS is checked against the name. No redirect is followed, nothing of the answer is kept
+# but its status, and the whole takes at most SECONDS.
+
+CONNECT_SECONDS = 5.0
+SECONDS = 10.0
+MOST_ADDRESSES = 4
+
+
+class NotReachedError(Exception):
+    """No answer came. The message says why."""
+
+
+class RefusedError(Exception):
+    """The service does not call there. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`retry_after`: seconds that the receiver asked to be left alone for."""
+
+    status: int
+    retry_after: int | None
+
+
+def post(
+    target: WebTarget, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network], seconds: float = SECONDS
+) -> Answer:
+    """Raises RefusedError and NotReachedError."""
+    connection = _Connection(target, allowed, seconds)
+    try:
+        connection.connect()
+        connection.putrequest("POST", target.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in {"Host": target.authority, "Content-Length": str(len(body)), **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        if connection.is_late.is_set():  # what was cut off looks as if it had come to its end
+            raise TimeoutError
+        return Answer(answer.status, _seconds(answer.getheader("Retry-After")))
+    except TimeoutError:
+        raise NotReachedError(f"It did not answer within {seconds:g} s.") from None
+    except ssl.SSLCertVerificationError as error:
+        raise NotReachedError(f"Its certificate is not valid for {target.host}: {error.verify_message}.") from None
+    except ssl.SSLError as error:
+        raise NotReachedError(f"No encrypted connection could be made: {error.reason or 'it was cut off'}.") from None
+    except (OSError, http.client.HTTPException) as error:
+        late = connection.is_late.is_set()
+        why = f"It did not answer within {seconds:g} s." if late else f"No answer came: {_why(error)}."
+        raise NotReachedError(why) from None
+    finally:
+        connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """To a checked address; cut off when the time is over, however slowly its other end speaks."""
+
+    def __init__(self, target: WebTarget, allowed: Sequence[Network], seconds: float) -> None:
+        super().__init__(target.host, target.port)
+        self._target, self._allowed = target, allowed
+        self.is_late = threading.Event()
+        self._watch = threading.Timer(seconds, self._cut_off)
+        self._watch.daemon = True
+
+    def connect(self) -> None:
+        raw = self._connected(checked_addresses(self._target, self._allowed))
+        self.sock = raw
+        self._watch.start()
+        if self._target.scheme == "https":
+            # The handshake comes after, so that it can be cut off, too.
+            context, name = ssl.create_default_context(), self._target.host
+            self.sock = context.wrap_socket(raw, server_hostname=name, do_handshake_on_connect=False)
+            self.sock.do_handshake()
+
+    def close(self) -> None:
+        self._watch.cancel()
+        super().close()
+
+    def _connected(self, addresses: Sequence[str]) -> socket.socket:
+        """To the first of them that takes the connection. Raises OSError."""
+        failed = OSError("there is no address")
+        for address in addresses:
+            try:
+                return socket.create_connection((address, self._target.port), timeout=CONNECT_SECONDS)
+            except OSError as error:
+                failed = error
+        raise failed
+
+    def _cut_off(self) -> None:
+        self.is_late.set()
+        with suppress(OSError, TypeError):
+            # Not TLS's own end, which would change what the other thread reads from.
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+
+def checked_addresses(target: WebTarget, allowed: Sequence[Network]) -> tuple[str, ...]:
+    """The addresses of a name. One that may not be called spoils all of them: then somebody plays with the name."""
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise NotReachedError(f"No address was found for the name {target.host}.") from None
+    addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+    for address in addresses:
+        if why := refused_because(address, target.port, allowed):
+            raise RefusedError(f"Not sent: {why}.")
+    return addresses[:MOST_ADDRESSES]
+
+
+def _seconds(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 9 else None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there"
+    if isinstance(error, ConnectionResetError | http.client.RemoteDisconnected):
+        return "the connection was cut off"
+    if isinstance(error, http.client.HTTPException):
+        return "what came is no HTTP"
+    return (getattr(error, "strerror", None) or "the connection failed").lower()
+
+
+# --- Mails by the mail server of the settings, which an administrator named: it may be a private one.
+
+
+def send_mail(settings: Settings, message: EmailMessage) -> tuple[str, ...]:
+    """The mailboxes that the server refused while it took others. Raises NotReachedError."""
+    if not settings.smtp_host:
+        raise NotReachedError("No mail server is set: THREEWALLS_SMTP_HOST.")
+    try:
+        with _server(settings) as server:
+            if settings.smtp_security == "starttls":
+                server.starttls(context=ssl.create_default_context())
+            if settings.smtp_user:
+                server.login(settings.smtp_user, settings.smtp_password)
+            return tuple(server.send_message(message))
+    except smtplib.SMTPRecipientsRefused:
+        raise NotReachedError("The mail server refused every mailbox.") from None
+    except smtplib.SMTPResponseException as error:
+        # Its words may repeat what it was told, the log-in among it; the number says enough.
+        raise NotReachedError(f"The mail server answered {error.smtp_code} ({type(error).__name__}).") from None
+    except (OSError, smtplib.SMTPException) as error:
+        raise NotReachedError(f"The mail server did not take it ({type(error).__name__}).") from None
+
+
+def _server(settings: Settings) -> smtplib.SMTP:
+    host, port = settings.smtp_host, settings.smtp_port
+    if settings.smtp_security == "tls":
+        return smtplib.SMTP_SSL(host, port, timeout=SECONDS, context=ssl.create_default_context())
+    return smtplib.SMTP(host, port, timeout=SECONDS)
+
+
+log = structlog.get_logger(__name__)
+
+_GONE = 410
+MAILS_AN_HOUR = 600
+"""Of a project, each mailbox counted: nobody asked its owner, so nobody may flood it."""
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of one. `final`: trying again would change nothing. `status`: the answer's, None without one."""
+
+    arrived: bool
+    error: str = ""
+    status: int | None = None
+    final: bool = False
+    retry_after: int | None = None
+
+
+def deliver(engine: Engine, settings: Settings, delivery_id: int) -> bool | None:
+    """Whether it arrived; None when it is another's, done or not due. May be called any number of times."""
+    with transaction(engine) as session:
+        held = delivery_work.claim(session, delivery_id)
+    if held is None:
+        return None
+    try:
+        attempt = _attempt(engine, settings, held)
+    except Exception:  # one failed attempt, which the list of deliveries shows
+        error_id = new_error_id()
+        log.exception("delivery_broken", delivery_id=delivery_id, error_id=error_id)
+        attempt = Attempt(False, f"Unexpected error (id {error_id}). The worker's log has the details under this id.")
+    with transaction(engine) as session:
+        if not _write(session, held, attempt):
+            log.warning("delivery_outcome_dropped", delivery_id=delivery_id, attempt=held.attempt)
+    log.info("delivery_tried", delivery_id=delivery_id, arrived=attempt.arrived, status=attempt.status)
+    return attempt.arrived
+
+
+def _write(session: Session, held: HeldDelivery, attempt: Attempt) -> bool:
+    """False when the claim was lost meanwhile."""
+    if attempt.arrived:
+        return delivery_work.delivered(session, held, status=attempt.status, note=attempt.error)
+    wait = None if attempt.final else wait_after(held.attempt, utc_now() - held.created_at, attempt.retry_after)
+    if wait is None:
+        return delivery_work.given_up(session, held, status=attempt.status, error=attempt.error)
+    again_at = utc_now() + wait
+    return delivery_work.postponed(session, held, again_at=again_at, status=attempt.status, error=attempt.error)
+
+
+def _attempt(engine: Engine, settings: Settings, held: HeldDelivery) -> Attempt:
+    try:
+        notice = Notice.read(held.payload)
+        address = settings.public_url or str(held.rules.get("address", ""))
+        link = f"{address.rstrip('/')}{notice.path}" if address else ""
+        if held.kind == EMAIL:
+            return _mailed(engine, settings, held, notice, link)
+        return _posted(settings, held, notice, link)
+    except (RefusedError, UnreadableNotice) as error:
+        return Attempt(False, str(error), final=True)
+    except NotReachedError as error:
+        return Attempt(False, str(error))
+
+
+def _posted(settings: Settings, held: HeldDelivery, notice: Notice, link: str) -> Attempt:
+    signed: Mapping[str, str] = {}
+    if held.kind == SLACK:
+        body = messages.slack_body(notice, link)
+    elif held.kind == TEAMS:
+        body = messages.teams_body(notice, link)
+    else:
+        body = messages.webhook_body(notice, held.message_id, link, held.replay_of)
+        signed = headers(held.secret, held.message_id, int(time.time()), body)
+    sent = {"Content-Type": "application/json; charset=utf-8", "User-Agent": f"Threewalls/{version('threewalls')}"}
+    allowed = read_networks(settings.allow_private_targets)
+    answer = post(read_web(held.target), body, sent | dict(signed), allowed)
+    if 200 <= answer.status < 300:
+        return Attempt(True, status=answer.status)
+    error = f"It answered {answer.status}."
+    if 300 <= answer.status < 400:
+        error = f"It answered {answer.status}, a redirect, and none is followed. Enter the address that it leads to."
+    return Attempt(False, error, answer.status, final=answer.status == _GONE, retry_after=answer.retry_after)
+
+
+def _mailed(engine: Engine, settings: Settings, held: HeldDelivery, notice: Notice, link: str) -> Attempt:
+    sender, to = settings.smtp_from, read_mailboxes(held.target)
+    domain = sender.rpartition("@")[2].strip("<> ") or "localhost"
+    with transaction(engine) as session:
+        wait = projects.use(session, held.project_id, "mails", len(to), most=MAILS_AN_HOUR, within=_HOUR)
+    if wait:
+        told = (
+            f"The project has sent the {MAILS_AN_HOUR} mails that it may send an hour. It goes out when that is over."
+        )
+        return Attempt(False, told, retry_after=wait)
+    refused = send_mail(settings, messages.mail(notice, held.message_id, link, sender=sender, to=to, domain=domain))
+    told = f"The mail server refused {', '.join(refused)}." if refused else ""
+    return Attempt(True, told)

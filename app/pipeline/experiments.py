@@ -1,0 +1,203 @@
+"""Runs join experiments and leave them, and results are computed anew: in the transaction that wrote the change.
+
+What is written follows from the runs as they are, so it may be done any number of times, in any order.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, bindparam, delete, or_, select
+from sqlmodel import Session, col
+
+from app.domain.experiments.outcome import Applicant, Enrolment, Member, Rules, outcome, side_of
+from app.domain.experiments.values import UNDECIDED, ExperimentResult, JoinedBy, Plan, Side, State
+from app.domain.verdict.record import RunFacts, RunRecord
+from app.storage import json_text, runs
+from app.storage.experiments import knobs_of
+from app.storage.json_text import from_json, to_json
+from app.storage.runs import aware, metrics_of
+from app.storage.stacks import PassReading, full_records
+from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow, utc_now
+
+_AT_ONCE = 500
+_SOME: Select[Any] = (
+    select(ExperimentRow.id).where(col(ExperimentRow.project_id) == bindparam("project")).limit(1)  # type: ignore[call-overload]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What is read of a run beside its record."""
+
+    id: int
+    created_at: datetime
+    tags: tuple[str, ...]
+    activity: Any
+    level: str
+    metrics: Any
+
+
+def follow_experiments(session: Session, project_id: int, stack_key: str, run_ids: Sequence[int]) -> None:
+    """After runs of a stack were judged: they join or leave, and every experiment that they concern is computed again.
+
+    Call it last in a transaction: it locks experiments, in the order of their numbers.
+    """
+    if not run_ids or session.execute(_SOME, {"project": project_id}).first() is None:
+        return
+    for experiment_id, offered in sorted(_concerned(session, project_id, stack_key, run_ids).items()):
+        refresh(session, experiment_id, offered)
+
+
+def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -> None:
+    """Who belongs to an experiment, and its result. `offered`: runs that may have to join it."""
+    row = session.execute(
+        select(ExperimentRow)
+        .where(col(ExperimentRow.id) == experiment_id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    ).scalar_one_or_none()
+    if row is None or row.state == "withdrawn":
+        return
+    joined = _joined(session, experiment_id)
+    wanted = {*joined, row.baseline_run_id} | (set(offered) if row.state in UNDECIDED else set())
+    records, stored = full_records(session, sorted(wanted)), _stored(session, sorted(wanted))
+    baseline = records.get(str(row.baseline_run_id))
+    if baseline is None:
+        return
+    enrolment = Enrolment(
+        baseline, row.tag, row.baseline_key, row.candidate_key, knobs_of(row.knobs), aware(row.created_at)
+    )
+    applicants = [_applicant(records[str(one.id)], one) for one in stored]
+    sides = {int(one.name): side for one in applicants if (side := side_of(one, enrolment)) is not None}
+    _write_runs(session, experiment_id, joined, sides)
+    members = [
+        Member(applicant, sides[one.id][0], one.level, metrics_of(one.metrics))
+        for one, applicant in zip(stored, applicants, strict=True)
+        if one.id in sides
+    ]
+    plan = from_json(Plan, row.plan)
+    rules = Rules(row.runs_each, plan.sizing.prior, plan.extensions)
+    _write_result(row, _outcome(session, members, enrolment, rules), has_runs=len(sides) > 1)
+    session.flush()
+
+
+def _outcome(session: Session, members: Sequence[Member], enrolment: Enrolment, rules: Rules) -> ExperimentResult:
+    """Losses are those of iterations that all runs have: of the runs that count, which is known without them."""
+    first = outcome(members, enrolment, rules)
+    counted = [one for one in members if one.name in {*first.baseline, *first.candidate}]
+    if first.verdict is None:
+        return first
+    known = {one.run: one for one in PassReading(session).with_losses([one.run for one in counted])}
+    return outcome([_with_loss(one, known.get(one.name)) for one in members], enrolment, rules)
+
+
+def _with_loss(member: Member, known: RunFacts | None) -> Member:
+    if known is None or known.estimate.loss is None:
+        return member
+    run = replace(member.run, estimate=replace(member.run.estimate, loss=known.estimate.loss))
+    return replace(member, applicant=replace(member.applicant, run=run))
+
+
+def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Sequence[int]) -> dict[int, set[int]]:
+    """Experiments that these runs may join, with the runs; and those that have runs of the stack."""
+    tags: dict[str, set[int]] = {}
+    keys: dict[str, set[int]] = {}
+    came: dict[int, datetime] = {}
+    for start in range(0, len(run_ids), _AT_ONCE):
+        columns = select(RunRow.id, RunRow.config_key, RunRow.tags, RunRow.created_at)  # type: ignore[call-overload]
+        for row in session.execute(columns.where(col(RunRow.id).in_(run_ids[start : start + _AT_ONCE]))):
+            keys.setdefault(row.config_key, set()).add(row.id)
+            came[row.id] = row.created_at
+            for tag in row.tags or ():
+                tags.setdefault(tag, set()).add(row.id)
+    found: dict[int, set[int]] = {}
+    for row in _open_for(session, project_id, tags, keys):
+        alike = keys.get(row.baseline_key, set()) | keys.get(row.candidate_key, set())
+        offered = tags.get(row.tag, set()) | {one for one in alike if came[one] >= row.created_at}
+        if offered:
+            found.setdefault(row.id, set()).update(offered)
+    has_runs = (
+        select(ExperimentRunRow.experiment_id)  # type: ignore[call-overload]
+        .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
+        .where(col(RunRow.project_id) + 0 == project_id, col(RunRow.stack_key) == stack_key)  # by the stack's index
+    )
+    for experiment_id in session.execute(has_runs.distinct()).scalars():
+        found.setdefault(experiment_id, set())
+    return found
+
+
+def _open_for(session: Session, project_id: int, tags: Iterable[str], keys: Iterable[str]) -> Iterable[Any]:
+    config_keys = sorted(set(keys) - {""})
+    return session.execute(
+        select(  # type: ignore[call-overload]
+            ExperimentRow.id,
+            ExperimentRow.tag,
+            ExperimentRow.baseline_key,
+            ExperimentRow.candidate_key,
+            ExperimentRow.created_at,
+        ).where(
+            col(ExperimentRow.project_id) == project_id,
+            col(ExperimentRow.state).in_(UNDECIDED),
+            or_(
+                col(ExperimentRow.tag).in_(sorted(tags)),
+                col(ExperimentRow.baseline_key).in_(config_keys),
+                col(ExperimentRow.candidate_key).in_(config_keys),
+            ),
+        )
+    )
+
+
+def _joined(session: Session, experiment_id: int) -> dict[int, ExperimentRunRow]:
+    rows = session.execute(select(ExperimentRunRow).where(col(ExperimentRunRow.experiment_id) == experiment_id))
+    return {row.run_id: row for row in rows.scalars()}
+
+
+def _stored(session: Session, run_ids: Sequence[int]) -> list[_Stored]:
+    """In the order in which the runs came."""
+    rows = session.execute(
+        select(  # type: ignore[call-overload]
+            RunRow.id, RunRow.created_at, RunRow.tags, RunRow.activity, RunRow.evidence_level, RunRow.metrics
+        )
+        .where(col(RunRow.id).in_(run_ids), col(RunRow.reception) != "receiving")
+        .order_by(col(RunRow.created_at), col(RunRow.id))
+    )
+    return [
+        _Stored(row.id, aware(row.created_at), tuple(row.tags or ()), row.activity, row.evidence_level, row.metrics)
+        for row in rows
+    ]
+
+
+def _applicant(record: RunRecord, stored: _Stored) -> Applicant:
+    return Applicant(record, stored.created_at, stored.tags, runs.activities(stored.activity))
+
+
+def _write_runs(
+    session: Session,
+    experiment_id: int,
+    joined: dict[int, ExperimentRunRow],
+    sides: dict[int, tuple[Side, JoinedBy]],
+) -> None:
+    gone = sorted(set(joined) - set(sides))
+    if gone:
+        session.execute(
+            delete(ExperimentRunRow).where(
+                col(ExperimentRunRow.experiment_id) == experiment_id, col(ExperimentRunRow.run_id).in_(gone)
+            )
+        )
+    for run_id, (side, joined_by) in sides.items():
+        known = joined.get(run_id)
+        if known is None:
+            session.add(ExperimentRunRow(experiment_id=experiment_id, run_id=run_id, side=side, joined_by=joined_by))
+        elif (known.side, known.joined_by) != (side, joined_by):
+            known.side, known.joined_by = side, joined_by
+
+
+def _write_result(row: ExperimentRow, result: ExperimentResult, *, has_runs: bool) -> None:
+    stored = to_json(result)
+    if json_text.dumps(stored) != json_text.dumps(row.result):
+        row.result, row.result_at = stored, utc_now()
+    if row.state in UNDECIDED:
+        state: State = "done" if result.finished else "waiting" if has_runs else "planned"
+        row.state = state

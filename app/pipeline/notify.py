@@ -1,0 +1,262 @@
+"""News become deliveries in the transaction of what happened: one row for each receiver that wants to hear of it.
+
+At most one of each cause and receiver, so whatever is judged again is not told again. What is about the same thing has
+the same subject, and arrives in the order in which it happened (`delivery_work.py`).
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, and_, bindparam, or_, select
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import STACK_FIELDS
+from app.domain.naming import TitledStack, stack_names, stack_title
+from app.domain.notifications.events import (
+    Notice,
+    Wants,
+    event_of_verdict,
+    failed_notice,
+    is_fresh,
+    regression_notice,
+    verdict_notice,
+)
+from app.domain.ranking.rank import told
+from app.domain.verdict.document import VerdictDocument
+from app.pipeline import delivery_work
+from app.storage.leader_changes import LeaderChange, leader_changes
+from app.storage.runs import aware, frozen, stated
+from app.storage.tables import (
+    DeliveryRow,
+    ProjectRow,
+    ReceiverRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunRow,
+    StandingRow,
+    utc_now,
+)
+
+MOST_CAUSE = 200
+
+
+# Made once: every pass asks it, and mostly nobody listens.
+_LISTENING: Select[Any] = (
+    select(ReceiverRow)
+    .where(col(ReceiverRow.project_id) == bindparam("project"), col(ReceiverRow.enabled))
+    .order_by(col(ReceiverRow.id))
+)
+
+
+class Teller:
+    """Tells the receivers of one project."""
+
+    def __init__(self, session: Session, project_id: int) -> None:
+        self._session = session
+        self._receivers: Sequence[ReceiverRow] = session.execute(_LISTENING, {"project": project_id}).scalars().all()
+        self._project_id = project_id
+
+    def wanted(self, event: str, stacks: Collection[str]) -> list[ReceiverRow]:
+        return [one for one in self._receivers if Wants.read(one.rules).takes(event, stacks)]
+
+    def verdict(self, run_id: int, stack_key: str, document: VerdictDocument) -> None:
+        """Of a run that was judged just now; older runs that are judged again are no news."""
+        # Nothing is read where nobody listens: judging thousands of runs again costs nothing here.
+        if not self._receivers:
+            return
+        run = self._session.get_one(RunRow, run_id)
+        event = event_of_verdict(
+            document.decision, raises_regression=document.raises_regression, purpose=run.purpose,
+            quarantined=bool(document.quarantined),
+        )  # fmt: skip
+        receivers = self.wanted(event, [stack_key]) if event else []
+        if not receivers or not is_fresh(aware(run.created_at), utc_now()):
+            return
+        notice = verdict_notice(
+            event, document, project=self._slug(), run_id=run_id, name=run.name, stack=(stack_key, self._name(run)),
+            branch=run.branch, commit=run.commit, at=utc_now(),
+        )  # fmt: skip
+        if event == "run.failed":
+            self._put(receivers, notice, _failure(run), f"run:{run_id}")
+        else:  # reruns of a commit are judged together: one message for all of them
+            subject = f"run:{document.candidates[0]}"
+            self._put(receivers, notice, f"{subject}:{event}", subject)
+
+    def regression(self, row: RegressionRow, event: str, cause: str, note: str = "") -> None:
+        """`cause`: what makes it another message than the last one of its kind; empty when it can happen once."""
+        if not self._receivers:
+            return
+        runs = select(RegressionMemberRow.stack_key, RunRow).join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)  # type: ignore[call-overload]
+        members = self._session.execute(
+            runs.where(col(RegressionMemberRow.regression_id) == row.id).order_by(col(RegressionMemberRow.run_id))
+        ).all()
+        runs_by_stack = dict(members)
+        if receivers := self.wanted(event, runs_by_stack):
+            stacks = self._names(runs_by_stack)
+            notice = regression_notice(
+                event, project=self._slug(), number=row.id or 0, metric=row.metric, cause=row.cause,
+                delta_pct=row.worst_delta_pct, hours_per_day=row.gpu_hours_per_day, stacks=list(stacks.items()),
+                note=note, at=utc_now(),
+            )  # fmt: skip
+            subject = f"regression:{row.id}"
+            self._put(receivers, notice, f"{subject}:{event}{':' if cause else ''}{cause}", subject)
+
+    def failed(self, run_id: int) -> None:
+        """Of a run of which nothing could be read."""
+        run = self._session.get_one(RunRow, run_id, populate_existing=True)
+        receivers = self.wanted("run.failed", [run.stack_key] if run.stack_key else [])
+        if run.status != "failed" or not receivers or not is_fresh(aware(run.created_at), utc_now()):
+            return
+        notice = failed_notice(
+            project=self._slug(), run_id=run_id, name=run.name, error=run.error or "",
+            stack=(run.stack_key, self._name(run) if run.contract else ""), branch=run.branch, commit=run.commit,
+            at=utc_now(),
+        )  # fmt: skip
+        self._put(receivers, notice, _failure(run), f"run:{run_id}")
+
+    def _slug(self) -> str:
+        return self._session.get_one(ProjectRow, self._project_id).slug
+
+    def _name(self, run: RunRow) -> str:
+        return self._names({run.stack_key: run})[run.stack_key]
+
+    def _names(self, runs: Mapping[str, RunRow]) -> dict[str, str]:
+        """By the key of the stack: its title, and the fields in which others of the project with that title differ."""
+        contracts = {key: {name: stated(entry) for name, entry in run.contract.items()} for key, run in runs.items()}
+        titles = {key: stack_title(contract, dispatcher=False) for key, contract in contracts.items()}
+        alike = self._session.execute(
+            select(StandingRow.stack_key, StandingRow.title, StandingRow.about).where(  # type: ignore[call-overload]
+                col(StandingRow.project_id) == self._project_id, col(StandingRow.title).in_(titles.values())
+            )
+        )
+        found = {
+            key: TitledStack(key, title, "", {name: frozen(value) for name, value in about.items()})
+            for key, title, about in alike
+        }
+        for key, contract in contracts.items():
+            known = {name: contract[name].value for name in STACK_FIELDS if name in contract}
+            found[key] = TitledStack(key, titles[key], "", known)
+        names = stack_names(found.values())
+        # The dispatcher is no part of a stack's name, but it is one of what people know the run by.
+        return {key: stack_title(contracts[key]) + names[key].removeprefix(titles[key]) for key in runs}
+
+    def _put(self, receivers: Sequence[ReceiverRow], notice: Notice, cause: str, subject: str) -> None:
+        ids = [one.id or 0 for one in receivers]
+        same = col(DeliveryRow.cause) == cause[:MOST_CAUSE]
+        if notice.event == "run.failed":  # a run that is read again may fail otherwise
+            same = or_(same, and_(col(DeliveryRow.subject) == subject, col(DeliveryRow.event) == notice.event))
+        told = set(
+            self._session.execute(
+                select(DeliveryRow.receiver_id).where(col(DeliveryRow.receiver_id).in_(ids), same)  # type: ignore[call-overload]
+            ).scalars()
+        )
+        for receiver in ids:
+            if receiver not in told:
+                put_delivery(self._session, receiver, notice, cause, subject=subject)
+
+
+def put_delivery(
+    session: Session, receiver_id: int, notice: Notice, cause: str, *, subject: str = "", replay_of: int | None = None
+) -> int | None:
+    """The id of a message that waits to be sent; None when the receiver has one of this cause."""
+    row = DeliveryRow(
+        receiver_id=receiver_id, event=notice.event, cause=cause[:MOST_CAUSE], subject=subject,
+        payload=notice.as_json(), replay_of=replay_of,
+    )  # fmt: skip
+    try:
+        with session.begin_nested():
+            session.add(row)
+    except IntegrityError:  # somebody else told it in the same moment
+        return None
+    if subject:  # it would wait behind an older one for hours, though nobody knows that the receiver is still away
+        delivery_work.hurry(session, receiver_id, subject)
+    return row.id
+
+
+def tell_verdicts(
+    session: Session, project_id: int, stack_key: str, judged: Iterable[tuple[int, VerdictDocument]]
+) -> None:
+    teller = Teller(session, project_id)
+    for run_id, document in judged:
+        teller.verdict(run_id, stack_key, document)
+
+
+def tell_regression(session: Session, row: RegressionRow, event: str, cause: str = "", note: str = "") -> None:
+    Teller(session, row.project_id).regression(row, event, cause, note)
+
+
+def tell_failed(session: Session, run_id: int) -> None:
+    run = session.execute(select(RunRow.project_id).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
+    Teller(session, run).failed(run_id)
+
+
+def _failure(run: RunRow) -> str:
+    """The cause of a failure's message: its commit, its configuration and what went wrong.
+
+    So a job that is tried again and fails alike is told once. Of a run without a commit nobody knows what it repeats.
+    """
+    if not run.commit:
+        return f"run:{run.id}:run.failed"
+    kinds = [str(failure.get("kind", "")) for failure in run.failures]
+    # Of what has no kind the text, but for its numbers: lines and times differ each time.
+    what = (kinds and kinds[0]) or run.outcome or re.sub(r"\d+", "#", run.error or "")
+    told = "\0".join((run.commit, run.config_key or run.stack_key, what))
+    return f"failure:{hashlib.sha256(told.encode()).hexdigest()}"
+
+
+# --- What changed at the head of boards, as news: one line for each board, dated by the history of its stack.
+
+_MOST_READ = 400
+"""Changes. A head that moves more often than that moves too often for news."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderNews:
+    """All changes of one board, told as one: `newest` is what it came to, `first` where it began."""
+
+    newest: LeaderChange
+    first: LeaderChange
+    changes: int
+
+    @property
+    def at(self) -> datetime:
+        return self.newest.happened_at
+
+    @property
+    def told(self) -> str:
+        """Who heads it now."""
+        return told(self.newest.change.after)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nobody was known to lead before."""
+        return self.first.change.before is None
+
+    @property
+    def is_back(self) -> bool:
+        """Whether the head is what it was before all of them."""
+        return self.first.change.before == self.newest.change.after
+
+
+def leader_news(
+    session: Session, *, project: str = "", noticed_since: datetime | None = None, most: int = 10
+) -> tuple[LeaderNews, ...]:
+    """Boards whose head changed, the latest in their history first."""
+    read = leader_changes(session, project=project, since=noticed_since, newest=_MOST_READ)
+    return tuple(sorted(_folded(read), key=lambda one: one.at, reverse=True)[:most])
+
+
+def _folded(changes: Iterable[LeaderChange]) -> Iterable[LeaderNews]:
+    """From changes, newest first. Where the same runs are only read otherwise, nothing happened."""
+    boards: dict[tuple[str, str, str], list[LeaderChange]] = {}
+    for one in changes:
+        head = one.change.after
+        if not head.by_runs:
+            continue
+        boards.setdefault((one.stack_key, head.routing_mode, head.semantic_class), []).append(one)
+    return (LeaderNews(own[0], own[-1], len(own)) for own in boards.values())

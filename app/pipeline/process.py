@@ -1,0 +1,462 @@
+"""What a worker does with a run: claim it, read its files, compute its figures, write them in place of older ones."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, get_args
+
+import structlog
+from billiard.exceptions import SoftTimeLimitExceeded
+from sqlalchemy import Engine, delete, insert, select
+from sqlmodel import Session, col
+
+from app.domain.contract.statements import CONTAINER_RULE, ProjectDefaults
+from app.domain.definitions import DEFINITIONS, changes
+from app.domain.documents.document import Document, DocumentKind
+from app.domain.documents.metadata import read_metadata
+from app.domain.documents.read import read_document
+from app.domain.logs import parse_log
+from app.domain.logs.merge import merge_logs
+from app.domain.numbers import counted, size
+from app.domain.performance.summary import summarise, with_documents
+from app.domain.run import LogPart, Metadata, RunSummary, Stated, Value
+from app.domain.verdict.record import not_finite_iterations, shape_of
+from app.errors import DamagedObject, Unavailable, new_error_id
+from app.pipeline import run_work
+from app.pipeline.notify import tell_failed
+from app.pipeline.run_work import SHORT_SECONDS, Claim
+from app.pipeline.stack_work import ask_to_judge
+from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
+from app.settings import Settings
+from app.storage import readings, runs
+from app.storage.database import fault_of, read_session, transaction
+from app.storage.json_text import storable
+from app.storage.log_files import LogFiles
+from app.storage.readings import Reading
+from app.storage.runs import RunFile, aware, files_of, frozen, settle_places
+from app.storage.tables import AmendmentRow, AvailabilityRow, ProjectDefaultRow, ProjectRow, RunRow, SeriesRow, utc_now
+
+# --- What the reading of a run begins with: its files, what was stated about it then and since, its project's defaults.
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """`documents` are files that were recognised as such; `unread` are kept and say nothing.
+
+    `kept` is what an earlier reading found in `read`, the logs and documents; None when they must be read.
+    """
+
+    project_id: int
+    reception: str
+    metadata: Metadata
+    defaults: ProjectDefaults
+    logs: tuple[RunFile, ...]
+    documents: tuple[RunFile, ...]
+    unread: tuple[RunFile, ...]
+    kept: Reading | None = None
+
+    @property
+    def read(self) -> tuple[RunFile, ...]:
+        return (*self.logs, *self.documents)
+
+
+def read_inputs(session: Session, run_id: int) -> RunInputs:
+    run = session.execute(
+        select(RunRow.project_id, RunRow.reception, RunRow.metadata_stated, ProjectRow.slug)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RunRow.id) == run_id)
+    ).one()
+    # A token's upload need not name its project, and is of the same stack as one that does.
+    metadata = replace(read_metadata(run.metadata_stated), project=run.slug)
+    files = files_of(session, run_id)
+    inputs = RunInputs(
+        project_id=run.project_id,
+        reception=run.reception,
+        metadata=replace(metadata, fields=dict(metadata.fields) | amended_fields(session, run_id)),
+        defaults=project_defaults(session, run.project_id),
+        logs=tuple(file for file in files if file.kind == "log"),
+        documents=tuple(file for file in files if file.document),
+        unread=tuple(file for file in files if file.kind != "log" and not file.document),
+    )
+    return replace(inputs, kept=readings.load(session, run_id, inputs.read))
+
+
+def amended_fields(session: Session, run_id: int) -> dict[str, Stated]:
+    """The corrections that count now: of each field the newest one, unless that took it back."""
+    rows: Sequence[AmendmentRow] = (
+        session.execute(select(AmendmentRow).where(col(AmendmentRow.run_id) == run_id).order_by(col(AmendmentRow.id)))
+        .scalars()
+        .all()
+    )
+    newest: Mapping[str, AmendmentRow] = {row.field: row for row in rows}
+    return {
+        name: Stated(frozen(row.value), "metadata", f"stated by {row.author} on {row.created_at:%Y-%m-%d}")
+        for name, row in newest.items()
+        if not row.removed
+    }
+
+
+def project_defaults(session: Session, project_id: int) -> ProjectDefaults:
+    rows = session.execute(select(ProjectDefaultRow).where(col(ProjectDefaultRow.project_id) == project_id)).scalars()
+    values = {row.name: frozen(row.value) for row in rows}
+    rule = values.pop(CONTAINER_RULE, "")
+    return ProjectDefaults(values, str(rule or ""))
+
+
+# --- The figures of a run out of its files, or out of what was found in them before: then no log is read again.
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """`found`: what the files say, when they were read just now. `seconds`: how long it all took."""
+
+    inputs: RunInputs
+    summary: RunSummary
+    warnings: tuple[str, ...]
+    found: Reading | None
+    seconds: float
+
+
+def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
+    began = time.monotonic()
+    found = None if inputs.kept else read_files(log_files, inputs)
+    reading = inputs.kept or found
+    assert reading is not None  # noqa: S101  # it is one of the two
+    warnings = list(reading.warnings)
+    warnings += [
+        f"{file.name} ({file.kind}) is kept and can be downloaded, but its values are not read: it is no document "
+        "that is known (docs/documents.md lists them)."
+        for file in inputs.unread
+    ]
+    summary = _summary(reading, inputs)
+    if inputs.reception == "receiving":
+        summary = _still_receiving(summary)
+    if inputs.reception == "incomplete":
+        warnings.append(
+            "No more of the log came for a long time, so the run was closed as incomplete. What came was read. "
+            "Sending the rest opens it again."
+        )
+    return Computed(inputs, summary, tuple(warnings), found, time.monotonic() - began)
+
+
+def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
+    """What logs and documents say, whatever people and the project state beside them."""
+    parts = [LogPart(file.name, parse_log(log_files.stream(file.keys))) for file in inputs.logs]
+    warnings: list[str] = []
+    documents = list(_documents(log_files, inputs.documents, warnings))
+    log = with_documents(merge_logs(parts) if parts else parse_log([]), documents)
+    warnings += [_cut_short(file, part.log.n) for file, part in zip(inputs.logs, parts, strict=True) if file.cut]
+    # Their series and problems are in the log now.
+    stripped = tuple(replace(document, columns={}, problems=()) for document in documents)
+    return Reading(log, stripped, tuple(warnings))
+
+
+def _documents(log_files: LogFiles, files: Sequence[RunFile], warnings: list[str]) -> Iterator[Document]:
+    for file in files:
+        try:
+            kind = next(known for known in get_args(DocumentKind) if known == file.document)
+            document = read_document(kind, log_files.stream(file.keys))
+        except ValueError as error:
+            warnings.append(f"{file.name} looks like {file.document}, but could not be read: {error}")
+            continue
+        warnings += [f"{file.name}: {problem}" for problem in document.problems]
+        yield document
+
+
+def _summary(reading: Reading, inputs: RunInputs) -> RunSummary:
+    defaults = inputs.defaults
+    log = replace(reading.log, stated=defaults.completed(reading.log.stated))
+    documents = [replace(one, stated=defaults.completed(one.stated)) for one in reading.documents]
+    metadata = replace(inputs.metadata, fields=defaults.completed(inputs.metadata.fields))
+    return summarise(log, metadata, documents, defaults.fields)
+
+
+def _cut_short(file: RunFile, iterations: int) -> str:
+    return (
+        f"{file.name} is {file.cut}, but ends early at {size(file.size_bytes)}. The {iterations:,} iterations before "
+        "the cut were read. Upload it again to complete the run."
+    )
+
+
+def _still_receiving(summary: RunSummary) -> RunSummary:
+    """A log that has no end yet was not cut off, and one without iterations has not failed."""
+    health = dict(summary.health)
+    if health.get("outcome") in ("truncated", "unread"):
+        health["outcome"] = "running"
+    failures = tuple(failure for failure in summary.failures if failure.kind != "truncated")
+    summary = replace(summary, health=health, failures=failures)
+    if summary.error is None:
+        return summary
+    first = "No iteration line was read yet; more of the log is to come."
+    return replace(summary, error=None, warnings=(first, *summary.warnings))
+
+
+# --- What a new reading of a run means for verdicts: slim columns, its place in the history, which stacks to judge.
+
+_MOST_SHAPE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The run before it was read: where it stood. Empty keys: it was never read."""
+
+    run_id: int
+    project_id: int
+    stack_key: str
+    config_key: str
+    commit: str
+    ordered_at: datetime
+    concerns_nobody: bool
+    definitions: Mapping[str, int]
+
+
+def slim_columns(summary: RunSummary) -> dict[str, Any]:
+    """What levels and baselines are made of, so that they need no JSON."""
+    steady = summary.steady_state
+    has_estimate = steady is not None and math.isfinite(steady.log_step_time)
+    return {
+        "outcome": str(summary.health.get("outcome") or "")[:20],
+        "log_step_time": steady.log_step_time if steady and has_estimate else None,
+        "step_time_se": steady.se if steady and has_estimate else None,
+        "window_length": steady.n if steady else 0,
+        "is_steady": steady.is_steady if steady else False,
+        "short": steady.short if steady else True,
+        "not_finite": not_finite_iterations(summary.health),
+        "shape": ",".join(text.replace(",", " ") for text in shape_of(summary.contract))[:_MOST_SHAPE],
+    }
+
+
+def ask_before(session: Session, run_id: int, stack_key: str = "") -> tuple[Before, list[int]]:
+    """Lock and ask for the stacks that a run leaves and joins, before its row is written. With the ids to ring for.
+
+    A run whose log still grows concerns nobody until it is complete. `stack_key`: the one it has now, if it has one.
+    """
+    row = session.execute(
+        select(  # type: ignore[call-overload]
+            RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunRow.commit, RunRow.ordered_at,
+            RunRow.reception, RunRow.verdict, RunRow.definitions,
+        ).where(col(RunRow.id) == run_id)
+    ).one()  # fmt: skip
+    growing = row.reception == "receiving" and not row.verdict
+    before = Before(
+        run_id,
+        row.project_id,
+        row.stack_key,
+        row.config_key,
+        row.commit,
+        aware(row.ordered_at),
+        concerns_nobody=growing,
+        definitions=row.definitions,
+    )
+    if growing:
+        return before, []
+    keys = sorted({row.stack_key, stack_key} - {""})
+    because = _because(before, stack_key)
+    place = before.ordered_at
+    return before, [ask_to_judge(session, row.project_id, key, judge_from=place, because=because) for key in keys]
+
+
+def take_place(session: Session, before: Before, stack_key: str, config_key: str) -> None:
+    """Once the row is written: reruns stand together, and what they moved past is judged again."""
+    if not before.commit or before.concerns_nobody:
+        return
+    groups = [(stack_key, config_key)]
+    if before.config_key not in ("", config_key):
+        groups.append((before.stack_key, before.config_key))
+    for stack, config in sorted(groups):
+        moved = settle_places(session, before.project_id, config, before.commit)
+        if moved is not None:
+            because = f"Run {before.run_id} took its place beside the runs of its commit."
+            ask_to_judge(session, before.project_id, stack, judge_from=moved, because=because)
+
+
+def _because(before: Before, stack_key: str) -> str:
+    if not before.stack_key:
+        return f"Run {before.run_id} came in at an earlier place of the history."
+    if changed := changes(before.definitions, DEFINITIONS):
+        return f"The definitions changed ({changed})."
+    if before.stack_key != stack_key:
+        return f"Run {before.run_id} was read again and is of another stack now."
+    return f"Run {before.run_id} was read again."
+
+
+log = structlog.get_logger(__name__)
+
+_RETRY_SECONDS = 1
+_LISTED_TEXTS = {"model": 200, "gpu": 100, "dispatcher": 30}
+"""Contract fields that lists filter by, and how long a text of theirs a column takes."""
+
+
+def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int) -> str | None:
+    """Process one run. Returns the status it was left in, or None when it is another's, done, or gone.
+
+    May be called any number of times, by any number of workers: one of them writes the result, once.
+    """
+    with transaction(engine) as session:
+        held = run_work.claim(session, run_id, settings)
+    if held is None:
+        return None
+    try:
+        with run_work.kept(engine, held, settings.lease_seconds):
+            with read_session(engine) as session:
+                inputs = read_inputs(session, run_id)
+            computed = compute(log_files, inputs)
+        with transaction(engine) as session:
+            status, stacks = _write(session, held, computed)
+            waits = status and session.execute(select(RunRow.work).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
+        if waits and computed.seconds < SHORT_SECONDS:
+            enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; one that takes long to read rests, and the sweep rings
+        for work_id in stacks:
+            enqueue(JUDGE_STACK, work_id)
+        return status
+    except Exception as error:
+        return _end_without_result(engine, log_files, settings, held, error)
+
+
+def _write(session: Session, held: Claim, computed: Computed) -> tuple[str | None, list[int]]:
+    """The status that was written, None when the claim was lost; and the stacks to be judged, but for the run's own.
+
+    Its own is judged by the same worker right after (`workers/tasks.py`).
+    """
+    summary = computed.summary
+    status = summary.status
+    before, asked = ask_before(session, held.run_id, summary.stack_key)
+    if not run_work.finish(session, held, status=status, **_columns(computed)):
+        log.warning("result_dropped", run_id=held.run_id, claim=held.number)
+        return None, []
+    take_place(session, before, summary.stack_key, summary.config_key)
+    for table in (SeriesRow, AvailabilityRow):
+        session.execute(delete(table).where(col(table.run_id) == held.run_id))
+    session.execute(insert(SeriesRow), list(_series_rows(held.run_id, summary)))
+    session.add_all(_availability_rows(held.run_id, computed))
+    if computed.found is not None:
+        readings.save(session, held.run_id, computed.inputs.read, computed.found)
+    if status == "failed":
+        tell_failed(session, held.run_id)
+    log.info(
+        "run_processed",
+        run_id=held.run_id,
+        status=status,
+        iterations=len(summary.line_numbers),
+        seconds=round(computed.seconds, 3),
+    )
+    return status, asked if before.stack_key not in ("", summary.stack_key) else []
+
+
+def _columns(computed: Computed) -> dict[str, Any]:
+    summary = computed.summary
+    contract = {name: stated.value for name, stated in summary.contract.items()}
+    gpus = contract.get("gpus")
+    columns = {
+        "error": summary.error and storable(summary.error),
+        "warnings": [*computed.warnings, *summary.warnings],
+        "trainer": summary.trainer[:50],
+        "contract": {name: asdict(stated) for name, stated in summary.contract.items()},
+        "unknown": summary.unknown,
+        "stack_key": summary.stack_key,
+        "config_key": summary.config_key,
+        "provisional": summary.provisional,
+        "steady_state": asdict(summary.steady_state) if summary.steady_state else None,
+        "metrics": {name: asdict(metric) if metric else None for name, metric in summary.metrics.items()},
+        "health": summary.health,
+        "evidence_level": summary.evidence_level,
+        "semantic_class": summary.semantic_class,
+        "definition_version": summary.definition_version,
+        "definitions": summary.definitions,
+        "rules_asked": "",
+        "recompute_failed": 0,
+        "recompute_error": None,
+        "gpus": gpus if isinstance(gpus, int) else None,
+        "read_seconds": computed.seconds,
+    }
+    columns |= runs.write(summary) | slim_columns(summary)
+    columns |= {name: _listed(contract.get(name), length) for name, length in _LISTED_TEXTS.items()}
+    columns |= {name: metric.value if metric else None for name, metric in summary.metrics.items() if _has_column(name)}
+    return {name: storable(value) for name, value in columns.items()}
+
+
+def _availability_rows(run_id: int, computed: Computed) -> Iterator[AvailabilityRow]:
+    for dispatcher, found in {entry.dispatcher: entry for entry in computed.summary.availability}.items():
+        yield AvailabilityRow(
+            run_id=run_id,
+            dispatcher=dispatcher[:30],
+            project_id=computed.inputs.project_id,
+            container=(found.container or "")[:500],
+            available=found.available,
+            evidence=storable([asdict(line) for line in found.evidence]),
+        )
+
+
+def _listed(value: Value, length: int) -> str | None:
+    return None if value is None else str(value)[:length]
+
+
+def _has_column(metric: str) -> bool:
+    return metric in RunRow.model_fields
+
+
+def _series_rows(run_id: int, summary: RunSummary) -> Iterator[dict[str, Any]]:
+    columns = dict(summary.series)
+    columns.setdefault("log_line", summary.line_numbers.astype(float))
+    for name, values in columns.items():
+        unit = summary.units.get(name, "")[:30]
+        yield {
+            "run_id": run_id,
+            "metric": name[: readings.MAX_METRIC_NAME],
+            "unit": unit,
+            "n": len(values),
+            "blob": readings.pack_series(values),
+        }
+
+
+def _end_without_result(
+    engine: Engine, log_files: LogFiles, settings: Settings, held: Claim, error: Exception
+) -> str | None:
+    """Another attempt, or the end of them: no run stays in processing because of an error of ours."""
+    if (fault := error if isinstance(error, Unavailable) else fault_of(error)) is not None:
+        log.warning("run_postponed", run_id=held.run_id, error=fault.detail)
+        # Figures that are only to be computed again wait for a store that is away, not for one that lost their files:
+        # the whole stack would wait with them.
+        is_damaged = isinstance(error, DamagedObject)
+        counts = fault is error and (held.recomputes or is_damaged) and _answers(log_files)
+        if counts and held.attempt >= settings.max_attempts:
+            away = "Its files could not be read again: the store of the logs did not give them."
+            return _fail(engine, held, fault.detail if is_damaged else away)
+        return _postpone(engine, held, seconds=settings.lease_seconds, counts=counts)
+    if isinstance(error, SoftTimeLimitExceeded):
+        limit = settings.task_soft_limit_seconds
+        return _fail(engine, held, f"Reading this run took longer than {limit} s, the limit. Its files are kept.")
+    error_id = new_error_id()
+    log.exception("run_not_processed", run_id=held.run_id, claim=held.number, error_id=error_id)
+    if held.attempt < settings.max_attempts:
+        return _postpone(engine, held, seconds=_RETRY_SECONDS, counts=True)
+    return _fail(
+        engine,
+        held,
+        f"Unexpected error (id {error_id}). The worker's log has the details under this id. Reading this run was tried "
+        f"{counted(held.attempt, 'time')}; its files are kept.",
+    )
+
+
+def _answers(log_files: LogFiles) -> bool:
+    try:
+        log_files.check()
+    except Unavailable:
+        return False
+    return True
+
+
+def _postpone(engine: Engine, held: Claim, *, seconds: float, counts: bool) -> str | None:
+    with transaction(engine) as session:
+        again_at = utc_now() + timedelta(seconds=seconds)
+        return "received" if run_work.give_back(session, held, again_at=again_at, counts=counts) else None
+
+
+def _fail(engine: Engine, held: Claim, reason: str) -> str | None:
+    with transaction(engine) as session:
+        if not run_work.finish(session, held, **run_work.given_up(reason)):
+            return None
+        tell_failed(session, held.run_id)
+        return "failed"

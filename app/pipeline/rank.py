@@ -1,0 +1,489 @@
+"""Ranks a stack and keeps what it is ranked as: reading first, then writing in the transaction that ends its work.
+
+Standings follow from the runs of the stack and the priors of its family. So whoever ranks it last leaves the same
+behind, in whatever order runs came in.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from functools import cached_property, partial
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, Table, and_, bindparam, delete, insert, or_, select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import STACK_FIELDS
+from app.domain.contract.values import shown
+from app.domain.definitions import DEFINITION_VERSION, RANKING_VERSION
+from app.domain.naming import stack_title
+from app.domain.ranking.across import board_results
+from app.domain.ranking.rank import (
+    NEWS_FLOOR,
+    Head,
+    HeadChange,
+    Kept,
+    explained,
+    head_changes,
+    newest_run,
+    prior_to_keep,
+    rank_stack,
+)
+from app.domain.ranking.runs import RankedRun, family_of, hardware_of
+from app.domain.ranking.scaling import ScalingRuns, scaling_runs
+from app.domain.ranking.standings import Board, StackStandings
+from app.domain.run import Stated, Value
+from app.domain.verdict.record import UNFIT
+from app.domain.verdict.step_time import FEWEST_ITERATIONS, Prior, prior_of
+from app.pipeline.stack_work import ask_to_judge
+from app.storage import json_text
+from app.storage.json_text import from_json, to_json
+from app.storage.leader_changes import add_leader_changes, last_heads
+from app.storage.readings import losses_of_runs
+from app.storage.runs import aware, stated
+from app.storage.stacks import COMPARED, MOST_RUNS, facts_of, sample_of_level
+from app.storage.tables import (
+    AvailabilityRow,
+    RankingPriorRow,
+    RunRow,
+    StackWorkRow,
+    StandingBoardRow,
+    StandingRow,
+    utc_now,
+)
+
+# --- The runs of a stack as the leaderboards see them, and what their newest one tells of the stack.
+
+_MOST_TITLE = 1000
+_RANKED = (
+    *COMPARED, RunRow.ordered_at, RunRow.evidence_level, RunRow.dispatcher, RunRow.gpu, RunRow.gpus,
+    RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, col(RunRow.activity)["dispatcher"].label("carried"),
+)  # fmt: skip
+
+# Made once: putting them together takes as long as running them.
+_RUNS: Select[Any] = (
+    select(*_RANKED)  # type: ignore[call-overload]
+    .where(
+        # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
+        col(RunRow.project_id) + 0 == bindparam("project_id"),
+        col(RunRow.stack_key) == bindparam("stack_key"),
+        col(RunRow.status).in_(("ready", "failed")),
+        col(RunRow.reception) != "receiving",
+    )
+    .order_by(col(RunRow.ordered_at), col(RunRow.id))
+)
+_MISSING: Select[Any] = (
+    select(AvailabilityRow.run_id, AvailabilityRow.dispatcher)  # type: ignore[call-overload]
+    .join(RunRow, col(RunRow.id) == AvailabilityRow.run_id)
+    .where(
+        # As above.
+        col(RunRow.project_id) + 0 == bindparam("project_id"),
+        col(RunRow.stack_key) == bindparam("stack_key"),
+        col(AvailabilityRow.available).is_(False),
+    )
+    .order_by(col(AvailabilityRow.dispatcher))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StackAbout:
+    """A stack as its newest run states it, for lists."""
+
+    gpu: str
+    hardware_slug: str
+    family_slug: str
+    title: str
+    container: str
+    gpus: int | None
+    known: Mapping[str, Value]
+    newest_run_id: int
+    newest_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RankedStack:
+    """All processed runs of a stack, at least one; `contracts` has one for each config key."""
+
+    runs: tuple[RankedRun, ...]
+    contracts: Mapping[str, Mapping[str, Stated]]
+    about: StackAbout
+
+
+def ranked_stack(session: Session, project_id: int, stack_key: str) -> RankedStack | None:
+    """None when no run of it was read. A run whose log still grows concerns nobody until it is complete."""
+    rows = session.execute(_RUNS, {"project_id": project_id, "stack_key": stack_key}).all()
+    if not rows:
+        return None
+    contracts = _contracts(session, {row.config_key: row.id for row in rows})
+    missing = _missing(session, project_id, stack_key)
+    newest = rows[-1]
+    family = _Told.of(contracts[newest.config_key], newest.gpu)
+    runs = tuple(_ranked(row, contracts[row.config_key], family, missing.get(row.id, ())) for row in rows)
+    return RankedStack(runs, contracts, _about(newest, contracts[newest.config_key], family))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the newest run says all of them are."""
+
+    hardware: str
+    hardware_slug: str
+    family: str
+    family_slug: str
+    precision: str
+
+    @classmethod
+    def of(cls, contract: Mapping[str, Stated], gpu: str | None) -> "_Told":
+        hardware = hardware_of(gpu)
+        family = family_of(_text(contract, "model"), {name: one.value for name, one in contract.items()})
+        return cls(hardware.name, hardware.slug, family.name, family.slug, _text(contract, "precision"))
+
+
+def _ranked(row: Row[Any], contract: Mapping[str, Stated], told: _Told, missing: tuple[str, ...]) -> RankedRun:
+    carried = row.carried or {}
+    ep = contract["ep"].value if "ep" in contract else None
+    return RankedRun(
+        facts=facts_of(row),
+        ordered_at=aware(row.ordered_at),
+        requested=_value(carried.get("requested")) or row.dispatcher,
+        active=_value(carried.get("active")),
+        evidence_level=row.evidence_level,
+        hardware=told.hardware,
+        family=told.family,
+        precision=told.precision,
+        routing_mode=_text(contract, "routing_mode"),
+        ep=ep if isinstance(ep, int) else None,
+        gpus=row.gpus,
+        tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
+        tflops_per_gpu=row.tflops_per_gpu,
+        missing=missing,
+        inferred=(carried.get("active") or {}).get("source") == "derived",
+    )
+
+
+def _about(row: Row[Any], contract: Mapping[str, Stated], told: _Told) -> StackAbout:
+    return StackAbout(
+        gpu=row.gpu or "",
+        hardware_slug=told.hardware_slug,
+        family_slug=told.family_slug,
+        title=stack_title(contract, dispatcher=False)[:_MOST_TITLE],
+        container=_text(contract, "container"),
+        gpus=row.gpus,
+        known={name: contract[name].value for name in STACK_FIELDS if name in contract},
+        newest_run_id=row.id,
+        newest_at=aware(row.ordered_at),
+    )
+
+
+def _contracts(session: Session, runs: Mapping[str, int]) -> dict[str, dict[str, Stated]]:
+    """By config key, of the run named: they are equal in all that is in a key."""
+    chosen = select(RunRow.config_key, RunRow.contract).where(col(RunRow.id).in_(list(runs.values())))  # type: ignore[call-overload]
+    return {
+        row.config_key: {name: stated(entry) for name, entry in (row.contract or {}).items()}
+        for row in session.execute(chosen)
+    }
+
+
+def _missing(session: Session, project_id: int, stack_key: str) -> dict[int, tuple[str, ...]]:
+    """Dispatchers whose package a run's log shows to be missing."""
+    found: dict[int, tuple[str, ...]] = {}
+    for run_id, dispatcher in session.execute(_MISSING, {"project_id": project_id, "stack_key": stack_key}):
+        found[run_id] = (*found.get(run_id, ()), dispatcher)
+    return found
+
+
+def _value(entry: Mapping[str, Any] | None) -> str | None:
+    value = None if entry is None else entry["value"]
+    return None if value is None else str(value)
+
+
+def _text(contract: Mapping[str, Stated], name: str) -> str:
+    one = contract.get(name)
+    return "" if one is None or one.value is None else shown(one.value)
+
+
+# --- How much launches of a family vary, as its stacks are ranked with it: same project, GPU and semantic class.
+#
+# What is learned changes a little with every run. It is kept until it moved, so that one upload ranks one stack and
+# not all stacks of the family, and so that ranking everything again gives what is kept.
+
+_NEWEST: Select[Any] = (
+    select(RunRow.config_key, RunRow.outcome, RunRow.log_step_time, RunRow.window_length, RunRow.not_finite)  # type: ignore[call-overload]
+    .where(
+        col(RunRow.project_id) == bindparam("project_id"),
+        col(RunRow.gpu) == bindparam("gpu"),
+        col(RunRow.semantic_class) == bindparam("semantic_class"),
+        col(RunRow.definition_version) == DEFINITION_VERSION,
+        col(RunRow.purpose) == "ci",
+        col(RunRow.status) == "ready",
+        col(RunRow.is_steady),
+        col(RunRow.short).is_(False),
+        col(RunRow.quarantine) == "",
+    )
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    .limit(MOST_RUNS)
+)
+"""Made once: putting it together takes as long as running it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyPriors:
+    """By semantic class. `version` 0: none are kept, and everything has the default one."""
+
+    gpu: str = ""
+    version: int = 0
+    of_class: Mapping[str, Prior] = field(default_factory=dict)
+
+
+NO_PRIORS = FamilyPriors()
+
+
+def kept_priors(session: Session, project_id: int, gpu: str | None) -> FamilyPriors:
+    """Those to rank with. A run whose GPU is unknown has no family."""
+    row = session.get(RankingPriorRow, (project_id, gpu), populate_existing=True) if gpu else None
+    if row is None:
+        return FamilyPriors(gpu or "")
+    return FamilyPriors(row.gpu, row.version, {name: from_json(Prior, one) for name, one in row.priors.items()})
+
+
+def learned_priors(session: Session, project_id: int, gpu: str | None, classes: Iterable[str]) -> FamilyPriors:
+    """The kept ones, replaced where they moved; `version` is then the next one, which `keep_priors` writes."""
+    kept = kept_priors(session, project_id, gpu)
+    if not gpu:
+        return kept
+    of_class = dict(kept.of_class)
+    for name in sorted(set(classes)):
+        of_class[name] = prior_to_keep(kept.of_class.get(name), _fresh(session, project_id, gpu, name))
+    moved = kept.version == 0 or of_class != kept.of_class
+    return FamilyPriors(gpu, kept.version + moved, of_class)
+
+
+def keep_priors(session: Session, project_id: int, priors: FamilyPriors) -> int:
+    """Write them when they are newer than what is kept. The version of what was kept with, for the stack's own row.
+
+    0 when another worker moved them meanwhile: then the stack is ranked again.
+    """
+    if not priors.gpu:
+        return 0
+    chosen = select(RankingPriorRow).where(
+        col(RankingPriorRow.project_id) == project_id, col(RankingPriorRow.gpu) == priors.gpu
+    )
+    row = session.execute(chosen.with_for_update().execution_options(populate_existing=True)).scalar_one_or_none()
+    stored = {name: to_json(prior) for name, prior in priors.of_class.items()}
+    if row is None:
+        session.add(RankingPriorRow(project_id=project_id, gpu=priors.gpu, version=1, priors=stored))
+    elif priors.version > row.version:
+        row.version, row.priors, row.changed_at = priors.version, stored, utc_now()
+    elif row.priors != stored:
+        return 0
+    session.flush()
+    return priors.version
+
+
+def _fresh(session: Session, project_id: int, gpu: str, semantic_class: str) -> Prior:
+    found = {"project_id": project_id, "gpu": gpu, "semantic_class": semantic_class}
+    groups: dict[str, list[float]] = {}
+    for row in reversed(session.execute(_NEWEST, found).all()):
+        usable = (row.window_length or 0) >= FEWEST_ITERATIONS and row.log_step_time is not None
+        if usable and row.outcome not in UNFIT and not row.not_finite:
+            groups.setdefault(row.config_key, []).append(row.log_step_time)
+    return prior_of(sample_of_level(tuple(group)) for group in groups.values())
+
+
+Key = tuple[int, str]
+"""Project and stack key."""
+
+BATCH_STACKS = 16
+# As tables: what is compared and written here has no place among the objects of the session.
+_STACKS: Table = StandingRow.__table__  # type: ignore[attr-defined]
+_BOARDS: Table = StandingBoardRow.__table__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A stack as it is to be kept; None when it has no runs left. `heads`: what changed at the head of its boards.
+
+    `sizes`: the runs of its configurations, for the scaling view.
+    """
+
+    project_id: int
+    stack_key: str
+    standings: StackStandings | None = None
+    about: StackAbout | None = None
+    runs: int = 0
+    priors: FamilyPriors = NO_PRIORS
+    heads: tuple[HeadChange, ...] = ()
+    sizes: tuple[ScalingRuns, ...] = ()
+
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """Of its row, without the time; {} when it is to have none."""
+        if self.standings is None or self.about is None:
+            return {}
+        about = asdict(self.about)
+        known, newest_at = about.pop("known"), about.pop("newest_at")
+        return {
+            "hardware": self.standings.hardware,
+            "family": self.standings.family,
+            "precision": self.standings.precision,
+            **about,
+            "about": to_json(known),
+            "newest_at": newest_at,
+            "runs": self.runs,
+            "ranking_version": RANKING_VERSION,
+            "prior_version": self.priors.version,
+            "document": to_json(replace(self.standings, boards=())) | {"scaling": json_text.dumps(to_json(self.sizes))},
+        }
+
+    @cached_property
+    def boards(self) -> list[dict[str, Any]]:
+        stack = self.standings
+        return [] if stack is None else [_board_columns(stack, board) for board in stack.boards]
+
+
+def rank(session: Session, project_id: int, stack_key: str, *, learn: bool = True) -> Ranked:
+    """The standings of a stack from its runs as they are. `learn`: with what they and their family say of priors now,
+    else with the priors that are kept.
+    """
+    stack = ranked_stack(session, project_id, stack_key)
+    if stack is None:
+        return Ranked(project_id, stack_key)
+    gpu = stack.about.gpu
+    classes = {run.facts.semantic_class for run in stack.runs}
+    priors = learned_priors(session, project_id, gpu, classes) if learn else kept_priors(session, project_id, gpu)
+    standings = rank_stack(stack.runs, priors.of_class, stack.contracts, losses=partial(losses_of_runs, session))
+    heads = _head_changes(session, project_id, standings, stack) if learn else ()
+    sizes = scaling_runs(stack.runs, stack.contracts, priors.of_class)
+    return Ranked(project_id, stack_key, standings, stack.about, len(stack.runs), priors, heads, sizes)
+
+
+def _head_changes(
+    session: Session, project_id: int, standings: StackStandings, stack: RankedStack
+) -> tuple[HeadChange, ...]:
+    """With the runs that made them: those by which the board is another one than the one that is kept."""
+    changes = head_changes(standings, last_heads(session, project_id, standings.stack_key))
+    if not changes:
+        return ()
+    before = _kept_before(session, project_id, standings.stack_key)
+    after = {_class(one): one for one in standings.boards_at(NEWS_FLOOR)}
+    places = {run.name: run.ordered_at for run in stack.runs}
+    return tuple(explained(one, before(_class(one.after)), after.get(_class(one.after)), places) for one in changes)
+
+
+def _kept_before(session: Session, project_id: int, stack_key: str) -> Callable[[tuple[str, str]], Kept]:
+    """What is kept of a stack now, by class."""
+    of_boards = (_BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == stack_key, _BOARDS.c.floor == NEWS_FLOOR)
+    kept = session.execute(select(_BOARDS.c.document).where(*of_boards)).scalars()
+    boards = {_class(one): one for one in (from_json(Board, row) for row in kept)}
+    of_stack = (_STACKS.c.project_id == project_id, _STACKS.c.stack_key == stack_key)
+    row = session.execute(select(_STACKS.c.ranking_version, _STACKS.c.document).where(*of_stack)).one_or_none()
+    refused = [one["run"] for one in row.document["refused"]] if row else []
+    newest = newest_run(boards.values(), refused)
+    other_rules = row is not None and row.ranking_version != RANKING_VERSION
+    return lambda wanted: Kept(boards.get(wanted), newest, other_rules)
+
+
+def _class(one: Board | Head) -> tuple[str, str]:
+    return one.routing_mode, one.semantic_class
+
+
+def keep(session: Session, ranked: Ranked) -> bool:
+    """Write it where it is not what is kept already. Whether it was not."""
+    version = keep_priors(session, ranked.project_id, ranked.priors)
+    ranked = replace(ranked, priors=replace(ranked.priors, version=version))
+    add_leader_changes(session, ranked.project_id, ranked.stack_key, ranked.heads)
+    is_new = bool(difference(session, ranked))
+    if is_new:
+        _write(session, ranked)
+    return is_new
+
+
+def difference(session: Session, ranked: Ranked) -> tuple[str, ...]:
+    """Names of what is kept otherwise than `ranked`; () when they are equal."""
+    columns = ranked.columns
+    row = session.execute(select(_STACKS).where(*_of(_STACKS, ranked))).one_or_none()
+    if row is None or not columns:
+        return () if row is None and not columns else ("the stack itself",)
+    found = [name for name, value in columns.items() if _ranking_text(value) != _ranking_text(getattr(row, name))]
+    kept = {_board_name(one): _ranking_text(one) for one in _kept_boards(session, ranked)}
+    made = {_board_name(one): _ranking_text(one) for one in ranked.boards}
+    names = sorted(name for name in kept.keys() | made.keys() if kept.get(name) != made.get(name))
+    return (*found, *(f"board {name}" for name in names))
+
+
+def ask_to_rank_again(session: Session) -> list[int]:
+    """Have the next stacks ranked again that were ranked by earlier rules, or with priors that moved since.
+
+    The ids to ring for after the commit. Nothing of them is judged again. One that could not be ranked rests until
+    something of it changes.
+    """
+    same = and_(
+        col(StackWorkRow.project_id) == StandingRow.project_id, col(StackWorkRow.stack_key) == StandingRow.stack_key
+    )
+    rests = or_(col(StackWorkRow.id).is_(None), and_(col(StackWorkRow.work) == "", col(StackWorkRow.attempts) == 0))
+    chosen = _behind().outerjoin(StackWorkRow, same).where(rests).limit(BATCH_STACKS)
+    return [ask_to_judge(session, row.project_id, row.stack_key) for row in session.execute(chosen).all()]
+
+
+def behind(session: Session) -> list[Key]:
+    """Stacks that were ranked by earlier rules, or with priors that moved since."""
+    return [(row.project_id, row.stack_key) for row in session.execute(_behind())]
+
+
+def all_stacks(session: Session) -> list[Key]:
+    """Every stack that has runs, or standings."""
+    of_runs = select(RunRow.project_id, RunRow.stack_key).where(col(RunRow.stack_key) != "")  # type: ignore[call-overload]
+    kept = select(StandingRow.project_id, StandingRow.stack_key)  # type: ignore[call-overload]
+    return sorted((row.project_id, row.stack_key) for row in session.execute(of_runs.union(kept)))
+
+
+def _behind() -> Select[Any]:
+    """In the order in which everybody locks them."""
+    family = and_(
+        col(RankingPriorRow.project_id) == StandingRow.project_id, col(RankingPriorRow.gpu) == StandingRow.gpu
+    )
+    chosen: Select[Any] = select(StandingRow.project_id, StandingRow.stack_key).outerjoin(RankingPriorRow, family)  # type: ignore[call-overload]
+    moved = col(RankingPriorRow.version) != StandingRow.prior_version
+    return chosen.where(or_(col(StandingRow.ranking_version) != RANKING_VERSION, moved)).order_by(
+        col(StandingRow.project_id), col(StandingRow.stack_key)
+    )
+
+
+def _write(session: Session, ranked: Ranked) -> None:
+    key = {"project_id": ranked.project_id, "stack_key": ranked.stack_key}
+    for table in (_BOARDS, _STACKS):
+        session.execute(delete(table).where(*_of(table, ranked)))
+    if columns := ranked.columns:
+        session.execute(insert(_STACKS), [key | columns | {"updated_at": utc_now()}])
+        if boards := ranked.boards:
+            session.execute(insert(_BOARDS), [key | one for one in boards])
+
+
+def _board_columns(stack: StackStandings, board: Board) -> dict[str, Any]:
+    return {
+        "floor": board.floor,
+        "routing_mode": board.routing_mode,
+        "semantic_class": board.semantic_class,
+        "reading": board.reading,
+        "is_ranking": board.is_ranking,
+        "results": to_json(board_results(stack, board).results),
+        "document": to_json(board),
+    }
+
+
+def _kept_boards(session: Session, ranked: Ranked) -> list[dict[str, Any]]:
+    kept = [column for column in _BOARDS.columns if column.name not in ("project_id", "stack_key")]
+    return [dict(row._mapping) for row in session.execute(select(*kept).where(*_of(_BOARDS, ranked)))]
+
+
+def _of(table: Table, ranked: Ranked) -> tuple[ColumnElement[bool], ...]:
+    return table.c.project_id == ranked.project_id, table.c.stack_key == ranked.stack_key
+
+
+def _board_name(board: Mapping[str, Any]) -> str:
+    return f"{board['routing_mode'] or 'unknown routing'}, {board['semantic_class']}, {board['floor']}"
+
+
+def _ranking_text(value: Any) -> str:
+    """As it is kept; times in one zone."""
+    return aware(value).isoformat() if isinstance(value, datetime) else json_text.dumps(value)

@@ -1,0 +1,667 @@
+"""What verdicts do to regressions: one is opened for a cause, gets its members, is proposed as fixed, and comes back.
+
+The service opens and reopens, and takes back what nobody has taken up and nothing shows any more. Everything else is
+for people to decide. It runs in the transaction that writes the verdicts, and finding nothing new it changes nothing.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Select, bindparam, delete, or_, select, update
+from sqlmodel import Session, col
+
+from app.domain.performance.cost import Cost, total_cost
+from app.domain.verdict.alarms import Alarm, alarms_of
+from app.domain.verdict.assess import UPGRADES
+from app.domain.verdict.baseline import BaselineRules
+from app.domain.verdict.differences import AXES, Axis, axis_of
+from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.history import (
+    SAME_LEVEL,
+    FollowUp,
+    History,
+    OpenedRegression,
+    find_changes,
+    follow_up,
+    settled_levels,
+)
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
+from app.domain.verdict.triage import ACTIVE
+from app.pipeline.assess import Candidate, Place, Stack, candidates, place_of
+from app.pipeline.notify import tell_regression
+from app.storage import audit
+from app.storage.runs import aware
+from app.storage.stacks import StackRun, stack_runs
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, utc_now
+from app.storage.verdicts import keep_alarms, member_cost
+
+# --- The rows of the regressions that a stack takes part in, and each change of them with its record.
+
+_NEWS = {
+    "opened": "regression.opened",
+    "joined": "regression.opened",
+    "reopened": "regression.reopened",
+    "proposal_made": "regression.recovered",
+}
+"""What is told of a change, by its action in the record."""
+
+
+# Made once: putting it together takes longer than running it, and every pass asks.
+_OF_STACK: Select[RegressionMemberRow, RegressionRow] = (
+    select(RegressionMemberRow, RegressionRow)
+    .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+    .where(
+        col(RegressionMemberRow.stack_key) == bindparam("stack"), col(RegressionRow.project_id) == bindparam("project")
+    )
+    .order_by(col(RegressionRow.id), col(RegressionMemberRow.run_id))
+)
+
+
+@dataclass(slots=True)
+class StackMember:
+    row: RegressionMemberRow
+    regression: RegressionRow
+
+    @property
+    def usual_level(self) -> float:
+        return self.row.usual_level or 0.0
+
+    @property
+    def slow_level(self) -> float:
+        return self.row.slow_level or 0.0
+
+
+class Members:
+    """`of_stack`: the members that this stack has in regressions of any state, oldest first."""
+
+    def __init__(self, session: Session, project_id: int, stack_key: str) -> None:
+        self._session, self._project_id, self._stack_key = session, project_id, stack_key
+        self.of_stack = self._read()
+        self._news: dict[tuple[int, str, str], RegressionRow] = {}
+
+    def lock(self) -> None:
+        """Until the transaction ends, no other stack of the project opens a regression, and nobody changes these."""
+        project = select(ProjectRow.id).where(col(ProjectRow.id) == self._project_id)  # type: ignore[call-overload]
+        self._session.execute(project.with_for_update(key_share=True))
+        ids = {member.regression.id for member in self.of_stack}
+        rows = select(RegressionRow).where(col(RegressionRow.id).in_(ids)).order_by(col(RegressionRow.id))
+        self._session.execute(rows.with_for_update().execution_options(populate_existing=True)).all()
+        self.of_stack = self._read()
+
+    def add(self, candidate: Candidate, alarm: Alarm) -> StackMember:
+        """A member of the active regression of this cause, else of a new one."""
+        regression = self._of_cause(alarm) or self._open(candidate, alarm)
+        run = candidate.runs[0]
+        row = RegressionMemberRow(
+            regression_id=regression.id or 0,
+            run_id=run.id,
+            stack_key=self._stack_key,
+            config_key=candidate.config_key,
+            usual_level=alarm.usual_level,
+            slow_level=alarm.slow_level,
+            delta_pct=alarm.delta_pct,
+            first_delta_pct=alarm.delta_pct,
+        )
+        self._session.add(row)
+        self._session.flush()
+        self.of_stack.append(StackMember(row, regression))
+        return self.of_stack[-1]
+
+    def refresh(self, member: StackMember, alarm: Alarm) -> None:
+        """The same run, judged again: reruns or another baseline made its levels more exact."""
+        row = member.row
+        row.usual_level, row.slow_level, row.delta_pct = alarm.usual_level, alarm.slow_level, alarm.delta_pct
+        row.first_delta_pct = alarm.delta_pct
+        if member.regression.state == "invalid" and self._was_withdrawn(member.regression):
+            self._set_state(member.regression, "open", "reopened", f"Run {row.run_id} shows it again.")
+
+    def settle(self, member: StackMember, levels: tuple[float, float] | None) -> None:
+        """Its size is that between the levels of its history, once there are such; what was first seen is kept."""
+        if levels is None:
+            return
+        row = member.row
+        row.usual_level, row.slow_level = levels
+        row.delta_pct = 100 * math.expm1(row.slow_level - row.usual_level)
+
+    def move(self, member: StackMember, candidate: Candidate, alarm: Alarm | None) -> None:
+        """Another run is the first slow one. Without an alarm of its own the levels stay."""
+        run_id, before = candidate.runs[0].id, member.row.run_id
+        self._session.flush()
+        values: dict[str, object] = {"run_id": run_id}
+        if alarm is not None:
+            values |= {"slow_level": alarm.slow_level, "usual_level": alarm.usual_level}
+            values |= {"delta_pct": alarm.delta_pct, "first_delta_pct": alarm.delta_pct}
+        self._session.execute(
+            update(RegressionMemberRow)
+            .where(*_is_row(member.row))
+            .values(**values)
+            .execution_options(synchronize_session=False)
+        )
+        self._session.expunge(member.row)
+        regression_id = member.row.regression_id
+        member.row = self._session.get_one(RegressionMemberRow, (regression_id, run_id))
+        others = [one for one in self._all_of(member.regression) if one.run_id != run_id]
+        if alarm is not None and not others:
+            member.regression.cause, member.regression.cause_key = alarm.cause.text, alarm.cause.key
+        self._record(member.regression, "moved", {"run": before}, {"run": run_id}, "The first slow run is another one.")
+
+    def withdraw(self, member: StackMember) -> None:
+        """Nothing shows it any more, and nobody has taken it up."""
+        note = f"Run {member.row.run_id} is no regression any more, and no later run is one at its level."
+        others = [one for one in self._all_of(member.regression) if one.run_id != member.row.run_id]
+        if not others:
+            self._set_state(member.regression, "invalid", "withdrawn", note)
+            return
+        self._session.execute(delete(RegressionMemberRow).where(*_is_row(member.row)))
+        self._session.expunge(member.row)
+        self.of_stack = [one for one in self.of_stack if one is not member]
+        self._record(member.regression, "left", {"run": member.row.run_id}, {}, note)
+
+    def reopen(self, member: StackMember, run: StackRun) -> None:
+        note = f"It is back at the slow level since run {run.id}."
+        member.regression.proposal_run_id = run.id
+        for row in self._all_of(member.regression):
+            row.proposal = ""
+        self._set_state(member.regression, "open", "reopened", note)
+
+    def propose(self, member: StackMember, returned: StackRun | None) -> None:
+        """That it is fixed, once all its members are back. What somebody declined is not proposed again."""
+        regression = member.regression
+        member.row.proposal = "fixed" if returned is not None else ""
+        self._session.flush()
+        all_back = all(one.proposal == "fixed" for one in self._all_of(regression))
+        if returned is not None and all_back and not regression.proposal and regression.proposal_run_id != returned.id:
+            regression.proposal, regression.proposal_run_id = "fixed", returned.id
+            note = f"Back at the usual level since run {returned.id}."
+            self._record(regression, "proposal_made", {"proposal": ""}, {"proposal": "fixed"}, note)
+        elif regression.proposal == "fixed" and not all_back:
+            regression.proposal, regression.proposal_run_id = "", None
+            note = "It is slow again." if returned is None else "Another of its stacks is slow again."
+            self._record(regression, "proposal_withdrawn", {"proposal": "fixed"}, {"proposal": ""}, note)
+
+    def write(self) -> None:
+        """Costs and the worst change of all regressions of the stack, and the news of them with these figures."""
+        for member in self.of_stack:
+            cost = member_cost(self._session, member.regression, member.row, utc_now())
+            member.row.gpu_hours_per_day = cost.gpu_hours_per_day
+        self._session.flush()
+        for regression in {id(member.regression): member.regression for member in self.of_stack}.values():
+            rows = list(self._all_of(regression))
+            regression.gpu_hours_per_day = total_cost([row.gpu_hours_per_day for row in rows])
+            regression.worst_delta_pct = max((row.delta_pct for row in rows if row.delta_pct is not None), default=None)
+        self._session.flush()
+        for (_, event, note), regression in self._news.items():
+            if regression.state != "invalid":
+                # It is opened once; whatever else happens to it may happen again, for another run.
+                once = event == "regression.opened"
+                tell_regression(self._session, regression, event, "" if once else note, note)
+        self._news.clear()
+
+    def _read(self) -> list[StackMember]:
+        rows = self._session.execute(_OF_STACK, {"project": self._project_id, "stack": self._stack_key})
+        return [StackMember(row, regression) for row, regression in rows]
+
+    def _of_cause(self, alarm: Alarm) -> RegressionRow | None:
+        """One that is not closed takes more members; after that the same cause is another matter."""
+        chosen = (
+            select(RegressionRow)
+            .where(
+                col(RegressionRow.project_id) == self._project_id,
+                col(RegressionRow.cause_key) == alarm.cause.key,
+                col(RegressionRow.metric) == alarm.metric,
+                col(RegressionRow.state).in_((*ACTIVE, "expected")),
+            )
+            .order_by(col(RegressionRow.id).desc())
+            .limit(1)
+        )
+        found: RegressionRow | None = self._session.execute(chosen.with_for_update()).scalar_one_or_none()
+        if found is not None:
+            after = {"stack": self._stack_key}
+            self._record(found, "joined", {}, after, "Another stack became slower by the same cause.")
+        return found
+
+    def _open(self, candidate: Candidate, alarm: Alarm) -> RegressionRow:
+        regression = RegressionRow(
+            project_id=self._project_id,
+            kind=alarm.cause.kind,
+            cause_key=alarm.cause.key,
+            cause=alarm.cause.text,
+            metric=alarm.metric,
+            worst_delta_pct=alarm.delta_pct,
+        )
+        self._session.add(regression)
+        self._session.flush()
+        after = {"state": "open", "run": candidate.runs[0].id}
+        self._record(regression, "opened", {}, after, alarm.cause.text, changed=False)
+        return regression
+
+    def _all_of(self, regression: RegressionRow) -> Iterator[RegressionMemberRow]:
+        self._session.flush()
+        chosen = select(RegressionMemberRow).where(col(RegressionMemberRow.regression_id) == regression.id)
+        return iter(self._session.execute(chosen).scalars().all())
+
+    def _set_state(self, regression: RegressionRow, state: str, action: str, note: str) -> None:
+        before = {"state": regression.state}
+        regression.state, regression.proposal = state, ""
+        self._record(regression, action, before, {"state": state}, note)
+
+    def _record(
+        self,
+        regression: RegressionRow,
+        action: str,
+        before: Mapping[str, object],
+        after: Mapping[str, object],
+        note: str,
+        *,
+        changed: bool = True,
+    ) -> None:
+        if changed:
+            regression.changed_at = utc_now()
+        if action in _NEWS:
+            told = "" if action == "opened" else note  # its cause stands in the message already
+            self._news[regression.id or 0, _NEWS[action], told] = regression
+        audit.record(
+            self._session, who=audit.SERVICE, subject="regression", subject_id=regression.id or 0, action=action,
+            project_id=self._project_id, before=before, after=after, note=note,
+        )  # fmt: skip
+
+    def _was_withdrawn(self, regression: RegressionRow) -> bool:
+        """By the service itself: what a person calls invalid stays so."""
+        newest = next((one for one in audit.events(self._session, "regression", regression.id or 0)), None)
+        return newest is not None and newest.by_service and newest.action == "withdrawn"
+
+
+def _is_row(row: RegressionMemberRow) -> tuple[ColumnElement[bool], ...]:
+    return (
+        col(RegressionMemberRow.regression_id) == row.regression_id,
+        col(RegressionMemberRow.run_id) == row.run_id,
+    )
+
+
+# --- Where a stack stands with regard to its regressions: the levels of its history after the run that was slow.
+
+_MEMORY_PRIOR = Prior(variance=0.001**2, degrees_of_freedom=4)
+"""Peak memory is all but deterministic: equal within 0.1 % in most adjacent versions of one job."""
+
+
+class Standing:
+    """`runs`: all of the stack, in order, with their new verdicts; `priors`: by config key, as verdicts used them."""
+
+    def __init__(self, runs: Sequence[StackRun], rules: BaselineRules, priors: Mapping[str, Prior]) -> None:
+        self._runs, self._rules, self._priors = runs, rules, priors
+        self._places = {run.id: place_of(run) for run in runs}
+        self._candidates = {run.id: one for one in candidates(runs) for run in one.runs}
+        self._levels: dict[tuple[object, ...], tuple[list[StackRun], History] | None] = {}
+
+    def place_of_run(self, run_id: int) -> Place | None:
+        """None when the run belongs to another stack now, or is gone."""
+        return self._places.get(run_id)
+
+    def candidate_of(self, run_id: int) -> Candidate | None:
+        """The run with its reruns; None when it belongs to another stack now, or is gone."""
+        return self._candidates.get(run_id)
+
+    def reaches(self, origin: Candidate, other: Candidate) -> bool:
+        """Whether what slows `origin` down may be in `other`: the baseline branch is in every branch; what was found on
+        another one is on that branch alone, or in the same commit.
+        """
+        main = self._rules.branch
+        if main is None or main in origin.branches or origin.branches & other.branches:
+            return True
+        return bool(origin.newest.commit) and origin.newest.commit == other.newest.commit
+
+    def has_ended(self, member: StackMember, before: Place) -> bool:
+        """Whether it was over before that place: somebody says so, or three runs stood at the usual level again."""
+        if member.regression.state == "fixed":
+            return True
+        found = self._follow_up(member, before=before)
+        return found is not None and found[0].state == "fixed"
+
+    def returned(self, member: StackMember) -> StackRun | None:
+        """The first run of the level that is back where it was; None while it is slow."""
+        found = self._follow_up(member)
+        return found[1][found[0].run] if found is not None and found[0].state == "fixed" else None
+
+    def came_back(self, member: StackMember, said_at: datetime) -> StackRun | None:
+        """The first run of a slow level after somebody held it to be fixed; runs from before that prove nothing."""
+        found = self._follow_up(member, said_at=said_at)
+        return found[1][found[0].run] if found is not None and found[0].state == "reopened" else None
+
+    def next_slow(self, member: StackMember) -> Candidate | None:
+        """The next candidate that is a regression to about the same level."""
+        place = self._places.get(member.row.run_id)
+        origin = self.candidate_of(member.row.run_id)
+        config = [run for run in self._runs if run.config_key == member.row.config_key]
+        for one in candidates(config):
+            slow = one.newest.verdict == "regression" and not one.newest.quarantine
+            later = (place is None or one.place > place) and (origin is None or self.reaches(origin, one))
+            if slow and later and self._is_as_slow(one.newest, member):
+                return one
+        return None
+
+    def _is_as_slow(self, run: StackRun, member: StackMember) -> bool:
+        usual, slow = member.usual_level, member.slow_level
+        value = _value(run, member.regression.metric)
+        return abs(value - slow) <= max(SAME_LEVEL, (slow - usual) / 2)
+
+    def settled(self, member: StackMember) -> tuple[float, float] | None:
+        """The usual and the slow level of its history, in ln; None while it has none."""
+        found = self._opened(member)
+        return None if found is None else settled_levels(found[0], found[1][1])
+
+    def _follow_up(
+        self, member: StackMember, before: Place | None = None, said_at: datetime | None = None
+    ) -> tuple[FollowUp, list[StackRun]] | None:
+        """With the runs that make the levels; None when there are none, or the slow run is gone."""
+        found = self._opened(member, before)
+        if found is None:
+            return None
+        opened, (runs, history) = found
+        said = None if said_at is None else sum(run.created_at <= aware(said_at) for run in runs)
+        return follow_up(opened, history, said), runs
+
+    def _opened(
+        self, member: StackMember, before: Place | None = None
+    ) -> tuple[OpenedRegression, tuple[list[StackRun], History]] | None:
+        place = self._places.get(member.row.run_id)
+        found = None if place is None else self._levels_of(member, before)
+        if place is None or found is None:
+            return None
+        slow = sum(place_of(run) <= place for run in found[0]) - 1
+        return OpenedRegression(slow, member.usual_level, member.slow_level), found
+
+    def _levels_of(self, member: StackMember, before: Place | None) -> tuple[list[StackRun], History] | None:
+        """The runs that make the levels, and these; found once for all members that share them."""
+        metric = member.regression.metric
+        key = (member.row.config_key, metric, self.branches_of(member), before)
+        if key not in self._levels:
+            runs = [run for run in self._runs if self._makes_levels(run, member, metric)]
+            runs = [run for run in runs if before is None or place_of(run) < before]
+            self._levels[key] = (runs, self._history(runs, member, metric)) if runs else None
+        return self._levels[key]
+
+    def _makes_levels(self, run: StackRun, member: StackMember, metric: str) -> bool:
+        branches = self.branches_of(member)
+        return (
+            run.config_key == member.row.config_key
+            and run.makes_levels
+            and (branches is None or run.branch in branches)
+            and math.isfinite(_value(run, metric))
+        )
+
+    def branches_of(self, member: StackMember) -> frozenset[str] | None:
+        """Whose runs tell what became of it: the baseline branch, or the branch that it was found on; None: any."""
+        main, origin = self._rules.branch, self.candidate_of(member.row.run_id)
+        if main is None:
+            return None
+        return frozenset((main,)) if origin is None or main in origin.branches else origin.branches
+
+    def _history(self, runs: Sequence[StackRun], member: StackMember, metric: str) -> History:
+        prior = self._priors.get(member.row.config_key, DEFAULT_PRIOR) if metric == "step_time_ms" else _MEMORY_PRIOR
+        return find_changes([_value(run, metric) for run in runs], prior)
+
+
+def _value(run: StackRun, metric: str) -> float:
+    """ln of the metric, NaN where it is unknown."""
+    if metric == "step_time_ms":
+        return run.log_step_time
+    return math.log(run.peak_memory_gib) if run.peak_memory_gib else math.nan
+
+
+Judged = tuple[Candidate, VerdictDocument]
+
+
+def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged]) -> None:
+    """Bring the regressions of a stack up to date after candidates (oldest first) got their verdicts."""
+    alarms = [(candidate, _alarms(stack, candidate, document)) for candidate, document in judged]
+    members = Members(session, stack.project_id, stack.stack_key)
+    explained: dict[int, dict[str, int]] = {run: {} for candidate, _ in judged for run in candidate.ids}
+    if members.of_stack or any(found for _, found in alarms):
+        members.lock()
+        priors = {candidate.config_key: document.verdict.prior for candidate, document in judged}
+        runs = stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False)
+        standing = Standing(runs, stack.rules, priors)
+        for member in list(members.of_stack):
+            if standing.place_of_run(member.row.run_id) is None:
+                _replace(members, standing, member)  # its run is of another stack now
+        for candidate, found in alarms:
+            _withdraw_silent(members, standing, candidate, found)
+            for alarm in found:
+                regression = _place(members, standing, candidate, alarm).regression
+                for run in candidate.ids:
+                    explained[run][alarm.metric] = regression.id or 0
+        for member in members.of_stack:
+            if member.row.config_key in priors and standing.place_of_run(member.row.run_id) is not None:
+                _follow(members, standing, member)
+        members.write()
+    keep_alarms(session, explained)
+
+
+def _alarms(stack: Stack, candidate: Candidate, document: VerdictDocument) -> tuple[Alarm, ...]:
+    """With the branch of those that were found off the baseline branch."""
+    first, main = candidate.runs[0], stack.rules.branch
+    branch = "" if main is None or main in candidate.branches else first.branch
+    return alarms_of(document, stack_key=stack.stack_key, run=str(first.id), purpose=first.purpose, branch=branch)
+
+
+def _place(members: Members, standing: Standing, candidate: Candidate, alarm: Alarm) -> StackMember:
+    """An alarm belongs to the regression that explains it, else to another one of its cause, else it opens one."""
+    same = [one for one in members.of_stack if _is_about(one, candidate, alarm)]
+    own = next((one for one in same if one.row.run_id in candidate.ids), None)
+    if own is not None:
+        members.refresh(own, alarm)
+        members.settle(own, standing.settled(own))
+        return own
+    for member in same:
+        origin = standing.candidate_of(member.row.run_id)
+        if origin is None or member.regression.state == "invalid":
+            continue  # what was no regression explains no other run
+        if origin.place > candidate.place:
+            # What came in late shows it earlier.
+            if standing.reaches(candidate, origin) and alarm.is_covered_by(member.slow_level, has_ended=True):
+                members.move(member, candidate, alarm)
+                members.settle(member, standing.settled(member))
+                return member
+        elif standing.reaches(origin, candidate) and _explains(standing, member, candidate, alarm):
+            return member
+    return members.add(candidate, alarm)
+
+
+def _explains(standing: Standing, member: StackMember, candidate: Candidate, alarm: Alarm) -> bool:
+    has_ended = standing.has_ended(member, before=candidate.place)
+    return alarm.is_covered_by(member.slow_level, has_ended=has_ended)
+
+
+def _is_about(member: StackMember, candidate: Candidate, alarm: Alarm) -> bool:
+    return member.row.config_key == candidate.config_key and member.regression.metric == alarm.metric
+
+
+def _withdraw_silent(members: Members, standing: Standing, candidate: Candidate, found: Sequence[Alarm]) -> None:
+    """A run that made a regression is no alarm any more: quarantined, amended, or judged against other runs.
+
+    Another run may show it still. Where none does, and nobody has taken it up, it is withdrawn.
+    """
+    metrics = {alarm.metric for alarm in found}
+    for member in list(members.of_stack):
+        if member.row.run_id in candidate.ids and member.regression.metric not in metrics:
+            _replace(members, standing, member)
+
+
+def _replace(members: Members, standing: Standing, member: StackMember) -> None:
+    later = standing.next_slow(member)
+    if later is not None:
+        members.move(member, later, None)
+    elif member.regression.state == "open":
+        members.withdraw(member)
+
+
+def _follow(members: Members, standing: Standing, member: StackMember) -> None:
+    """How large its history says that it is, whether it is over, and whether it is back."""
+    members.settle(member, standing.settled(member))
+    regression = member.regression
+    if regression.state == "fixed":
+        back = standing.came_back(member, said_at=regression.changed_at)
+        if back is not None:
+            members.reopen(member, back)
+    elif regression.state in (*ACTIVE, "expected"):
+        members.propose(member, standing.returned(member))
+
+
+# --- Where the cause of a regression lies, by the key that groups its members (`domain/verdict/alarms.py`).
+#
+# The key begins with an axis (`code:0f3c2a9d...`), or with `upgrade` and the field whose value a project changed.
+
+_UPGRADE = "upgrade"
+
+
+def axis_of_cause(cause_key: str) -> Axis | None:
+    """None for a cause of which nobody can tell where it lies."""
+    name, _, rest = cause_key.partition(":")
+    field = rest.partition(":")[0]
+    if name == _UPGRADE and field in UPGRADES:
+        return axis_of(field)
+    return next((axis for axis in AXES if axis == name), None)
+
+
+def has_axis(axis: str) -> ColumnElement[bool]:
+    upgrades = [f"{_UPGRADE}:{field}" for field in UPGRADES if axis_of(field) == axis]
+    return or_(*(col(RegressionRow.cause_key).startswith(f"{key}:", autoescape=True) for key in (axis, *upgrades)))
+
+
+# --- What pages and the API show of a regression: the row, and the stack of each member with its first slow run.
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One stack that became slower. The run is the first slow one, `title` what people know the stack by.
+
+    `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: why the run counts no more, or "".
+    `first_delta_pct`: what the first slow run showed.
+    """
+
+    run_id: int
+    run_name: str
+    branch: str
+    commit: str
+    ordered_at: datetime
+    quarantine: str
+    model: str | None
+    gpu: str | None
+    gpus: int | None
+    dispatcher: str | None
+    stack_key: str
+    config_key: str
+    title: str
+    usual: float | None
+    slow: float | None
+    delta_pct: float | None
+    first_delta_pct: float | None
+    gpu_hours_per_day: float | None
+    proposal: str
+    joined_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """`members`: oldest first; the first of them is the run since which it is slow."""
+
+    id: int
+    project_id: int
+    project: str
+    generated: bool
+    kind: str
+    cause: str
+    axis: str
+    metric: str
+    state: str
+    assignee: str
+    note: str
+    external_url: str
+    opened_at: datetime
+    changed_at: datetime
+    proposal: str
+    proposal_run_id: int | None
+    worst_delta_pct: float | None
+    gpu_hours_per_day: float | None
+    members: tuple[Member, ...]
+
+    @property
+    def link(self) -> str:
+        """The external issue as an address that may be followed; empty when there is none."""
+        return self.external_url if self.external_url.startswith(("https://", "http://")) else ""
+
+    @property
+    def since(self) -> Member | None:
+        return self.members[0] if self.members else None
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionPage:
+    """One page of a list: `page` counts from 1, `total` is over all pages."""
+
+    items: tuple[Regression, ...]
+    total: int
+    page: int
+    page_size: int
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // self.page_size))
+
+    @property
+    def first(self) -> int:
+        """Number of the first row shown, from 1; 0 when there is none."""
+        return (self.page - 1) * self.page_size + 1 if self.items else 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.items) - 1 if self.items else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Values that occur, for select boxes."""
+
+    projects: tuple[str, ...]
+    assignees: tuple[str, ...]
+    gpus: tuple[str, ...]
+    models: tuple[str, ...]
+
+
+def figure_of(level: float | None) -> float | None:
+    """The figure of a level, which is stored as its logarithm."""
+    return None if level is None else math.exp(level)
+
+
+# --- What regressions cost now: of each member with its factors for people, and kept in the rows for lists.
+
+
+def costs_of(session: Session, found: Regression, now: datetime) -> dict[int, Cost]:
+    """By the run of the member."""
+    regression = session.get_one(RegressionRow, found.id)
+    return {member.run_id: member_cost(session, regression, member, now) for member in _members(session, found.id)}
+
+
+def refresh_costs(session: Session, now: datetime) -> int:
+    """Of what nobody has closed: a stack that runs no more is judged no more, and its cost ends all the same. How many
+    became different.
+    """
+    standing = select(RegressionRow).where(col(RegressionRow.state).in_((*ACTIVE, "expected")))
+    rows = session.execute(standing.order_by(col(RegressionRow.id)).with_for_update(skip_locked=True)).scalars().all()
+    return sum(_refresh(session, row, now) for row in rows)
+
+
+def _refresh(session: Session, regression: RegressionRow, now: datetime) -> bool:
+    before = regression.gpu_hours_per_day
+    members = _members(session, regression.id or 0)
+    for member in members:
+        member.gpu_hours_per_day = member_cost(session, regression, member, now).gpu_hours_per_day
+    regression.gpu_hours_per_day = total_cost([member.gpu_hours_per_day for member in members])
+    return regression.gpu_hours_per_day != before
+
+
+def _members(session: Session, regression_id: int) -> list[RegressionMemberRow]:
+    chosen = select(RegressionMemberRow).where(col(RegressionMemberRow.regression_id) == regression_id)
+    return list(session.execute(chosen.order_by(col(RegressionMemberRow.run_id))).scalars())

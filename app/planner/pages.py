@@ -1,0 +1,167 @@
+"""The planner's page. All of a plan is in its address, so that it can be shared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse
+
+from app.domain.contract.fields import FIELDS
+from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout
+from app.domain.planning.plan import LAYOUT, REASONS, Offer, Plan, Spelled, UsedLayout, spelled
+from app.domain.planning.request import DEGREES, INPUTS, PATH, SHAPE, named_models
+from app.domain.rules.load import built_in_rules
+from app.domain.rules.rule import Source
+from app.errors import InvalidQuery
+from app.planner import queries
+from app.planner.queries import asked, is_asked, nearby, plan_of
+from app.web.dependencies import ReadSession
+from app.web.templating import render
+
+# --- What the planner's page shows: the form as it was filled in, and the plan where there is one.
+
+GPUS = ("H100", "H200", "B200", "B300", "GB200", "GB300", "VR200", "A100")
+IN_FULL = 5
+"""Offers with their flags; the others are rows of a table, each a link to its flags."""
+_CUT = ("vpp", "pp_layout", "pp_account")
+EXAMPLES = (
+    ("DeepSeek-V3 on 256 H100", "model=DeepSeek-V3&mtp=1&gpu=H100&gpus=256&seq_len=4096&gbs=8192&precision=fp8_sc"),
+    ("Qwen3-30B-A3B on 16 H100", "model=Qwen3-30B-A3B&gpu=H100&gpus=16&seq_len=4096&gbs=1024"),
+    ("Qwen3-235B-A22B on 128 GB200, 128k tokens", "model=Qwen3-235B-A22B&gpu=GB200&gpus=128&seq_len=131072&gbs=256"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanForm:
+    """Texts by input, and what is wrong with them."""
+
+    values: Mapping[str, str]
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    def error(self, name: str) -> str:
+        return self.errors.get(name, "")
+
+    def any(self, names: tuple[str, ...]) -> bool:
+        """True when one of them is filled in or wrong."""
+        return any(self.values.get(name) or name in self.errors for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A layout that somebody ran, the fields in which its setting differs, and the planner with its degrees."""
+
+    one: UsedLayout
+    differs: tuple[str, ...]
+    href: str
+
+
+class PlanPage:
+    """What the template asks for. Without a plan: the empty form, or one that was refused."""
+
+    def __init__(self, form: PlanForm, plan: Plan | None = None, used: tuple[Used, ...] = ()) -> None:
+        self.form = form
+        self.plan = plan
+        self.used = used
+        self.inputs = {name: FIELDS[name].meaning for name in INPUTS}
+        self.models = named_models()
+        self.gpus = tuple(dict.fromkeys([*GPUS, *filter(None, [form.value("gpu")])]))
+        self.precisions = FIELDS["precision"].choices
+        self.degree_names, self.shape_names = DEGREES, SHAPE
+        self.reasons, self.examples, self.not_estimated = REASONS, EXAMPLES, queries.NOT_ESTIMATED
+        self.memory_source, self.memory_url = SOURCE, SOURCE_URL
+
+    @property
+    def answer(self) -> str:
+        return queries.answer(self.plan) if self.plan else ""
+
+    @property
+    def sizing(self) -> list[tuple[str, str]]:
+        return queries.sizing(self.plan) if self.plan else []
+
+    @property
+    def in_full(self) -> tuple[Offer, ...]:
+        return self.plan.offers[:IN_FULL] if self.plan else ()
+
+    @property
+    def others(self) -> tuple[Offer, ...]:
+        return self.plan.offers[IN_FULL:] if self.plan else ()
+
+    @property
+    def has_experts(self) -> bool:
+        return self.plan is not None and self.plan.request.model.experts is not None
+
+    @property
+    def query(self) -> str:
+        return urlencode({name: text for name, text in self.form.values.items() if text})
+
+    def degrees(self, layout: Layout) -> str:
+        return queries.degrees(layout, experts=self.has_experts)
+
+    def memory(self, offer: Offer) -> str:
+        return queries.static_memory(offer, self.plan) if self.plan else ""
+
+    def spelled(self, offer: Offer) -> Spelled:
+        assert self.plan is not None  # noqa: S101  # offers come from a plan
+        return spelled(self.plan.request, offer.layout)
+
+    def sources(self, keys: tuple[str, ...]) -> list[Source]:
+        known = built_in_rules().sources
+        return [known[key] for key in keys if key in known]
+
+    def fixed(self, layout: Layout) -> str:
+        """The planner with this layout, and the same work."""
+        return with_degrees(self.form.values, layout_values(layout))
+
+    @property
+    def free(self) -> str:
+        """The planner with the same work and nothing fixed."""
+        return with_degrees(self.form.values, {})
+
+
+def layout_values(layout: Layout) -> dict[str, str]:
+    """The inputs that state it."""
+    degrees = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "ep": layout.ep, "etp": layout.etp}
+    values = {name: str(size) for name, size in degrees.items()}
+    if layout.pp_layout is not None:
+        return values | {"pp_layout": layout.pp_layout}
+    return values | {"vpp": str(layout.vpp), "pp_account": ",".join(layout.account) or "none"}
+
+
+def with_degrees(typed: Mapping[str, str], degrees: Mapping[str, str]) -> str:
+    """An address of the planner with the work that was typed and these degrees."""
+    work = {name: text for name, text in typed.items() if text and name not in (*DEGREES, *_CUT)}
+    return f"{PATH}?{urlencode(work | dict(degrees))}"
+
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/plan")
+def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
+    values = asked(request.query_params)
+    if not is_asked(values):
+        return render(request, "planner/plan.html", p=PlanPage(PlanForm({"mbs": "1", "precision": "bf16"})), unknown=())
+    try:
+        plan = plan_of(values)
+    except InvalidQuery as error:
+        errors = {one.field: one.message for one in error.errors}
+        unknown = tuple(name[:60] for name in errors if name not in INPUTS)
+        page = PlanPage(PlanForm(values, errors))
+        return render(request, "planner/plan.html", status=422, p=page, unknown=unknown)
+    page = PlanPage(PlanForm(values), plan, _used(session, plan, values))
+    return render(request, "planner/plan.html", p=page, unknown=())
+
+
+def _used(session: ReadSession, plan: Plan, values: dict[str, str]) -> tuple[Used, ...]:
+    found = nearby(session, plan)
+    return tuple(Used(one, differs, with_degrees(values, _stated(one))) for one, differs in found)
+
+
+def _stated(one: UsedLayout) -> dict[str, str]:
+    """The inputs that state its layout; a layout string says VPP by itself."""
+    names = [name for name in LAYOUT if name != "vpp" or not one.values.get("pp_layout")]
+    return {name: str(one.values[name]) for name in names if one.values.get(name) is not None}

@@ -1,0 +1,596 @@
+"""Pages of the playbook: HTTP in, template out."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Self
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from sqlalchemy import select
+from sqlmodel import Session, col
+from starlette.responses import HTMLResponse
+
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import shown
+from app.domain.numbers import counted
+from app.domain.rules.evidence import OwnResult, standing
+from app.domain.rules.expression import Expression, with_names
+from app.domain.rules.facts import FACTS, SETTINGS, Fact
+from app.domain.rules.flags import Spelling, written
+from app.domain.rules.rule import CONFIDENCES, KINDS, PHASES, WALLS, Rule, RuleBook, Setting, Source
+from app.domain.rules.stated import Contradiction, Overruling, contradictions_of, overruling
+from app.errors import FieldError, InvalidQuery, NotFound
+from app.storage.rules import (
+    NOTHING,
+    FiredIn,
+    RuleResults,
+    RulesInForce,
+    fired_counts,
+    last_fired,
+    planned,
+    project_id_of,
+    rule_results,
+    waiting,
+)
+from app.storage.suspect_evidence import MeasuredHere
+from app.storage.tables import ProjectRow
+from app.web.dependencies import ReadSession, Rules
+from app.web.templating import render
+
+# --- What the playbook can be asked for. Its query string is its whole state, so it is checked.
+
+ORIGINS: Mapping[str, str] = {"built-in": "this service", "team": "a team"}
+ORDERS: Mapping[str, str] = {
+    "workflow": "as in the workflow",
+    "fired": "fired most often",
+    "tried": "tried most often",
+    "paid_off": "paid off most often",
+    "newest": "newest source first",
+}
+STANDINGS: Mapping[str, str] = {
+    "fired": "fired here",
+    "tried": "tried here",
+    "paid_off": "paid off here",
+    "disputed": "its sources disagree",
+}
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "phase": PHASES,
+    "wall": WALLS,
+    "kind": KINDS,
+    "confidence": CONFIDENCES,
+    "origin": tuple(ORIGINS),
+    "only": tuple(STANDINGS),
+    "sort": tuple(ORDERS),
+}
+_MAX_TEXT = 300
+_REFUSED = "The address of the playbook asks for what there is not."
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFilters:
+    """Empty: any. `q`: words that must all occur. `project`: whose runs are counted. `only`: rules of that standing."""
+
+    q: str = ""
+    phase: str = ""
+    wall: str = ""
+    kind: str = ""
+    confidence: str = ""
+    origin: str = ""
+    only: str = ""
+    project: str = ""
+    sort: str = ""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery naming each bad field."""
+        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
+        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
+        if errors:
+            raise InvalidQuery(_REFUSED, errors)
+        return cls(**given)
+
+    @property
+    def active(self) -> dict[str, str]:
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
+
+    @property
+    def chips(self) -> dict[str, str]:
+        """What narrows the list; the order does not."""
+        return {name: value for name, value in self.active.items() if name != "sort"}
+
+    def query(self, page: int = 1) -> str:
+        return urlencode(self.active | ({"page": str(page)} if page > 1 else {}))
+
+    def without(self, name: str) -> str:
+        return replace(self, **{name: ""}).query()
+
+
+def page_number(params: Mapping[str, str]) -> int:
+    """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
+    text = params.get("page", "").strip() or "1"
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
+        raise InvalidQuery(_REFUSED, (FieldError("page", f"must be a whole number from 1, not {text[:40]!r}"),))
+    return int(text)
+
+
+def _check(name: str, value: str) -> FieldError | None:
+    choices = _CHOICES.get(name)
+    if choices and value and value not in choices:
+        return FieldError(name, f"must be one of {', '.join(choices)}, not {value[:40]!r}")
+    if len(value) > _MAX_TEXT:
+        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
+    if any(ord(c) < 32 for c in value):
+        return FieldError(name, "holds a control character")
+    return None
+
+
+# --- The change of a rule by itself, without a run: its fields, and how both trainers spell them.
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedField:
+    """`value`: what it becomes; `computed`: an expression over the run's facts. `megatron_lm`, `bridge`: how it is
+    written, one flag or override a line; of a computed value the flags that hold it."""
+
+    name: str
+    meaning: str
+    value: str
+    computed: bool
+    megatron_lm: tuple[str, ...]
+    bridge: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An environment variable; `value` "" unsets it."""
+
+    name: str
+    value: str
+    computed: bool
+
+
+def changed_fields(rule: Rule) -> tuple[ChangedField, ...]:
+    return tuple(_field(name, value, rule.change.set) for name, value in rule.change.set.items())
+
+
+def variables(rule: Rule) -> tuple[Variable, ...]:
+    return tuple(
+        Variable(name, "" if value is None else _shown(value), isinstance(value, Expression))
+        for name, value in rule.change.env.items()
+    )
+
+
+def flags_of(rule: Rule) -> tuple[str, ...]:
+    """Every flag and override that the rule touches, to be searched."""
+    spelled = [line for field in changed_fields(rule) for line in (*field.megatron_lm, *field.bridge, field.name)]
+    return (*spelled, *rule.change.megatron_lm, *rule.change.bridge, *rule.change.env)
+
+
+def _field(name: str, value: Setting | Expression, others: Mapping[str, object]) -> ChangedField:
+    known = FIELDS.get(name)
+    meaning = known.meaning if known is not None else ""
+    if isinstance(value, Expression):
+        lm, bridge = (known.megatron_lm, known.bridge) if known is not None else ("", "")
+        return ChangedField(name, meaning, _shown(value), True, (lm,) if lm else (), (bridge,) if bridge else ())
+    spelling = written(name, value, {key: one for key, one in others.items() if not isinstance(one, Expression)})
+    return ChangedField(
+        name,
+        meaning,
+        _shown(value),
+        False,
+        _lines(spelling.megatron_lm),
+        tuple(f"{path}={text}" for path, text in spelling.bridge.items()),
+    )
+
+
+def _lines(spelling: Spelling) -> tuple[str, ...]:
+    there = tuple(" ".join((flag, *values)) for flag, values in spelling.flags.items())
+    return (*there, *(f"without {flag}" for flag in spelling.without if not there))
+
+
+def _shown(value: Setting | Expression) -> str:
+    return value.source if isinstance(value, Expression) else shown(value)
+
+
+# --- The playbook as a list: the rules that match, what became of each here, a page of them. Evaluates no rule.
+
+PAGE_SIZE = 50
+NO_PROJECT = -1
+"""Counts of a project that does not exist: of nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleItem:
+    """A rule and what became of it here. `disputed`: how many contradictions of the sources it takes part in."""
+
+    rule: Rule
+    sources: tuple[Source, ...]
+    fired: int
+    results: RuleResults
+    disputed: int
+    replaces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RulePage:
+    """One page of the list: `page` counts from 1, `total` is over all pages."""
+
+    items: tuple[RuleItem, ...]
+    total: int
+    page: int
+    size: int = PAGE_SIZE
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // self.size))
+
+    @property
+    def first(self) -> int:
+        return (self.page - 1) * self.size + 1 if self.items else 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.items) - 1 if self.items else 0
+
+
+def find_rules(session: Session, rules: RulesInForce, filters: RuleFilters) -> tuple[RuleItem, ...]:
+    """All that match, in the order that is asked for."""
+    project_id = counted_project(session, filters.project)
+    fired = fired_counts(session, project_id)
+    results = rule_results(session, rules.book.rules.values(), project_id)
+    words = filters.q.casefold().split()
+    found = [
+        _item(rule, rules, fired, results)
+        for rule in rules.book.rules.values()
+        if _matches(rule, filters) and all(word in _texts(rules)[rule.id] for word in words)
+    ]
+    kept = [one for one in found if _STANDINGS[filters.only](one)]
+    return tuple(sorted(kept, key=_ORDERS[filters.sort]))
+
+
+def item_of(session: Session, rules: RulesInForce, rule: Rule, project: str = "") -> RuleItem:
+    """One rule, counted like those of the list."""
+    project_id = counted_project(session, project)
+    return _item(rule, rules, fired_counts(session, project_id), rule_results(session, [rule], project_id))
+
+
+def counted_project(session: Session, project: str) -> int | None:
+    """Whose runs count; None for all."""
+    if not project:
+        return None
+    found = project_id_of(session, project)
+    return NO_PROJECT if found is None else found
+
+
+def page_of(found: tuple[RuleItem, ...], page: int, size: int = PAGE_SIZE) -> RulePage:
+    """A page past the end is empty, with the true total."""
+    return RulePage(found[(page - 1) * size : page * size], len(found), page, size)
+
+
+def projects(session: Session) -> tuple[str, ...]:
+    return tuple(session.execute(select(ProjectRow.slug).order_by(col(ProjectRow.slug))).scalars())  # type: ignore[call-overload]
+
+
+def told(found: Sequence[RuleItem], rules: RulesInForce) -> str:
+    """The first sentence of the page: of what was found, what became of it here."""
+    if not found:
+        return "No rule matches."
+    team = sum(one.rule.origin == "team" for one in found)
+    whose = f", {team} of them a team's own" if team else ""
+    fired, tried, paid = (sum(map(test, found)) for test in (_fired, _tried, _paid_off))
+    which = counted(len(found), "rule")
+    of = "" if len(found) == len(rules.book.rules) else f" of {len(rules.book.rules)}"
+    return f"{which}{of}{whose}. {fired} fired in runs that are kept here, {tried} were tried, {paid} paid off."
+
+
+def _item(rule: Rule, rules: RulesInForce, fired: Mapping[str, int], results: Mapping[str, RuleResults]) -> RuleItem:
+    return RuleItem(
+        rule=rule,
+        sources=tuple(rules.book.sources[key] for key in rule.sources),
+        fired=fired.get(rule.id, 0),
+        results=results.get(rule.id, NOTHING),
+        disputed=len(contradictions_of(rule.id)),
+        replaces=bool(rule.overrides),
+    )
+
+
+def _matches(rule: Rule, filters: RuleFilters) -> bool:
+    asked = (
+        (filters.phase, rule.phase),
+        (filters.wall, rule.wall),
+        (filters.kind, rule.kind),
+        (filters.confidence, rule.confidence),
+        (filters.origin, rule.origin),
+    )
+    return all(not wanted or wanted == has for wanted, has in asked)
+
+
+@lru_cache(maxsize=4)
+def _texts(rules: RulesInForce) -> Mapping[str, str]:
+    """What is searched, by rule; worked out once for the rules that are in force."""
+    return {rule.id: _text(rule, rules.book) for rule in rules.book.rules.values()}
+
+
+def _text(rule: Rule, book: RuleBook) -> str:
+    """Id, title, why, change, condition, flags, sources; what contradicts it, too, so that old flags lead here."""
+    sources = [book.sources[key] for key in rule.sources]
+    evidence = [one for effect in rule.effect.evidence for one in (effect.text, effect.setting)]
+    disputes = [text for one in contradictions_of(rule.id) for text in (one.older, one.newer)]
+    said = (
+        rule.id,
+        rule.title,
+        rule.why,
+        rule.change.text,
+        rule.when.source,
+        rule.effect.text,
+        rule.verify,
+        rule.topic,
+    )
+    named = [f"{one.key} {one.title} {one.where} {one.date}" for one in sources]
+    return " ".join((*said, *flags_of(rule), *named, *evidence, *disputes, rule.overrides)).casefold()
+
+
+def _fired(one: RuleItem) -> bool:
+    return one.fired > 0
+
+
+def _tried(one: RuleItem) -> bool:
+    return one.results.tried > 0
+
+
+def _paid_off(one: RuleItem) -> bool:
+    return one.results.paid_off > 0
+
+
+_STANDINGS: Mapping[str, Callable[[RuleItem], bool]] = {
+    "": lambda _: True,
+    "fired": _fired,
+    "tried": _tried,
+    "paid_off": _paid_off,
+    "disputed": lambda one: one.disputed > 0,
+}
+
+
+def _workflow(one: RuleItem) -> tuple[int, int, str]:
+    return PHASES.index(one.rule.phase), KINDS.index(one.rule.kind), one.rule.id
+
+
+_ORDERS: Mapping[str, Callable[[RuleItem], tuple[object, ...]]] = {
+    "": _workflow,
+    "workflow": _workflow,
+    "fired": lambda one: (-one.fired, *_workflow(one)),
+    "tried": lambda one: (-one.results.tried, *_workflow(one)),
+    "paid_off": lambda one: (-one.results.paid_off, -one.results.tried, *_workflow(one)),
+    "newest": lambda one: (*(-ord(c) for c in f"{one.rule.valid:<10}"), *_workflow(one)),
+}
+
+
+# --- The thresholds that no source gives: what counts now, what this service would take by itself, and who says so.
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """`setting`: the variable that sets it."""
+
+    name: str
+    meaning: str
+    value: float
+    default: float
+    setting: str
+    rules: int
+
+    @property
+    def said(self) -> str:
+        if self.value == self.default:
+            return "our default, no source gives one"
+        return f"set here by {self.setting}; our default is {self.default:g}, no source gives one"
+
+
+def thresholds(rules: RulesInForce, names: Iterable[str] = SETTINGS) -> tuple[Threshold, ...]:
+    """Those of `names` that are thresholds, with how many rules ask for each."""
+    conditions = [rule.when.names for rule in rules.book.rules.values()]
+    return tuple(
+        Threshold(
+            name=name,
+            meaning=FACTS[name].meaning,
+            value=rules.thresholds[name],
+            default=SETTINGS[name],
+            setting=f"THREEWALLS_{name.upper()}",
+            rules=sum(name in asked for asked in conditions),
+        )
+        for name in names
+        if name in SETTINGS
+    )
+
+
+# --- One rule whole, without a run: what it asks, what it changes, on what evidence, and what became of it here.
+
+LAST_RUNS = 10
+LEVELS = {
+    "code": "enforced in code",
+    "matched_ab": "matched A/B",
+    "record": "published record, several knobs at once",
+    "seed": "founding document",
+    "heuristic": "rule of thumb",
+}
+"""Of published evidence, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published result with where it stands; `href` "" where that is no address."""
+
+    text: str
+    setting: str
+    level: str
+    source: str
+    href: str
+    date: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """Two statements of the sources, and which of them counts."""
+
+    one: Contradiction
+    ruling: Overruling
+    older: tuple[Source, ...]
+    newer: tuple[Source, ...]
+
+
+class RulePageOf:
+    """What the template asks for. Raises NotFound for a rule that is none."""
+
+    def __init__(self, session: Session, rules: RulesInForce, name: str, project: str = "") -> None:
+        self.rules = rules
+        self.rule: Rule = rule_of(rules, name)
+        self.project = project
+        self.item: RuleItem = item_of(session, rules, self.rule, project)
+        self.last: tuple[FiredIn, ...] = last_fired(session, name, LAST_RUNS, counted_project(session, project))
+        self.planned = planned(session, name)
+        self.replaced: Rule | None = rules.team.replaced.get(name)
+
+    @property
+    def why(self) -> str:
+        return with_names(self.rule.why)
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What the condition asks for, without thresholds."""
+        return tuple(FACTS[name] for name in self.rule.when.names if name in FACTS and name not in SETTINGS)
+
+    @property
+    def thresholds(self) -> tuple[Threshold, ...]:
+        return thresholds(self.rules, self.rule.when.names)
+
+    @property
+    def fields(self) -> tuple[ChangedField, ...]:
+        return changed_fields(self.rule)
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        return variables(self.rule)
+
+    @property
+    def megatron_lm(self) -> tuple[str, ...]:
+        """Further flags, as written."""
+        return tuple(with_names(flag).replace("`", "") for flag in self.rule.change.megatron_lm)
+
+    @property
+    def bridge(self) -> tuple[str, ...]:
+        return tuple(with_names(flag).replace("`", "") for flag in self.rule.change.bridge)
+
+    @property
+    def change_text(self) -> str:
+        return with_names(self.rule.change.text)
+
+    @property
+    def measured(self) -> tuple[MeasuredHere, ...]:
+        """Matched A/Bs of this service on the knob, by stack, the best first."""
+        return self.item.results.by_stack(self.rule.id)
+
+    @property
+    def together(self) -> OwnResult | None:
+        found = self.item.results.together(self.rule.id)
+        return None if found is None else found.result
+
+    @property
+    def planned_abs(self) -> tuple[int, ...]:
+        """Experiments among what was measured."""
+        found = self.item.results.together(self.rule.id)
+        return () if found is None else found.experiments
+
+    @property
+    def overridden(self) -> str:
+        """By what was measured here; "" where it was not, or agrees."""
+        return standing(self.rule, {}, self._own).overridden
+
+    @property
+    def published(self) -> list[Published]:
+        return [
+            Published(
+                text=one.text,
+                setting=one.setting,
+                level=LEVELS[one.level],
+                source=known.title if (known := self.rules.book.sources.get(one.source)) else one.source,
+                href=(known.url or "") if known else "",
+                date=one.date or (known.date if known else ""),
+                at=", ".join(f"{name} {value}" for name, value in one.at.items()),
+            )
+            for one in self.rule.effect.evidence
+        ]
+
+    @property
+    def disputes(self) -> list[Dispute]:
+        sources = self.rules.book.sources
+        return [
+            Dispute(
+                one,
+                overruling(one, sources, self._own),
+                tuple(sources[key] for key in one.older_sources if key in sources),
+                tuple(sources[key] for key in one.newer_sources if key in sources),
+            )
+            for one in contradictions_of(self.rule.id)
+        ]
+
+    @property
+    def unlocks(self) -> list[Rule]:
+        return [self.rules.book.rules[name] for name in self.rule.hints.unlocks if name in self.rules.book.rules]
+
+    @property
+    def unlocked_by(self) -> list[Rule]:
+        return [rule for rule in self.rules.book.rules.values() if self.rule.id in rule.hints.unlocks]
+
+    @property
+    def _own(self) -> Sequence[OwnResult]:
+        return () if self.together is None else (self.together,)
+
+
+def rule_of(rules: RulesInForce, name: str) -> Rule:
+    """Raises NotFound for a rule that is none."""
+    if name not in rules.book.rules:
+        raise NotFound(f"There is no rule {name[:60]!r}. It may have been renamed; /playbook lists all of them.")
+    return rules.book.rules[name]
+
+
+router = APIRouter(include_in_schema=False)
+
+OPTIONS = {
+    "phases": PHASES,
+    "walls": WALLS,
+    "kinds": KINDS,
+    "confidences": CONFIDENCES,
+    "origins": ORIGINS,
+    "standings": STANDINGS,
+    "orders": ORDERS,
+}
+
+
+@router.get("/playbook")
+def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResponse:
+    filters, number = RuleFilters.from_params(request.query_params), page_number(request.query_params)
+    found = find_rules(session, rules, filters)
+    query = filters.query(number)
+    return render(
+        request,
+        "playbook/list.html",
+        block="rule_table",
+        address=f"/playbook?{query}" if query else "/playbook",
+        page=page_of(found, number),
+        answer=told(found, rules),
+        filters=filters,
+        options=OPTIONS,
+        projects=projects(session),
+        left_out=rules.team.mistakes,
+        files=rules.team.files_left_out,
+        folder=rules.folder,
+        waiting=waiting(session, rules.version),
+        thresholds=thresholds(rules),
+    )
+
+
+@router.get("/playbook/{rule}")
+def show_rule(request: Request, session: ReadSession, rules: Rules, rule: str, project: str = "") -> HTMLResponse:
+    return render(request, "playbook/rule.html", p=RulePageOf(session, rules, rule, project[:300]), origins=ORIGINS)

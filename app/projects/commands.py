@@ -1,0 +1,284 @@
+"""A project's defaults: contract fields that its runs have unless they say otherwise, and its container image."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import Engine, delete, select
+from sqlmodel import Session, col
+
+from app.domain.contract.statements import CONTAINER_RULE, read_statements, refused
+from app.domain.documents.environment import read_image
+from app.domain.run import Value
+from app.domain.text import COMMIT, RANGE, one_line, read_template
+from app.errors import FieldError, InvalidChange, InvalidMetadata, NotFound
+from app.pipeline import decisions
+from app.pipeline.decisions import MAX_BRANCH
+from app.pipeline.run_work import ask_to_read
+from app.queue import JUDGE_STACK, SWEEP, enqueue
+from app.settings import Settings
+from app.storage import audit
+from app.storage.audit import MAX_AUTHOR, AuditEvent
+from app.storage.database import transaction
+from app.storage.projects import Quota, Usage, quota_of, usage_of
+from app.storage.runs import aware, frozen
+from app.storage.tables import ProjectDefaultRow, ProjectRow, RunRow
+
+log = structlog.get_logger(__name__)
+
+_IDS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    value: Value
+    author: str
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """`fields` by contract field; `container_image` completes a container's name (`26.06`), None without a rule."""
+
+    project: str
+    fields: Mapping[str, Default]
+    container_image: Default | None
+
+
+def get_defaults(session: Session, slug: str) -> Defaults:
+    """Raises NotFound."""
+    project = get_project(session, slug)
+    rows = session.execute(
+        select(ProjectDefaultRow)
+        .where(col(ProjectDefaultRow.project_id) == project.id)
+        .order_by(col(ProjectDefaultRow.name))
+    ).scalars()
+    found = {row.name: Default(frozen(row.value), row.author, aware(row.changed_at)) for row in rows}
+    rule = found.pop(CONTAINER_RULE, None)
+    return Defaults(slug, found, rule)
+
+
+def set_defaults(
+    engine: Engine, slug: str, *, fields: Mapping[str, object], container_image: str = "", author: str
+) -> Defaults:
+    """Replace all defaults of the project, and have those of its runs read again that they concern.
+
+    Raises NotFound, and InvalidMetadata that names each wrong field as `fields.NAME`, `container_image` or `author`.
+    """
+    wanted = _checked(fields, container_image.strip(), one_line(author))
+    with transaction(engine, durable=True) as session:
+        project = get_project(session, slug)
+        before = {row.name: row for row in _rows(session, project)}
+        changed = {name for name in before.keys() | wanted.keys() if _value(before.get(name)) != wanted.get(name)}
+        for name in changed:
+            session.execute(
+                delete(ProjectDefaultRow).where(
+                    col(ProjectDefaultRow.project_id) == project.id, col(ProjectDefaultRow.name) == name
+                )
+            )
+            if name in wanted:
+                row = ProjectDefaultRow(
+                    project_id=project.id or 0, name=name, value=wanted[name], author=one_line(author)
+                )
+                session.add(row)
+        if changed:
+            audit.record(
+                session, who=one_line(author), subject="project", subject_id=project.id or 0, action="defaults",
+                project_id=project.id, before={name: _value(before.get(name)) for name in sorted(changed)},
+                after={name: wanted.get(name) for name in sorted(changed)},
+            )  # fmt: skip
+        session.flush()
+        concerned = _runs_concerned(session, project, changed)
+        for start in range(0, len(concerned), _IDS_AT_ONCE):
+            ask_to_read(session, col(RunRow.id).in_(concerned[start : start + _IDS_AT_ONCE]))
+        defaults = get_defaults(session, slug)
+    log.info("project_defaults_set", project=slug, changed=sorted(changed), runs=len(concerned))
+    if concerned:
+        enqueue(SWEEP)
+    return defaults
+
+
+def _value(row: ProjectDefaultRow | None) -> Any:
+    return None if row is None else row.value
+
+
+def _rows(session: Session, project: ProjectRow) -> list[ProjectDefaultRow]:
+    chosen = select(ProjectDefaultRow).where(col(ProjectDefaultRow.project_id) == project.id)
+    return list(session.execute(chosen).scalars())
+
+
+def get_project(session: Session, slug: str) -> ProjectRow:
+    """Raises NotFound."""
+    project: ProjectRow | None = session.execute(
+        select(ProjectRow).where(col(ProjectRow.slug) == slug)
+    ).scalar_one_or_none()
+    if project is None:
+        raise NotFound(f"There is no project {slug[:100]!r}. A project begins with its first run.")
+    return project
+
+
+def _checked(fields: Mapping[str, object], container_image: str, author: str) -> dict[str, Any]:
+    errors: list[FieldError] = []
+    if not 0 < len(author) <= MAX_AUTHOR:
+        errors.append(FieldError("author", f"must say who sets them, in 1 to {MAX_AUTHOR} characters"))
+    if container_image:
+        try:
+            read_image(container_image)
+        except ValueError as error:
+            errors.append(FieldError("container_image", str(error)))
+    wanted: dict[str, Any] = {}
+    try:
+        stated = read_statements(fields, "fields")
+        wanted = {name: list(s.value) if isinstance(s.value, tuple) else s.value for name, s in stated.items()}
+    except InvalidMetadata as error:
+        errors += error.errors
+    if errors:
+        raise refused(errors)
+    return wanted | ({CONTAINER_RULE: container_image} if container_image else {})
+
+
+def _runs_concerned(session: Session, project: ProjectRow, changed: set[str]) -> list[int]:
+    """Runs that a changed field says something about: where it is unknown, or stands by a default.
+
+    An image concerns every run that has a container.
+    """
+    chosen = select(RunRow.id, RunRow.contract).where(col(RunRow.project_id) == project.id)  # type: ignore[call-overload]
+    rows = session.execute(chosen.execution_options(yield_per=100))
+    return [row.id for row in rows if any(_concerns(name, row.contract) for name in changed)]
+
+
+def _concerns(name: str, contract: Mapping[str, Any]) -> bool:
+    if name == CONTAINER_RULE:
+        return "container" in contract
+    return name not in contract or contract[name].get("source") == "default"
+
+
+# --- A project's rules of judging and its links: whose runs are the baseline, and where its commits can be read.
+
+_LINKS = {"commit_url": COMMIT, "compare_url": RANGE}
+_CHANGES = ("baseline_branch", "links")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """`baseline_branch`: `*` for any. Links are templates, empty without one. `events`: changes, newest first."""
+
+    project: str
+    baseline_branch: str
+    commit_url: str
+    compare_url: str
+    events: tuple[AuditEvent, ...]
+
+
+def get_rules(session: Session, slug: str) -> Rules:
+    """Raises NotFound."""
+    project = get_project(session, slug)
+    events = tuple(one for one in audit.events(session, "project", project.id or 0) if one.action in _CHANGES)
+    return Rules(slug, project.baseline_branch, project.commit_url, project.compare_url, events)
+
+
+def set_rules(
+    engine: Engine, slug: str, *, baseline_branch: str, commit_url: str, compare_url: str, author: str
+) -> Rules:
+    """Change the rules; another baseline branch has every stack of the project judged again.
+
+    Raises NotFound, and InvalidChange that names each wrong field.
+    """
+    branch, author = one_line(baseline_branch), one_line(author)
+    links = _rules_checked({"commit_url": commit_url, "compare_url": compare_url}, branch, author)
+    with transaction(engine, durable=True) as session:
+        project = get_project(session, slug)
+        asked = decisions.set_baseline_rules(session, project, author, baseline_branch=branch)
+        _set_links(session, project, author, links)
+        session.flush()
+        rules = get_rules(session, slug)
+    log.info("project_rules_set", project=slug, baseline_branch=branch, stacks=len(asked))
+    for work in asked:
+        enqueue(JUDGE_STACK, work)
+    return rules
+
+
+def _set_links(session: Session, project: ProjectRow, author: str, links: Mapping[str, str]) -> None:
+    before = {name: getattr(project, name) for name in links}
+    changed = [name for name in links if links[name] != before[name]]
+    for name in changed:
+        setattr(project, name, links[name])
+    if changed:
+        session.add(project)
+        audit.record(
+            session, who=author, subject="project", subject_id=project.id or 0, action="links", project_id=project.id,
+            before={name: before[name] for name in changed}, after={name: links[name] for name in changed},
+        )  # fmt: skip
+
+
+def _rules_checked(links: Mapping[str, str], branch: str, author: str) -> dict[str, str]:
+    errors: list[FieldError] = []
+    read: dict[str, str] = {}
+    if not 0 < len(branch) <= MAX_BRANCH:
+        errors.append(
+            FieldError("baseline_branch", f"must name a branch in 1 to {MAX_BRANCH} characters, or * for any")
+        )
+    for name, template in links.items():
+        try:
+            read[name] = read_template(template, _LINKS[name])
+        except ValueError as error:
+            errors.append(FieldError(name, str(error)))
+    if not 0 < len(author) <= MAX_AUTHOR:
+        errors.append(FieldError("author", f"must say who sets them, in 1 to {MAX_AUTHOR} characters"))
+    if errors:
+        names = ", ".join(error.field for error in errors)
+        raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))
+    return read
+
+
+# --- What a project may take, shown beside what it takes; an administrator sets it.
+
+MOST_BYTES = 2**53
+MOST_RUNS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectQuota:
+    project_id: int
+    project: str
+    quota: Quota
+    usage: Usage
+
+
+def get_quota(session: Session, settings: Settings, slug: str) -> ProjectQuota:
+    """Raises NotFound."""
+    project = get_project(session, slug)
+    number = project.id or 0
+    return ProjectQuota(number, slug, quota_of(project, settings), usage_of(session, number))
+
+
+def set_quota(
+    engine: Engine, settings: Settings, slug: str, *, most_bytes: int | None, runs_a_day: int | None, author: str
+) -> ProjectQuota:
+    """None: the service's own; 0: no limit. What is there already stays. Raises NotFound, InvalidChange."""
+    author = one_line(author)
+    errors = [
+        FieldError(name, f"must be empty, or a whole number from 0 to {most:,}")
+        for name, value, most in (("quota_bytes", most_bytes, MOST_BYTES), ("quota_runs_a_day", runs_a_day, MOST_RUNS))
+        if value is not None and not 0 <= value <= most
+    ]
+    if not 0 < len(author) <= MAX_AUTHOR:
+        errors.append(FieldError("author", f"must say who sets it, in 1 to {MAX_AUTHOR} characters"))
+    if errors:
+        raise InvalidChange(f"Correct {', '.join(one.field for one in errors)}. Nothing was changed.", tuple(errors))
+    with transaction(engine, durable=True) as session:
+        project = get_project(session, slug)
+        before = {"bytes": project.quota_bytes, "runs_a_day": project.quota_runs_a_day}
+        after = {"bytes": most_bytes, "runs_a_day": runs_a_day}
+        if after != before:
+            project.quota_bytes, project.quota_runs_a_day = most_bytes, runs_a_day
+            session.add(project)
+            audit.record(
+                session, who=author, subject="project", subject_id=project.id or 0, action="quota",
+                project_id=project.id, before=before, after=after,
+            )  # fmt: skip
+            log.info("quota_set", project=slug, **after)
+        session.flush()
+        return get_quota(session, settings, slug)

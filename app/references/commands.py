@@ -1,0 +1,233 @@
+"""Teams add published figures, correct and withdraw them. Each change is recorded: who, when, what was before.
+
+A withdrawn figure keeps its address and its record, and is held against nothing any more.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import Engine, func, select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import FIELDS
+from app.domain.references.point import InvalidReference, ReferencePoint, read_reference
+from app.domain.text import one_line
+from app.errors import EditConflict, FieldError, InvalidChange, NotFound
+from app.storage import audit
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.database import transaction
+from app.storage.json_text import from_json, to_json
+from app.storage.references import find_reference, references
+from app.storage.runs import aware
+from app.storage.tables import ProjectRow, ReferencePointRow, utc_now
+
+log = structlog.get_logger(__name__)
+
+MAX_IN_FORCE = 2000
+"""All are read to find the nearest one; with more, somebody pours a data base of their own in here."""
+FACTS = (
+    *("measured_by", "source", "url", "date", "window", "note", "rounded"),
+    *("tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_ms"),
+)
+"""What a figure says beside its contract."""
+CONTRACT = "contract."
+"""By this errors name a contract field."""
+_REFUSED = "Nothing was changed."
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is said of a figure, as it came from outside: contract fields, and FACTS, by name.
+
+    Of one that is there, None takes a field away and what is not named stays.
+    """
+
+    contract: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who changes it, why, and `seen`: its `changed_at` when it was read, None for whatever it is now."""
+
+    author: str
+    reason: str = ""
+    seen: datetime | None = None
+
+
+def add_reference(engine: Engine, said: Said, by: By, project: str = "") -> int:
+    """The number of the new figure, which is offered to `project`, or to all. Raises InvalidChange."""
+    by, errors = _checked(by)
+    point = _point({}, said, errors)
+    with transaction(engine, durable=True) as session:
+        project_id, project = _project(session, project)
+        _refuse_too_many(session)
+        _refuse_twin(session, point, project)
+        row = ReferencePointRow(project_id=project_id, point=to_json(point), added_by=by.author)
+        row.changed_at = row.added_at
+        session.add(row)
+        session.flush()
+        _record(session, row, by, "add", project_id=project_id, after=said_by(point))
+    log.info("reference_added", reference_id=row.id)
+    return row.id or 0
+
+
+def change_reference(engine: Engine, number: int, said: Said, by: By, project: str | None = None) -> None:
+    """Correct a figure; `project` None: offered as before. Raises NotFound, InvalidChange, EditConflict."""
+    by, errors = _checked(by)
+    with transaction(engine, durable=True) as session:
+        row = _locked(session, number)
+        if row.withdrawn_at is not None:
+            raise InvalidChange(f"Reference point {number} was withdrawn. {_REFUSED}")
+        _refuse_if_changed(session, row, by)
+        old = from_json(ReferencePoint, row.point)
+        point = _point(said_by(old), said, errors)
+        before, after = _difference(said_by(old), said_by(point))
+        was, owner = _slug(session, row.project_id), row.project_id
+        project_id, project = (owner, was) if project is None else _project(session, project)
+        if moves := project_id != owner:
+            row.project_id = project_id
+            before, after = before | {"project": was}, after | ({} if project else {"project": ""})
+        if not after and not before:
+            return
+        _refuse_twin(session, point, project, but=number)
+        row.point, row.changed_at = to_json(point), utc_now()
+        session.add(row)
+        # What it was stays with those who could read it; whom it went to is told there.
+        _record(session, row, by, "change", project_id=owner, before=before, after=after)
+        if moves and row.project_id is not None:
+            _record(session, row, by, "change", project_id=row.project_id, after={"project": project})
+    log.info("reference_changed", reference_id=number, fields=sorted({*before, *after}))
+
+
+def withdraw_reference(engine: Engine, number: int, by: By) -> None:
+    """Let a figure count no more, if it does. Raises NotFound, InvalidChange, EditConflict."""
+    by, errors = _checked(by)
+    if errors:
+        raise _refused(*errors)
+    with transaction(engine, durable=True) as session:
+        row = _locked(session, number)
+        if row.withdrawn_at is not None:
+            return
+        _refuse_if_changed(session, row, by)
+        row.withdrawn_at = row.changed_at = utc_now()
+        session.add(row)
+        _record(session, row, by, "withdraw", project_id=row.project_id)
+    log.info("reference_withdrawn", reference_id=number)
+
+
+def said_by(point: ReferencePoint) -> dict[str, Any]:
+    """All that a point says, by name, without what it leaves open."""
+    facts = {name: getattr(point, name) for name in FACTS}
+    return {**point.contract, **{name: value for name, value in facts.items() if value not in (None, "", False)}}
+
+
+def _point(before: Mapping[str, object], said: Said, errors: Sequence[FieldError] = ()) -> ReferencePoint:
+    """Raises InvalidChange with `errors`, which were found already, and every field that is wrong."""
+    wrong = {CONTRACT + name: "is no contract field" for name in said.contract if name not in FIELDS}
+    wrong |= {name: "is not known" for name in said.facts if name not in FACTS}
+    stated = {name: value for name, value in said.contract.items() if name in FIELDS}
+    stated |= {name: value for name, value in said.facts.items() if name in FACTS}
+    merged = {name: value for name, value in {**before, **stated}.items() if name not in stated or value is not None}
+    try:
+        point = read_reference({name: _cleaned(value) for name, value in merged.items()} | {"kind": "own"})
+    except InvalidReference as error:
+        wrong |= {(CONTRACT + name if name in FIELDS else name): why for name, why in error.fields.items()}
+    if wrong or errors:
+        raise _refused(*errors, *(FieldError(name, why) for name, why in wrong.items()))
+    return point
+
+
+def _cleaned(value: object) -> object:
+    return one_line(value) if isinstance(value, str) else value
+
+
+def _checked(by: By) -> tuple[By, Sequence[FieldError]]:
+    """It on one line, with what is wrong with it."""
+    author, reason = one_line(by.author), one_line(by.reason)
+    errors = []
+    if not 0 < len(author) <= MAX_AUTHOR:
+        errors.append(FieldError("author", f"must say who does it, in 1 to {MAX_AUTHOR} characters"))
+    if len(reason) > MAX_NOTE:
+        errors.append(FieldError("reason", f"must have at most {MAX_NOTE:,} characters"))
+    return By(author, reason, by.seen), errors
+
+
+def _locked(session: Session, number: int) -> ReferencePointRow:
+    chosen = select(ReferencePointRow).where(col(ReferencePointRow.id) == number).with_for_update()
+    row: ReferencePointRow | None = session.execute(chosen).scalar_one_or_none()
+    if row is None:
+        raise NotFound(
+            f"There is no reference point {number} that a team added. Those that come with the service stay."
+        )
+    return row
+
+
+def number_of(session: Session, reference_id: str) -> int:
+    """Of a figure that may be changed, by what an address names. Raises NotFound, InvalidChange."""
+    found = find_reference(session, reference_id)
+    if found is None:
+        raise NotFound(f"There is no reference point {reference_id[:80]} that a team added.")
+    if found.entered is None:
+        raise InvalidChange(
+            "This figure comes with the service: it cannot be changed or withdrawn. Add your own beside it, which "
+            "stands before it where nothing is known to differ."
+        )
+    return int(reference_id)
+
+
+def _refuse_if_changed(session: Session, row: ReferencePointRow, by: By) -> None:
+    if by.seen is not None and by.seen != aware(row.changed_at):
+        newest = audit.events(session, "reference", row.id or 0)
+        who = f" by {newest[0].who}" if newest else ""
+        why = f"was changed{who} at {aware(row.changed_at):%Y-%m-%d %H:%M:%S} UTC"
+        raise EditConflict(f"It {why}, so nothing was changed. Read it again, then decide.", (FieldError("seen", why),))
+
+
+def _project(session: Session, slug: str) -> tuple[int | None, str]:
+    """Return the id and slug of a project by its slug in any case; None and nothing for all. Raises InvalidChange."""
+    if not slug:
+        return None, ""
+    chosen = select(ProjectRow.id, ProjectRow.slug).where(col(ProjectRow.slug_lower) == slug.lower())  # type: ignore[call-overload]
+    if (row := session.execute(chosen).one_or_none()) is None:
+        raise _refused(FieldError("project", "is no project; one begins with its first run"))
+    return row.id, row.slug
+
+
+def _slug(session: Session, project_id: int | None) -> str:
+    return session.get_one(ProjectRow, project_id).slug if project_id is not None else ""
+
+
+def _refuse_too_many(session: Session) -> None:
+    in_force = select(func.count()).where(col(ReferencePointRow.withdrawn_at).is_(None))
+    if session.execute(in_force).scalar_one() >= MAX_IN_FORCE:
+        raise InvalidChange(f"There are {MAX_IN_FORCE:,} already. Withdraw what nobody needs. {_REFUSED}")
+
+
+def _refuse_twin(session: Session, point: ReferencePoint, project: str, but: int = 0) -> None:
+    for one in references(session):
+        if one.entered and one.entered.project == project and one.id != str(but) and one.point == point:
+            raise _refused(FieldError("source", f"is there already, with the same figures: reference point {one.id}"))
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name) or (name in old) != (name in new)]
+    return ({name: side[name] for name in changed if name in side} for side in (old, new))  # type: ignore[return-value]
+
+
+def _record(
+    session: Session, row: ReferencePointRow, by: By, action: str, *, project_id: int | None, **sides: Mapping[str, Any]
+) -> None:
+    """With `before` and `after`, as far as there is one, for those who may read the project."""
+    audit.record(
+        session, who=by.author, subject="reference", subject_id=row.id or 0, action=action, project_id=project_id,
+        note=by.reason, **sides,
+    )  # fmt: skip
+
+
+def _refused(*errors: FieldError) -> InvalidChange:
+    names = ", ".join(dict.fromkeys(error.field for error in errors))
+    return InvalidChange(f"Correct {names}. {_REFUSED}", errors)

@@ -1,0 +1,345 @@
+"""Pages of published figures: the list, one of them with its forms, and the nearest one to a run or a stack."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+from fastapi import APIRouter, Path, Query, Request
+from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+
+from app.domain.access.principal import Action, granted
+from app.domain.contract.fields import FIELDS
+from app.domain.numbers import contract_value
+from app.domain.references.point import FIGURES, FP8_OF_SOME_KIND
+from app.domain.run import Value
+from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
+from app.references import views
+from app.references.commands import (
+    CONTRACT,
+    FACTS,
+    By,
+    Said,
+    add_reference,
+    change_reference,
+    said_by,
+    withdraw_reference,
+)
+from app.references.queries import (
+    KINDS,
+    ReferenceFilters,
+    csv_rows,
+    find_references,
+    hold,
+    page_number,
+    page_of,
+    reference_options,
+    summary,
+    told,
+    whose,
+)
+from app.references.views import stacks_beside
+from app.storage import audit
+from app.storage.access_changes import project_slugs
+from app.storage.references import Reference, find_reference
+from app.web.dependencies import AppEngine, ReadSession, reading
+from app.web.forms import PREFIX, ContractInput, contract_input, sent_form
+from app.web.identity import access_of, require_everything
+from app.web.templating import render
+
+# --- The forms by which a team adds a published figure, corrects it and withdraws it. They work without script.
+
+OFFERED = (
+    *("model", "gpu", "gpus", "precision", "seq_len", "gbs", "mbs", "routing_mode", "dispatcher", "data_mode"),
+    *("tp", "pp", "vpp", "cp", "ep", "mtp", "container", "task"),
+)
+"""What a published table most often states, in the order in which it does."""
+ANOTHER, ANOTHER_VALUE = "another", "another_value"
+_OWN = (*FACTS, "project", "author", "reason", "seen", ANOTHER, ANOTHER_VALUE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceForm:
+    """What was typed, by input, and what is wrong with it. `problem` is what has no input of its own."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    def value(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    def error(self, name: str) -> str:
+        return self.errors.get(name, "")
+
+    @property
+    def project(self) -> str:
+        return self.value("project")
+
+    def said(self) -> Said:
+        """An empty input takes its field away."""
+        contract = {name.removeprefix(PREFIX): text for name, text in self.values.items() if name.startswith(PREFIX)}
+        if self.value(ANOTHER_VALUE):
+            contract[self.value(ANOTHER)] = self.value(ANOTHER_VALUE)
+        facts: dict[str, object] = {name: self.values[name] or None for name in FACTS if name in self.values}
+        facts |= {name: _number(self.value(name)) for name in FIGURES if self.value(name)}
+        facts["rounded"] = self.value("rounded") == "true" or None
+        return Said({name: text or None for name, text in contract.items()}, facts)
+
+    def by(self) -> By:
+        return By(self.value("author"), self.value("reason"), _time(self.value("seen")))
+
+    def inputs(self) -> tuple[ContractInput, ...]:
+        """Those that are offered, and those that are stated besides."""
+        stated = (name.removeprefix(PREFIX) for name in self.values if name.startswith(PREFIX))
+        names = (name for name in dict.fromkeys((*OFFERED, *stated)) if name in FIELDS)
+        return tuple(_with_some_fp8(contract_input(name, self)) for name in names)
+
+    def refused(self, error: ThreewallsError) -> Self:
+        errors = {one.field.replace(CONTRACT, PREFIX, 1): one.message for one in error.errors}
+        if wrong := errors.get(PREFIX + self.value(ANOTHER)):
+            errors[ANOTHER_VALUE] = wrong
+        placed = {name: text for name, text in errors.items() if name in _OWN or name.startswith(PREFIX)}
+        return type(self)(self.values, placed, "" if placed and "seen" not in placed else error.detail)
+
+
+def read_reference_form(sent: Mapping[str, object]) -> ReferenceForm:
+    names = [name for name in sent if name in _OWN or name.removeprefix(PREFIX) in FIELDS]
+    return ReferenceForm({name: value.strip() for name in names if isinstance(value := sent[name], str)})
+
+
+def offered_form(params: Mapping[str, str]) -> ReferenceForm:
+    """An empty form, with the contract fields that the address names."""
+    return ReferenceForm({PREFIX + name: value[:300] for name, value in params.items() if name in FIELDS})
+
+
+def filled_form(one: Reference) -> ReferenceForm:
+    """The form of a figure as it is."""
+    said = said_by(one.point)
+    values = {(PREFIX + name if name in FIELDS else name): _shown(value) for name, value in said.items()}
+    if one.entered:
+        values |= {"project": one.entered.project, "seen": one.entered.changed_at.isoformat()}
+    return ReferenceForm(values)
+
+
+def _with_some_fp8(input_: ContractInput) -> ContractInput:
+    if input_.field != "precision":
+        return input_
+    return replace(input_, choices=(*input_.choices, (FP8_OF_SOME_KIND, "fp8, not said which")))
+
+
+def _shown(value: Value) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return contract_value(value)
+
+
+def _number(text: str) -> object:
+    """As the figure that it spells; a text that spells none is refused by its name."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else None
+
+
+MAX_FIELDS = 300
+"""More inputs than the contract has fields."""
+
+router = APIRouter(include_in_schema=False)
+
+ReferenceId = Annotated[str, Path(max_length=200)]
+ReferenceNumber = Annotated[int, Path(ge=1, lt=2**31)]
+
+
+@router.get("/references")
+def list_references(request: Request, session: ReadSession) -> HTMLResponse:
+    filters, number = ReferenceFilters.from_params(request.query_params), page_number(request.query_params)
+    found = find_references(session, filters)
+    page = page_of(found, number)
+    query = filters.query(number)
+    return render(
+        request,
+        "references/list.html",
+        block="reference_table",
+        address=f"/references?{query}" if query else "/references",
+        page=page,
+        rows=[views.point_row(one) for one in page.items],
+        answer=told(found),
+        filters=filters,
+        options=reference_options(session),
+        kinds=KINDS,
+    )
+
+
+@router.get("/references.csv")
+def export_references(request: Request, session: ReadSession) -> StreamingResponse:
+    found = find_references(session, ReferenceFilters.from_params(request.query_params))
+    headers = {"Content-Disposition": 'attachment; filename="references.csv"'}
+    return StreamingResponse(csv_rows(found), media_type="text/csv", headers=headers)
+
+
+@router.get("/references/new")
+def offer_form(request: Request, session: ReadSession) -> HTMLResponse:
+    return _render_new(request, session, offered_form(request.query_params))
+
+
+@router.post("/references/new")
+async def add_by_form(request: Request, engine: AppEngine) -> Response:
+    """The same as the API's POST. Async only to read the form; the work is done in a thread."""
+    form = await _sent(request)
+
+    def answer() -> Response:
+        try:
+            if not form.project:
+                require_everything(request, Action.CONTRIBUTE)
+            number = add_reference(engine, form.said(), form.by(), form.project)
+        except InvalidChange as error:
+            with reading(request) as session:
+                return _render_new(request, session, form.refused(error), status=422)
+        return RedirectResponse(f"/references/{number}?saved=add", status_code=303)
+
+    return await run_in_threadpool(answer)
+
+
+@router.get("/references/nearest")
+def show_nearest(
+    request: Request,
+    session: ReadSession,
+    run: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
+    stack: Annotated[str, Query(max_length=64)] = "",
+) -> HTMLResponse:
+    """The claim check: by itself to htmx, which puts it on the page of a run or a stack; else a page of its own."""
+    held = hold(session, run=run, stack=stack)
+    return render(
+        request,
+        "references/nearest.html",
+        block="nearest",
+        held=held,
+        ours=held.ours,
+        whose=whose(held.ours),
+        summary=summary(held),
+        figures=views.figure_rows(held),
+        differences=views.difference_rows(held),
+        reference=held.reference and views.point_row(held.reference),
+    )
+
+
+@router.get("/references/{reference_id}")
+def show_reference(request: Request, session: ReadSession, reference_id: ReferenceId, saved: str = "") -> HTMLResponse:
+    return _render_one(request, session, reference_id, saved=saved)
+
+
+@router.post("/references/{number}/change")
+async def change_by_form(request: Request, engine: AppEngine, number: ReferenceNumber) -> Response:
+    """The same as the API's PATCH."""
+
+    def change(form: ReferenceForm) -> None:
+        if not form.project:
+            require_everything(request, Action.CONTRIBUTE)
+        change_reference(engine, number, form.said(), form.by(), form.project)
+
+    return await _decide(request, number, "change", change)
+
+
+@router.post("/references/{number}/withdraw")
+async def withdraw_by_form(request: Request, engine: AppEngine, number: ReferenceNumber) -> Response:
+    """The same as the API's DELETE."""
+    return await _decide(request, number, "withdraw", lambda form: withdraw_reference(engine, number, form.by()))
+
+
+async def _sent(request: Request) -> ReferenceForm:
+    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
+        return read_reference_form(sent)
+
+
+async def _decide(request: Request, number: int, what: str, do: Callable[[ReferenceForm], None]) -> Response:
+    """Async only to read the form; the work is done in a thread."""
+    form = await _sent(request)
+
+    def answer() -> Response:
+        try:
+            do(form)
+        except (InvalidChange, EditConflict) as error:
+            with reading(request) as session:
+                return _render_one(request, session, str(number), refused=(what, form.refused(error)), error=error)
+        return RedirectResponse(f"/references/{number}?saved={what}", status_code=303)
+
+    return await run_in_threadpool(answer)
+
+
+def _render_new(request: Request, session: Session, form: ReferenceForm, status: int = 200) -> HTMLResponse:
+    return render(request, "references/new.html", status=status, form=form, **_form_parts(request, session, form))
+
+
+def _render_one(
+    request: Request,
+    session: Session,
+    reference_id: str,
+    *,
+    saved: str = "",
+    refused: tuple[str, ReferenceForm] | None = None,
+    error: ThreewallsError | None = None,
+) -> HTMLResponse:
+    """`refused`: which form was sent, and it with what is wrong."""
+    one = find_reference(session, reference_id)
+    if one is None:
+        raise NotFound(f"There is no reference point {reference_id[:80]}. The list of them is at /references.")
+    what, typed = refused or ("", ReferenceForm())
+    form = typed if what == "change" else filled_form(one)
+    return render(
+        request,
+        "references/reference.html",
+        status=409 if isinstance(error, EditConflict) else 422 if error else 200,
+        one=one,
+        point=one.point,
+        title=views.title_of(one.point),
+        told=views.figures_told(one.point),
+        kinds=KINDS,
+        rows=views.field_rows(one.point),
+        events=audit.events(session, "reference", one.id) if one.entered else (),
+        beside=stacks_beside(session, one),
+        may_change=_may_change(request, session, one),
+        saved=saved,
+        sent=what,
+        form=form,
+        withdrawal=typed if what == "withdraw" else filled_form(one),
+        **_form_parts(request, session, form),
+    )
+
+
+def _may_change(request: Request, session: Session, one: Reference) -> bool:
+    """As the forms' routes check it: what is offered to all, only whoever may do everything changes."""
+    if one.entered is None or not one.counts:
+        return False
+    where = _where(request)
+    return where is None or one.entered.project in project_slugs(session, where)
+
+
+def _where(request: Request) -> Collection[int] | None:
+    """Ids of the projects that the reader may enter figures for; None: any, and for all of them."""
+    access = access_of(request)
+    return granted(access.principal, Action.CONTRIBUTE, access.public)
+
+
+def _form_parts(request: Request, session: Session, form: ReferenceForm) -> dict[str, Any]:
+    """What the inputs offer."""
+    where = _where(request)
+    projects = reference_options(session).projects if where is None else project_slugs(session, where)
+    groups: dict[str, list[str]] = {}
+    for name, contract_field in FIELDS.items():
+        groups.setdefault(contract_field.group, []).append(name)
+    return {"inputs": form.inputs(), "groups": groups, "projects": projects, "may_offer_to_all": where is None}

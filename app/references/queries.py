@@ -1,0 +1,344 @@
+"""What the list of published figures can be asked for. Its query string is its whole state, so it is checked."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, get_args
+from urllib.parse import urlencode
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import shown
+from app.domain.numbers import contract_value, counted
+from app.domain.ranking.runs import family_of
+from app.domain.ranking.standings import Entry
+from app.domain.references.nearest import Nearest, OurFigures, nearest_reference
+from app.domain.references.point import FIGURES, Kind
+from app.domain.run import Stated
+from app.errors import FieldError, InvalidQuery, NotFound
+from app.storage.references import Reference, references
+from app.storage.runs import stated
+from app.storage.standings import KeptStandings, one_stack_named, stack_standings
+from app.storage.tables import ProjectRow, RunRow
+from app.web.lists import csv_text
+
+KINDS: Mapping[str, str] = {
+    "release_table": "release table",
+    "verification_card": "verification card",
+    "model_zoo": "model zoo",
+    "guide": "tuning guide",
+    "founding_document": "short run of a guide",
+    "own": "added by a team",
+}
+"""Where a figure comes from, in words."""
+assert set(KINDS) == set(get_args(Kind))  # noqa: S101  # told when the module is loaded, not on some page
+_MAX_TEXT = 300
+_REFUSED = "The address of this list asks for what there is not."
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFilters:
+    """Empty: any. `q`: words that must all occur. `project`: what is offered to it, of those that teams added."""
+
+    q: str = ""
+    model: str = ""
+    gpu: str = ""
+    precision: str = ""
+    routing: str = ""
+    kind: str = ""
+    project: str = ""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery naming each bad field."""
+        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
+        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
+        if errors:
+            raise InvalidQuery(_REFUSED, errors)
+        return cls(**given)
+
+    @property
+    def active(self) -> dict[str, str]:
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
+
+    def query(self, page: int = 1) -> str:
+        return urlencode(self.active | ({"page": str(page)} if page > 1 else {}))
+
+    def without(self, name: str) -> str:
+        return replace(self, **{name: ""}).query()
+
+    def keep(self, found: Iterable[Reference]) -> tuple[Reference, ...]:
+        """Those that match, in their order."""
+        words = self.q.casefold().split()
+        return tuple(one for one in found if self._matches(one) and all(word in _text(one) for word in words))
+
+    def _matches(self, one: Reference) -> bool:
+        contract = one.point.contract
+        asked = (
+            (self.model, one.point.family.name),
+            (self.gpu, contract["gpu"]),
+            (self.precision, contract["precision"]),
+            (self.routing, contract.get("routing_mode")),
+            (self.kind, one.point.kind),
+        )
+        return all(not wanted or wanted == has for wanted, has in asked)
+
+
+def page_number(params: Mapping[str, str]) -> int:
+    """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
+    text = params.get("page", "").strip() or "1"
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
+        error = FieldError("page", f"must be a whole number from 1, not {text[:40]!r}")
+        raise InvalidQuery(_REFUSED, (error,))
+    return int(text)
+
+
+def _text(one: Reference) -> str:
+    point = one.point
+    said = [
+        point.measured_by,
+        point.source,
+        point.note,
+        point.date,
+        KINDS[point.kind],
+        *map(shown, point.contract.values()),
+    ]
+    return " ".join(said).casefold()
+
+
+def _check(name: str, value: str) -> FieldError | None:
+    if name == "kind" and value and value not in KINDS:
+        return FieldError(name, f"must be one of {', '.join(KINDS)}, not {value[:40]!r}")
+    if len(value) > _MAX_TEXT:
+        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
+    if any(ord(c) < 32 for c in value):
+        return FieldError(name, "holds a control character")
+    return None
+
+
+# --- The published figure nearest to a run, or to the head of a stack: how far, what differs, the likely causes.
+#
+# It is another lab's measurement. It stands beside our figures, and is never ranked with them.
+
+FLOORS = ("screen", "smoke")
+"""The leader of a stack stands for it: on evidence that a leaderboard shows, else on any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What is held against published figures: a run, or the best result of a stack, which is that of `dispatcher`.
+
+    `run_id`: of a stack, the newest run behind the result. `model`, `gpu` empty: unknown.
+    """
+
+    run_id: int
+    stack_key: str
+    dispatcher: str
+    project: str
+    contract: Mapping[str, Stated]
+    figures: OurFigures
+    of_stack: bool
+
+    @property
+    def model(self) -> str:
+        return self._text("model")
+
+    @property
+    def gpu(self) -> str:
+        return self._text("gpu")
+
+    @property
+    def family(self) -> str:
+        values = {name: one.value for name, one in self.contract.items()}
+        return family_of(self.model or None, values).name
+
+    def _text(self, name: str) -> str:
+        value = self.contract[name].value if name in self.contract else None
+        return value if isinstance(value, str) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Ours against the nearest published figure; `nearest` and `reference` None where there is none."""
+
+    ours: Ours
+    nearest: Nearest | None
+    reference: Reference | None
+
+
+def hold(session: Session, *, run: int | None = None, stack: str = "") -> Held:
+    """The claim check of a run, or of a stack. Raises InvalidQuery when neither or both are named, NotFound."""
+    if (run is None) == (not stack):
+        error = FieldError("run", "or `stack` must say what is held against published figures, and not both")
+        raise InvalidQuery("Name a run or a stack.", (error,))
+    ours = _run(session, run) if run is not None else our_stack(session, one_stack_named(session, stack))
+    return held_against(ours, references(session, ours.project))
+
+
+def held_against(ours: Ours, known: Sequence[Reference]) -> Held:
+    """`known`: the figures that are offered to the project of ours."""
+    found = nearest_reference(ours.contract, ours.figures, [one.point for one in known])
+    if found is None:
+        return Held(ours, None, None)
+    return Held(ours, found, next(one for one in known if one.point is found.point))
+
+
+def _run(session: Session, run_id: int) -> Ours:
+    row = _read(session, run_id)
+    if row is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    figures = OurFigures(row.tokens_per_s_per_gpu, row.tflops_per_gpu, row.step_time_ms)
+    return _ours(row, figures, of_stack=False)
+
+
+def our_stack(session: Session, stack_key: str) -> Ours:
+    """Its fastest result; of a stack where nothing can be ranked, the contract alone."""
+    kept: KeptStandings | None = None
+    for floor in FLOORS:
+        kept = stack_standings(session, stack_key, floor)
+        best = next((board.entries[0] for board in kept.standings.boards if board.entries), None) if kept else None
+        if best is not None and (row := _read(session, int(best.runs[-1]))) is not None:
+            return _ours(row, _figures(best), of_stack=True)
+    row = _read(session, kept.newest_run_id) if kept else None
+    if row is None:
+        raise NotFound(
+            "There is no such stack on the leaderboards. It has no run that was read yet, or the key is wrong."
+        )
+    return _ours(row, OurFigures(), of_stack=True)
+
+
+def _figures(entry: Entry) -> OurFigures:
+    tokens, tflops = entry.tokens_per_s_per_gpu, entry.tflops_per_gpu
+    return OurFigures(
+        None if tokens is None else tokens.value, None if tflops is None else tflops.value, entry.step_time_ms.value
+    )
+
+
+def _ours(row: Any, figures: OurFigures, *, of_stack: bool) -> Ours:
+    contract = {name: stated(entry) for name, entry in (row.contract or {}).items()}
+    return Ours(row.id, row.stack_key, row.dispatcher or "", row.slug, contract, figures, of_stack)
+
+
+def _read(session: Session, run_id: int) -> Any:
+    columns = (
+        RunRow.id, RunRow.stack_key, RunRow.dispatcher, RunRow.contract, RunRow.step_time_ms,
+        RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, ProjectRow.slug,
+    )  # fmt: skip
+    chosen = select(*columns).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)  # type: ignore[call-overload]
+    return session.execute(chosen.where(col(RunRow.id) == run_id)).one_or_none()
+
+
+# --- The list of published figures: those that match, a page of them, and what the filters can offer.
+
+PAGE_SIZE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePage:
+    """One page of the list: `page` counts from 1, `total` is over all pages."""
+
+    items: tuple[Reference, ...]
+    total: int
+    page: int
+    size: int = PAGE_SIZE
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // self.size))
+
+    @property
+    def first(self) -> int:
+        return (self.page - 1) * self.size + 1 if self.items else 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.items) - 1 if self.items else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceOptions:
+    """Values of the filters, as they occur."""
+
+    models: tuple[str, ...]
+    gpus: tuple[str, ...]
+    precisions: tuple[str, ...]
+    routings: tuple[str, ...]
+    projects: tuple[str, ...]
+
+
+def find_references(session: Session, filters: ReferenceFilters) -> tuple[Reference, ...]:
+    """All that count and match, newest first."""
+    return filters.keep(references(session, filters.project or None))
+
+
+def page_of(found: tuple[Reference, ...], page: int, size: int = PAGE_SIZE) -> ReferencePage:
+    """A page past the end is empty, with the true total."""
+    return ReferencePage(found[(page - 1) * size : page * size], len(found), page, size)
+
+
+def reference_options(session: Session) -> ReferenceOptions:
+    points = [one.point for one in references(session)]
+    return ReferenceOptions(
+        models=_occurring(point.family.name for point in points),
+        gpus=_occurring(point.contract["gpu"] for point in points),
+        precisions=_occurring(point.contract["precision"] for point in points),
+        routings=_occurring(point.contract.get("routing_mode") for point in points),
+        projects=tuple(session.execute(select(ProjectRow.slug).order_by(col(ProjectRow.slug))).scalars()),  # type: ignore[call-overload]
+    )
+
+
+def told(found: tuple[Reference, ...]) -> str:
+    """The first sentence of the page."""
+    if not found:
+        return "No published figure matches."
+    models = len({one.point.family for one in found})
+    own = sum(one.entered is not None for one in found)
+    added = f", {own} of them added by teams" if own else ""
+    what = f"{counted(len(found), 'published figure')} of {counted(models, 'model')}"
+    return f"{what}{added}, the newest of {found[0].point.date}."
+
+
+def _occurring(values: Iterable[object]) -> tuple[str, ...]:
+    return tuple(sorted({str(value) for value in values if value is not None}))
+
+
+# --- Published figures as CSV: one line each, a column for each contract field that one of them states.
+
+_LAST = ("rounded", "measured_by", "source", "url", "date", "window", "note")
+
+
+def csv_rows(found: Sequence[Reference]) -> Iterator[str]:
+    """In the order of `found`, with the heading first. What is not stated is an empty cell."""
+    stated = {name for one in found for name in one.point.contract}
+    names = [name for name in FIELDS if name in stated]
+    yield csv_text([("id", "label", "kind", *names, *FIGURES, *_LAST, "project", "added_by")])
+    for one in found:
+        point, entered = one.point, one.entered
+        contract = (contract_value(point.contract[name]) if name in point.contract else None for name in names)
+        figures = (getattr(point, name) for name in (*FIGURES, *_LAST))
+        who = (entered.project, entered.added_by) if entered else (None, None)
+        yield csv_text([(one.id, point.label, point.kind, *contract, *figures, *who)])
+
+
+# --- What the claim check says first, in plain words.
+
+
+def summary(held: Held) -> str:
+    """`7.8 % less tokens/s/GPU than another lab's measurement (...); it differs in ...`"""
+    if held.nearest is not None:
+        return held.nearest.sentence
+    missing = [name for name, value in (("model", held.ours.model), ("GPU", held.ours.gpu)) if not value]
+    if missing:
+        return f"Nobody states its {' and '.join(missing)}, so no published figure can be held against it."
+    return f"No published figure of {held.ours.family} on {held.ours.gpu} is known here."
+
+
+def whose(ours: Ours) -> str:
+    """What was held against it: `run #12`, `alltoall, the fastest result of the stack`."""
+    if not ours.of_stack:
+        return f"run #{ours.run_id}"
+    if ours.figures.step_time_ms is None:
+        return "the stack, of which nothing may be ranked"
+    name = f"{ours.dispatcher}, " if ours.dispatcher else ""
+    return f"{name}the fastest result of the stack"

@@ -1,0 +1,254 @@
+"""Published figures as pages show them: a row of the list, the parts of one, and the claim check beside our figures."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import same_value
+from app.domain.numbers import contract_value, grouped, percent, step_time
+from app.domain.references.nearest import why_farther
+from app.domain.references.point import FIGURES, ReferencePoint
+from app.domain.run import Value
+from app.references.queries import Held, Ours, held_against, our_stack
+from app.storage.references import Reference, references
+from app.storage.stacks import names_of_titles
+from app.storage.tables import ProjectRow, StandingRow
+
+LABELS = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "step_time_ms": "step time"}
+_WORK = (("seq_len", "seq"), ("gbs", "GBS"), ("mbs", "MBS"))
+_LAYOUT = (("tp", "TP"), ("pp", "PP"), ("vpp", "VPP"), ("cp", "CP"), ("ep", "EP"), ("etp", "ETP"))
+
+
+@dataclass(frozen=True, slots=True)
+class PointRow:
+    """One row of the list. Empty text: the publisher does not say it. `figures`: texts by name."""
+
+    id: str
+    title: str
+    hardware: str
+    precision: str
+    work: str
+    layout: str
+    routing: str
+    dispatcher: str
+    figures: Mapping[str, str]
+    rounded: bool
+    measured_by: str
+    source: str
+    url: str
+    date: str
+    own: bool
+    project: str
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRow:
+    """One contract field of a point, as its page shows it."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class FigureRow:
+    """One figure, ours and theirs; empty text: unknown. `more`: how far apart they are, "" where not comparable."""
+
+    label: str
+    ours: str
+    theirs: str
+    more: str
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceRow:
+    field: str
+    ours: str
+    theirs: str
+    known: bool
+
+
+def point_row(one: Reference) -> PointRow:
+    point, contract = one.point, one.point.contract
+    return PointRow(
+        id=one.id,
+        title=point.family.name,
+        hardware=f"{contract['gpus']} × {contract['gpu']}",
+        precision=precision_of(point),
+        work=_joined(contract, _WORK),
+        layout=_joined(contract, _LAYOUT),
+        routing=_words(contract.get("routing_mode")),
+        dispatcher=_words(contract.get("dispatcher")),
+        figures=figure_texts(point.figures),
+        rounded=point.rounded,
+        measured_by=point.measured_by,
+        source=point.source,
+        url=point.url,
+        date=point.date,
+        own=one.entered is not None,
+        project=one.entered.project if one.entered else "",
+    )
+
+
+def title_of(point: ReferencePoint) -> str:
+    """`Qwen3-30B-A3B · 16 × H100 · bf16`."""
+    return f"{point.family.name} · {point.contract['gpus']} × {point.contract['gpu']} · {precision_of(point)}"
+
+
+def precision_of(point: ReferencePoint) -> str:
+    return _words(point.contract["precision"])
+
+
+def figures_told(point: ReferencePoint) -> str:
+    """`about 370 TFLOP/s/GPU`, `13,011 tokens/s/GPU, 299.4 TFLOP/s/GPU, 20.15 s a step`."""
+    texts = figure_texts(point.figures)
+    parts = [f"{texts[name]} {'a step' if name == 'step_time_ms' else LABELS[name]}" for name in FIGURES if texts[name]]
+    return f"{'about ' if point.rounded else ''}{', '.join(parts)}"
+
+
+def figure_texts(figures: Mapping[str, float | None]) -> dict[str, str]:
+    return {name: _figure(name, figures[name]) for name in FIGURES}
+
+
+def field_rows(point: ReferencePoint) -> tuple[FieldRow, ...]:
+    """All that is known, in the order of the registry."""
+    known = [name for name in FIELDS if name in point.contract]
+    return tuple(FieldRow(name, _shown(name, point.contract[name]), FIELDS[name].meaning) for name in known)
+
+
+def figure_rows(held: Held) -> tuple[FigureRow, ...]:
+    """Figures that are known on a side."""
+    if held.nearest is None:
+        return ()
+    ours = {name: getattr(held.ours.figures, name) for name in FIGURES}
+    mine, theirs = figure_texts(ours), figure_texts(held.nearest.point.figures)
+    more = {name: _more(name, pct) for name, pct in held.nearest.more_pct.items()}
+    rows = (FigureRow(LABELS[name], mine[name], theirs[name], more.get(name, "")) for name in FIGURES)
+    return tuple(row for row in rows if row.ours or row.theirs)
+
+
+def difference_rows(held: Held) -> tuple[DifferenceRow, ...]:
+    """What is known to differ first, then what a side leaves open."""
+    found = held.nearest.differences if held.nearest else ()
+    rows = [
+        DifferenceRow(
+            one.field,
+            _shown(one.field, one.ours) if one.ours_known else "",
+            _shown(one.field, one.theirs) if one.theirs_known or one.theirs is not None else "",
+            one.is_known,
+        )
+        for one in found
+    ]
+    return tuple(sorted(rows, key=lambda row: not row.known))
+
+
+def _more(name: str, pct: float) -> str:
+    if name == "step_time_ms":
+        return f"{percent(abs(pct))} {'slower' if pct >= 0 else 'faster'}"
+    return f"{percent(abs(pct))} {'more' if pct >= 0 else 'less'}"
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    if name == "step_time_ms":
+        return step_time(value)
+    return grouped(value, 0 if value >= 1000 or value == int(value) else 1)
+
+
+def _joined(contract: Mapping[str, Value], names: Sequence[tuple[str, str]]) -> str:
+    return " · ".join(f"{label}\u00a0{_shown(name, contract[name])}" for name, label in names if name in contract)
+
+
+def _shown(name: str, value: Value) -> str:
+    if FIELDS[name].kind == "count" and isinstance(value, int):
+        return grouped(value)
+    return contract_value(value)
+
+
+def _words(value: Value) -> str:
+    return "" if value is None else contract_value(value).replace("-", " ") if isinstance(value, str) else str(value)
+
+
+# --- The stacks of a published figure's model and GPU: to which it is the nearest, and what is nearer to the rest.
+
+MOST = 20
+"""Stacks that are looked at, those with the newest runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A stack that it could be held against. `nearer` None: the figure is the nearest to it; else `why` that one is."""
+
+    name: str
+    href: str
+    nearer: Reference | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BesideAll:
+    """Those that were looked at, of `total`; the ones it is the nearest to first."""
+
+    stacks: tuple[Beside, ...]
+    total: int
+
+    @property
+    def sentence(self) -> str:
+        """`It is the nearest published figure to 2 of 3 stacks of this model on this GPU.`"""
+        if not self.total:
+            return "No stack of this model on this GPU is ranked here yet."
+        nearest, seen = sum(one.nearer is None for one in self.stacks), len(self.stacks)
+        of = f"{seen:,} stacks of this model on this GPU" if seen > 1 else "the only stack of this model on this GPU"
+        if self.total > seen:
+            of = f"the {seen:,} of {self.total:,} stacks of this model on this GPU that ran last"
+        if not nearest:
+            return f"It is the nearest published figure to {'none of ' if seen > 1 else 'nothing: not to '}{of}."
+        return f"It is the nearest published figure to {f'{nearest:,} of ' if seen > 1 else ''}{of}."
+
+
+def stacks_beside(session: Session, one: Reference) -> BesideAll:
+    """Of the projects that the figure is offered to; none where it counts no more."""
+    if not one.counts:
+        return BesideAll((), 0)
+    project = one.entered.project if one.entered else ""
+    rows = [row for row in _stacks(session, one) if project in ("", row.slug)]
+    looked_at = rows[:MOST]
+    names = names_of_titles(session, (row.title for row in looked_at))
+    ours = [our_stack(session, row.stack_key) for row in looked_at]
+    known = {slug: references(session, slug) for slug in {each.project for each in ours}}
+    found = [
+        _beside(one, each, known[each.project], names[row.stack_key], _address(row))
+        for row, each in zip(looked_at, ours, strict=True)
+    ]
+    return BesideAll(tuple(sorted(found, key=lambda each: each.nearer is not None)), len(rows))
+
+
+def _beside(one: Reference, ours: Ours, known: Iterable[Reference], name: str, href: str) -> Beside:
+    held = held_against(ours, tuple(known))
+    nearer = held.reference
+    if nearer is None or nearer.id == one.id:
+        return Beside(name, href, None, "")
+    values = {field: stated.value for field, stated in ours.contract.items()}
+    return Beside(name, href, nearer, why_farther(values, one.point, nearer.point))
+
+
+def _stacks(session: Session, one: Reference) -> list[Any]:
+    """Of its model and GPU, the newest runs first."""
+    columns = (StandingRow.stack_key, StandingRow.title, StandingRow.hardware, StandingRow.hardware_slug)
+    chosen = (
+        select(*columns, StandingRow.family_slug, ProjectRow.slug)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
+        .where(col(StandingRow.family_slug) == one.point.family.slug)
+        .order_by(col(StandingRow.newest_at).desc(), col(StandingRow.stack_key))
+    )
+    gpu = one.point.contract["gpu"]
+    return [row for row in session.execute(chosen) if same_value("gpu", row.hardware, gpu)]
+
+
+def _address(row: Any) -> str:
+    return f"/leaderboards/{row.hardware_slug}/{row.family_slug}?stack={row.stack_key[:12]}"

@@ -1,0 +1,280 @@
+"""People work off regressions: state, assignee, note, link, and the answer to a proposal. Each change is recorded.
+
+A change names what it saw (`changed_at`): what somebody else changed meanwhile is told, never overwritten. Several
+regressions are changed together or not at all.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from urllib.parse import urlsplit
+
+import structlog
+from sqlalchemy import Engine, func, select, update
+from sqlmodel import Session, col
+
+from app.domain.text import one_line
+from app.domain.verdict.triage import ACTIVE, NEEDS_NOTE, STATES, refused_because
+from app.errors import EditConflict, FieldError, InvalidChange, NotFound
+from app.pipeline import decisions
+from app.pipeline.delivery_work import call_due
+from app.pipeline.notify import tell_regression
+from app.pipeline.stack_work import ask_to_judge
+from app.queue import JUDGE_STACK, enqueue
+from app.storage import audit
+from app.storage.database import transaction
+from app.storage.runs import aware
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, utc_now
+
+log = structlog.get_logger(__name__)
+
+MAX_NAME = 100
+MAX_NOTE = 2000
+MAX_URL = 2000
+MAX_AT_ONCE = 200
+
+Answer = Literal["accept", "decline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A regression to change, and its `changed_at` when it was read; None: whatever it is now."""
+
+    id: int
+    changed_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """None leaves a field alone. A note is added to the discussion, and the newest one stands in the list.
+
+    `answer` is that to the service's proposal. `quarantine`: also take the slow runs out of every baseline and ranking,
+    which goes with the state `invalid` only; the note is the reason.
+    """
+
+    author: str
+    state: str | None = None
+    assignee: str | None = None
+    note: str = ""
+    external_url: str | None = None
+    answer: Answer | None = None
+    quarantine: bool = False
+
+    @property
+    def says_nothing(self) -> bool:
+        return not self.note and (self.state, self.assignee, self.external_url, self.answer) == (None,) * 4
+
+
+def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> int:
+    """Change all of `seen`, and tell how many became different.
+
+    Raises NotFound, InvalidChange that names each wrong field, and EditConflict that names who changed what.
+    """
+    change = _trimmed(change)
+    if errors := tuple(_errors(change)):
+        raise InvalidChange("Nothing was changed.", errors)
+    if not 0 < len(seen) <= MAX_AT_ONCE:
+        error = FieldError("regressions", f"must name 1 to {MAX_AT_ONCE} regressions")
+        raise InvalidChange("Nothing was changed.", (error,))
+    with transaction(engine, durable=True) as session:
+        # Stacks and runs before regressions, as whoever judges: so nobody waits for each other. A refusal undoes it.
+        work = {*_placed_again(session, seen, change), *_quarantined(session, seen, change)}
+        rows = _locked(session, seen)
+        _refuse_what_changed(session, rows, seen)
+        if errors := tuple(_refused_rows(rows, seen, change)):
+            raise InvalidChange("Nothing was changed.", errors)
+        changed = sum(_apply(session, row, change) for row in rows)
+    log.info("regressions_changed", ids=[one.id for one in seen], changed=changed)
+    for one in sorted(work):
+        enqueue(JUDGE_STACK, one)
+    if changed:
+        call_due(engine)
+    return changed
+
+
+def _trimmed(change: Change) -> Change:
+    return Change(
+        author=one_line(change.author),
+        state=change.state,
+        assignee=None if change.assignee is None else one_line(change.assignee),
+        note=change.note.strip(),
+        external_url=None if change.external_url is None else change.external_url.strip(),
+        answer=change.answer,
+        quarantine=change.quarantine,
+    )
+
+
+def _errors(change: Change) -> Iterator[FieldError]:
+    """What is wrong whatever the regression is."""
+    if not 0 < len(change.author) <= MAX_NAME:
+        yield FieldError("author", f"must say who changes it, in 1 to {MAX_NAME} characters")
+    if change.says_nothing:
+        yield FieldError("state", "or another field must say what to change: an assignee, a link, a note, an answer")
+    if change.state is not None and change.state not in STATES:
+        yield FieldError("state", f"must be one of {', '.join(STATES)}, not {change.state[:40]!r}")
+    if change.state is not None and change.answer is not None:
+        yield FieldError("proposal", "is answered by itself: the answer sets the state")
+    if change.assignee is not None and len(change.assignee) > MAX_NAME:
+        yield FieldError("assignee", f"must have at most {MAX_NAME} characters")
+    if len(change.note) > MAX_NOTE:
+        yield FieldError("note", f"must have at most {MAX_NOTE:,} characters")
+    elif "\0" in change.note:
+        yield FieldError("note", "holds a control character")
+    elif not change.note and change.state in NEEDS_NOTE:
+        yield FieldError("note", f"must say why it is {change.state}")
+    if change.quarantine and change.state != "invalid":
+        yield FieldError("quarantine", "goes with the state invalid only")
+    elif change.quarantine and not change.note:
+        yield FieldError("note", "must say why the runs are quarantined")
+    if change.external_url and (why := _no_link_because(change.external_url)):
+        yield FieldError("external_url", why)
+
+
+def _no_link_because(address: str) -> str:
+    """Empty for an address that may be shown as a link to anybody."""
+    if len(address) > MAX_URL:
+        return f"must have at most {MAX_URL:,} characters"
+    if any(c.isspace() or not c.isprintable() for c in address):
+        return "must be one address, without blanks"
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        return "must be a whole address that begins with https:// or http://"
+    return "must not hold a user name or password" if "@" in parts.netloc else ""
+
+
+def _locked(session: Session, seen: Sequence[Seen]) -> Sequence[RegressionRow]:
+    """In the order of their numbers, so that two who change the same ones wait for each other instead of dying."""
+    ids = {one.id for one in seen}
+    wanted = select(RegressionRow).where(col(RegressionRow.id).in_(ids)).order_by(col(RegressionRow.id))
+    rows = session.execute(wanted.with_for_update()).scalars().all()
+    gone = sorted(ids - {row.id for row in rows})
+    if gone:
+        names = ", ".join(map(str, gone))
+        raise NotFound(f"There is no regression {names}. It may have been deleted, or the address is mistyped.")
+    return rows
+
+
+def _refuse_what_changed(session: Session, rows: Sequence[RegressionRow], seen: Sequence[Seen]) -> None:
+    expected = {one.id: one.changed_at for one in seen}
+    wrong = [row for row in rows if (at := expected[row.id or 0]) and at != aware(row.changed_at)]
+    if wrong:
+        errors = tuple(FieldError(_place(row, seen, "changed_at"), _who_changed(session, row)) for row in wrong)
+        raise EditConflict("It changed since it was read, so nothing was changed. Read it again, then decide.", errors)
+
+
+def _who_changed(session: Session, row: RegressionRow) -> str:
+    newest = audit.events(session, "regression", str(row.id))
+    who = f" by {newest[0].who}" if newest else ""
+    return f"regression {row.id} was changed{who} at {aware(row.changed_at):%Y-%m-%d %H:%M:%S} UTC; it is {row.state}"
+
+
+def _refused_rows(rows: Sequence[RegressionRow], seen: Sequence[Seen], change: Change) -> Iterator[FieldError]:
+    for row in rows:
+        if change.state and (why := refused_because(row.state, change.state)):
+            yield FieldError(_place(row, seen, "state"), f"regression {row.id} cannot become {change.state}: {why}")
+        if change.answer and row.proposal != "fixed":
+            yield FieldError(_place(row, seen, "proposal"), f"nothing is proposed for regression {row.id}")
+
+
+def _place(row: RegressionRow, seen: Sequence[Seen], field: str) -> str:
+    """The field as it was sent: alone, or in a list."""
+    position = next(k for k, one in enumerate(seen) if one.id == row.id)
+    return field if len(seen) == 1 else f"regressions.{position}.{field}"
+
+
+def _apply(session: Session, row: RegressionRow, change: Change) -> bool:
+    """Write the change and its record. False, and nothing written, when the row was so already."""
+    wanted = _wanted(row, change)
+    after = {name: value for name, value in wanted.items() if value != getattr(row, name)}
+    if not after and not change.note:
+        return False
+    before = {name: getattr(row, name) for name in after}
+    for name, value in after.items():
+        setattr(row, name, value)
+    if change.note:
+        row.note = change.note
+    if "proposal" in after:
+        _forget_proposals(session, row)
+    row.changed_at = utc_now()
+    audit.record(
+        session,
+        project_id=row.project_id,
+        who=change.author,
+        subject="regression",
+        subject_id=str(row.id),
+        action=_action(change, after),
+        before=before,
+        after=after,
+        note=change.note,
+    )
+    session.flush()
+    _tell(session, row, change, before.get("state"), after.get("state"))
+    return True
+
+
+def _tell(session: Session, row: RegressionRow, change: Change, before: str | None, after: str | None) -> None:
+    """That it is fixed, or open again. Each time is news of its own."""
+    event = "regression.fixed" if after == "fixed" else "regression.reopened"
+    if after == "fixed" or (after == "open" and before not in ACTIVE):
+        said = f"{change.author}: {change.note}" if change.note else f"{change.author} says so."
+        tell_regression(session, row, event, aware(row.changed_at).isoformat(), said)
+
+
+def _wanted(row: RegressionRow, change: Change) -> dict[str, str]:
+    """The columns as the change wants them."""
+    wanted: dict[str, str] = {}
+    if change.state is not None:
+        wanted["state"] = change.state
+    if change.assignee is not None:
+        wanted["assignee"] = change.assignee
+    if change.external_url is not None:
+        wanted["external_url"] = change.external_url
+    if change.answer == "accept":
+        wanted["state"] = row.proposal
+    # A closed regression has nothing left to propose. `proposal_run_id` stays: what was declined is known by it.
+    if change.answer is not None or wanted.get("state", row.state) not in (*ACTIVE, "expected"):
+        wanted["proposal"] = ""
+    return wanted
+
+
+def _forget_proposals(session: Session, row: RegressionRow) -> None:
+    members = update(RegressionMemberRow).where(col(RegressionMemberRow.regression_id) == row.id)
+    session.execute(members.values(proposal="").execution_options(synchronize_session=False))
+
+
+def _action(change: Change, after: dict[str, str]) -> str:
+    if change.answer is not None:
+        return "proposal_accepted" if change.answer == "accept" else "proposal_declined"
+    return "changed" if after else "noted"
+
+
+def _placed_again(session: Session, seen: Sequence[Seen], change: Change) -> Iterator[int]:
+    """What is called invalid explains no other run: those that it explained are looked at again. The stack work."""
+    if change.state != "invalid":
+        return
+    member = RegressionMemberRow
+    places = (
+        select(col(RunRow.project_id), col(member.stack_key), func.min(col(RunRow.ordered_at)))
+        .join(RunRow, col(RunRow.id) == col(member.run_id))
+        .where(col(member.regression_id).in_([one.id for one in seen]))
+        .group_by(col(RunRow.project_id), col(member.stack_key))
+        .order_by(col(RunRow.project_id), col(member.stack_key))
+    )
+    because = "A regression in its history was called invalid."
+    for project_id, stack_key, place in session.execute(places).all():
+        yield ask_to_judge(session, project_id, stack_key, judge_from=aware(place), because=because)
+
+
+def _quarantined(session: Session, seen: Sequence[Seen], change: Change) -> Iterator[int]:
+    """Quarantine the slow runs of all stacks; the stack work to ring for after the commit."""
+    if not change.quarantine:
+        return
+    slow = select(RegressionMemberRow.run_id).distinct().order_by(RegressionMemberRow.run_id)  # type: ignore[call-overload]
+    mine = slow.where(col(RegressionMemberRow.regression_id).in_([one.id for one in seen]))
+    for run_id in session.execute(mine).scalars().all():
+        yield from decisions.quarantine(session, run_id, change.author, change.note)

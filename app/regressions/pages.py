@@ -1,0 +1,320 @@
+"""Pages of regressions: the triage list and one regression, with their forms. They work without script."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Path, Query, Request
+from sqlalchemy import Engine, func, select
+from sqlmodel import Session, col
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from app.domain.contract.values import shown
+from app.domain.numbers import counted, short_commit, step_time
+from app.domain.performance.cost import Cost
+from app.domain.verdict.differences import AXES
+from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.triage import MEANING, STATES, State, next_states
+from app.domain.verdict.words import answer as verdict_answer
+from app.domain.verdict.words import side_text
+from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
+from app.pipeline.regressions import Member, Regression, costs_of
+from app.regressions import words
+from app.regressions.charts import Point, history_chart, points_of
+from app.regressions.commands import MAX_AT_ONCE, change_regressions
+from app.regressions.forms import TriageForm, read_triage_form
+from app.regressions.queries import (
+    ACTIVE_STATES,
+    KINDS,
+    METRICS,
+    RegressionFilters,
+    cost_of,
+    count_by_state,
+    find_regressions,
+    get_regression,
+    options_of,
+    page_number,
+)
+from app.storage import audit
+from app.storage.runs import aware
+from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.tables import ProjectRow, RunRow, utc_now
+from app.storage.verdicts import StoredVerdict, current_verdict
+from app.web.dependencies import AppEngine, ReadSession, reading
+from app.web.forms import sent_form
+from app.web.templating import render
+
+# --- The page of one regression: what is known of each member, the discussion, and the form to work on it.
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineRun:
+    id: int
+    name: str
+    commit: str
+    step_time: str
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """`verdict`: the current one of the first slow run; `baseline` oldest first; `before`: the last commit before."""
+
+    member: Member
+    cost: Cost
+    cost_factors: str
+    first_seen: str
+    usual: str
+    slow: str
+    verdict: StoredVerdict | None
+    verdict_answer: str
+    suspects: tuple[RankedSuspect, ...]
+    baseline: tuple[BaselineRun, ...]
+
+    @property
+    def against(self) -> str:
+        """`13 baseline runs`; what stands in for them after an upgrade are none."""
+        n = len(self.baseline)
+        is_contrast = self.verdict is not None and self.verdict.document.comparability is None
+        return f"{counted(n, 'run')} before the upgrade" if is_contrast else counted(n, "baseline run")
+
+    @property
+    def before(self) -> str:
+        """The commit of the newest baseline run."""
+        return self.baseline[-1].commit if self.baseline else ""
+
+
+class RegressionView:
+    """What the template prints. `form` came back from a browser; it belongs to the proposal when it answers one."""
+
+    def __init__(self, session: Session, regression_id: int, form: TriageForm | None = None) -> None:
+        self._session = session
+        self.found: Regression = get_regression(session, regression_id)
+        answers = form is not None and form.value("proposal")
+        self.answering = form if form and answers else TriageForm()
+        self.form = (TriageForm() if answers or form is None else form).over(self.found)
+        self.problem = form.problem if form else ""
+        self.project: ProjectRow = session.execute(
+            select(ProjectRow).where(col(ProjectRow.slug) == self.found.project)
+        ).scalar_one()
+
+    side = staticmethod(side_text)
+
+    @property
+    def title(self) -> str:
+        return words.what(self.found)
+
+    @property
+    def answer(self) -> str:
+        return words.answer(self.found)
+
+    @property
+    def states(self) -> tuple[tuple[State, str], ...]:
+        """The states that may follow, with what they mean."""
+        return tuple((state, MEANING[state]) for state in next_states(self.found.state))
+
+    @cached_property
+    def members(self) -> tuple[MemberView, ...]:
+        costs = costs_of(self._session, self.found, utc_now())
+        return tuple(self._member(member, costs[member.run_id]) for member in self.found.members)
+
+    @cached_property
+    def discussion(self) -> tuple[words.Done, ...]:
+        """Newest last, as a discussion is read."""
+        return tuple(words.told(event) for event in reversed(audit.events(self._session, "regression", self.found.id)))
+
+    @cached_property
+    def proposal(self) -> str:
+        """`The last 4 runs are back within 1 %.`; empty when nothing is proposed."""
+        if self.found.proposal != "fixed":
+            return ""
+        run = self._session.get(RunRow, self.found.proposal_run_id) if self.found.proposal_run_id else None
+        if run is None:
+            return "Its later runs are back within 1 % of the usual level."
+        back = self._runs_since(run)
+        which = "The last run is" if back == 1 else f"The last {back} runs are"
+        return f"{which} back within 1 % of the usual level, since run #{run.id}" + (
+            f" at commit {short_commit(run.commit)}." if run.commit else "."
+        )
+
+    @property
+    def upgrade(self) -> str:
+        """The query of the report of the upgrade that opened it; empty for others."""
+        verdict = self.members[0].verdict if self.found.kind == "upgrade" and self.members else None
+        contrast = verdict.document.contrast if verdict else None
+        if contrast is None or not contrast.comparability.stack:
+            return ""
+        one = contrast.comparability.stack[0]
+        sides = {name: "" if side is None else shown(side.value) for name, side in (("from", one.a), ("to", one.b))}
+        return urlencode({"project": self.found.project, "field": one.field} | sides)
+
+    def member_of(self, run_id: int) -> Member | None:
+        return next((member for member in self.found.members if member.run_id == run_id), None)
+
+    def points(self, member: Member) -> tuple[Point, ...]:
+        return points_of(self._session, self.project.id or 0, member, self.found.metric)
+
+    def _runs_since(self, run: RunRow) -> int:
+        """Runs of the configuration that count, from `run` on."""
+        counts = (
+            col(RunRow.config_key) == run.config_key, col(RunRow.project_id) == run.project_id,
+            col(RunRow.purpose) == "ci", col(RunRow.is_steady).is_(True), col(RunRow.short).is_(False),
+            col(RunRow.quarantine) == "",
+            col(RunRow.ordered_at) >= aware(run.ordered_at),
+        )  # fmt: skip
+        found: int = self._session.execute(select(func.count(col(RunRow.id))).where(*counts)).scalar_one()
+        return max(found, 1)
+
+    def _member(self, member: Member, cost: Cost) -> MemberView:
+        verdict = current_verdict(self._session, member.run_id)
+        document = verdict.document if verdict else None
+        return MemberView(
+            member=member,
+            cost=cost,
+            cost_factors=words.cost_factors(cost),
+            first_seen=words.first_seen(self.found.metric, member),
+            usual=words.figure_text(self.found.metric, member.usual),
+            slow=words.figure_text(self.found.metric, member.slow),
+            verdict=verdict,
+            verdict_answer=verdict_answer(document) if document else "",
+            suspects=suspects_with_evidence(self._session, member.run_id, document) if document else (),
+            baseline=self._baseline(document) if document else (),
+        )
+
+    def _baseline(self, document: VerdictDocument) -> tuple[BaselineRun, ...]:
+        """The runs that it was measured against; after an upgrade those of the other side."""
+        contrast = document.contrast if document.comparability is None else None
+        chosen, used = document.baseline, document.verdict.baseline_used
+        if contrast is not None:
+            chosen, used = contrast.runs, contrast.measured.baseline_used
+        ids = [int(name) for name in chosen]
+        rows = self._session.execute(
+            select(RunRow.id, RunRow.name, RunRow.commit, RunRow.step_time_ms).where(col(RunRow.id).in_(ids))  # type: ignore[call-overload]
+        )
+        runs = {
+            row.id: BaselineRun(
+                row.id, row.name, row.commit,
+                "unknown" if row.step_time_ms is None else step_time(row.step_time_ms), str(row.id) in used,
+            )
+            for row in rows
+        }  # fmt: skip
+        return tuple(runs[one] for one in ids if one in runs)
+
+
+router = APIRouter(include_in_schema=False)
+
+RegressionId = Annotated[int, Path(ge=1, lt=2**31)]
+_MAX_FIELDS = MAX_AT_ONCE + 20
+
+
+@router.get("/regressions")
+def list_regressions(
+    request: Request, session: ReadSession, changed: Annotated[int | None, Query(ge=0)] = None
+) -> HTMLResponse:
+    return _render_list(request, session, TriageForm(), changed=changed)
+
+
+@router.post("/regressions")
+async def change_selected(request: Request, engine: AppEngine) -> Response:
+    """The same change as the API's, of the rows that were selected. Async only to read the form."""
+    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
+        form = read_triage_form(sent, sent.getlist("seen"))
+    return await run_in_threadpool(_change_selected, request, engine, form)
+
+
+@router.get("/regressions/{regression_id}")
+def show_regression(request: Request, session: ReadSession, regression_id: RegressionId) -> HTMLResponse:
+    return _render_regression(request, RegressionView(session, regression_id))
+
+
+@router.post("/regressions/{regression_id}")
+async def change_regression(request: Request, engine: AppEngine, regression_id: RegressionId) -> Response:
+    """The same change as the API's. Async only to read the form."""
+    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
+        form = read_triage_form(sent)
+    return await run_in_threadpool(_change_one, request, engine, regression_id, form)
+
+
+@router.get("/regressions/{regression_id}/chart")
+def show_chart(request: Request, session: ReadSession, regression_id: RegressionId, run: int) -> HTMLResponse:
+    """The chart of one member: by itself to htmx, on the page to everyone else."""
+    view = RegressionView(session, regression_id)
+    member = view.member_of(run)
+    if member is None:
+        raise NotFound(f"Run {run} is no member of regression {regression_id}.")
+    points = view.points(member)
+    spec = history_chart(points, member, view.found.metric) if points else None
+    return _render_regression(request, view, block="member_chart", drawn=member, points=points, spec=spec)
+
+
+def _change_selected(request: Request, engine: Engine, form: TriageForm) -> Response:
+    filters = RegressionFilters.from_params(request.query_params, state=ACTIVE_STATES)
+    query = filters.query(page=page_number(request.query_params))
+    try:
+        changed = change_regressions(engine, form.seen_rows(), form.bulk_change())
+    except (InvalidChange, EditConflict, NotFound) as error:
+        with reading(request) as session:
+            return _render_list(request, session, form.refused(error), status=_status(error))
+    return RedirectResponse(f"/regressions?{query}{'&' if query else ''}changed={changed}", status_code=303)
+
+
+def _change_one(request: Request, engine: Engine, regression_id: int, form: TriageForm) -> Response:
+    try:
+        change_regressions(engine, [form.seen_one(regression_id)], form.change())
+    except (InvalidChange, EditConflict) as error:
+        with reading(request) as session:
+            view = RegressionView(session, regression_id, form.refused(error))
+            return _render_regression(request, view, status=_status(error))
+    return RedirectResponse(f"/regressions/{regression_id}#discussion", status_code=303)
+
+
+def _status(error: ThreewallsError) -> int:
+    return 409 if isinstance(error, EditConflict) else 404 if isinstance(error, NotFound) else 422
+
+
+def _render_list(
+    request: Request, session: Session, form: TriageForm, *, changed: int | None = None, status: int = 200
+) -> HTMLResponse:
+    filters = RegressionFilters.from_params(request.query_params, state=ACTIVE_STATES)
+    number = page_number(request.query_params)
+    counts = count_by_state(session, filters)
+    query = filters.query(page=number)
+    hours, without_cost = cost_of(session, RegressionFilters(state=ACTIVE_STATES))
+    to_do = count_by_state(session, RegressionFilters())
+    return render(
+        request,
+        "regressions/list.html",
+        block="regression_table",
+        address=f"/regressions?{query}" if query else "/regressions",
+        status=status,
+        page=find_regressions(session, filters, number),
+        filters=filters,
+        query=query,
+        counts=counts,
+        total=to_do["any"],
+        answer=words.to_do(to_do[ACTIVE_STATES], hours, without_cost),
+        options=options_of(session),
+        choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
+        what=words.what,
+        form=form,
+        selected={seen.split("@")[0] for seen in form.seen},
+        changed=changed,
+    )
+
+
+def _render_regression(
+    request: Request, view: RegressionView, *, block: str | None = None, status: int = 200, **drawn: Any
+) -> HTMLResponse:
+    return render(
+        request,
+        "regressions/regression.html",
+        block=block,
+        status=status,
+        view=view,
+        found=view.found,
+        form_failed=status != 200,
+        **({"drawn": None, "points": (), "spec": None} | drawn),
+    )

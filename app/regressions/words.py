@@ -1,0 +1,148 @@
+"""What the pages of regressions say in words: the answer, how a cost was made, what somebody did."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from app.domain.numbers import (
+    THIN,
+    change_text,
+    counted,
+    daily_cost,
+    gpu_hours,
+    grouped,
+    short_commit,
+    significant,
+    step_time,
+)
+from app.domain.performance.cost import Cost
+from app.pipeline.regressions import Member, Regression
+from app.storage.audit import AuditEvent
+
+_TIMES_A_DAY_SHOWN = 0.01
+
+
+def what(found: Regression) -> str:
+    """`9.8 % slower`, `2.1 % more peak memory`, `loss 3.2 % higher`; for the list and the title."""
+    delta = found.worst_delta_pct
+    if found.metric == "peak_memory_gib":
+        return (
+            "More peak memory" if delta is None else f"{change_text(delta, metric=found.metric).size} more peak memory"
+        )
+    if found.metric == "lm_loss":
+        return "Higher loss" if delta is None else f"Loss {change_text(delta, metric=found.metric).size} higher"
+    return "Slower" if delta is None else f"{change_text(delta).size} {change_text(delta).word}"
+
+
+def first_seen(metric: str, member: Member) -> str:
+    """`6.1 %`: what the first slow run showed, where the history made it another figure; else empty."""
+    if member.delta_pct is None or member.first_delta_pct is None:
+        return ""
+    first, now = (change_text(delta, metric=metric).size for delta in (member.first_delta_pct, member.delta_pct))
+    return "" if first == now else first
+
+
+def answer(found: Regression) -> str:
+    """What, how much, since which run and commit, and what it costs."""
+    text = what(found)
+    if (stacks := len({member.stack_key for member in found.members})) > 1:
+        worst = "" if found.worst_delta_pct is None else "Up to "
+        text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]} on {stacks} stacks"
+    if since := found.since:
+        text += f" since run #{since.run_id}" + (f" at commit {short_commit(since.commit)}" if since.commit else "")
+    seen = first_seen(found.metric, since) if since and len(found.members) == 1 else ""
+    return f"{text}.{f' First seen as {seen}.' if seen else ''} {_cost(found)}"
+
+
+def _cost(found: Regression) -> str:
+    if found.gpu_hours_per_day is None:
+        return "What it costs is unknown." if found.metric == "step_time_ms" else "It costs no GPU time of itself."
+    if found.gpu_hours_per_day == 0:
+        return "It costs nothing any more."
+    verb = "It cost" if found.state in ("fixed", "invalid") else "It costs"
+    return f"{verb} {daily_cost(found.gpu_hours_per_day)}."
+
+
+def to_do(count: int, hours: float | None, without_cost: int) -> str:
+    """The sentence that the list begins with: how many need somebody, and what they cost together."""
+    if not count:
+        return "Nothing to triage."
+    text = f"{counted(count, 'regression')} to triage"
+    if hours is None:
+        return f"{text}, at an unknown cost."
+    verb = "costs" if count == 1 else "cost"
+    rest = f", and the cost of {without_cost} is unknown" if without_cost else ""
+    return f"{text} {verb} {daily_cost(hours)}{rest}."
+
+
+def cost_factors(cost: Cost) -> str:
+    """`1.5 runs a day × 12.5 ms more a step × 50 steps × 16 GPUs`; empty when one is unknown, or nothing is lost."""
+    if not cost.gpu_hours_per_day:
+        return ""
+    runs, extra, steps, gpus = cost.runs_per_day, cost.extra_ms_per_step, cost.steps_per_run, cost.gpus
+    assert runs is not None and extra is not None and steps is not None and gpus is not None  # noqa: S101, PT018
+    return (
+        f"{_rate(runs)} a day × {step_time(extra)} more a step × {counted(steps, 'step')} a run × "
+        f"{counted(gpus, 'GPU')} = {gpu_hours(cost.gpu_hours_per_day)}{THIN}GPU-hours a day"
+    )
+
+
+def _rate(runs: float) -> str:
+    text = grouped(runs, 1) if runs >= 1 else significant(round(runs, 2))
+    return f"{text.removesuffix('.0')} {'run' if runs == 1 else 'runs'}"
+
+
+def figure_text(metric: str, value: float | None) -> str:
+    """A level in the unit of its metric; empty when it is not known."""
+    if value is None:
+        return ""
+    if metric == "step_time_ms":
+        return step_time(value)
+    return f"{significant(value)}{THIN}GiB" if metric == "peak_memory_gib" else significant(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One entry of the discussion: what was done in a few words, and each field with what was before."""
+
+    event: AuditEvent
+    words: str
+    fields: tuple[tuple[str, str, str], ...]
+
+
+_WORDS: Mapping[str, str] = {
+    "opened": "opened it",
+    "reopened": "opened it again",
+    "joined": "added a stack",
+    "moved": "took another run for the first slow one",
+    "left": "took a stack away",
+    "withdrawn": "withdrew it",
+    "proposal_made": "proposed fixed",
+    "proposal_withdrawn": "took the proposal back",
+    "changed": "changed it",
+    "noted": "noted",
+    "proposal_accepted": "accepted the proposal",
+    "proposal_declined": "declined the proposal",
+}
+_NAMES: Mapping[str, str] = {
+    "state": "state",
+    "assignee": "assignee",
+    "external_url": "link",
+    "proposal": "proposal",
+}
+
+
+def told(event: AuditEvent) -> Done:
+    return Done(event, _WORDS.get(event.action, event.action.replace("_", " ")), tuple(_fields(event)))
+
+
+def _fields(event: AuditEvent) -> Iterator[tuple[str, str, str]]:
+    """Fields that people know, in one order. The proposal of an answered one says nothing new."""
+    for name, label in _NAMES.items():
+        told_already = event.action == "opened" or (name == "proposal" and event.action.startswith("proposal_"))
+        if name not in event.after or told_already:
+            continue
+        yield label, _value(name, event.before.get(name)), _value(name, event.after[name])
+
+
+def _value(name: str, value: object) -> str:
+    return str(value) if value else {"assignee": "nobody"}.get(name, "none")

@@ -1,0 +1,122 @@
+"""A person states contract fields of a run that is there already: checked as metadata are, recorded, then read anew."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import structlog
+from sqlalchemy import Engine
+from sqlmodel import Session, col
+
+from app.domain.contract.statements import read_statements, refused
+from app.domain.run import Stated
+from app.domain.text import one_line
+from app.errors import FieldError, InvalidMetadata, NotFound
+from app.pipeline import decisions
+from app.pipeline.process import amended_fields
+from app.pipeline.run_work import ask_to_read
+from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
+from app.storage import audit
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.database import transaction
+from app.storage.tables import AmendmentRow, RunRow
+
+log = structlog.get_logger(__name__)
+
+TAKE_BACK = {"unset": True}
+"""In place of a value: the field's correction is taken back, and what the run says of itself counts again."""
+
+
+def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object], author: str, note: str = "") -> None:
+    """Record the corrections, all or none, and have the run read again.
+
+    Raises NotFound, and InvalidMetadata that names each wrong field as `fields.NAME`, `author` or `note`.
+    """
+    author, note = one_line(author), one_line(note)
+    stated = _checked(fields, author, note)
+    with transaction(engine, durable=True) as session:
+        row = session.get(RunRow, run_id, with_for_update=True)
+        if row is None:
+            raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        _check_taken_back(session, run_id, stated)
+        for name, fact in stated.items():
+            before = row.contract.get(name) or {}
+            session.add(
+                AmendmentRow(
+                    run_id=run_id,
+                    field=name,
+                    value=None if fact is None else fact.value,
+                    removed=fact is None,
+                    old_value=before.get("value"),
+                    old_source=before.get("source", ""),
+                    author=author,
+                    note=note,
+                )
+            )
+        audit.record(
+            session, who=author, subject="run", subject_id=run_id, action="contract", project_id=row.project_id,
+            before={name: (row.contract.get(name) or {}).get("value") for name in stated},
+            after={name: None if fact is None else fact.value for name, fact in stated.items()}, note=note,
+        )  # fmt: skip
+        session.flush()
+        ask_to_read(session, col(RunRow.id) == run_id)
+    log.info("run_amended", run_id=run_id, fields=list(stated))
+    enqueue(PROCESS_RUN, run_id)
+
+
+def _checked(fields: Mapping[str, object], author: str, note: str) -> dict[str, Stated | None]:
+    """What each field states; None where the correction is taken back."""
+    errors: list[FieldError] = []
+    if not fields:
+        errors.append(FieldError("fields", "must name at least one contract field"))
+    if not 0 < len(author) <= MAX_AUTHOR:
+        errors.append(FieldError("author", f"must say who states it, in 1 to {MAX_AUTHOR} characters"))
+    if len(note) > MAX_NOTE:
+        errors.append(FieldError("note", f"must have at most {MAX_NOTE:,} characters"))
+    values = {name: value for name, value in fields.items() if value != TAKE_BACK}
+    stated: dict[str, Stated | None] = {name: None for name in fields if name not in values}
+    try:
+        stated |= read_statements(values, "fields")
+    except InvalidMetadata as error:
+        errors += error.errors
+    if errors:
+        raise refused(errors)
+    return stated
+
+
+def _check_taken_back(session: Session, run_id: int, stated: Mapping[str, Stated | None]) -> None:
+    amended = amended_fields(session, run_id)
+    wrong = [name for name, fact in stated.items() if fact is None and name not in amended]
+    if wrong:
+        raise refused([FieldError(f"fields.{name}", "has no correction that could be taken back") for name in wrong])
+
+
+# --- What a person decides about a run: quarantine and release, pin and unpin. Recorded, then judged again.
+
+RunDecision = Literal["quarantine", "release", "pin", "unpin"]
+RUN_DECISIONS: tuple[RunDecision, ...] = ("quarantine", "release", "pin", "unpin")
+
+
+def decide(engine: Engine, run_id: int, action: RunDecision, *, author: str, note: str = "") -> None:
+    """`note` is the reason of a quarantine, which must have one. Raises NotFound, and InvalidChange naming fields."""
+    with transaction(engine, durable=True) as session:
+        asked = _DO[action](session, run_id, author, note)
+    log.info("run_decided", run_id=run_id, action=action)
+    for work in asked:
+        enqueue(JUDGE_STACK, work)
+
+
+def _unpin(session: Session, run_id: int, author: str, note: str) -> list[int]:
+    run = session.get(RunRow, run_id)
+    if run is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    found = decisions.pins(session, run.project_id, run.stack_key)
+    in_force = [one.id for one in found if one.run_id == run_id and one.in_force]
+    return [work for pin in in_force for work in decisions.unpin(session, pin, author, note)]
+
+
+_DO: Mapping[RunDecision, Callable[[Session, int, str, str], list[int]]] = {
+    "quarantine": decisions.quarantine,
+    "release": decisions.release,
+    "pin": decisions.pin,
+    "unpin": _unpin,
+}

@@ -1,0 +1,168 @@
+"""The upload form of the browser: its fields, the metadata they make, and errors at the field they belong to."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from app.domain.contract.fields import FIELDS
+from app.domain.run import Stated
+from app.errors import FieldError, InvalidMetadata, InvalidUpload, ThreewallsError
+from app.runs.commands import TAKE_BACK, RunDecision
+from app.storage.json_text import read_json
+from app.web.forms import PREFIX, ContractInput, contract_input, placed, stated
+
+TEXTS = (
+    "name", "project", "purpose", "branch", "commit", "ci_url", "tags",
+    "model", "gpu", "gpus", "cluster", "container", "data_mode",
+)  # fmt: skip
+"""Fields of the form that are entries of `meta` by the same name."""
+WINDOW = ("window.first", "window.last")
+JSON = "meta"
+FILES = "log"
+
+
+@dataclass(frozen=True, slots=True)
+class UploadForm:
+    """What was typed, by field name, and what is wrong with it."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    def value(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    def error(self, name: str) -> str:
+        return self.errors.get(name, "")
+
+    def metadata(self) -> bytes:
+        """The `meta` document: the JSON field with the other fields added. Raises InvalidMetadata."""
+        document = self._json()
+        stated = {name: self.value(name) for name in TEXTS if self.value(name)}
+        twice = [name for name in stated if name in document]
+        window = {name.removeprefix("window."): _number(self.value(name)) for name in WINDOW if self.value(name)}
+        if window and "window" in document:
+            twice.append(WINDOW[0])
+        if twice:
+            errors = tuple(
+                FieldError(name, "is stated here and in the JSON below; leave one of them out") for name in twice
+            )
+            raise InvalidMetadata("Some fields are stated twice. Nothing was kept.", errors)
+        document |= stated
+        if "tags" in stated:
+            document["tags"] = [tag.strip() for tag in stated["tags"].split(",") if tag.strip()]
+        if window:
+            document["window"] = window
+        return json.dumps(document).encode()
+
+    def refused(self, error: InvalidUpload) -> Self:
+        """The same form with `error` where it belongs; what has no field of its own stands above the form."""
+        errors: dict[str, str] = {}
+        for wrong in error.errors:
+            name = wrong.field.removeprefix("meta.")
+            place = next((known for known in (*TEXTS, *WINDOW, FILES) if name == known), "")
+            if not place and name.startswith("window"):
+                place = WINDOW[0]
+            # Whatever the form has no field for was written in the JSON.
+            text = wrong.message if place else f"{name}: {wrong.message}"
+            errors[place or JSON] = "; ".join(filter(None, (errors.get(place or JSON), text)))
+        if not errors:
+            errors[JSON if isinstance(error, InvalidMetadata) else FILES] = error.detail
+        return type(self)(self.values, errors, error.title)
+
+    def _json(self) -> dict[str, Any]:
+        text = self.value(JSON)
+        if not text:
+            return {}
+        document = read_json(text.encode("utf-8", "replace"))
+        if not isinstance(document, dict):
+            raise InvalidMetadata("This is JSON, but not an object.", (FieldError(JSON, "must be an object, {...}"),))
+        return document
+
+
+def read_form(sent: Mapping[str, object]) -> UploadForm:
+    """The text fields of a form as it was sent; files are left to the caller."""
+    names = (*TEXTS, *WINDOW, JSON)
+    return UploadForm({name: value.strip() for name in names if isinstance(value := sent.get(name), str)})
+
+
+def _number(text: str) -> int | str:
+    """A number where it is one; else the text, which `read_metadata` refuses with its name."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
+
+
+# --- The form in which a person states contract fields of a run that is there already: unknown ones, or a correction.
+
+_WORDS = ("author", "note")
+UNSET = "take_back"
+"""The input that names a field whose correction is taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class AmendForm:
+    """What was typed, by input, and what is wrong with it."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    def value(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    def error(self, name: str) -> str:
+        return self.errors.get(name, "")
+
+    def stated(self) -> dict[str, object]:
+        """The contract fields that were filled in, as they were typed, and the one that is taken back."""
+        fields: dict[str, object] = dict(stated(self.values))
+        if self.value(UNSET):
+            fields[self.value(UNSET)] = TAKE_BACK
+        return fields
+
+    def inputs(self, names: Sequence[str], contract: Mapping[str, Stated]) -> tuple[ContractInput, ...]:
+        known = (name for name in names if name in FIELDS)
+        return tuple(contract_input(name, self, contract[name].value if name in contract else None) for name in known)
+
+    def refused(self, error: ThreewallsError) -> Self:
+        """The same form with `error` where it belongs; what has no input of its own stands above the form."""
+        errors = placed(error.errors)
+        elsewhere = [text for name, text in errors.items() if name not in self.values and name not in _WORDS]
+        return type(self)(self.values, errors, " ".join(elsewhere) if errors else error.detail)
+
+
+def read_amend_form(sent: Mapping[str, object]) -> AmendForm:
+    """The text inputs of a form as it was sent; others are left out."""
+    names = [name for name in sent if name in (*_WORDS, UNSET) or name.removeprefix(PREFIX) in FIELDS]
+    return AmendForm({name: value.strip() for name in names if isinstance(value := sent[name], str)})
+
+
+# --- The forms of what a person decides about a run: which was sent, what was typed, what is wrong with it.
+
+_INPUTS = ("author", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionForm:
+    """`action` None: none was sent. What has no input of its own stands above the form, in `problem`."""
+
+    action: RunDecision | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    def value(self, action: RunDecision, name: str) -> str:
+        return self.values.get(name, "") if action == self.action else ""
+
+    def error(self, action: RunDecision, name: str) -> str:
+        return self.errors.get(name, "") if action == self.action else ""
+
+    def refused(self, error: ThreewallsError) -> Self:
+        errors = {one.field: one.message for one in error.errors}
+        placed = {name: text for name, text in errors.items() if name in _INPUTS}
+        return type(self)(self.action, self.values, placed, "" if placed else error.detail)
+
+
+def read_decision_form(action: RunDecision, sent: Mapping[str, object]) -> DecisionForm:
+    values = {name: value.strip() for name in _INPUTS if isinstance(value := sent.get(name), str)}
+    return DecisionForm(action, values)

@@ -1,0 +1,247 @@
+"""Pages of runs: the list, one run and its parts. HTTP in, template out."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+
+from app.access.guards import UPLOAD_BYTES
+from app.domain.access.principal import Action
+from app.domain.verdict.words import DECISIONS
+from app.errors import FieldError, InvalidChange, InvalidMetadata, InvalidUpload
+from app.pipeline.receive import UploadedFile, accept_upload
+from app.runs.api import csv_rows
+from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, decide
+from app.runs.forms import AmendForm, DecisionForm, UploadForm, read_amend_form, read_decision_form, read_form
+from app.runs.queries import (
+    EVIDENCE_LEVELS,
+    PURPOSES,
+    STATUSES,
+    VERDICTS,
+    RunFilters,
+    filter_options,
+    find_runs,
+    get_series,
+    get_state,
+    page_number,
+)
+from app.runs.run_page import RunPage, RunView, Token, news_of, render_run, token_of
+from app.settings import Settings
+from app.storage.database import read_session
+from app.storage.projects import slugs_by_id
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, reading
+from app.web.forms import sent_form
+from app.web.identity import access_of, upload_project, uploader
+from app.web.templating import OUTCOMES, render, shown_params
+
+router = APIRouter(include_in_schema=False)
+
+RunId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+@router.get("/runs")
+def list_runs(request: Request, session: ReadSession) -> HTMLResponse:
+    filters = RunFilters.from_params(request.query_params)
+    number = page_number(request.query_params)
+    page = find_runs(session, filters, number)
+    query = filters.query(page=number)
+    return render(
+        request,
+        "runs/list.html",
+        block="run_table",
+        address=f"/runs?{query}" if query else "/runs",
+        page=page,
+        filters=filters,
+        options=filter_options(session),
+        choices={
+            "status": STATUSES,
+            "purpose": PURPOSES,
+            "evidence": EVIDENCE_LEVELS,
+            "outcome": OUTCOMES,
+            "verdict": {name: DECISIONS.get(name, name) for name in VERDICTS} | {"none": "not judged"},
+        },
+    )
+
+
+def get_page(request: Request, run_id: RunId, session: ReadSession, log_files: AppLogFiles) -> RunPage:
+    return RunPage(session, log_files, run_id, RunView.from_params(request.query_params))
+
+
+Page = Annotated[RunPage, Depends(get_page)]
+
+
+@router.get("/runs/{run_id}")
+def show_run(request: Request, page: Page) -> HTMLResponse:
+    page.check_series()
+    return render_run(request, page, block=None)
+
+
+@router.get("/runs/{run_id}/chart")
+def show_chart(request: Request, page: Page) -> HTMLResponse:
+    return render_run(request, page, block="run_chart", anchor="chart")
+
+
+@router.get("/runs/{run_id}/log")
+def show_log(request: Request, page: Page) -> HTMLResponse:
+    anchor = f"L{page.view.line}" if page.view.line else "log"
+    return render_run(request, page, block="run_log", anchor=anchor)
+
+
+@router.get("/runs/{run_id}/timers")
+def show_timers(request: Request, page: Page) -> HTMLResponse:
+    return render_run(request, page, block="run_timers")
+
+
+@router.get("/runs/{run_id}/news")
+def show_news(
+    *, request: Request, session: ReadSession, log_files: AppLogFiles, run_id: RunId, seen: str = ""
+) -> Response:
+    """What a page asks for while it may be behind. 204 while it is not, so that nothing on it moves."""
+    before, now = Token.parse(seen), token_of(get_state(session, run_id))
+    if before == now:
+        return Response(status_code=204, headers={"Vary": "HX-Request", "Cache-Control": "no-cache"})
+    page = RunPage(session, log_files, run_id, RunView.from_params(shown_params(request)))
+    return render_run(request, page, block="run_news", whole=before.status != now.status, announce=news_of(before, now))
+
+
+@router.get("/runs/{run_id}/series.csv")
+def export_series(session: ReadSession, run_id: RunId) -> StreamingResponse:
+    """The API's CSV under an address of its own: a link cannot ask for a media type."""
+    headers = {"Content-Disposition": f'attachment; filename="run-{run_id}.csv"'}
+    return StreamingResponse(csv_rows(get_series(session, run_id)), media_type="text/csv", headers=headers)
+
+
+# --- Forms of runs: the upload, and the statement of contract fields afterwards. They work without script.
+
+MAX_FILES = 64
+MAX_UPLOAD_FIELDS = 64
+MULTIPART = {"multipart/form-data": {"schema": {"type": "object"}}}
+MAX_AMENDED = 300
+"""More inputs than the contract has fields."""
+
+
+@router.get("/upload")
+def show_upload(request: Request, engine: AppEngine, settings: AppSettings) -> HTMLResponse:
+    return _render_upload(request, engine, settings, UploadForm())
+
+
+@router.post(
+    "/upload",
+    max_body_size=UPLOAD_BYTES,
+    dependencies=[RoomOnDisk],
+    openapi_extra={"requestBody": {"content": MULTIPART}},
+)
+async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles, settings: AppSettings) -> Response:
+    """The same upload as the API's. Async only to read the form; the work is done in a thread."""
+    async with sent_form(
+        request, max_files=MAX_FILES, max_fields=MAX_UPLOAD_FIELDS, max_part_size=settings.max_metadata_bytes
+    ) as sent:
+        form = read_form(sent)
+        files = [
+            UploadedFile("log", upload.filename or "log", upload.file)
+            for upload in sent.getlist("log")
+            if isinstance(upload, UploadFile) and upload.filename
+        ]
+        try:
+            meta = form.metadata()
+            into = partial(_chosen_project, request, engine)
+            accept = partial(accept_upload, files=files, meta=meta, into=into, uploader=uploader(request))
+            accepted = await run_in_threadpool(accept, engine, log_files, settings)
+        except InvalidUpload as error:
+            return await run_in_threadpool(_render_upload, request, engine, settings, form.refused(error), status=422)
+    return RedirectResponse(f"/runs/{accepted.run_id}", status_code=303)
+
+
+@router.post("/runs/{run_id}/contract")
+async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
+    """The same correction as the API's. Async only to read the form; the work is done in a thread."""
+    async with sent_form(request, max_files=0, max_fields=MAX_AMENDED) as sent:
+        form = read_amend_form(sent)
+    refused = await run_in_threadpool(_amend, engine, run_id, form)
+    if refused is None:
+        return RedirectResponse(f"/runs/{run_id}#contract", status_code=303)
+
+    def page() -> HTMLResponse:
+        with reading(request) as session:
+            return render_run(
+                request, RunPage(session, log_files, run_id, RunView(), form=refused), block=None, status=422
+            )
+
+    return await run_in_threadpool(page)
+
+
+def _amend(engine: Engine, run_id: int, form: AmendForm) -> AmendForm | None:
+    """None when the statement was recorded, else the form with what is wrong."""
+    try:
+        amend_contract(engine, run_id, fields=form.stated(), author=form.value("author"), note=form.value("note"))
+    except InvalidUpload as error:
+        return form.refused(error)
+    return None
+
+
+def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str:
+    """Raises InvalidMetadata, NotAllowed."""
+    person = access_of(request).person
+    if stated is None and person is not None and person.administrator:
+        raise InvalidMetadata("No project was chosen.", (FieldError("meta.project", "must be chosen or named"),))
+    return upload_project(request, engine, stated)
+
+
+def _render_upload(
+    request: Request, engine: Engine, settings: Settings, form: UploadForm, status: int = 200
+) -> HTMLResponse:
+    """With log-ins the project is one of those that there are: none begins by a word that was mistyped or left out."""
+    access = access_of(request)
+    with read_session(engine) as session:
+        slugs = slugs_by_id(session)
+    return render(
+        request,
+        "runs/upload.html",
+        status=status,
+        form=form,
+        purposes=PURPOSES,
+        max_bytes=settings.max_upload_bytes,
+        projects=sorted(slug for number, slug in slugs.items() if access.may(Action.UPLOAD, number)),
+    )
+
+
+# --- `POST /runs/{id}/quarantine`, `/release`, `/pin`, `/unpin`: the forms of the run's page. They work without script.
+
+MAX_DECISION_FIELDS = 8
+
+
+def _route(action: RunDecision) -> Callable[..., Awaitable[Response]]:
+    async def decide_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
+        """The same as the API's. Async only to read the form; the work is done in a thread."""
+        async with sent_form(request, max_files=0, max_fields=MAX_DECISION_FIELDS) as sent:
+            form = read_decision_form(action, sent)
+        refused = await run_in_threadpool(_decide, engine, run_id, action, form)
+        if refused is None:
+            return RedirectResponse(f"/runs/{run_id}#decisions", status_code=303)
+
+        def page() -> HTMLResponse:
+            with reading(request) as session:
+                shown = RunPage(session, log_files, run_id, RunView(), decision=refused)
+                return render_run(request, shown, block=None, status=422)
+
+        return await run_in_threadpool(page)
+
+    return decide_run
+
+
+def _decide(engine: Engine, run_id: int, action: RunDecision, form: DecisionForm) -> DecisionForm | None:
+    """None when it was recorded, else the form with what is wrong."""
+    try:
+        decide(engine, run_id, action, author=form.value(action, "author"), note=form.value(action, "note"))
+    except InvalidChange as error:
+        return form.refused(error)
+    return None
+
+
+for _action in RUN_DECISIONS:
+    router.add_api_route(f"/runs/{{run_id}}/{_action}", _route(_action), methods=["POST"], name=f"{_action}_by_form")

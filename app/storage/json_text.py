@@ -1,0 +1,178 @@
+"""Values of the domain and text from outside as JSON that both databases and every reader take."""
+
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from app.errors import FieldError, InvalidMetadata
+
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+_PLAIN = frozenset((str, int, float, bool))
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses as objects, tuples as lists, times as ISO 8601. NaN is left to the column, which stores null."""
+    if value is None or type(value) in _PLAIN:
+        return value
+    if (names := _names(type(value))) is not None:  # type: ignore[arg-type]  # types are hashable
+        return {name: to_json(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(entry) for key, entry in value.items()}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return [to_json(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...] | None:
+    """Of the fields of a dataclass; None of anything else."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
+
+def from_json(kind: type[T], stored: Any) -> T:
+    """A value of the dataclass `kind`. Raises TypeError when a field without a default is missing."""
+    read: Reader = _reader(kind)  # type: ignore[arg-type]  # types are hashable
+    made: T = read(stored)
+    return made
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    origin, args = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_reader(kind)
+    if origin in (Union, types.UnionType):
+        return _union_reader(args)
+    if origin is tuple:
+        entry = _reader(args[0])
+        return lambda stored: tuple(entry(one) for one in stored)
+    if origin is not None and origin is not Literal and issubclass(origin, Mapping):
+        entry = _reader(args[1])
+        return lambda stored: {key: entry(one) for key, one in stored.items()}
+    if kind is float:
+        return lambda stored: math.nan if stored is None else float(stored)
+    return datetime.fromisoformat if kind is datetime else _frozen
+
+
+def _dataclass_reader(kind: Any) -> Reader:
+    hints = get_type_hints(kind)
+    readers = [(field.name, _reader(hints[field.name])) for field in dataclasses.fields(kind)]
+    return lambda stored: kind(**{name: read(stored[name]) for name, read in readers if name in stored})
+
+
+def _union_reader(args: tuple[Any, ...]) -> Reader:
+    """`X | None` with one X that is not plain; a union of plain values is taken as it is stored."""
+    inner = [arg for arg in args if arg is not type(None)]
+    if len(inner) > 1:
+        return _frozen
+    read = _reader(inner[0])
+    return lambda stored: None if stored is None else read(stored)
+
+
+def _frozen(stored: Any) -> Any:
+    return tuple(stored) if isinstance(stored, list) else stored
+
+
+# --- JSON columns: what is no number in JSON is stored as null.
+#
+# SQLite stores a NaN and then refuses to look into the document; PostgreSQL refuses to store it.
+
+
+def dumps(value: Any) -> str:
+    """As `json.dumps`, with null for NaN and the infinities."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+# --- JSON that every database and every reader takes: no NaN, no lone surrogates, no NUL.
+
+_MAX_DEPTH = 32
+
+
+def read_json(text: bytes) -> Any:
+    """The document in `text`. Raises InvalidMetadata naming the place that is not JSON, or cannot be stored."""
+    try:
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise _invalid("meta", "is not UTF-8 text") from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise _invalid("meta", f"is not JSON: {error.msg} at {where}") from error
+    except RecursionError as error:
+        raise _invalid("meta", "is nested too deeply") from error
+    except ValueError as error:
+        raise _invalid("meta", f"is not JSON: {error}") from error
+    _check(document, "meta", 0)
+    return document
+
+
+def sorted_json(document: Any) -> bytes:
+    """One spelling for equal documents, to be hashed."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def storable(value: Any) -> Any:
+    """`value` in the types of JSON: arrays as lists, numbers that are not finite as None, text without NUL."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float() | np.floating():
+            return float(value) if math.isfinite(value) else None
+        case np.bool_() | np.integer():
+            return value.item()
+        case str():
+            return value.replace("\0", "�").encode("utf-8", "replace").decode("utf-8")
+        case Mapping():
+            return {storable(str(key)): storable(entry) for key, entry in value.items()}
+        case list() | tuple() | set() | frozenset() | np.ndarray():
+            return [storable(entry) for entry in value]
+        case _:
+            raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number; leave the field out, or write null")
+
+
+def _check(value: Any, path: str, depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise _invalid(path, f"is nested more than {_MAX_DEPTH} deep")
+    match value:
+        case str():
+            _check_text(value, path)
+        case float() if not math.isfinite(value):
+            raise _invalid(path, "is too large a number")
+        case dict():
+            for name, entry in value.items():
+                _check_text(name, path)
+                _check(entry, f"{path}.{name}", depth + 1)
+        case list():
+            for position, entry in enumerate(value):
+                _check(entry, f"{path}[{position}]", depth + 1)
+
+
+def _check_text(value: str, path: str) -> None:
+    if "\0" in value or (not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)):
+        raise _invalid(path, "holds a character that is no text (NUL, or half of a surrogate pair)")
+
+
+def _invalid(field: str, message: str) -> InvalidMetadata:
+    return InvalidMetadata(f"{field} {message}. Nothing was kept.", (FieldError(field, message),))

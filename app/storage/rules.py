@@ -1,0 +1,418 @@
+"""The rules that count now: the service's own, a team's files, and the thresholds that are set.
+
+The team's folder is looked at each time, and its files are read again when one of them changed: nobody has to restart.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+from sqlalchemy import CursorResult, delete, func, insert, or_, select, update
+from sqlmodel import Session, col
+
+from app.domain.documents.metadata import read_metadata
+from app.domain.rules.facts import FOLDER as FACTS_FOLDER
+from app.domain.rules.facts import SETTINGS
+from app.domain.rules.launch import without_secrets
+from app.domain.rules.load import FOLDER, TeamRules, built_in_rules, with_team
+from app.domain.rules.rule import Facts, Knob, Rule, RuleBook, knob_of_rule
+from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds
+from app.domain.run import SteadyState, Value
+from app.errors import NotFound, NotReady
+from app.settings import Settings
+from app.storage import readings
+from app.storage.readings import StatedFact, in_force, statements_of
+from app.storage.runs import RunDetail, aware, detail, files_of
+from app.storage.suspect_evidence import Gain, MeasuredHere, find_availability, gains_of, matched_abs, measured
+from app.storage.tables import ExperimentRow, ExperimentRunRow, PinRow, ProjectRow, RuleFiringRow, RunRow, utc_now
+from app.storage.verdicts import current_verdict
+
+log = structlog.get_logger(__name__)
+
+READING_VERSION = 1
+"""Raised when the code that reads facts from a run (`domain/rules/run_facts.py`, `derive.py`) answers otherwise."""
+
+Seen = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RulesInForce:
+    """`folder`: of the team, "" for none. `version` changes with everything that may let other rules fire."""
+
+    team: TeamRules
+    thresholds: Mapping[str, float]
+    folder: str
+    version: str
+
+    @property
+    def book(self) -> RuleBook:
+        return self.team.book
+
+
+def rules_in_force(settings: Settings) -> RulesInForce:
+    """Quick: files are read only when the folder changed."""
+    thresholds = tuple(getattr(settings, name.lower()) for name in SETTINGS)
+    return _rules(settings.rules_dir, _seen(settings.rules_dir), thresholds)
+
+
+def read_folder(folder: Path) -> dict[str, str]:
+    """The rule files of a team by name; a byte that is no UTF-8 becomes a mark, which the check finds."""
+    return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("*.yaml"))}
+
+
+def _seen(folder: str) -> Seen:
+    """The files of the folder as they stand now; none where it is gone."""
+    if not folder:
+        return ()
+    found = ((path, path.stat()) for path in sorted(Path(folder).glob("*.yaml")))
+    return tuple((path.name, state.st_mtime_ns, state.st_size) for path, state in found)
+
+
+@lru_cache(maxsize=4)
+def _rules(folder: str, seen: Seen, thresholds: tuple[float, ...]) -> RulesInForce:
+    texts = read_folder(Path(folder)) if seen else {}
+    team = with_team(built_in_rules(), texts)
+    for mistake in team.mistakes:
+        log.warning("team_rules_left_out", file=mistake.file, line=mistake.line, rule=mistake.rule, said=mistake.said)
+    values = dict(zip(SETTINGS, thresholds, strict=True))
+    told = json.dumps([READING_VERSION, _own_files(), texts, values], sort_keys=True)
+    return RulesInForce(team, values, folder, hashlib.sha256(told.encode()).hexdigest()[:16])
+
+
+@lru_cache(maxsize=1)
+def _own_files() -> str:
+    """A mark of the service's own rules and facts."""
+    files = [*sorted(FOLDER.glob("*.yaml")), *sorted(FACTS_FOLDER.glob("*.yaml"))]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
+
+
+# --- For which runs each rule fired: kept when a run was read, replaced when it is read or the rules are others.
+
+_DONE = ("ready", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class FiredIn:
+    """A run in which a rule fired."""
+
+    run_id: int
+    name: str
+    project: str
+    status: str
+    ordered_at: datetime
+
+
+def keep_firings(
+    session: Session, run_id: int, rules: Sequence[str], version: str, *, processed_at: datetime | None
+) -> bool:
+    """Put the rules that fired in place of earlier ones. False when the run was read again since `processed_at`.
+
+    `version`: of all rules that were asked (`rules_in_force.py`). It locks the run's row, so that of two who ask the
+    same run the later one replaces what the earlier one wrote.
+    """
+    unchanged = col(RunRow.processed_at).is_(None) if processed_at is None else col(RunRow.processed_at) == processed_at
+    asked = update(RunRow).where(col(RunRow.id) == run_id, unchanged).values(rules_asked=version)
+    done = session.execute(asked.execution_options(synchronize_session=False))
+    if cast("CursorResult[Any]", done).rowcount == 0:
+        return False
+    session.execute(delete(RuleFiringRow).where(col(RuleFiringRow.run_id) == run_id))
+    if rules:
+        now = utc_now()
+        session.execute(
+            insert(RuleFiringRow), [{"run_id": run_id, "rule_id": rule[:100], "fired_at": now} for rule in rules]
+        )
+    return True
+
+
+def due(session: Session, version: str, most: int) -> Sequence[int]:
+    """Runs that were read and not asked these rules yet, the newest first."""
+    other = or_(col(RunRow.rules_asked) < version, col(RunRow.rules_asked) > version)  # by the index
+    chosen = select(RunRow.id).where(other, col(RunRow.status).in_(_DONE)).order_by(col(RunRow.id).desc())  # type: ignore[call-overload]
+    return cast("Sequence[int]", session.execute(chosen.limit(most)).scalars().all())
+
+
+def is_due(session: Session, run_id: int, version: str) -> bool:
+    """True when the run was read and not asked these rules yet."""
+    asked = select(RunRow.rules_asked).where(col(RunRow.id) == run_id, col(RunRow.status).in_(_DONE))  # type: ignore[call-overload]
+    found = session.execute(asked).scalar_one_or_none()
+    return found is not None and found != version
+
+
+def waiting(session: Session, version: str) -> int:
+    """How many runs are still to be asked."""
+    other = or_(col(RunRow.rules_asked) < version, col(RunRow.rules_asked) > version)
+    count = select(func.count()).select_from(RunRow).where(other, col(RunRow.status).in_(_DONE))
+    return int(session.execute(count).scalar_one())
+
+
+def fired_counts(session: Session, project_id: int | None = None) -> Mapping[str, int]:
+    """By rule: in how many runs it fired. `project_id` None: of all projects that the caller sees."""
+    counted = (
+        select(RuleFiringRow.rule_id, func.count())  # type: ignore[call-overload]
+        .join(RunRow, col(RunRow.id) == RuleFiringRow.run_id)  # tells whose it is (`visible.py`)
+        .group_by(col(RuleFiringRow.rule_id))
+    )
+    if project_id is not None:
+        counted = counted.where(col(RunRow.project_id) == project_id)
+    return {row[0]: row[1] for row in session.execute(counted)}
+
+
+def last_fired(session: Session, rule: str, most: int, project_id: int | None = None) -> tuple[FiredIn, ...]:
+    """The runs in which a rule fires, the newest first."""
+    chosen = (
+        select(RunRow.id, RunRow.name, RunRow.status, RunRow.ordered_at, ProjectRow.slug)  # type: ignore[call-overload]
+        .join(RuleFiringRow, col(RuleFiringRow.run_id) == RunRow.id)
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RuleFiringRow.rule_id) == rule)
+        .order_by(col(RuleFiringRow.run_id).desc())
+        .limit(most)
+    )
+    if project_id is not None:
+        chosen = chosen.where(col(RunRow.project_id) == project_id)
+    return tuple(
+        FiredIn(row.id, row.name, row.slug, row.status, aware(row.ordered_at)) for row in session.execute(chosen)
+    )
+
+
+# --- How often each rule was tried here, and paid off: matched A/Bs on the knob it turns, and experiments from it.
+
+MOST_ABS = 5_000
+"""Newest matched A/Bs that are counted."""
+ENDED = ("done", "accepted", "rejected")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResults:
+    """`gains`: of the matched A/Bs. `tried` and `paid_off` count an experiment and its own A/B once."""
+
+    tried: int = 0
+    paid_off: int = 0
+    gains: tuple[Gain, ...] = ()
+    experiments: int = 0
+
+    def by_stack(self, rule: str) -> tuple[MeasuredHere, ...]:
+        """What was gained on each stack, the best first."""
+        stacks: dict[str, list[Gain]] = {}
+        for gain in self.gains:
+            stacks.setdefault(gain.stack_key, []).append(gain)
+        found = [measured(rule, gains, same_contract=True) for gains in stacks.values()]
+        return tuple(sorted(found, key=lambda one: -one.result.median_gain_pct))
+
+    def together(self, rule: str) -> MeasuredHere | None:
+        """All stacks as one; None where nothing was measured."""
+        return measured(rule, self.gains, same_contract=True) if self.gains else None
+
+
+NOTHING = RuleResults()
+
+
+@dataclass(frozen=True, slots=True)
+class _Experiment:
+    id: int
+    state: str
+    runs: frozenset[int]
+
+
+def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None = None) -> Mapping[str, RuleResults]:
+    """Those that were tried, by rule. `project_id` None: in all projects."""
+    rules = tuple(rules)
+    knobs = {rule.id: knob for rule in rules if rule.kind == "candidate" and (knob := knob_of_rule(rule)) is not None}
+    experiments = _experiments(session, project_id)
+    gains = _gains(session, knobs, project_id)
+    names = [rule.id for rule in rules if rule.id in gains or rule.id in experiments]
+    return {name: _together(gains.get(name, ()), experiments.get(name, ())) for name in names}
+
+
+def project_id_of(session: Session, slug: str) -> int | None:
+    """The number of a project; None where there is none of that name."""
+    found: int | None = session.execute(
+        select(ProjectRow.id).where(col(ProjectRow.slug) == slug)  # type: ignore[call-overload]
+    ).scalar_one_or_none()
+    return found
+
+
+def _gains(session: Session, knobs: Mapping[str, Knob], project_id: int | None) -> dict[str, tuple[Gain, ...]]:
+    fields = sorted({knob.field for knob in knobs.values()})
+    rows = matched_abs(session, fields, project_id, MOST_ABS) if fields else []
+    by_field: dict[str, list[object]] = {}
+    for row in rows:
+        by_field.setdefault(row.attributed_to, []).append(row)
+    found = {name: gains_of(by_field.get(knob.field, ()), knob) for name, knob in knobs.items()}  # type: ignore[arg-type]
+    return {name: tuple(gains) for name, gains in found.items() if gains}
+
+
+def _experiments(session: Session, project_id: int | None) -> dict[str, list[_Experiment]]:
+    """Ended ones by rule, with their candidates' runs."""
+    chosen = (
+        select(ExperimentRow.id, ExperimentRow.rule_id, ExperimentRow.state, ExperimentRunRow.run_id)  # type: ignore[call-overload]
+        .outerjoin(
+            ExperimentRunRow,
+            (col(ExperimentRunRow.experiment_id) == ExperimentRow.id) & (col(ExperimentRunRow.side) == "candidate"),
+        )
+        .where(col(ExperimentRow.rule_id) != "", col(ExperimentRow.state).in_(ENDED))
+        .order_by(ExperimentRow.id)
+    )
+    if project_id is not None:
+        chosen = chosen.where(col(ExperimentRow.project_id) == project_id)
+    runs: dict[tuple[int, str, str], set[int]] = {}
+    for row in session.execute(chosen):
+        known = runs.setdefault((row.id, row.rule_id, row.state), set())
+        known |= set() if row.run_id is None else {row.run_id}
+    found: dict[str, list[_Experiment]] = {}
+    for (number, rule, state), candidates in runs.items():
+        found.setdefault(rule, []).append(_Experiment(number, state, frozenset(candidates)))
+    return found
+
+
+def _together(gains: Sequence[Gain], experiments: Sequence[_Experiment]) -> RuleResults:
+    runs = {gain.run_id for gain in gains}
+    apart = [one for one in experiments if not one.runs & runs]
+    return RuleResults(
+        tried=len(gains) + len(apart),
+        paid_off=sum(gain.paid_off for gain in gains) + sum(one.state == "accepted" for one in apart),
+        gains=tuple(gains),
+        experiments=len(experiments),
+    )
+
+
+def planned(session: Session, rule: str) -> int:
+    """Experiments that were planned from a rule, in whatever state."""
+    count = select(func.count()).select_from(ExperimentRow).where(col(ExperimentRow.rule_id) == rule)
+    return int(session.execute(count).scalar_one())
+
+
+# --- What the rules are asked about: a run as it is stored, its launch arguments, what its container is shown to run.
+
+_FLEX = ("deepep", "hybridep", "ncclep")
+
+
+@dataclass(frozen=True, slots=True)
+class AdvisedRun:
+    """A run and what is known of it. `launch`: its arguments as it stated them, without credentials; None: unknown.
+    `statements`: what people stated of it since, newest first."""
+
+    run: RunDetail
+    reading: RunReading
+    launch: object
+    statements: tuple[StatedFact, ...] = ()
+
+    @property
+    def facts(self) -> Facts:
+        """A run by itself: rules about pairs have their place where two runs are compared."""
+        return {"compared": False, **facts_of(self.reading)}
+
+
+def read_run(session: Session, run_id: int) -> AdvisedRun:
+    """Raises NotFound, and NotReady while the run was never read."""
+    found = session.execute(
+        select(RunRow, ProjectRow)
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(col(RunRow.id) == run_id)
+    ).one_or_none()
+    if found is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    run = detail(found[0], found[1], files_of(session, run_id))
+    if not run.done:
+        raise NotReady(f"Run {run_id} is {run.status}. Its next steps follow when it was read.")
+    extra = read_metadata(run.metadata_stated).extra
+    launch = without_secrets(extra.get("launch_args"))
+    statements = statements_of(session, run_id)
+    reading = RunReading(
+        contract=run.contract,
+        metrics=run.metrics,
+        health=run.health,
+        steady=run.steady_state,
+        timers=run.timers,
+        failures=run.failures,
+        activity=run.activity,
+        availability=run.availability,
+        unknown=run.unknown if run.contract else None,
+        trainer=run.trainer,
+        semantic_class=run.semantic_class,
+        evidence_level=run.evidence_level,
+        fair_for_timing=run.fair_for_timing if run.status == "ready" else None,
+        arguments=_arguments(session, run),
+        extra={name: value for name, value in extra.items() if name not in ("launch_args", "env")},
+        stated={name: one.value for name, one in in_force(statements).items()},
+        launch=launch,
+        installed=_installed(session, run),
+        is_baseline=True if _is_pinned(session, run_id) else None,
+    )
+    return AdvisedRun(run, reading, launch, statements)
+
+
+def _arguments(session: Session, run: RunDetail) -> Mapping[str, Value]:
+    """The trainer's own dump, as the last reading of the run's files found it."""
+    read = (*run.log_files, *(file for file in run.files if file.kind != "log" and file.document))
+    kept = readings.load(session, run.id, read)
+    return {} if kept is None else kept.log.arguments
+
+
+def _installed(session: Session, run: RunDetail) -> list[str] | None:
+    """Flex dispatchers that any run of the project proves to work in this container; None where no log says."""
+    container = run.contract.get("container")
+    if container is None or not isinstance(container.value, str):
+        return None
+    states = {
+        one.dispatcher: one.available
+        for one in find_availability(session, containers=[container.value[:500]], project=run.project)
+    }
+    working = [name for name in _FLEX if states.get(name)]
+    return working if working or all(states.get(name) is False for name in _FLEX[:2]) else None
+
+
+def _is_pinned(session: Session, run_id: int) -> bool:
+    pin = select(PinRow.id).where(col(PinRow.run_id) == run_id, col(PinRow.unpinned_at).is_(None))  # type: ignore[call-overload]
+    return session.execute(pin.limit(1)).first() is not None
+
+
+# --- The run that an advised run was judged against, for the rules about two runs that stand beside each other.
+
+
+@dataclass(frozen=True, slots=True)
+class AdvisedPair:
+    """`beside`: the runs on the other side, oldest first."""
+
+    beside: tuple[int, ...]
+    facts: Facts
+
+
+def read_pair(session: Session, run: RunDetail) -> AdvisedPair | None:
+    """By the run's own verdict; None where it was compared with nothing."""
+    verdict = current_verdict(session, run.id)
+    found = None if verdict is None else verdict.document.compared
+    if verdict is None or found is None:
+        return None
+    document = verdict.document
+    other = document.contrast.runs if document.comparability is None and document.contrast else document.baseline
+    if not (beside := tuple(int(number) for number in other if number.isdigit())):
+        return None
+    window, kinds = _stored(session, beside[-1])
+    facts = facts_of_pair(
+        [one.field for one in (*found.stack, *found.knobs) if one.is_certain],
+        step_time_pct=None if document.measured is None else document.measured.delta_pct,
+        windows=(_window(run.steady_state), window),
+        memory=(memory_kinds(run.health), kinds),
+    )
+    return AdvisedPair(beside, facts)
+
+
+def _window(steady: SteadyState | None) -> tuple[int, int] | None:
+    return None if steady is None else (steady.first_iteration, steady.last_iteration)
+
+
+def _stored(session: Session, run_id: int) -> tuple[tuple[int, int] | None, frozenset[str]]:
+    """Window of a run, and the kinds of its memory figures."""
+    row = session.execute(select(RunRow.steady_state, RunRow.health).where(col(RunRow.id) == run_id)).one_or_none()  # type: ignore[call-overload]
+    if row is None:
+        return None, frozenset()
+    window = (
+        None if row.steady_state is None else (row.steady_state["first_iteration"], row.steady_state["last_iteration"])
+    )
+    return window, memory_kinds(row.health)

@@ -1,0 +1,505 @@
+"""A run as it is read: the values that pages and the API show, and how they come out of the rows."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, func, select, update
+from sqlmodel import Session, col
+
+from app.domain.definitions import DEFINITIONS, changes
+from app.domain.documents.metadata import read_metadata
+from app.domain.run import (
+    UNKNOWN_STEP,
+    Activity,
+    DispatcherAvailability,
+    Evidence,
+    Failure,
+    FloatArray,
+    LineExample,
+    Metric,
+    RunSummary,
+    Slice,
+    Stated,
+    SteadyState,
+    Timer,
+    Value,
+)
+from app.storage.tables import PROCESSED, AmendmentRow, ProjectRow, RunFileRow, RunRow, SegmentRow
+
+# --- What the reading of a run found beside its figures, to and from the JSON columns of its row.
+
+
+def write(summary: RunSummary) -> dict[str, Any]:
+    """The columns, by name."""
+    lists = {name: [asdict(entry) for entry in getattr(summary, name)] for name in _LISTS}
+    activity = {name: asdict(entry) for name, entry in summary.activity.items()}
+    return lists | {"activity": activity, "fair_for_timing": summary.fair_for_timing}
+
+
+def read(row: RunRow) -> dict[str, Any]:
+    """The values of RunDetail, by name."""
+    lists: dict[str, Any] = {
+        name: tuple(make(entry) for entry in getattr(row, name) or ()) for name, make in _LISTS.items()
+    }
+    # What is no number is stored as null (`json_column.py`): such a timer says nothing.
+    lists["timers"] = tuple(t for t in lists["timers"] if t.share_of_step is not None and t.median_ms is not None)
+    return lists | {"activity": activities(row.activity)}
+
+
+def activities(stored: Mapping[str, Any] | None) -> dict[str, Activity]:
+    """The column `activity`."""
+    return {name: _activity(entry) for name, entry in (stored or {}).items()}
+
+
+def stated(entry: Mapping[str, Any]) -> Stated:
+    return Stated(frozen(entry["value"]), entry["source"], entry.get("detail", ""), entry.get("file", 0))
+
+
+def known(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that `kind` has a field for: a row of an older or newer definition may hold others."""
+    return {f.name: stored[f.name] for f in fields(kind) if f.name in stored}
+
+
+def frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _with_evidence(kind: type[Any]) -> Callable[[Mapping[str, Any]], Any]:
+    def make(stored: Mapping[str, Any]) -> Any:
+        evidence = tuple(Evidence(**known(Evidence, line)) for line in stored.get("evidence", ()))
+        return kind(**(known(kind, stored) | {"evidence": evidence}))
+
+    return make
+
+
+def _plain(kind: type[Any]) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda stored: kind(**known(kind, stored))
+
+
+def _activity(stored: Mapping[str, Any]) -> Activity:
+    requested, active = stored.get("requested"), stored.get("active")
+    return Activity(
+        requested=stated(requested) if requested else None,
+        active=stated(active) if active else None,
+        agrees=stored.get("agrees"),
+    )
+
+
+_LISTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "failures": _with_evidence(Failure),
+    "availability": _with_evidence(DispatcherAvailability),
+    "timers": _plain(Timer),
+    "not_understood": _plain(LineExample),
+    "slices": _plain(Slice),
+}
+
+
+ENDED_BADLY = ("failed", "out_of_memory", "not_finite")
+"""Outcomes of a job that ended in an error, also when it printed iterations before and its run is `ready`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """An uploaded file. `size_bytes` is decompressed, `keys` are the objects in which `log_files` keeps it.
+
+    `document` is what its content was recognised as, empty for a log. `sha256` is empty when it grew in pieces, `cut`
+    is the compression of one that ended early.
+    """
+
+    kind: str
+    name: str
+    position: int
+    size_bytes: int
+    sha256: str
+    keys: tuple[str, ...]
+    document: str = ""
+    cut: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Amendment:
+    """A correction of one contract field. `removed`: what the run itself says counts again."""
+
+    field: str
+    value: Value
+    removed: bool
+    old_value: Value
+    old_source: str
+    author: str
+    note: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """`verdict_id`: of the current verdict, 0 until there is one. `waiting`: its stack is judged, or will be."""
+
+    verdict_id: int
+    waiting: bool
+
+
+NOT_JUDGED = Judged(0, waiting=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """A person left the run out of every baseline and ranking."""
+
+    reason: str
+    by: str
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetail:
+    """All of a run but its series and its lines. Times are aware, in UTC.
+
+    `reception`: whole, receiving, complete or incomplete. `updating`: it is shown as last read, and will be read again.
+    `ordered_at`: its place in the history of its stack. `verdict`: the current one, empty until it was judged.
+    `uploaded_by`: the person or token; empty where nobody logs in.
+    `commit_url`, `compare_url`: the project's templates of links (`domain/text.py`).
+    """
+
+    id: int
+    name: str
+    project: str
+    generated: bool
+    purpose: str
+    branch: str
+    commit: str
+    ci_url: str
+    tags: tuple[str, ...]
+    created_at: datetime
+    uploaded_by: str
+    processed_at: datetime | None
+    status: str
+    attempts: int
+    error: str | None
+    warnings: tuple[str, ...]
+    trainer: str
+    contract: Mapping[str, Stated]
+    unknown: tuple[str, ...]
+    stack_key: str
+    config_key: str
+    provisional: bool
+    steady_state: SteadyState | None
+    metrics: Mapping[str, Metric | None]
+    health: Mapping[str, Any]
+    evidence_level: str
+    semantic_class: str
+    definition_version: int
+    metadata_stated: Mapping[str, Any]
+    files: tuple[RunFile, ...]
+    reception: str = "whole"
+    heard_at: datetime | None = None
+    updating: bool = False
+    definitions: Mapping[str, int] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    activity: Mapping[str, Activity] = field(default_factory=dict)
+    availability: tuple[DispatcherAvailability, ...] = ()
+    timers: tuple[Timer, ...] = ()
+    fair_for_timing: bool = True
+    not_understood: tuple[LineExample, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    amendments: tuple[Amendment, ...] = ()
+    project_id: int = 0
+    ordered_at: datetime | None = None
+    verdict: str = ""
+    quarantine: Quarantine | None = None
+    commit_url: str = ""
+    compare_url: str = ""
+    judged: Judged = NOT_JUDGED
+
+    @property
+    def receiving(self) -> bool:
+        """More of its logs is to come."""
+        return self.reception == "receiving"
+
+    @property
+    def done(self) -> bool:
+        return self.status in PROCESSED
+
+    @property
+    def step_lines(self) -> tuple[LineExample, ...]:
+        """Lines of an unread log that look like steps."""
+        return tuple(example for example in self.not_understood if example.kind == UNKNOWN_STEP)
+
+    @property
+    def log_files(self) -> tuple[RunFile, ...]:
+        return tuple(file for file in self.files if file.kind == "log")
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What a page that waits for a run asks again and again. `processed_at` changes with every new reading."""
+
+    id: int
+    status: str
+    attempts: int
+    created_at: datetime
+    processed_at: datetime | None = None
+    receiving: bool = False
+    updating: bool = False
+    judged: Judged = NOT_JUDGED
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Columns of one length by name, NaN where nothing was printed, `iteration` first; units by the same names."""
+
+    columns: Mapping[str, FloatArray]
+    units: Mapping[str, str]
+
+
+def detail(
+    row: RunRow, project: ProjectRow, files: tuple[RunFile, ...], amendments: tuple[Amendment, ...] = ()
+) -> RunDetail:
+    assert row.id is not None  # noqa: S101  # a row that was read has its key
+    return RunDetail(
+        id=row.id, name=row.name, project=project.slug, generated=project.generated, purpose=row.purpose,
+        branch=row.branch, commit=row.commit, ci_url=row.ci_url, tags=tuple(row.tags),
+        created_at=aware(row.created_at), uploaded_by=row.uploaded_by,
+        processed_at=aware(row.processed_at) if row.processed_at else None, status=row.status, attempts=row.attempts,
+        error=row.error, warnings=_warnings(row), trainer=row.trainer, contract=_contract(row.contract),
+        unknown=tuple(row.unknown), stack_key=row.stack_key, config_key=row.config_key, provisional=row.provisional,
+        steady_state=_steady_state(row.steady_state), metrics=metrics_of(row.metrics), health=row.health,
+        evidence_level=row.evidence_level, semantic_class=row.semantic_class,
+        definition_version=row.definition_version, metadata_stated=row.metadata_stated, files=files,
+        reception=row.reception,
+        heard_at=aware(row.heard_at) if row.heard_at else None, updating=is_updating(row.status, row.work),
+        definitions=row.definitions, fair_for_timing=row.fair_for_timing, amendments=amendments,
+        project_id=row.project_id, ordered_at=aware(row.ordered_at), verdict=row.verdict, quarantine=_quarantine(row),
+        commit_url=project.commit_url, compare_url=project.compare_url,
+        **read(row),
+    )  # fmt: skip
+
+
+def _quarantine(row: RunRow) -> Quarantine | None:
+    if not row.quarantine:
+        return None
+    return Quarantine(row.quarantine, row.quarantined_by, aware(row.quarantined_at) if row.quarantined_at else None)
+
+
+def _warnings(row: RunRow) -> tuple[str, ...]:
+    """Those of the reading, behind what is wrong with the figures as a whole."""
+    if not row.recompute_error:
+        return tuple(row.warnings)
+    changed = changes(row.definitions, DEFINITIONS)
+    behind = f"Its figures are of earlier definitions ({changed}) and in no baseline: they could not be computed again."
+    return (f"{behind} {row.recompute_error}", *row.warnings)
+
+
+def is_updating(status: str, work: str) -> bool:
+    return status in PROCESSED and work != ""
+
+
+def run_file(row: RunFileRow, keys: tuple[str, ...]) -> RunFile:
+    return RunFile(row.kind, row.name, row.position, row.size_bytes, row.sha256, keys, row.document, row.cut)
+
+
+def files_of(session: Session, run_id: int) -> tuple[RunFile, ...]:
+    """The files of a run in their order, each with the objects that hold it."""
+    rows = session.execute(
+        select(RunFileRow)
+        .where(col(RunFileRow.run_id) == run_id)
+        .order_by(col(RunFileRow.position), col(RunFileRow.id))
+    ).scalars()
+    pieces = session.execute(
+        select(SegmentRow.file_id, SegmentRow.object_key)  # type: ignore[call-overload]
+        .join(RunFileRow, col(RunFileRow.id) == SegmentRow.file_id)
+        .where(col(RunFileRow.run_id) == run_id)
+        .order_by(col(SegmentRow.file_id), col(SegmentRow.position))
+    )
+    keys: dict[int, tuple[str, ...]] = {}
+    for piece in pieces:
+        keys[piece.file_id] = (*keys.get(piece.file_id, ()), piece.object_key)
+    return tuple(run_file(row, keys.get(row.id or 0, ())) for row in rows)
+
+
+def amendment(row: AmendmentRow) -> Amendment:
+    return Amendment(
+        row.field, frozen(row.value), row.removed, frozen(row.old_value), row.old_source, row.author, row.note,
+        aware(row.created_at),
+    )  # fmt: skip
+
+
+def metrics_of(stored: Mapping[str, Any]) -> dict[str, Metric | None]:
+    return {name: _metric(value) for name, value in (stored or {}).items()}
+
+
+def _metric(stored: Mapping[str, Any] | None) -> Metric | None:
+    """None, "unknown", for a figure without a finite value; an end of the interval that is no number is NaN."""
+    if not stored or not math.isfinite(value := _number(stored.get("value"))):
+        return None
+    n = _number(stored.get("n"))
+    return Metric(
+        value=value,
+        ci_low=_number(stored.get("ci_low")),
+        ci_high=_number(stored.get("ci_high")),
+        n=int(n) if math.isfinite(n) else 0,
+        note=str(stored.get("note") or ""),
+    )
+
+
+def _number(stored: Any) -> float:
+    """NaN for what is no number: a row may be of another definition, or of a writer with a defect."""
+    return stored if isinstance(stored, int | float) else math.nan
+
+
+def _contract(stored: Mapping[str, Any]) -> dict[str, Stated]:
+    return {name: stated(entry) for name, entry in (stored or {}).items()}
+
+
+def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
+    if not stored:
+        return None
+    found = {name: math.nan if value is None else value for name, value in known(SteadyState, stored).items()}
+    return SteadyState(**(found | {"reasons": tuple(stored.get("reasons", ()))}))
+
+
+def aware(time: datetime) -> datetime:
+    """SQLite gives times back without a zone; all of them were written in UTC."""
+    if time.tzinfo is UTC:  # it comes so from a column, and histories have hundreds of them
+        return time
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+# --- Runs as lists show them: the columns that are read, and nothing of what makes a run large.
+
+
+@dataclass(frozen=True, slots=True)
+class RunListItem:
+    """One row of the list. `outcome` is how the job itself ended (`health.outcome`), empty until it is known;
+    `evidence` is what that was seen in. `verdict` is the current one, empty until it was judged; its change is of step
+    time. `quarantine` is a person's reason to leave it out of everything, else empty.
+    """
+
+    id: int
+    name: str
+    project: str
+    generated: bool
+    purpose: str
+    branch: str
+    commit: str
+    created_at: datetime
+    status: str
+    error: str | None
+    outcome: str
+    evidence: str
+    model: str | None
+    gpu: str | None
+    gpus: int | None
+    dispatcher: str | None
+    evidence_level: str
+    semantic_class: str
+    provisional: bool
+    metrics: Mapping[str, Metric | None]
+    verdict: str = ""
+    verdict_delta_pct: float | None = None
+    quarantine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """One page of a list: `page` counts from 1, `total` is over all pages."""
+
+    items: tuple[RunListItem, ...]
+    total: int
+    page: int
+    page_size: int
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // self.page_size))
+
+    @property
+    def first(self) -> int:
+        """Number of the first row shown, from 1; 0 when there is none."""
+        return (self.page - 1) * self.page_size + 1 if self.items else 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.items) - 1 if self.items else 0
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """The values that the select boxes of the list offer."""
+
+    projects: tuple[str, ...]
+    models: tuple[str, ...]
+    gpus: tuple[str, ...]
+    dispatchers: tuple[str, ...]
+    branches: tuple[str, ...]
+
+
+_LIST_COLUMNS = (
+    RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.created_at, RunRow.status,
+    RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
+    RunRow.semantic_class, RunRow.provisional, RunRow.metrics, RunRow.health, RunRow.verdict,
+    RunRow.verdict_delta_pct, RunRow.quarantine,
+    ProjectRow.slug, ProjectRow.generated,
+)  # fmt: skip
+"""The contract and the warnings stay behind: a list of 50 runs would read megabytes of JSON for them."""
+
+
+def list_runs() -> Select[Any]:
+    """The select of list rows, to be narrowed and ordered by conditions on RunRow and ProjectRow."""
+    return _joined(select(*_LIST_COLUMNS))  # type: ignore[call-overload]
+
+
+def count_runs(session: Session, *conditions: ColumnElement[bool]) -> int:
+    counted: int = session.execute(_joined(select(func.count(col(RunRow.id)))).where(*conditions)).scalar_one()
+    return counted
+
+
+def latest_runs(session: Session, limit: int, *conditions: ColumnElement[bool]) -> tuple[RunListItem, ...]:
+    """The newest runs that meet all `conditions`."""
+    rows = session.execute(list_runs().where(*conditions).order_by(col(RunRow.id).desc()).limit(limit))
+    return tuple(list_item(row) for row in rows)
+
+
+def _joined(statement: Select[Any]) -> Select[Any]:
+    return statement.select_from(RunRow).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+
+
+def list_item(row: Row[Any]) -> RunListItem:
+    return RunListItem(
+        id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
+        commit=row.commit, created_at=aware(row.created_at), status=row.status, error=row.error,
+        outcome=str((row.health or {}).get("outcome") or ""),
+        evidence=str((row.health or {}).get("evidence") or ""), model=row.model, gpu=row.gpu, gpus=row.gpus,
+        dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
+        provisional=row.provisional, metrics=metrics_of(row.metrics), verdict=row.verdict,
+        verdict_delta_pct=row.verdict_delta_pct, quarantine=row.quarantine,
+    )  # fmt: skip
+
+
+# --- The place of a run in the history of its stack: when its commit was made, else when it was uploaded.
+#
+# A rerun takes the place of the first run of its commit and configuration, so that what came after it stays after it.
+
+
+def settle_places(session: Session, project_id: int, config_key: str, commit: str) -> datetime | None:
+    """Give all runs of one commit and configuration the place of the first; the earliest that one of them left or took.
+
+    None when nothing moved. The stack must be locked (`ask_to_judge`), or two reruns that are read at once miss each
+    other.
+    """
+    rows: Sequence[Row[Any]] = session.execute(
+        select(RunRow.id, RunRow.created_at, RunRow.ordered_at, RunRow.metadata_stated)  # type: ignore[call-overload]
+        .where(col(RunRow.config_key) == config_key, col(RunRow.project_id) == project_id, col(RunRow.commit) == commit)
+        .order_by(col(RunRow.id))
+    ).all()
+    if not rows:
+        return None
+    place = read_metadata(rows[0].metadata_stated).commit_time or aware(rows[0].created_at)
+    moved = [row for row in rows if aware(row.ordered_at) != place]
+    if not moved:
+        return None
+    statement = update(RunRow).where(col(RunRow.id).in_([row.id for row in moved])).values(ordered_at=place)
+    session.execute(statement.execution_options(synchronize_session=False))
+    return min(place, *(aware(row.ordered_at) for row in moved))

@@ -1,0 +1,429 @@
+"""The runs of a stack in the order of its history, as slim as levels and baselines allow; one run whole.
+
+A history may have thousands of runs, whose contracts are 15 KB of JSON each: only columns are read here.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, bindparam, select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import METRICS
+from app.domain.naming import TitledStack, stack_names
+from app.domain.performance.health import BYTES_PER_GIB
+from app.domain.run import Metric
+from app.domain.verdict.history import find_changes
+from app.domain.verdict.record import FAILED, UNFIT, UNREAD, Losses, RunFacts, RunRecord, typical_losses
+from app.domain.verdict.step_time import (
+    DEFAULT_PRIOR,
+    FEWEST_ITERATIONS,
+    Prior,
+    RunEstimate,
+    Sample,
+    prior_of,
+    sample_of,
+)
+from app.storage.readings import losses_of_runs
+from app.storage.runs import aware, frozen, metrics_of, stated
+from app.storage.tables import EVERYTHING, ProjectRow, RunRow, StandingRow
+
+_AT_ONCE = 500
+_SLIM = (
+    RunRow.id, RunRow.project_id, RunRow.commit, RunRow.branch, RunRow.purpose, RunRow.ordered_at, RunRow.stack_key,
+    RunRow.config_key, RunRow.gpu, RunRow.reception, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
+    RunRow.tflops_per_gpu, RunRow.mfu_pct, RunRow.status, RunRow.outcome, RunRow.quarantine, RunRow.verdict,
+    RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short,
+    RunRow.peak_memory_gib, RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
+    RunRow.semantic_class,
+)  # fmt: skip
+COMPARED = (
+    RunRow.id, RunRow.status, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.stack_key, RunRow.config_key,
+    RunRow.semantic_class, RunRow.outcome, RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length,
+    RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib, RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing,
+    RunRow.definition_version, RunRow.quarantine,
+)  # fmt: skip
+"""What `facts_of` needs of a row."""
+
+# What only pages show; each column of hundreds of rows takes its time.
+_SHOWN = (
+    RunRow.name, RunRow.created_at, RunRow.dispatcher, RunRow.gpus, RunRow.evidence_level, RunRow.verdict_delta_pct,
+)  # fmt: skip
+# Made once: putting a select of thirty columns together takes as long as running it.
+_TO_JUDGE: Select[Any] = (
+    select(*_SLIM)  # type: ignore[call-overload]
+    .where(
+        # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
+        col(RunRow.project_id) + 0 == bindparam("project_id"),
+        col(RunRow.stack_key) == bindparam("stack_key"),
+        col(RunRow.status).in_(("ready", "failed")),
+    )
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+)
+_NEWEST_FIRST = _TO_JUDGE.add_columns(*_SHOWN)  # type: ignore[arg-type]
+_WITH_METRICS = _NEWEST_FIRST.add_columns(col(RunRow.metrics))
+_WHOLE: Select[Any] = (
+    select(*COMPARED, RunRow.contract, RunRow.steady_state, ProjectRow.slug)  # type: ignore[call-overload]
+    .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+    .where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StackRun:
+    """One run of a stack. `se` and `log_step_time` (ln ms) are NaN where there is no estimate.
+
+    `facts`: as matching sees it. Everything else stays in its row until somebody asks: of hundreds of runs that a
+    verdict looks at, few are asked more. `gpu`, `gpus` and `dispatcher` None: unknown.
+    """
+
+    id: int
+    ordered_at: datetime
+    facts: RunFacts
+    _row: Row[Any]
+
+    @property
+    def project_id(self) -> int:
+        return self._row.project_id  # type: ignore[no-any-return]
+
+    @property
+    def name(self) -> str:
+        return self._row.name  # type: ignore[no-any-return]
+
+    @property
+    def commit(self) -> str:
+        return self.facts.commit
+
+    @property
+    def branch(self) -> str:
+        return self.facts.branch
+
+    @property
+    def purpose(self) -> str:
+        return self.facts.purpose
+
+    @property
+    def created_at(self) -> datetime:
+        return aware(self._row.created_at)
+
+    @property
+    def dispatcher(self) -> str | None:
+        return self._row.dispatcher  # type: ignore[no-any-return]
+
+    @property
+    def gpu(self) -> str | None:
+        return self._row.gpu  # type: ignore[no-any-return]
+
+    @property
+    def gpus(self) -> int | None:
+        return self._row.gpus  # type: ignore[no-any-return]
+
+    @property
+    def reception(self) -> str:
+        return self._row.reception  # type: ignore[no-any-return]
+
+    @property
+    def status(self) -> str:
+        return self._row.status  # type: ignore[no-any-return]
+
+    @property
+    def verdict(self) -> str:
+        return self._row.verdict  # type: ignore[no-any-return]
+
+    @property
+    def verdict_delta_pct(self) -> float | None:
+        return self._row.verdict_delta_pct  # type: ignore[no-any-return]
+
+    @property
+    def evidence_level(self) -> str:
+        return self._row.evidence_level  # type: ignore[no-any-return]
+
+    @property
+    def metrics(self) -> Mapping[str, Metric | None]:
+        """The headline figures, without their intervals unless these were asked for."""
+        return metrics_of(self._row.metrics) if "metrics" in self._row._fields else _bare_figures(self._row)
+
+    @property
+    def config_key(self) -> str:
+        return self.facts.config_key
+
+    @property
+    def outcome(self) -> str:
+        return self.facts.outcome
+
+    @property
+    def quarantine(self) -> str:
+        """A person's reason, empty when it counts."""
+        return self.facts.quarantined
+
+    @property
+    def definition_version(self) -> int:
+        return self.facts.definition_version
+
+    @property
+    def semantic_class(self) -> str:
+        return self.facts.semantic_class
+
+    @property
+    def log_step_time(self) -> float:
+        return self.facts.estimate.log_step_time
+
+    @property
+    def se(self) -> float:
+        return self.facts.estimate.se
+
+    @property
+    def window_length(self) -> int:
+        return self.facts.estimate.window_length
+
+    @property
+    def is_steady(self) -> bool:
+        return self.facts.estimate.is_steady
+
+    @property
+    def short(self) -> bool:
+        return self.facts.estimate.short
+
+    @property
+    def peak_memory_gib(self) -> float | None:
+        memory = self.facts.estimate.peak_memory_bytes
+        return None if memory is None else memory / BYTES_PER_GIB
+
+    @property
+    def makes_levels(self) -> bool:
+        """Whether it is one of the runs that the levels of its history are found in."""
+        return self.purpose == "ci" and not self.facts.never_a_baseline_because
+
+
+def stack_runs(
+    session: Session,
+    project_id: int,
+    stack_key: str,
+    *conditions: ColumnElement[bool],
+    with_metrics: bool = True,
+    newest: int | None = None,
+) -> list[StackRun]:
+    """The processed runs of a stack in the order of its history: by place, then by number. The `newest`, or all."""
+    chosen = _WITH_METRICS if with_metrics else _NEWEST_FIRST
+    if conditions:
+        chosen = chosen.where(*conditions)
+    rows = session.execute(chosen.limit(newest), {"project_id": project_id, "stack_key": stack_key}).all()
+    return _in_order(rows)
+
+
+def read_runs(session: Session, chosen: Select[Any], stack: tuple[int, str], **values: Any) -> list[StackRun]:
+    """The same by a select that was made before, with `runs_where`. `stack`: project and stack key.
+
+    They are for judging: what only pages show of a run (`_SHOWN`) is not read, and asking for it raises.
+    """
+    return _in_order(session.execute(chosen, {"project_id": stack[0], "stack_key": stack[1]} | values).all())
+
+
+def runs_where(*conditions: ColumnElement[bool], newest: int | None = None) -> Select[Any]:
+    """A select for `read_runs`, whose `bindparam` values come when it is read."""
+    return _TO_JUDGE.where(*conditions).limit(newest)
+
+
+def _in_order(newest_first: Sequence[Row[Any]]) -> list[StackRun]:
+    return [StackRun(row.id, aware(row.ordered_at), facts_of(row), row) for row in reversed(newest_first)]
+
+
+def full_record(session: Session, run_id: int) -> RunRecord:
+    """A run with its whole contract, by its number. Raises KeyError when it is gone."""
+    return full_records(session, [run_id])[str(run_id)]
+
+
+def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecord]:
+    """By name, which is the run's number as text. Their losses are not known here: they are those of a comparison."""
+    found: dict[str, RunRecord] = {}
+    for start in range(0, len(run_ids), _AT_ONCE):
+        rows = session.execute(_WHOLE, {"run_ids": run_ids[start : start + _AT_ONCE]})
+        for row in rows:
+            contract = {name: stated(entry) for name, entry in (row.contract or {}).items()}
+            facts, reasons = facts_of(row), tuple((row.steady_state or {}).get("reasons", ()))
+            facts = replace(facts, estimate=replace(facts.estimate, not_steady_reasons=reasons))
+            found[str(row.id)] = RunRecord.of(facts, row.slug, contract)
+    return found
+
+
+def facts_of(row: Row[Any]) -> RunFacts:
+    """Of a row with the columns that a comparison needs."""
+    name, outcome = str(row.id), row.outcome
+    time, se, memory = row.log_step_time, row.step_time_se, row.peak_memory_gib
+    estimate = RunEstimate(
+        run=name,
+        log_step_time=math.nan if time is None else time,
+        se=math.nan if se is None else se,
+        window_length=row.window_length or 0,
+        is_steady=bool(row.is_steady),
+        short=row.short is None or row.short,
+        peak_memory_bytes=None if memory is None else memory * BYTES_PER_GIB,
+        not_finite_iterations=row.not_finite,
+    )
+    return RunFacts(
+        run=name,
+        purpose=row.purpose,
+        branch=row.branch,
+        commit=row.commit,
+        stack_key=row.stack_key,
+        config_key=row.config_key,
+        semantic_class=row.semantic_class,
+        outcome=UNREAD if row.status == "failed" and outcome not in FAILED else outcome,
+        estimate=estimate,
+        definition_version=row.definition_version,
+        shape=tuple(row.shape.split(",")) if row.shape else (),
+        quarantined=row.quarantine,
+        fair_for_timing=row.fair_for_timing,
+    )
+
+
+def _bare_figures(row: Row[Any]) -> dict[str, Metric | None]:
+    values = {name: getattr(row, name) for name in METRICS}
+    return {name: None if value is None else Metric(value, math.nan, math.nan, 0) for name, value in values.items()}
+
+
+# --- How much launches of a family vary: other configurations of the project on the same GPU and of the same class.
+#
+# Only what came before a run counts, so that judging it again later gives the same answer.
+
+MOST_RUNS = 200
+"""The newest runs of the family that are looked at: ten configurations of 20 runs, of which five are enough."""
+_REMEMBERED = 4096
+
+_CHOSEN: Select[Any] = (
+    select(  # type: ignore[call-overload]
+        RunRow.config_key, RunRow.ordered_at, RunRow.log_step_time
+    )
+    .where(
+        col(RunRow.project_id) == bindparam("project_id"),
+        col(RunRow.gpu) == bindparam("gpu"),
+        col(RunRow.semantic_class) == bindparam("semantic_class"),
+        col(RunRow.definition_version) == bindparam("definition_version"),
+        col(RunRow.config_key) != bindparam("config_key"),
+        col(RunRow.ordered_at) >= bindparam("since"),
+        col(RunRow.ordered_at) < bindparam("until"),
+        col(RunRow.purpose) == "ci",
+        col(RunRow.status) == "ready",
+        # What can be a baseline (`RunFacts.never_a_baseline_because`), for the database.
+        col(RunRow.is_steady),
+        col(RunRow.short).is_(False),
+        col(RunRow.quarantine) == "",
+        col(RunRow.outcome).not_in(UNFIT),
+        col(RunRow.not_finite) == 0,
+        col(RunRow.window_length) >= FEWEST_ITERATIONS,
+        col(RunRow.log_step_time).is_not(None),
+    )
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+)
+_NEWEST = _CHOSEN.limit(MOST_RUNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """What a run's family is known by; `config_key` is its own, which teaches nothing about itself."""
+
+    project_id: int
+    gpu: str | None
+    semantic_class: str
+    definition_version: int
+    config_key: str
+
+
+class Family:
+    """The priors for runs of one configuration at places from `first` to `last`, all of them like `run`.
+
+    A run whose GPU is unknown has no family.
+    """
+
+    def __init__(self, session: Session, run: StackRun | Relative, first: datetime, last: datetime) -> None:
+        like = {
+            "project_id": run.project_id,
+            "gpu": run.gpu or "",
+            "semantic_class": run.semantic_class,
+            "definition_version": run.definition_version,
+            "config_key": run.config_key,
+        }
+        rows = list(session.execute(_NEWEST, like | {"since": EVERYTHING, "until": first}).all()[::-1])
+        if last > first:
+            rows += session.execute(_CHOSEN, like | {"since": first, "until": last}).all()[::-1]
+        self._rows: Sequence[Row[Any]] = rows
+        self._places = [aware(row.ordered_at) for row in rows]
+        self._priors: dict[int, Prior] = {}
+
+    def prior(self, place: datetime) -> Prior:
+        end = bisect_left(self._places, place)
+        if end not in self._priors:
+            groups: dict[str, list[float]] = {}
+            for row in self._rows[max(0, end - MOST_RUNS) : end]:
+                groups.setdefault(row.config_key, []).append(row.log_step_time)
+            self._priors[end] = prior_of(sample_of_level(tuple(group)) for group in groups.values())
+        return self._priors[end]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def sample_of_level(log_step_times: tuple[float, ...]) -> Sample | None:
+    """What the current level of a configuration tells: a change of speed is no variation of launches.
+
+    Of runs that can be a baseline. Remembered by the process: every stack of a family looks at the same runs.
+    """
+    start = find_changes(log_step_times, DEFAULT_PRIOR).current.start
+    level = enumerate(log_step_times[start:])
+    return sample_of([RunEstimate(str(run), value, 0.0, FEWEST_ITERATIONS) for run, value in level])
+
+
+# --- What one pass over a stack reads of single runs: whole contracts and losses; each run once.
+
+
+class PassReading:
+    """Runs go by their names, as text. A history that is judged whole meets each of them twenty times."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._records: dict[str, RunRecord] = {}
+        self._losses: dict[str, Losses] = {}
+
+    def records(self, names: Sequence[str]) -> list[RunRecord]:
+        missing = [int(name) for name in names if name not in self._records]
+        if missing:
+            self._records |= full_records(self._session, missing)
+        return [self._records[name] for name in names]
+
+    def record(self, name: str) -> RunRecord:
+        return self.records([name])[0]
+
+    def with_losses(self, runs: Sequence[RunFacts]) -> list[RunFacts]:
+        """The same runs with their typical losses over the iterations that all of them have."""
+        self._read_losses([run.run for run in runs])
+        losses = typical_losses([self._losses[run.run] for run in runs])
+        return [
+            run if loss is None else replace(run, estimate=replace(run.estimate, loss=loss))
+            for run, loss in zip(runs, losses, strict=True)
+        ]
+
+    def _read_losses(self, names: Sequence[str]) -> None:
+        missing = [name for name in names if name not in self._losses]
+        self._losses |= losses_of_runs(self._session, missing)
+
+
+# --- Names of ranked stacks, each told apart from those that share its title.
+
+
+def names_of_titles(session: Session, titles: Iterable[str]) -> dict[str, str]:
+    """Stack key -> name, of all ranked stacks that have one of these titles."""
+    wanted = sorted(set(titles))
+    if not wanted:
+        return {}
+    chosen = (
+        select(StandingRow.stack_key, StandingRow.title, ProjectRow.slug, StandingRow.about)  # type: ignore[call-overload]
+        .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
+        .where(col(StandingRow.title).in_(wanted))
+    )
+    return stack_names(
+        TitledStack(key, title, project, {name: frozen(value) for name, value in about.items()})
+        for key, title, project, about in session.execute(chosen)
+    )

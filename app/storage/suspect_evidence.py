@@ -1,0 +1,463 @@
+"""What the service knows about the suspects of a verdict: earlier A/Bs of the project, and its other stacks."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Row, Select, and_, false, or_, select
+from sqlmodel import Session, col
+
+from app.domain.rules.evidence import OwnResult
+from app.domain.rules.rule import Knob
+from app.domain.run import Evidence
+from app.domain.verdict.comparability import Suspect
+from app.domain.verdict.differences import COMMIT
+from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.evidence import (
+    OtherStacks,
+    PastResult,
+    PastResults,
+    RankedSuspect,
+    StackMove,
+    change_pct,
+    other_stacks,
+    past_results,
+    rank_suspects,
+    suspects_of,
+    value_text,
+)
+from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
+from app.storage.runs import aware, known
+from app.storage.tables import AvailabilityRow, ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, VerdictRow
+
+MOST_EVIDENCE = 200
+"""Newest A/Bs of a field, and newest runs of other stacks, that are looked at."""
+
+
+def suspects_with_evidence(session: Session, run_id: int, document: VerdictDocument) -> tuple[RankedSuspect, ...]:
+    """The suspects of the run's verdict, each with what else is known, the best supported first."""
+    suspects, run = suspects_of(document), session.get(RunRow, run_id)
+    if run is None or not suspects:
+        return ()
+    slower = (change_pct(document) or 0.0) >= 0
+    at_the_time = _at_the_time(session, run, document, suspects)
+
+    def elsewhere(suspect: Suspect) -> OtherStacks | None:
+        if suspect.difference is None or not suspect.difference.is_certain:
+            return None
+        if suspect.difference.role == "info":
+            rows: Iterable[Row[Any]] = _with_same_change(at_the_time, suspect)
+        else:
+            rows = session.execute(_same_contrast(run, suspect)) if suspect.difference.role == "stack" else ()
+        return other_stacks(_moves(rows, slower=slower))
+
+    return rank_suspects(change_pct(document), [(one, _past(session, run, one), elsewhere(one)) for one in suspects])
+
+
+def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None:
+    """A/Bs on the suspect's field between the same values, anywhere in the project; not this one itself."""
+    if suspect.difference is None or not suspect.difference.is_certain or suspect.axis == "code":
+        return None
+    values = value_text(suspect.difference.a), value_text(suspect.difference.b)
+    rows = session.execute(
+        _current(run)
+        .where(
+            col(VerdictRow.attributed_to) == suspect.field,
+            col(VerdictRow.comparison).in_(("matched_ab", "contrast")),
+            col(VerdictRow.from_value).in_(values),
+            col(VerdictRow.to_value).in_(values),
+            col(VerdictRow.delta_pct).is_not(None),
+        )
+        .order_by(col(VerdictRow.run_id).desc())
+        .limit(MOST_EVIDENCE)
+    )
+    return past_results(_one_a_candidate(rows, run), *values)
+
+
+def _one_a_candidate(rows: Iterable[Row[Any]], run: RunRow) -> Iterator[PastResult]:
+    """Reruns share one verdict, so they are one result; those of `run` are what is to be explained."""
+    seen = {_candidate(run.stack_key, run.config_key, run.commit, run.id)}
+    for row in rows:
+        candidate = _candidate(row.stack_key, row.config_key, row.commit, row.run_id)
+        if candidate not in seen:
+            seen.add(candidate)
+            yield PastResult(str(row.run_id), row.stack_key, row.from_value, row.to_value, row.delta_pct)
+
+
+def _candidate(stack_key: str, config_key: str, commit: str, run_id: int | None) -> tuple[object, ...]:
+    return stack_key, config_key, commit or run_id
+
+
+def _at_the_time(
+    session: Session, run: RunRow, document: VerdictDocument, suspects: Iterable[Suspect]
+) -> Sequence[Row[Any]]:
+    """CI runs of other stacks in the same range of commits; with their documents when versions are suspected, too."""
+    beside = {one.field for one in suspects if one.difference is not None and one.difference.role == "info"}
+    if not beside:
+        return ()
+    wanted = _in_commit_range(session, run, document)
+    return session.execute(wanted.add_columns(VerdictRow.document) if beside - {COMMIT} else wanted).all()  # type: ignore[arg-type]
+
+
+def _with_same_change(rows: Iterable[Row[Any]], suspect: Suspect) -> Iterator[Row[Any]]:
+    """Those whose own verdict has the same difference. A commit is the same for all that lie in its range."""
+    assert suspect.difference is not None  # noqa: S101  # the caller looked
+    one = suspect.difference
+    sides = tuple(None if side is None else side.value for side in (one.a, one.b))
+    for row in rows:
+        if suspect.field == COMMIT or (suspect.field, *sides) in _beside(row.document):
+            yield row
+
+
+def _beside(document: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """Field and values of the differences beside the keys, from a document as it is stored."""
+    found = (document.get("comparability") or {}).get("beside") or ()
+    return [(one["field"], *((one.get(side) or {}).get("value") for side in ("a", "b"))) for one in found]
+
+
+def _in_commit_range(session: Session, run: RunRow, document: VerdictDocument) -> Select[Any]:
+    """CI runs of other stacks at the same commit, or at one between the newest baseline run and this one."""
+    newest = session.get(RunRow, int(document.baseline[-1])) if document.baseline else None
+    between: ColumnElement[bool] = false()
+    if newest is not None:
+        between = and_(col(RunRow.ordered_at) > newest.ordered_at, col(RunRow.ordered_at) <= run.ordered_at)
+    return (
+        _current(run)
+        .where(
+            col(RunRow.stack_key) != run.stack_key,
+            col(RunRow.purpose) == "ci",
+            or_(between, col(RunRow.commit) == run.commit),
+        )
+        .order_by(col(RunRow.ordered_at).desc())
+        .limit(MOST_EVIDENCE)
+    )
+
+
+def _same_contrast(run: RunRow, suspect: Suspect) -> Select[Any]:
+    """Other stacks that were measured across the same two values of a field of the stack."""
+    assert suspect.difference is not None  # noqa: S101  # the caller looked
+    return (
+        _current(run)
+        .where(
+            col(VerdictRow.comparison) == "contrast",
+            col(VerdictRow.attributed_to) == suspect.field,
+            col(VerdictRow.from_value) == value_text(suspect.difference.a),
+            col(VerdictRow.to_value) == value_text(suspect.difference.b),
+            col(RunRow.stack_key) != run.stack_key,
+        )
+        .order_by(col(VerdictRow.run_id).desc())
+        .limit(MOST_EVIDENCE)
+    )
+
+
+def _current(run: RunRow) -> Select[Any]:
+    """Current verdicts of the run's project; quarantined runs are evidence of nothing."""
+    columns = (
+        VerdictRow.run_id, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.ci_low_pct, VerdictRow.ci_high_pct,
+        VerdictRow.from_value, VerdictRow.to_value, RunRow.stack_key, RunRow.config_key, RunRow.commit,
+    )  # fmt: skip
+    chosen: Select[Any] = select(*columns)  # type: ignore[call-overload]
+    return (
+        chosen.select_from(VerdictRow)
+        .join(RunRow, col(RunRow.id) == col(VerdictRow.run_id))
+        .where(col(VerdictRow.current), col(RunRow.project_id) == run.project_id, col(RunRow.quarantine) == "")
+    )
+
+
+def _moves(rows: Iterable[Row[Any]], *, slower: bool) -> Iterator[StackMove]:
+    for row in rows:
+        if row.delta_pct is not None:
+            yield StackMove(str(row.run_id), row.stack_key, _move(row, slower=slower), row.delta_pct)
+
+
+def _move(row: Row[Any], *, slower: bool) -> Literal["moved", "still", "undecided"]:
+    """`moved`: certainly in the direction asked about. A contrast is no verdict, so its interval decides."""
+    decision = row.decision if row.decision in ("regression", "improvement", "no_change") else _by_interval(row)
+    if decision == ("regression" if slower else "improvement"):
+        return "moved"
+    return "undecided" if decision == "inconclusive" else "still"
+
+
+def _by_interval(row: Row[Any]) -> str:
+    if row.decision != "no_baseline" or row.ci_low_pct is None or row.ci_high_pct is None:
+        return "inconclusive"
+    if abs(row.delta_pct) >= 100 * RELEVANT_SHIFT and row.ci_low_pct * row.ci_high_pct > 0:
+        return "regression" if row.delta_pct > 0 else "improvement"
+    return "no_change" if max(abs(row.ci_low_pct), abs(row.ci_high_pct)) <= 100 * EQUIVALENCE_LIMIT else "inconclusive"
+
+
+# --- Matched A/Bs of this service on a knob: finished experiments, and verdicts on runs that are of none.
+#
+# The A/B of an experiment took its runs in turns, so it stands for them: the verdicts that its runs have on the same
+# knob are not counted beside it.
+
+MOST_RESULTS = 500
+"""Newest A/Bs on the knobs in question that are looked at for one run."""
+_LEVELS = ("matched_ab", "validated")
+_STATES = ("done", "accepted", "rejected")
+
+
+@dataclass(frozen=True, slots=True)
+class AB:
+    """One A/B on one field. Changes are of step time, in percent; `run_id` is the newest run of the candidate.
+
+    `experiment_id` None: it is the verdict on that run.
+    """
+
+    run_id: int
+    attributed_to: str
+    delta_pct: float
+    ci_low_pct: float | None
+    ci_high_pct: float | None
+    from_value: str
+    to_value: str
+    stack_key: str
+    config_key: str
+    commit: str
+    ordered_at: datetime
+    project_id: int
+    experiment_id: int | None = None
+
+    @property
+    def candidate(self) -> tuple[object, ...]:
+        """Reruns share one verdict."""
+        return self.stack_key, self.config_key, self.commit or self.run_id
+
+
+_COLUMNS = (
+    VerdictRow.run_id, VerdictRow.attributed_to, VerdictRow.delta_pct, VerdictRow.ci_low_pct, VerdictRow.ci_high_pct,
+    VerdictRow.from_value, VerdictRow.to_value, RunRow.stack_key, RunRow.config_key, RunRow.commit, RunRow.ordered_at,
+    RunRow.project_id,
+)  # fmt: skip
+
+
+def matched_abs(
+    session: Session, fields: Sequence[str], project_id: int | None = None, most: int = MOST_RESULTS
+) -> list[AB]:
+    """Those on these fields, newest first, each once; quarantined runs are evidence of nothing.
+
+    `project_id` None: of all projects.
+    """
+    planned = _experiments(session, fields, project_id, most)
+    runs = _runs_of(session, planned)
+    verdicts = _verdicts(session, fields, project_id, most)
+    told = {one.candidate for one in verdicts if (one.run_id, one.attributed_to) in runs}
+    alone = _matched_abs_one_a_candidate(one for one in verdicts if one.candidate not in told)
+    return sorted([*planned, *alone], key=lambda one: one.run_id, reverse=True)
+
+
+def _verdicts(session: Session, names: Sequence[str], project_id: int | None, most: int) -> list[AB]:
+    """Current ones."""
+    chosen = (
+        select(*_COLUMNS)  # type: ignore[call-overload]
+        .join(RunRow, col(RunRow.id) == col(VerdictRow.run_id))
+        .where(
+            col(VerdictRow.current),
+            col(VerdictRow.comparison) == "matched_ab",
+            col(VerdictRow.attributed_to).in_(names),
+            col(VerdictRow.delta_pct).is_not(None),
+            col(RunRow.quarantine) == "",
+        )
+        .order_by(col(VerdictRow.run_id).desc())
+        .limit(most)
+    )
+    if project_id is not None:
+        chosen = chosen.where(col(RunRow.project_id) == project_id)
+    rows = session.execute(chosen).mappings()
+    return [AB(**{**row, "ordered_at": aware(row["ordered_at"])}) for row in rows]
+
+
+def _experiments(session: Session, names: Sequence[str], project_id: int | None, most: int) -> list[AB]:
+    """Finished ones that are attributed to one field, by the part of their results that is needed."""
+    result: Any = col(ExperimentRow.result)
+
+    def of_time(name: str) -> Any:
+        return result["verdict", "step_time", name].as_float().label(name)
+
+    chosen = (
+        select(  # type: ignore[call-overload]
+            ExperimentRow.id, ExperimentRow.project_id, ExperimentRow.stack_key, ExperimentRow.candidate_key,
+            ExperimentRow.result_at, ExperimentRow.created_at, of_time("delta_pct"), of_time("ci_low_pct"),
+            of_time("ci_high_pct"), result["candidate"].label("candidate"),
+            *(result[name].as_string().label(name) for name in ("attributed_to", "from_value", "to_value")),
+        )
+        .where(
+            col(ExperimentRow.state).in_(_STATES),
+            result["finished"].as_boolean(),
+            result["evidence_level"].as_string().in_(_LEVELS),
+            result["attributed_to"].as_string().in_(names),
+        )
+        .order_by(col(ExperimentRow.id).desc())
+        .limit(most)
+    )  # fmt: skip
+    if project_id is not None:
+        chosen = chosen.where(col(ExperimentRow.project_id) == project_id)
+    return [_ab(row) for row in session.execute(chosen) if row.candidate and row.delta_pct is not None]
+
+
+def _ab(row: Any) -> AB:
+    return AB(
+        run_id=int(row.candidate[-1]),
+        attributed_to=row.attributed_to,
+        delta_pct=row.delta_pct,
+        ci_low_pct=row.ci_low_pct,
+        ci_high_pct=row.ci_high_pct,
+        from_value=row.from_value,
+        to_value=row.to_value,
+        stack_key=row.stack_key,
+        config_key=row.candidate_key,
+        commit="",
+        ordered_at=aware(row.result_at or row.created_at),
+        project_id=row.project_id,
+        experiment_id=row.id,
+    )
+
+
+def _runs_of(session: Session, planned: Sequence[AB]) -> set[tuple[int, str]]:
+    """All runs of these experiments, each with the field that its experiment is about."""
+    field_of = {one.experiment_id: one.attributed_to for one in planned}
+    if not field_of:
+        return set()
+    rows = session.execute(
+        select(ExperimentRunRow.experiment_id, ExperimentRunRow.run_id).where(  # type: ignore[call-overload]
+            col(ExperimentRunRow.experiment_id).in_(field_of)
+        )
+    )
+    return {(row.run_id, field_of[row.experiment_id]) for row in rows}
+
+
+def _matched_abs_one_a_candidate(found: Iterable[AB]) -> list[AB]:
+    first: dict[tuple[object, ...], AB] = {}
+    for one in found:
+        first.setdefault(one.candidate, one)
+    return list(first.values())
+
+
+# --- What matched A/Bs of this service say of a knob: the gain of each, read in the direction of a suggestion.
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One A/B, in percent of throughput, with its interval. `experiment_id` None: it is the verdict on that run."""
+
+    pct: float
+    low: float
+    high: float
+    run_id: int
+    stack_key: str
+    at: datetime
+    experiment_id: int | None = None
+
+    @property
+    def paid_off(self) -> bool:
+        """It was faster, beyond its interval."""
+        return self.low > 0
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredHere:
+    """`result`: what was gained on one stack, or on several; `runs`: the candidates of the A/Bs. `experiments`: those
+    of them that were planned; the verdicts on their runs are not counted beside them."""
+
+    result: OwnResult
+    runs: tuple[int, ...]
+    experiments: tuple[int, ...] = ()
+
+
+def gains_of(rows: Iterable[AB], knob: Knob) -> list[Gain]:
+    """Those of them that turned this knob, either way."""
+    return [gain for row in rows if (gain := _gain(row, knob)) is not None]
+
+
+def _gain(row: AB, knob: Knob) -> Gain | None:
+    """The A/B read in the direction of the suggestion; None where it is about other values."""
+    if row.attributed_to != knob.field or knob.wanted not in (row.from_value, row.to_value):
+        return None
+    forwards = row.to_value == knob.wanted
+    if knob.now and knob.now != (row.from_value if forwards else row.to_value):
+        return None
+    low = row.delta_pct if row.ci_low_pct is None else row.ci_low_pct
+    high = row.delta_pct if row.ci_high_pct is None else row.ci_high_pct
+    if forwards:  # longer steps are less throughput
+        middle, least, most = _throughput(row.delta_pct), _throughput(high), _throughput(low)
+    else:
+        middle, least, most = row.delta_pct, low, high
+    return Gain(middle, least, most, row.run_id, row.stack_key, row.ordered_at, row.experiment_id)
+
+
+def _throughput(step_time_pct: float) -> float:
+    """Change of throughput, in percent, of a step time that changed by so many percent."""
+    return 100 * (1 / max(1 + step_time_pct / 100, 1e-3) - 1)
+
+
+def measured(
+    rule: str, gains: Sequence[Gain], contract: Mapping[str, object] | None = None, *, same_contract: bool
+) -> MeasuredHere:
+    """Gains as one result. `contract`: under which the newest was measured; not empty."""
+    result = OwnResult(
+        rule=rule,
+        n=len(gains),
+        median_gain_pct=median(gain.pct for gain in gains),
+        low_pct=min(gain.low for gain in gains),
+        high_pct=max(gain.high for gain in gains),
+        stacks=tuple(dict.fromkeys(gain.stack_key for gain in gains)),
+        newest=f"{max(gain.at for gain in gains):%Y-%m-%d}",
+        contract=contract or {},
+        same_contract=same_contract,
+    )
+    experiments = tuple(gain.experiment_id for gain in gains if gain.experiment_id is not None)
+    return MeasuredHere(result, tuple(gain.run_id for gain in gains), experiments)
+
+
+# --- Whether a dispatcher works in a container, over all runs whose logs prove something of it.
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDispatcher:
+    """`available` and `evidence` are those of the newest run; `container` is None when its runs do not state it."""
+
+    container: str | None
+    dispatcher: str
+    available: bool
+    runs_with: int
+    runs_without: int
+    run_id: int
+    seen_at: datetime
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def inferred(self) -> bool:
+        """Whether that it works is concluded from iterations that ran; no line proves it."""
+        return self.available and bool(self.evidence) and all(one.inferred for one in self.evidence)
+
+
+def find_availability(
+    session: Session, *, containers: Collection[str] | None = None, project: str = ""
+) -> tuple[ContainerDispatcher, ...]:
+    """By container and dispatcher, of some containers or one project where named; "" is the unknown container."""
+    chosen = select(AvailabilityRow).join(ProjectRow, col(ProjectRow.id) == col(AvailabilityRow.project_id))
+    if containers is not None:
+        chosen = chosen.where(col(AvailabilityRow.container).in_(containers))
+    if project:
+        chosen = chosen.where(col(ProjectRow.slug) == project)
+    found: dict[tuple[str, str], list[AvailabilityRow]] = {}
+    for row in session.execute(chosen.order_by(col(AvailabilityRow.run_id).desc())).scalars():
+        found.setdefault((row.container, row.dispatcher), []).append(row)
+    return tuple(_joined(found[key]) for key in sorted(found, key=lambda key: (key[0] == "", *key)))
+
+
+def _joined(rows: list[AvailabilityRow]) -> ContainerDispatcher:
+    """Rows of one container and dispatcher, the newest first."""
+    newest = rows[0]
+    return ContainerDispatcher(
+        container=newest.container or None,
+        dispatcher=newest.dispatcher,
+        available=newest.available,
+        runs_with=sum(row.available for row in rows),
+        runs_without=sum(not row.available for row in rows),
+        run_id=newest.run_id,
+        seen_at=aware(newest.seen_at),
+        evidence=tuple(Evidence(**known(Evidence, line)) for line in newest.evidence),
+    )

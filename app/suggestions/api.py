@@ -1,0 +1,335 @@
+"""`/api/v1/runs/{id}/suggestions`: what to try next with a run, ranked."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.domain.rules.change import Against, DiffLine, FrameworkChange, change_of, without_context
+from app.domain.rules.derive import Certainty
+from app.domain.rules.engine import Checked, Met, Suggestion
+from app.domain.rules.evidence import LEVEL_NAMES, Statement
+from app.domain.rules.facts import SETTINGS, Fact
+from app.domain.rules.journey import State
+from app.domain.rules.rule import Confidence, Kind, Phase, Wall
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.database import read_session
+from app.storage.readings import in_force
+from app.suggestions.commands import state
+from app.suggestions.queries import Advice, advise
+from app.web.dependencies import AppEngine, ReadSession, Rules
+from app.web.errors import documented
+from app.web.identity import Author, author_field
+from app.web.templating import public_address
+
+# --- What the API says of the next steps of a run, in types (`docs/api.md` in prose). Additions are welcome, changes
+# are not.
+
+FactValue = str | int | float | bool | list[str] | list[int] | None
+
+
+class _FromDomain(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class WallOut(_FromDomain):
+    wall: Wall
+    certainty: Certainty
+    because: str
+    evidence: list[str] = Field(description="Names of the facts behind it.")
+
+
+class StepOut(_FromDomain):
+    phase: Phase
+    state: State
+    because: str
+    rules: list[str] = Field(description="Rules that fire in it, blockers first.")
+
+
+class FactOut(BaseModel):
+    name: str
+    value: FactValue
+    unit: str
+    stated_by: str = Field(description="Who stated it since the upload; empty where a file or its metadata tell it.")
+
+
+class RequirementOut(BaseModel):
+    text: str
+    state: Met = Field(description="Of a conflict `met` means that it is there.")
+    missing: list[str] = Field(description="Facts that nobody stated and that would decide it.")
+
+
+class FieldChangeOut(_FromDomain):
+    name: str
+    before: str | None = Field(description="null where it is unknown.")
+    after: str
+
+
+class FrameworkOut(BaseModel):
+    add: str = Field(description="Flags or overrides to add to the command, or to put in place of those of that name.")
+    remove: list[str] = Field(description="Flags to take out.")
+    fill: list[str] = Field(description="Flags with a <place> that somebody has to fill in; they are not in `add`.")
+    against: Against = Field(description="What the diff is against: the run's own command, the log's, its contract.")
+    command: str = Field(description="The run's whole command with the change; empty where its own is not known.")
+    diff: list[str] = Field(description="Lines that change, each behind `-` or `+`.")
+
+
+class ChangesOut(BaseModel):
+    text: str
+    fields: list[FieldChangeOut]
+    megatron_lm: FrameworkOut
+    megatron_bridge: FrameworkOut
+    environment: list[str] = Field(description="Variables that change, each behind `-` or `+`.")
+    open: list[str] = Field(description="Fields whose value depends on facts that nobody stated.")
+
+
+class MeasuredOut(BaseModel):
+    n: int = Field(description="Matched A/Bs, reruns counted once.")
+    median_gain_pct: float = Field(description="In percent of throughput; positive is faster.")
+    low_pct: float
+    high_pct: float
+    same_stack: bool
+    stacks: list[str]
+    runs: list[int]
+    experiments: list[int] = Field(
+        description="Planned A/Bs among them; the verdicts on their runs do not count a second time."
+    )
+
+
+class EvidenceOut(BaseModel):
+    level: int = Field(ge=1, le=6, description="1 enforced in code, 2 measured here ... 6 rule of thumb.")
+    standing: str
+    text: str
+    setting: str
+    source: str
+    date: str
+    older_because: list[str] = Field(description="What changed since, so that it counts one level less.")
+    measured_here: MeasuredOut | None
+
+
+class SourceOut(_FromDomain):
+    key: str
+    title: str
+    where: str
+    date: str
+
+
+class SuggestionOut(BaseModel):
+    rule: str
+    url: str = Field(description="Page of this step, for people.")
+    phase: Phase
+    wall: Wall
+    kind: Kind
+    title: str
+    why: str
+    facts: list[FactOut] = Field(description="Those that its condition looked at.")
+    changes: ChangesOut
+    prerequisites: list[RequirementOut]
+    conflicts: list[RequirementOut]
+    effect: str
+    evidence: list[EvidenceOut] = Field(description="The strongest first.")
+    overridden: str = Field(description="Where what was measured here contradicts what is published.")
+    verify: str
+    source: list[SourceOut]
+    valid: str = Field(description="Year and month of the newest source that supports it.")
+    confidence: Confidence
+    withheld: str = Field(description="Why it is kept back for now; empty where it is not.")
+    doubt: str = Field(description="Of a blocker in a run that ran in spite of it.")
+
+
+class PairOut(BaseModel):
+    """What the rules about two runs say of this run beside those that it was judged against."""
+
+    runs: list[int]
+    url: str = Field(description="Where they stand beside each other.")
+    found: list[SuggestionOut]
+
+
+class MissingOut(BaseModel):
+    fact: str
+    meaning: str
+    supply: str
+    unlocks: list[str] = Field(description="Rules that wait for nothing else.")
+    together: list[str] = Field(description="Rules that wait for more than this.")
+    decides: list[str] = Field(description="Those of `unlocks` that somebody could act upon now; without one it waits.")
+
+
+class StatedOut(_FromDomain):
+    name: str
+    value: FactValue
+    author: str
+    at: datetime
+    note: str
+
+
+class SuggestionsOut(BaseModel):
+    url: str
+    run: int
+    status: Literal["ready", "failed", "unread"]
+    wall: WallOut
+    phases: list[StepOut]
+    current: Phase | None = Field(description="The first phase that is not done.")
+    suggestions: list[SuggestionOut] = Field(description="Ranked: blockers, then gates, sizing and candidates.")
+    withheld: list[SuggestionOut]
+    warnings: list[SuggestionOut]
+    pair: PairOut | None = Field(description="null where the run was judged against nothing.")
+    missing: list[MissingOut] = Field(description="Facts that nobody stated, the most useful first.")
+    stated: list[StatedOut] = Field(description="Facts that people stated since the upload.")
+    thresholds: dict[str, float] = Field(description="Defaults of this service that no source gives.")
+
+
+router = APIRouter(prefix="/api/v1", tags=["runs"])
+
+RunId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+@router.get("/runs/{run_id}/suggestions", responses=documented(404, 409, 422))
+def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> SuggestionsOut:
+    """Where the run stands, what to try next and why, and which facts would tell more. 409 while it is not read."""
+    return told(request, advise(session, run_id, rules))
+
+
+class StateFacts(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    facts: dict[str, Any] = Field(max_length=300, description='By fact: its value, or {"unset": true} to take it back.')
+    author: Author = author_field("Who states it.", MAX_AUTHOR)
+    note: str = Field("", max_length=MAX_NOTE, description="From where it is known.")
+
+
+@router.patch("/runs/{run_id}/facts", responses=documented(404, 409, 422))
+def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id: RunId, change: StateFacts) -> SuggestionsOut:
+    """State what no log tells: measurements of a profile, options of the launch. The answer: what the rules say now."""
+    state(engine, run_id, facts=change.facts, author=change.author, note=change.note)
+    with read_session(engine) as session:
+        return told(request, advise(session, run_id, rules))
+
+
+def told(request: Request, advice: Advice) -> SuggestionsOut:
+    """Everything that the rules say of a run."""
+    run_id = advice.run.id
+    url = f"{public_address(request)}/runs/{run_id}/next"
+
+    def shown(found: Iterable[Suggestion]) -> list[SuggestionOut]:
+        return [_suggestion(advice, one, f"{url}/{one.rule.id}") for one in found]
+
+    return SuggestionsOut(
+        url=url,
+        run=run_id,
+        status=advice.run.status if advice.run.status in ("failed", "unread") else "ready",
+        wall=WallOut.model_validate(advice.told.wall),
+        phases=[StepOut.model_validate(step) for step in advice.journey.steps],
+        current=advice.journey.current,
+        suggestions=shown(advice.ranked),
+        withheld=shown(advice.told.withheld),
+        warnings=shown(advice.told.warnings),
+        pair=None
+        if advice.pair is None
+        else PairOut(
+            runs=list(advice.pair.beside),
+            url=public_address(request) + advice.pair.compare(run_id),
+            found=shown(advice.pair.told.fired),
+        ),
+        missing=[
+            MissingOut(
+                fact=one.fact.name,
+                meaning=one.fact.meaning,
+                supply=one.fact.supply,
+                unlocks=list(one.alone),
+                together=list(one.together),
+                decides=list(one.decides),
+            )
+            for one in advice.told.missing
+        ],
+        stated=[StatedOut.model_validate(one) for one in in_force(advice.statements).values()],
+        thresholds={name: float(advice.told.facts[name]) for name in SETTINGS},  # type: ignore[arg-type]
+    )
+
+
+def _suggestion(advice: Advice, one: Suggestion, url: str) -> SuggestionOut:
+    rule = one.rule
+    return SuggestionOut(
+        rule=rule.id,
+        url=url,
+        phase=rule.phase,
+        wall=rule.wall,
+        kind=one.kind,
+        title=rule.title,
+        why=one.why,
+        facts=[_fact(advice, f.fact, f.value) for f in one.facts],
+        changes=_changes(advice, one),
+        prerequisites=[_requirement(need) for need in one.needs],
+        conflicts=[_requirement(conflict) for conflict in one.conflicts],
+        effect=rule.effect.text,
+        evidence=[_evidence(advice, statement) for statement in one.standing.statements],
+        overridden=one.standing.overridden,
+        verify=rule.verify,
+        source=[SourceOut.model_validate(advice.book.sources[key]) for key in rule.sources],
+        valid=rule.valid,
+        confidence=rule.confidence,
+        withheld=one.withheld,
+        doubt=one.doubt,
+    )
+
+
+def _fact(advice: Advice, fact: Fact, value: Any) -> FactOut:
+    stated = advice.stated_by(fact.name)
+    return FactOut(name=fact.name, value=value, unit=fact.unit, stated_by="" if stated is None else stated.author)
+
+
+def _requirement(one: Checked) -> RequirementOut:
+    return RequirementOut(text=one.text, state=one.state, missing=list(one.missing))
+
+
+def _changes(advice: Advice, one: Suggestion) -> ChangesOut:
+    diff = change_of(one, advice.told_by(one.rule.id).facts, advice.launch, advice.reading.arguments)
+    return ChangesOut(
+        text=one.rule.change.text,
+        fields=[FieldChangeOut.model_validate(change) for change in diff.fields],
+        megatron_lm=_framework(diff.megatron_lm),
+        megatron_bridge=_framework(diff.bridge),
+        environment=_lines(diff.environment),
+        open=list(one.open),
+    )
+
+
+def _framework(change: FrameworkChange) -> FrameworkOut:
+    return FrameworkOut(
+        add=change.paste,
+        remove=list(change.remove),
+        fill=list(change.fill),
+        command=change.command,
+        against=change.against,
+        diff=_lines(without_context(change).lines),
+    )
+
+
+def _lines(lines: Iterable[DiffLine]) -> list[str]:
+    return [f"{line.sign} {line.text}" for line in lines]
+
+
+def _evidence(advice: Advice, one: Statement) -> EvidenceOut:
+    measured = next((found for found in advice.own if found.result is one.own), None)
+    return EvidenceOut(
+        level=one.level,
+        standing=LEVEL_NAMES[one.level],
+        text=one.text,
+        setting="" if measured else one.setting,
+        source=one.source,
+        date=one.date,
+        older_because=list(one.expired),
+        measured_here=None
+        if measured is None
+        else MeasuredOut(
+            n=measured.result.n,
+            median_gain_pct=measured.result.median_gain_pct,
+            low_pct=measured.result.low_pct,
+            high_pct=measured.result.high_pct,
+            same_stack=measured.result.same_contract,
+            stacks=list(measured.result.stacks),
+            runs=list(measured.runs),
+            experiments=list(measured.experiments),
+        ),
+    )

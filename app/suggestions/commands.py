@@ -1,0 +1,117 @@
+"""A person states facts of a run that no log tells: checked, recorded with who and when, and the rules asked again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import structlog
+from sqlalchemy import Engine
+
+from app.domain.contract.statements import refused
+from app.domain.rules.expression import fact_text
+from app.domain.rules.facts import Fact
+from app.domain.rules.stated import CHOICES, STATEABLE, TAKE_BACK, is_share, read_facts
+from app.domain.text import one_line
+from app.errors import FieldError, ThreewallsError
+from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.database import transaction
+from app.storage.readings import in_force, state_facts, statements_of
+from app.web.forms import ContractInput
+
+log = structlog.get_logger(__name__)
+
+
+def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: str, note: str = "") -> None:
+    """All or none. Raises NotFound, and InvalidMetadata that names each wrong one as `facts.NAME`, `author`, `note`."""
+    author, note = one_line(author), one_line(note)
+    stated, errors = read_facts(facts, "facts")
+    if not facts:
+        errors.append(FieldError("facts", "must name at least one fact"))
+    if not 0 < len(author) <= MAX_AUTHOR:
+        errors.append(FieldError("author", f"must say who states it, in 1 to {MAX_AUTHOR} characters"))
+    if len(note) > MAX_NOTE:
+        errors.append(FieldError("note", f"must have at most {MAX_NOTE:,} characters"))
+    if errors:
+        raise refused(errors)
+    with transaction(engine, durable=True) as session:
+        state_facts(session, run_id, stated, author=author, note=note)
+        known = in_force(statements_of(session, run_id)[len(stated) :]) if None in stated.values() else {}
+        wrong = [name for name, value in stated.items() if value is None and name not in known]
+        if wrong:
+            raise refused([FieldError(f"facts.{name}", "was not stated, so it cannot be taken back") for name in wrong])
+    log.info("facts_stated", run_id=run_id, facts=list(stated))
+
+
+# --- The form in which a person states facts of a run that no log tells.
+
+PREFIX = "fact."
+"""Of the inputs that are facts."""
+UNSET = "take_back"
+"""The input that names a fact whose statement is taken back."""
+_WORDS = ("author", "note")
+_HINTS = {"int": "A whole number.", "double": "A number.", "ints": "Whole numbers, separated by commas."}
+
+
+@dataclass(frozen=True, slots=True)
+class StateForm:
+    """What was typed, by input, and what is wrong with it."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    def value(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    def error(self, name: str) -> str:
+        return self.errors.get(name, "")
+
+    def facts(self) -> dict[str, object]:
+        """What was filled in, as it was typed, and what is taken back."""
+        found: dict[str, object] = {
+            name.removeprefix(PREFIX): value for name, value in self.values.items() if name.startswith(PREFIX) and value
+        }
+        if self.value(UNSET):
+            found[self.value(UNSET)] = TAKE_BACK
+        return found
+
+    def refused(self, error: ThreewallsError) -> Self:
+        """The same form with `error` where it belongs; what has no input of its own stands above the form."""
+        errors = {one.field.replace("facts.", PREFIX, 1): one.message for one in error.errors}
+        elsewhere = [text for name, text in errors.items() if name not in self.values and name not in _WORDS]
+        return type(self)(self.values, errors, " ".join(elsewhere) if errors else error.detail)
+
+
+def read_state_form(sent: Mapping[str, object]) -> StateForm:
+    """The text inputs of a form as it was sent; others are left out."""
+    names = [name for name in sent if name in (*_WORDS, UNSET) or name.removeprefix(PREFIX) in STATEABLE]
+    return StateForm({name: value.strip() for name in names if isinstance(value := sent[name], str)})
+
+
+def fact_input(fact: Fact, form: StateForm, before: object = None) -> ContractInput:
+    """A select or a text box by the kind of the fact, with what was typed, else with the value `before`."""
+    name = PREFIX + fact.name
+    choices: tuple[tuple[str, str], ...] = ()
+    if fact.type == "bool":
+        choices = (("true", "yes"), ("false", "no"))
+    elif fact.type == "string":
+        choices = tuple((one, one) for one in CHOICES.get(fact.name, ()))
+    shown = "" if before is None else str(before).lower() if isinstance(before, bool) else fact_text(before)
+    return ContractInput(
+        name=name,
+        field=fact.name,
+        why=fact.meaning,
+        hint=_hint(fact),
+        choices=choices,
+        numeric=fact.type in ("int", "double"),
+        value=form.value(name) or shown,
+        error=form.error(name),
+    )
+
+
+def _hint(fact: Fact) -> str:
+    if is_share(fact):
+        return "Such as 0.18 or 18 %."
+    if fact.type == "strings":
+        return f"Any of {', '.join(CHOICES[fact.name])}; none." if fact.name in CHOICES else "Words; none."
+    return f"In {fact.unit}." if fact.unit else _HINTS.get(fact.type, "")

@@ -1,0 +1,231 @@
+"""Pages of next steps: HTTP in, template out."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from markupsafe import Markup
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from app.domain.numbers import counted
+from app.domain.rules.engine import Checked, Suggestion
+from app.domain.rules.facts import SETTINGS
+from app.domain.rules.rule import Phase
+from app.errors import InvalidMetadata
+from app.suggestions.commands import StateForm, read_state_form, state
+from app.suggestions.queries import Advice, PairAdvice, advise
+from app.suggestions.step_page import StepPage
+from app.suggestions.views import FactRow, MissingView, fact_row, linked_why, measured_text, numbered, sentence
+from app.web.dependencies import AppEngine, ReadSession, Rules, reading
+from app.web.forms import sent_form
+from app.web.templating import render
+
+# --- The page of next steps: where the run stands, what the evidence points at, and what to do in which order.
+
+_EVIDENCE: Mapping[Phase, str] = {
+    "contract": "/runs/{}#contract",
+    "fit": "/runs/{}#run-top",
+    "scale": "/runs/{}/next#suggestions",
+    "profile": "/runs/{}/next#wall",
+    "retune": "/runs/{}/next#suggestions",
+    "validate": "/runs/{}#run-top",
+}
+"""Where what is said of a phase can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One phase; `href`: where the numbers of its reason can be read, "" without one.
+
+    `first`: what to do in it first, as rule and title.
+    """
+
+    phase: Phase
+    question: str
+    state: str
+    because: str
+    href: str
+    first: tuple[tuple[str, str], ...]
+    current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestionRow:
+    """One line of the list. `needs`: how many prerequisites are met, "" where there are none."""
+
+    rule: str
+    kind: str
+    phase: str
+    wall: str
+    title: str
+    why: Markup
+    needs: str
+    effect: str
+    measured: str
+    held: str
+    is_look: bool
+
+
+class NextPage:
+    """What the template asks for."""
+
+    def __init__(self, advice: Advice, form: StateForm | None = None, fact: str = "") -> None:
+        self._advice = advice
+        self._missing = MissingView(advice, form or StateForm(), fact)
+        self.run = advice.run
+        self.wall = advice.told.wall
+
+    @property
+    def answer(self) -> str:
+        """What to do first."""
+        told, blockers = self._advice.told, self._advice.told.blockers
+        if blockers:
+            more = f" {len(blockers) - 1} more stand in the way." if len(blockers) > 1 else ""
+            return f"Clear this first: {sentence(blockers[0].rule.title)}{more}"
+        if told.suggestions:
+            return f"Next: {sentence(told.suggestions[0].rule.title)}"
+        return "No rule asks for a change of this run."
+
+    @property
+    def steps(self) -> list[StepRow]:
+        titles = {one.rule.id: one.rule.title for one in self._advice.told.fired}
+        current = self._advice.journey.current
+        return [
+            StepRow(
+                phase=step.phase,
+                question=step.question,
+                state=step.state,
+                because=step.because,
+                href=_EVIDENCE[step.phase].format(self.run.id) if numbered(step.because) else "",
+                first=tuple((rule, titles[rule]) for rule in step.rules[:1]),
+                current=step.phase == current,
+            )
+            for step in self._advice.journey.steps
+        ]
+
+    @property
+    def wall_facts(self) -> list[FactRow]:
+        return [fact_row(self._advice, name) for name in self.wall.evidence if name in self._advice.told.facts]
+
+    @property
+    def ranked(self) -> list[SuggestionRow]:
+        return self._rows(one for one in self._advice.ranked if not one.rule.is_step_of_the_profile)
+
+    @property
+    def profile_steps(self) -> list[SuggestionRow]:
+        """What to look at in a profile, beside the wall: it changes nothing, so it is no candidate."""
+        return self._rows(one for one in self._advice.ranked if one.rule.is_step_of_the_profile)
+
+    @property
+    def withheld(self) -> list[SuggestionRow]:
+        return self._rows(self._advice.told.withheld)
+
+    @property
+    def warnings(self) -> list[SuggestionRow]:
+        return self._rows(self._advice.told.warnings)
+
+    @property
+    def pair(self) -> PairAdvice | None:
+        """The runs that it was judged against, where a rule about two runs fires."""
+        pair = self._advice.pair
+        return pair if pair is not None and pair.told.fired else None
+
+    @property
+    def beside(self) -> list[SuggestionRow]:
+        return [] if self.pair is None else self._rows(self.pair.told.fired)
+
+    @property
+    def missing(self) -> MissingView:
+        return self._missing
+
+    @property
+    def asking(self) -> int:
+        """Rules that nobody can decide yet."""
+        return len(self._advice.told.asks)
+
+    @property
+    def thresholds(self) -> list[FactRow]:
+        return [fact_row(self._advice, name) for name in SETTINGS]
+
+    @property
+    def counts(self) -> str:
+        told = self._advice.told
+        return (
+            f"{counted(len(told.fired), 'rule')} of {len(self._advice.book.rules)} fire, {len(told.silent)} do not "
+            f"apply, {len(told.asks)} ask for facts that nobody stated"
+        )
+
+    def _rows(self, found: Iterable[Suggestion]) -> list[SuggestionRow]:
+        return [
+            SuggestionRow(
+                rule=one.rule.id,
+                kind=one.kind,
+                phase=one.rule.phase,
+                wall=one.rule.wall,
+                title=one.rule.title,
+                why=linked_why(self._advice, one),
+                needs=_needs(one.needs),
+                effect="" if one.rule.effect.text == "unquantified" else one.rule.effect.text,
+                measured="; ".join(measured_text(found) for found in self._advice.measured(one.rule.id)),
+                held=one.withheld or one.doubt,
+                is_look=one.rule.is_step_of_the_profile,
+            )
+            for one in found
+        ]
+
+
+def _needs(needs: Iterable[Checked]) -> str:
+    states = [one.state for one in needs]
+    return f"{states.count('met')} of {len(states)} prerequisites met" if states else ""
+
+
+router = APIRouter(include_in_schema=False)
+
+MAX_FIELDS = 300
+"""More inputs than there are facts to state."""
+
+FactName = Annotated[str, Query(max_length=100)]
+RunId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+@router.get("/runs/{run_id}/next")
+def show_next(request: Request, session: ReadSession, rules: Rules, run_id: RunId, fact: FactName = "") -> HTMLResponse:
+    """`fact`: what somebody came to state; its input stands first."""
+    return render(request, "recommendations/next.html", p=NextPage(advise(session, run_id, rules), fact=fact))
+
+
+@router.post("/runs/{run_id}/facts")
+async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id: RunId) -> Response:
+    """The same statement as the API's. Async only to read the form; the work is done in a thread."""
+    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
+        form = read_state_form(sent)
+    refused = await run_in_threadpool(_state, engine, run_id, form)
+    if refused is None:
+        return RedirectResponse(f"/runs/{run_id}/next#stated", status_code=303)
+
+    def page() -> HTMLResponse:
+        with reading(request) as session:
+            shown = NextPage(advise(session, run_id, rules), form=refused)
+            return render(request, "recommendations/next.html", p=shown, status=422)
+
+    return await run_in_threadpool(page)
+
+
+def _state(engine: Engine, run_id: int, form: StateForm) -> StateForm | None:
+    """None when it was recorded, else the form with what is wrong."""
+    try:
+        state(engine, run_id, facts=form.facts(), author=form.value("author"), note=form.value("note"))
+    except InvalidMetadata as error:
+        return form.refused(error)
+    return None
+
+
+@router.get("/runs/{run_id}/next/{rule}")
+def show_step(request: Request, session: ReadSession, rules: Rules, run_id: RunId, rule: str) -> HTMLResponse:
+    page = StepPage(advise(session, run_id, rules), rule)
+    # What planning it would take, where it has a change for this run (app/main.py puts the parts together).
+    offer = request.app.state.plan_offer(session, run_id, rule) if page.found is not None else None
+    return render(request, "recommendations/step.html", p=page, offer=offer)

@@ -1,0 +1,148 @@
+"""What to try next with a stored run: its facts and this project's own A/Bs, asked of the rules."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.rules.engine import Evaluation, Suggestion, evaluate
+from app.domain.rules.journey import Journey, journey
+from app.domain.rules.rule import RuleBook, knob_of
+from app.domain.rules.run_facts import RunReading
+from app.errors import NotReady
+from app.storage.readings import StatedFact, in_force
+from app.storage.rules import AdvisedRun, RulesInForce, read_pair, read_run
+from app.storage.runs import RunDetail
+from app.storage.suspect_evidence import Gain, MeasuredHere, gains_of, matched_abs, measured
+from app.storage.tables import RunRow
+
+# --- What this project measured itself: matched A/Bs on the one knob that a suggestion would turn.
+
+
+def measured_here(session: Session, run: RunDetail, found: Iterable[Suggestion]) -> tuple[MeasuredHere, ...]:
+    """For each suggestion that turns one knob, what matched A/Bs of the project say of it."""
+    knobs = {one.rule.id: knob for one in found if (knob := knob_of(one.set, run.contract)) is not None}
+    if not knobs:
+        return ()
+    rows = matched_abs(session, sorted({knob.field for knob in knobs.values()}), run.project_id)
+    groups = [(rule, own, gains) for rule, knob in knobs.items() for own, gains in _by_stack(run, gains_of(rows, knob))]
+    contracts = _contracts(session, {gains[0].run_id for _, _, gains in groups})
+    return tuple(
+        measured(rule, gains, contracts.get(gains[0].run_id, {}), same_contract=own) for rule, own, gains in groups
+    )
+
+
+def _by_stack(run: RunDetail, gains: Sequence[Gain]) -> Iterator[tuple[bool, list[Gain]]]:
+    """Those on the stack of the run, and those on others: the former outrank everything but code."""
+    for own in (True, False):
+        group = [gain for gain in gains if (gain.stack_key == run.stack_key) is own]
+        if group:
+            yield own, group
+
+
+def _contracts(session: Session, run_ids: set[int]) -> dict[int, dict[str, object]]:
+    """Of the newest candidates: under which contract they were measured."""
+    rows = session.execute(select(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids)))  # type: ignore[call-overload]
+    return {row.id: {name: one["value"] for name, one in (row.contract or {}).items()} for row in rows}
+
+
+MOST_COMPARED = 20
+"""Runs of one side that the comparison shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairAdvice:
+    """What the rules about two runs say of a run and those that it was judged against."""
+
+    beside: tuple[int, ...]
+    told: Evaluation
+
+    def compare(self, run: int) -> str:
+        """Where they stand beside each other."""
+        return f"/compare?a={','.join(map(str, self.beside[-MOST_COMPARED:]))}&b={run}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What the rules say of a run. `stated`: the facts that were read of it, before others followed from them.
+    `statements`: what people stated of it beside its files, newest first."""
+
+    run: RunDetail
+    reading: RunReading
+    launch: object
+    stated: Mapping[str, object]
+    told: Evaluation
+    journey: Journey
+    own: tuple[MeasuredHere, ...]
+    rules: RulesInForce
+    statements: tuple[StatedFact, ...] = ()
+    pair: PairAdvice | None = None
+
+    @property
+    def book(self) -> RuleBook:
+        """The rules of the service and of a team."""
+        return self.rules.book
+
+    @property
+    def ranked(self) -> tuple[Suggestion, ...]:
+        """Blockers first, then what to do in its order."""
+        return (*self.told.blockers, *self.told.suggestions)
+
+    def told_by(self, rule: str) -> Evaluation:
+        """In which a rule is to be read: of the run, or of the pair where it fires there only."""
+        pair = self.pair
+        return pair.told if pair is not None and pair.told.find(rule) and not self.told.find(rule) else self.told
+
+    def stated_by(self, fact: str) -> StatedFact | None:
+        """Who stated a fact of this run, where that is what counts."""
+        one = in_force(self.statements).get(fact)
+        return one if one is not None and self.stated.get(fact) == one.value else None
+
+    def measured(self, rule: str) -> tuple[MeasuredHere, ...]:
+        """What this project measured of a rule's change, on the run's own stack first."""
+        return tuple(one for one in self.own if one.result.rule == rule)
+
+
+def advise(session: Session, run_id: int, rules: RulesInForce) -> Advice:
+    """Raises NotFound, and NotReady while the run was never read."""
+    advised = read_run(session, run_id)
+    facts = advised.facts
+    told = evaluate(facts, rules.book, settings=rules.thresholds)
+    own = measured_here(session, advised.run, told.fired)
+    if own:
+        told = evaluate(facts, rules.book, own=[one.result for one in own], settings=rules.thresholds)
+    return Advice(
+        advised.run,
+        advised.reading,
+        advised.launch,
+        facts,
+        told,
+        journey(told),
+        own,
+        rules,
+        advised.statements,
+        _pair(session, advised, rules, told),
+    )
+
+
+def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, told: Evaluation) -> PairAdvice | None:
+    """Only rules that speak of two runs are asked, and that do not fire for the run itself."""
+    pair = read_pair(session, advised.run)
+    if pair is None:
+        return None
+    fired = {one.rule.id for one in told.fired}
+    of_two = {
+        name: rule for name, rule in rules.book.rules.items() if "compared" in rule.when.names and name not in fired
+    }
+    book = RuleBook(of_two, rules.book.sources)
+    return PairAdvice(pair.beside, evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds))
+
+
+def first_suggestion(session: Session, run_id: int, rules: RulesInForce) -> tuple[str, str] | None:
+    """Rule and title of what to do first, for the report of the run; None where there is nothing."""
+    try:
+        ranked = advise(session, run_id, rules).ranked
+    except NotReady:
+        return None
+    return (ranked[0].rule.id, ranked[0].rule.title) if ranked else None

@@ -1,0 +1,208 @@
+"""The page of one step: a rule as it stands in one run, with everything needed to follow it up."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from markupsafe import Markup
+
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import shown
+from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
+from app.domain.rules.engine import Checked, Suggestion, base_facts
+from app.domain.rules.evidence import LEVEL_NAMES, Statement
+from app.domain.rules.facts import FACTS
+from app.domain.rules.rule import Evidence, Rule, Source
+from app.domain.rules.stated import Contradiction, contradictions_of, overruling
+from app.errors import NotFound
+from app.storage.suspect_evidence import MeasuredHere
+from app.suggestions.queries import Advice, PairAdvice
+from app.suggestions.views import FactRow, fact_row, href_of, linked, numbered, supply_address
+
+_DIFF_LINES = 200
+_AGAINST = {
+    "command": "Against this run's own command, as its metadata state it.",
+    "arguments": "Against the arguments that its log prints; the command itself was not uploaded.",
+    "contract": "Against what the contract says; no command and no arguments of this trainer are known.",
+    "nothing": "What the run has now is not known: neither a command nor arguments of this trainer were uploaded.",
+}
+_WHERE = {
+    "command": "/api/v1/runs/{}",
+    "arguments": "/runs/{}#log",
+    "contract": "/runs/{}#contract",
+    "nothing": "/runs/{}#contract",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A fact that nobody stated."""
+
+    name: str
+    meaning: str
+    supply: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """A published result; `older`: what is different here, so that it counts less."""
+
+    standing: str
+    text: str
+    setting: str
+    source: str
+    href: str
+    date: str
+    older: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkRow:
+    """The change for one trainer. `against`: what the diff is against, and where that can be read."""
+
+    name: str
+    change: FrameworkChange
+    against: str
+    href: str
+
+
+class StepPage:
+    """What the template asks for. Raises NotFound for a rule that is none."""
+
+    def __init__(self, advice: Advice, rule: str) -> None:
+        if rule not in advice.book.rules:
+            raise NotFound(f"There is no rule {rule[:60]!r}. It may have been renamed, or the address is mistyped.")
+        self._advice = advice
+        self.run = advice.run
+        self.rule: Rule = advice.book.rules[rule]
+        self._told = advice.told_by(rule)
+        self.found: Suggestion | None = self._told.find(rule)
+        self.change: ChangeDiff | None = None if self.found is None else self._change(self.found)
+
+    def _change(self, found: Suggestion) -> ChangeDiff:
+        advice = self._advice
+        return change_of(found, self._told.facts, advice.launch, advice.reading.arguments)
+
+    @property
+    def state(self) -> str:
+        """fires, asks or silent."""
+        if self.found is not None:
+            return "fires"
+        return "asks" if any(one.rule.id == self.rule.id for one in self._advice.told.asks) else "silent"
+
+    @property
+    def why(self) -> Markup:
+        """With the facts of this run, each number with where it comes from."""
+        return linked(self.rule.why, self._told.facts, partial(href_of, self._advice, self._told))
+
+    def numbered(self, text: str) -> bool:
+        return numbered(text)
+
+    @property
+    def kind(self) -> str:
+        return self.rule.kind if self.found is None else self.found.kind
+
+    @property
+    def pair(self) -> PairAdvice | None:
+        """The runs beside it, where the rule is about two runs and fires for them."""
+        pair = self._advice.pair
+        return pair if pair is not None and self._told is pair.told else None
+
+    @property
+    def facts(self) -> list[FactRow]:
+        """Those that the condition names and that are known, also of a rule that does not fire."""
+        told = self._told
+        return [fact_row(self._advice, name, told) for name in self.rule.when.names if name in told.facts]
+
+    @property
+    def lacking(self) -> list[Lacking]:
+        asking = next((one for one in self._advice.told.asks if one.rule.id == self.rule.id), None)
+        names = () if asking is None else asking.missing
+        return [self._lacking(name) for name in names if name in FACTS]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Fields of the contract to state, on the step that asks for them."""
+        return self.run.unknown if self.found is not None and self.rule.when.names == ("unknown_fields",) else ()
+
+    def lacks(self, one: Checked) -> list[Lacking]:
+        """Facts that would decide a prerequisite."""
+        return [self._lacking(name) for name in base_facts(one.missing, self._advice.told.facts) if name in FACTS]
+
+    def _lacking(self, name: str) -> Lacking:
+        fact = FACTS[name]
+        return Lacking(name, fact.meaning, fact.supply, supply_address(self._advice, fact))
+
+    @property
+    def frameworks(self) -> list[FrameworkRow]:
+        """Megatron-LM and Megatron-Bridge, where the change has flags for them."""
+        if self.change is None:
+            return []
+        rows = (("Megatron-LM", self.change.megatron_lm), ("Megatron-Bridge", self.change.bridge))
+        return [
+            FrameworkRow(
+                name,
+                change if len(change.lines) <= _DIFF_LINES else without_context(change),
+                _AGAINST[change.against],
+                _WHERE[change.against].format(self.run.id),
+            )
+            for name, change in rows
+            if any(line.sign != " " for line in change.lines)
+        ]
+
+    @property
+    def open(self) -> list[Lacking]:
+        """Fields whose new value depends on facts that nobody stated."""
+        return [] if self.found is None else [self._lacking(name) for name in self.found.open if name in FACTS]
+
+    @property
+    def measured(self) -> tuple[MeasuredHere, ...]:
+        return self._advice.measured(self.rule.id)
+
+    @property
+    def older_here(self) -> tuple[str, ...]:
+        """What changed since it was measured here."""
+        if self.found is None:
+            return ()
+        return tuple(text for one in self.found.standing.statements if one.own is not None for text in one.expired)
+
+    @property
+    def published(self) -> list[PublishedRow]:
+        if self.found is None:
+            return [self._published("published", one, ()) for one in self.rule.effect.evidence]
+        statements = self.found.standing.statements
+        return [self._published(LEVEL_NAMES[one.level], one, one.expired) for one in statements if one.own is None]
+
+    def _published(self, standing: str, one: Statement | Evidence, older: tuple[str, ...]) -> PublishedRow:
+        known = self._advice.book.sources.get(one.source)
+        title, href = (known.title, known.url or "") if known is not None else (one.source, "")
+        date = one.date or (known.date if known is not None else "")
+        return PublishedRow(standing, one.text, one.setting, title, href, date, older)
+
+    @property
+    def hold(self) -> list[tuple[str, str]]:
+        """Fields of the stack, and those that the rule names, with the values that they keep; known ones only."""
+        changed = set() if self.change is None else {one.name for one in self.change.fields}
+        stack = [name for name, field in FIELDS.items() if field.role == "stack"]
+        names = dict.fromkeys([*self.rule.hints.hold, *stack])
+        contract = self.run.contract
+        return [
+            (name, shown(contract[name].value))
+            for name in names
+            if name in contract and name not in changed and contract[name].value is not None
+        ]
+
+    @property
+    def sources(self) -> list[Source]:
+        return [self._advice.book.sources[key] for key in self.rule.sources]
+
+    def source_titles(self, keys: tuple[str, ...]) -> str:
+        sources = self._advice.book.sources
+        return ", ".join(sources[key].title if key in sources else key for key in keys)
+
+    @property
+    def contradictions(self) -> list[tuple[Contradiction, str]]:
+        """Where the sources of the rule disagree, and which statement counts by what."""
+        own = [one.result for one in self.measured if one.result.same_contract]
+        sources = self._advice.book.sources
+        return [(one, overruling(one, sources, own).because) for one in contradictions_of(self.rule.id)]

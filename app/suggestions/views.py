@@ -1,0 +1,284 @@
+"""Where a fact of a run comes from, for people: who said it, and where that can be read."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from markupsafe import Markup, escape
+
+from app.domain.contract.fields import FIELDS
+from app.domain.numbers import counted
+from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
+from app.domain.rules.expression import fact_text, filled, marked
+from app.domain.rules.facts import FACTS, Fact
+from app.domain.rules.stated import STATEABLE
+from app.storage.readings import StatedFact
+from app.storage.suspect_evidence import MeasuredHere
+from app.suggestions.commands import StateForm, fact_input
+from app.suggestions.queries import Advice
+from app.web.forms import ContractInput
+from app.web.templating import coded
+
+# --- What would tell more: the facts that nobody stated, grouped by who knows them, with an input for each.
+
+SHOWN = 8
+"""Facts that stand open on the page; the rest is folded."""
+GROUPS = (
+    ("profile", "From a profile of steady steps"),
+    ("contract", "From the launch: fields of the contract"),
+    ("asked", "From the launch: further options"),
+    ("stated", "From whoever ran it"),
+    ("log", "From the log, or a trace beside it"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRow:
+    """`input`: its place in the form; without one `href` leads to where it is filled in, "" where nothing does."""
+
+    name: str
+    meaning: str
+    supply: str
+    input: ContractInput | None
+    href: str
+    unlocks: tuple[tuple[str, str], ...]
+    together: int
+
+
+@dataclass(frozen=True, slots=True)
+class MissingGroup:
+    title: str
+    rows: tuple[MissingRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatedRow:
+    """`counts`: what the files tell instead, "" where the statement counts."""
+
+    said: StatedFact
+    value: str
+    meaning: str
+    counts: str
+
+
+class MissingView:
+    """`fact`: what somebody came to state."""
+
+    def __init__(self, advice: Advice, form: StateForm, fact: str = "") -> None:
+        self._advice = advice
+        self.form = form
+        wanted = {fact, *(name.partition(".")[2] for name in form.values)}
+        missing = list(advice.told.missing)
+        known = {one.fact.name for one in missing}
+        missing += [MissingFact(STATEABLE[name], (), ()) for name in wanted if name in STATEABLE and name not in known]
+        useful = [one for one in missing if one.decides]
+        first = [one for one in missing if one.fact.name in wanted]
+        shown = {id(one) for one in (*first, *useful[:SHOWN])}
+        self.groups = self._grouped(one for one in missing if id(one) in shown)
+        self.more = self._grouped(one for one in missing if id(one) not in shown)
+        self.more_count = len(missing) - len(shown)
+
+    def _grouped(self, found: Iterable[MissingFact]) -> list[MissingGroup]:
+        """In the order of their most useful fact."""
+        rows: dict[str, list[MissingRow]] = {}
+        for one in found:
+            rows.setdefault(one.fact.section, []).append(self._row(one))
+        titles = dict(GROUPS)
+        return [MissingGroup(titles.get(section, "From elsewhere"), tuple(of)) for section, of in rows.items()]
+
+    def _row(self, one: MissingFact) -> MissingRow:
+        rules, fact = self._advice.book.rules, one.fact
+        unlocks = (*one.decides, *(rule for rule in one.alone if rule not in one.decides))
+        return MissingRow(
+            name=fact.name,
+            meaning=fact.meaning,
+            supply=fact.supply,
+            input=fact_input(fact, self.form) if fact.name in STATEABLE else None,
+            href=_contract_address(self._advice, fact),
+            unlocks=tuple((rule, rules[rule].title) for rule in unlocks),
+            together=len(one.together),
+        )
+
+    @property
+    def stated(self) -> list[StatedRow]:
+        """What people stated of this run, newest first, with what was taken back."""
+        rows = []
+        for one in self._advice.statements:
+            fact = FACTS.get(one.name)
+            counts = ""
+            if not one.removed and one.name in self._advice.stated and self._advice.stated_by(one.name) is None:
+                counts = fact_text(self._advice.stated[one.name])
+            value = "" if one.removed else fact_text(one.value)
+            rows.append(StatedRow(one, value, fact.meaning if fact is not None else "", counts))
+        return rows
+
+    @property
+    def can_take_back(self) -> list[str]:
+        """Facts whose statement counts."""
+        return sorted(name for name in {one.name for one in self._advice.statements} if self._advice.stated_by(name))
+
+
+def supply_address(advice: Advice, fact: Fact) -> str:
+    """Where a fact can be filled in: the contract on the page of the run, others on the page of its next steps."""
+    if fact.name in STATEABLE:
+        return f"/runs/{advice.run.id}/next?fact={fact.name}#a-fact.{fact.name}"
+    return _contract_address(advice, fact)
+
+
+def _contract_address(advice: Advice, fact: Fact) -> str:
+    page = f"/runs/{advice.run.id}"
+    if fact.name in advice.run.unknown:
+        return f"{page}#a-field.{fact.name}"
+    if fact.name in FIELDS:
+        return f"{page}?amend={fact.name}#supply"
+    return ""
+
+
+# --- How suggestions are put into words.
+
+_MARKED = re.compile("\ue000([\\w.]+)\ue001([^\ue000-\ue002]*)\ue002")
+_NUMBER = re.compile(r"(?<![\w.-])\d")
+_CODE = re.compile(r"`[^`]*`|\{[^{}]*\}")
+
+
+def numbered(text: str) -> bool:
+    """It names a number of its own, beside those that are part of a word, stand as code or are facts filled in."""
+    return bool(_NUMBER.search(_CODE.sub("", text)))
+
+
+def linked(text: str, values: Mapping[str, object], href_of: Callable[[str], str]) -> Markup:
+    """The text of a rule with its facts, each number of which leads to where it comes from."""
+
+    def link(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        href = href_of(name) if any(c.isdigit() for c in value) else ""
+        return f'<a class="fact" href="{escape(href)}">{value}</a>' if href else value
+
+    return Markup(_MARKED.sub(link, str(coded(filled(text, values, marked)))))  # noqa: S704  # coded escapes
+
+
+def sentence(title: str) -> str:
+    """A title with its full stop."""
+    return title if title.endswith((".", "?")) else f"{title}."
+
+
+def gain_text(percent: float) -> str:
+    """`+18.2 %`: of throughput, so that more is faster."""
+    word = "faster" if percent > 0 else "slower"
+    return f"{percent:+.1f}\u202f% {word}"
+
+
+def measured_text(found: MeasuredHere) -> str:
+    """`measured here: +18.2 % faster (3 A/Bs on this stack)`."""
+    result = found.result
+    where = "on this stack" if result.same_contract else f"on {counted(len(result.stacks), 'other stack')}"
+    return f"measured here: {gain_text(result.median_gain_pct)} ({counted(result.n, 'A/B')} {where})"
+
+
+_FAILURES = ("oom", "oom_phase", "oom_ranks", "import_error")
+_FIGURES = ("step_s", "tokens_s_gpu", "tflops_gpu", "window", "window_first", "window_last", "fits", "evidence_level")
+_CONTRACT = ("unknown_fields", "unknown_names")
+_ACTIVITY = ("requested_dispatcher", "resolved_dispatcher", "backend_proof", "capture_proof")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """`said`: a few words; `href`: where it stands, "" where no page shows it."""
+
+    said: str
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FactRow:
+    """A fact as a page shows it; `follows`: the facts that it was worked out from."""
+
+    name: str
+    meaning: str
+    value: str
+    unit: str
+    origin: Origin
+    follows: tuple[tuple[str, str], ...] = ()
+
+
+def fact_row(advice: Advice, name: str, told: Evaluation | None = None) -> FactRow:
+    """A known fact with its value and where it comes from. `told`: of the pair, for a rule about two runs."""
+    fact, value = FACTS[name], (advice.told if told is None else told).facts[name]
+    text = "unset" if value is None else fact_text(value)
+    inputs = () if name in advice.stated else tuple(fact.inputs)
+    follows = tuple((one, origin_of(advice, FACTS[one]).href) for one in inputs if one in FACTS)
+    return FactRow(
+        name, fact.meaning, text, fact.unit if value is not None else "", origin_of(advice, fact, told), follows
+    )
+
+
+def origin_of(advice: Advice, fact: Fact, told: Evaluation | None = None) -> Origin:
+    """Who said a fact of this run, or of the pair."""
+    if fact.group == "compared" and advice.pair is not None and told is advice.pair.told:
+        return Origin("the run beside those that it was judged against", advice.pair.compare(advice.run.id))
+    if fact.name in advice.stated:
+        return _stated(advice, fact)
+    if fact.group == "setting":
+        return _threshold(advice, fact)
+    return Origin("follows from") if fact.inputs else Origin("follows from the contract", f"{_page(advice)}#contract")
+
+
+def _page(advice: Advice) -> str:
+    return f"/runs/{advice.run.id}"
+
+
+def _stated(advice: Advice, fact: Fact) -> Origin:
+    page, field = _page(advice), advice.run.contract.get(fact.name)
+    if field is not None:
+        return Origin(field.detail or field.source, f"{page}#contract-{fact.name}")
+    if (by := advice.stated_by(fact.name)) is not None:
+        return Origin(f"stated by {by.author} on {by.at:%Y-%m-%d}", f"{page}/next#stated")
+    if fact.name in advice.reading.extra:
+        return Origin("stated in the metadata", f"/api/v1{page}")
+    return _read(advice, fact, page)
+
+
+def _threshold(advice: Advice, fact: Fact) -> Origin:
+    if advice.rules.thresholds[fact.name] == fact.default:
+        return Origin("our default, no source gives one", "/playbook#thresholds")
+    return Origin(f"set by THREEWALLS_{fact.name.upper()}; no source gives one", "/playbook#thresholds")
+
+
+def _read(advice: Advice, fact: Fact, page: str) -> Origin:
+    """Of a fact that no contract field and no metadata state."""
+    if fact.name == "compared":
+        return Origin("this page is about one run", f"{page}/next")
+    if any(name in advice.reading.arguments for name in fact.argument):
+        return Origin("the trainer's arguments in the log", f"{page}#log")
+    return _measured(fact.name, page)
+
+
+def _measured(name: str, page: str) -> Origin:
+    if name in _FAILURES:
+        return Origin("failures in the log", f"{page}#health")
+    if name in _FIGURES:
+        return Origin("measured in the steady window", f"{page}#run-top")
+    if name in _ACTIVITY:
+        return Origin("what was asked for and what ran", f"{page}#run-top")
+    if name == "comm_timer_frac":
+        return Origin("timers in the log", f"{page}#timers")
+    if name == "installed_flex_backends":
+        return Origin("runs in this container", "/availability")
+    where = "contract" if name in _CONTRACT else "health"
+    return Origin("read from the run", f"{page}#{where}")
+
+
+def linked_why(advice: Advice, one: Suggestion) -> Markup:
+    """The reason of a suggestion, its numbers with where they come from."""
+    told = advice.told_by(one.rule.id)
+    return linked(one.rule.why, told.facts, partial(href_of, advice, told))
+
+
+def href_of(advice: Advice, told: Evaluation, name: str) -> str:
+    """Where a fact can be read; of one that follows from others, where the first of them can."""
+    if name not in FACTS:
+        return ""
+    fact = FACTS[name]
+    href = origin_of(advice, fact, told).href
+    return href or next((found for one in fact.inputs if one in FACTS and (found := href_of(advice, told, one))), "")

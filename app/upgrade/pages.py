@@ -1,0 +1,173 @@
+"""`/upgrade?project=&field=&from=&to=`: the page, its chart and its table as CSV."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Self
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Request
+from sqlmodel import Session
+from starlette.responses import HTMLResponse, Response
+
+from app.domain.verdict.upgrade import UPGRADE_FIELDS, shared_stacks, upgrade_sentence
+from app.errors import FieldError, InvalidQuery
+from app.upgrade.charts import chart_height, upgrade_chart
+from app.upgrade.queries import MeasuredUpgrade, SideValue, get_project, measure, projects, values_of
+from app.upgrade.views import StackRow, lonely_rows, near_rows, stack_rows
+from app.web.dependencies import ReadSession
+from app.web.lists import csv_text
+from app.web.templating import render
+
+# --- What the page of an upgrade shows: the question as it stands in the address, and its answer.
+
+_NEWEST_VALUES = 8
+"""Values between which upgrades are offered; older ones are still in the select boxes."""
+_MAX_VALUE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeQuery:
+    """`old` and `new` are `from` and `to` of the address; empty while they are not chosen."""
+
+    project: str = ""
+    field: str = "container"
+    old: str = ""
+    new: str = ""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> Self:
+        """Raises InvalidQuery on a field that no upgrade changes."""
+        given = {name: params.get(name, "").strip()[:_MAX_VALUE] for name in ("project", "field", "from", "to")}
+        field = given["field"] or "container"
+        if field not in UPGRADE_FIELDS:
+            message = f"must be one of {', '.join(UPGRADE_FIELDS)}"
+            raise InvalidQuery(f"`field` {message}.", (FieldError("field", message),))
+        return cls(given["project"], field, given["from"], given["to"])
+
+    def query(self, **changes: str) -> str:
+        values = {"project": self.project, "field": self.field, "from": self.old, "to": self.new} | changes
+        return urlencode({name: value for name, value in values.items() if value})
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Two values between which `stacks` stacks can be measured."""
+
+    old: str
+    new: str
+    stacks: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradePage:
+    """`measured` is None until both sides are chosen; `answer` is the first sentence either way."""
+
+    query: UpgradeQuery
+    projects: tuple[str, ...]
+    values: tuple[SideValue, ...]
+    offers: tuple[Offer, ...]
+    measured: MeasuredUpgrade | None
+    answer: str
+
+
+def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
+    """Raises NotFound for a project that is not there."""
+    slugs = projects(session)
+    if not query.project and len(slugs) == 1:
+        query = UpgradeQuery(slugs[0], query.field, query.old, query.new)
+    if not query.project:
+        answer = "Choose a project." if slugs else "There is no project yet. A project begins with its first run."
+        return UpgradePage(query, slugs, (), (), None, answer)
+    project = get_project(session, query.project)
+    values = values_of(session, project, query.field)
+    if not (query.old and query.new) or query.old == query.new:
+        offers = _offers(query.field, values)
+        return UpgradePage(query, slugs, values, offers, None, _asked(query, offers))
+    old, new = (_side(values, value) for value in (query.old, query.new))
+    measured = measure(session, project, query.field, old, new)
+    offers = () if measured.report.pairs else _offers(query.field, values)
+    return UpgradePage(
+        query, slugs, values, offers, measured, upgrade_sentence(measured.report, measured.gpu_hours_per_day)
+    )
+
+
+def _side(values: Sequence[SideValue], value: str) -> SideValue:
+    return next((side for side in values if side.value == value), SideValue(value, 0, None, 0, ()))
+
+
+def _offers(field: str, values: Sequence[SideValue]) -> tuple[Offer, ...]:
+    """From each value to each that appeared later, the latest first."""
+    newest = values[:_NEWEST_VALUES]
+    pairs = [(old, new) for k, new in enumerate(newest) for old in newest[k + 1 :]]
+    offers = (Offer(old.value, new.value, shared_stacks(field, old.configs, new.configs)) for old, new in pairs)
+    return tuple(offer for offer in offers if offer.stacks)
+
+
+def _asked(query: UpgradeQuery, offers: Sequence[Offer]) -> str:
+    if query.old and query.old == query.new:
+        return "Both sides are the same. Choose two values."
+    if offers:
+        return f"Choose what {query.field} the stacks moved from, and to."
+    return f"No stack has usable CI runs with two values of {query.field} yet."
+
+
+router = APIRouter(include_in_schema=False)
+
+COLUMNS = (
+    *("stack", "decision", "from_ms", "to_ms", "delta_pct", "ci_low_pct", "ci_high_pct", "memory_delta_pct"),
+    *("from_runs", "to_runs", "gpu_hours_per_day"),
+)
+
+
+def get_page(request: Request, session: ReadSession) -> UpgradePage:
+    return upgrade_page(session, UpgradeQuery.from_params(request.query_params))
+
+
+Page = Annotated[UpgradePage, Depends(get_page)]
+
+
+@router.get("/upgrade")
+def show_upgrade(request: Request, page: Page) -> HTMLResponse:
+    return _render(request, page)
+
+
+@router.get("/upgrade/chart")
+def show_chart(request: Request, page: Page) -> HTMLResponse:
+    """The chart comes after the figures: drawing must not keep them waiting."""
+    return _render(request, page, block="upgrade_chart")
+
+
+@router.get("/upgrade.csv")
+def export_upgrade(page: Page) -> Response:
+    rows = stack_rows(page.measured) if page.measured else ()
+    headers = {"Content-Disposition": 'attachment; filename="upgrade.csv"'}
+    return Response(csv_text([COLUMNS, *map(_cells, rows)]), media_type="text/csv", headers=headers)
+
+
+def _cells(row: StackRow) -> tuple[object, ...]:
+    time, memory = row.time, row.memory
+    speed = (
+        (time.baseline_ms, time.candidate_ms, time.delta_pct, time.ci_low_pct, time.ci_high_pct)
+        if time is not None
+        else (None,) * 5
+    )
+    tail = (memory and memory.delta_pct, " ".join(row.old_runs), " ".join(row.new_runs), row.cost)
+    return (row.title, row.word, *speed, *tail)
+
+
+def _render(request: Request, page: UpgradePage, block: str | None = None) -> HTMLResponse:
+    measured = page.measured
+    rows = stack_rows(measured) if measured else ()
+    return render(
+        request,
+        "upgrade/index.html",
+        block=block,
+        page=page,
+        q=page.query,
+        fields=UPGRADE_FIELDS,
+        rows=rows,
+        near=near_rows(measured.report) if measured else (),
+        lonely=lonely_rows(measured.report) if measured else (),
+        chart=upgrade_chart(rows) if block else None,
+        chart_height=chart_height(rows),
+    )

@@ -1,0 +1,117 @@
+"""The upgrade report as its page, its chart and its export show it: a row a stack, in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
+from app.domain.contract.values import comparable, shown
+from app.domain.naming import stack_title
+from app.domain.run import Stated
+from app.domain.verdict.record import RunRecord
+from app.domain.verdict.step_time import MemoryChange, StepTimeChange
+from app.domain.verdict.upgrade import Pair, UpgradeReport, Word
+from app.domain.verdict.words import differences
+from app.upgrade.queries import MeasuredUpgrade
+
+_IN_TITLE = ("model", "gpu", "gpus", "dispatcher", "routing_mode", "container", "dispatcher_type", "force_balance")
+_MOST_APART = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StackRow:
+    """One stack on both sides. `cost` is None where it is unknown or costs nothing; `is_slower` tells which."""
+
+    title: str
+    stack_key: str
+    word: Word
+    time: StepTimeChange | None
+    memory: MemoryChange | None
+    old_runs: tuple[str, ...]
+    new_runs: tuple[str, ...]
+    cost: float | None
+    is_slower: bool
+    provisional: tuple[str, ...]
+    shares_commits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NearRow:
+    """A stack of the new side that differs in more from its nearest of the old. `apart`: in what."""
+
+    title: str
+    run: str
+    other: str
+    apart: str
+
+
+@dataclass(frozen=True, slots=True)
+class LonelyRow:
+    """A stack on one side only; `missing` is the value to run it with."""
+
+    title: str
+    run: str
+    stack_key: str
+    missing: str
+
+
+def stack_rows(measured: MeasuredUpgrade) -> tuple[StackRow, ...]:
+    pairs = measured.report.pairs
+    titles = titles_of([pair.new for pair in pairs], measured.report.field)
+    return tuple(_stack_row(pair, title, measured) for pair, title in zip(pairs, titles, strict=True))
+
+
+def near_rows(report: UpgradeReport) -> tuple[NearRow, ...]:
+    titles = titles_of([near.new for near in report.near], report.field)
+    return tuple(
+        NearRow(title, near.new.run, near.old.run, differences(near.differences))
+        for near, title in zip(report.near, titles, strict=True)
+    )
+
+
+def lonely_rows(report: UpgradeReport) -> tuple[LonelyRow, ...]:
+    sides = [(run, report.new_value) for run in report.only_old] + [(run, report.old_value) for run in report.only_new]
+    titles = titles_of([run for run, _ in sides], report.field)
+    return tuple(
+        LonelyRow(title, run.run, run.stack_key, missing) for (run, missing), title in zip(sides, titles, strict=True)
+    )
+
+
+def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
+    """Stacks in one line each, told apart: where two are called the same, what differs between them is added."""
+    contracts = [{name: one for name, one in run.contract.items() if name != field} for run in runs]
+    titles = [stack_title(contract) for contract in contracts]
+    alike: dict[str, list[Mapping[str, Stated]]] = {}
+    for contract, title in zip(contracts, titles, strict=True):
+        alike.setdefault(title, []).append(contract)
+    apart = {title: _apart(group) for title, group in alike.items()}
+    return [
+        " · ".join([title, *(f"{name} {shown(contract[name].value)}" for name in apart[title] if name in contract)])
+        for contract, title in zip(contracts, titles, strict=True)
+    ]
+
+
+def _apart(alike: Sequence[Mapping[str, Stated]]) -> list[str]:
+    """The first fields in which contracts of one title differ."""
+    names = (name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _IN_TITLE)
+    return [name for name in names if len({_comparable(name, one) for one in alike}) > 1][:_MOST_APART]
+
+
+def _comparable(name: str, contract: Mapping[str, Stated]) -> object:
+    return comparable(name, contract[name].value) if name in contract else None
+
+
+def _stack_row(pair: Pair, title: str, measured: MeasuredUpgrade) -> StackRow:
+    verdict = pair.measured
+    return StackRow(
+        title=title,
+        stack_key=pair.new.stack_key,
+        word=pair.word,
+        time=verdict.step_time,
+        memory=verdict.memory,
+        old_runs=verdict.baseline_used,
+        new_runs=verdict.candidates_used,
+        cost=measured.costs.get(pair.new.run),
+        is_slower=pair.new.run in measured.costs,
+        provisional=pair.comparability.unknown if pair.comparability.provisional else (),
+        shares_commits=pair.shares_commits,
+    )

@@ -1,1 +1,0 @@
-"""Who asks, and whether they may: checked before any handler runs (docs/security.md)."""

@@ -1,0 +1,181 @@
+"""One theme for all charts: no frame, light horizontal grid, titles with units, marks of 3 px and more.
+
+Colours are names of the stylesheet's tokens (`--accent`); app.js puts in what they are in the theme that is shown, so
+that a colour is chosen in one place only and charts follow the theme switch.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.domain.contract.fields import METRICS
+from app.domain.numbers import counted
+from app.storage.suspect_evidence import ContainerDispatcher
+
+TEXT, MUTED, BORDER, ACCENT = "--text", "--muted", "--border", "--accent"
+BACKGROUND, BORDER_STRONG = "--bg", "--border-strong"
+WARM_UP, SPIKE, BASELINE = "--muted", "--regression", "--text"
+FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif"
+BAND_OPACITY = 0.15
+HEIGHT = 300
+
+CONFIG: dict[str, Any] = {
+    "background": "transparent",
+    "font": FONT,
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": MUTED,
+        "titleColor": MUTED,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+        "domain": False,
+        "ticks": False,
+        "labelPadding": 6,
+        "gridColor": BORDER,
+    },
+    "axisX": {"grid": False, "domain": True, "domainColor": BORDER},
+    "text": {"fontSize": 12, "color": MUTED},
+}
+
+
+# --- Which series a run has to choose from: in groups, each with the name that people know it by.
+
+_TIMER, _MS, _FASTEST = "timer_", "_ms", "_min_ms"
+
+GROUPS = ("Speed", "Loss", "Optimizer", "Router", "Batch", "Energy and memory", "Timers", "Other")
+_MEMBERS = {
+    "Speed": ("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu"),
+    "Optimizer": (
+        "learning_rate", "grad_norm", "loss_scale", "num_zeros", "params_norm", "skipped_iterations", "nan_iterations",
+    ),
+    "Batch": ("global_batch_size", "consumed_samples"),
+}  # fmt: skip
+_PARTS = (
+    ("Router", ("router", "expert", "max_vio", "token_drop", "tokens_per_expert")),
+    ("Loss", ("loss", "perplexity", "ppl")),
+    ("Speed", ("tokens_per", "throughput", "tflops", "samples_per", "step_time")),
+    ("Energy and memory", ("energy", "power", "memory", "mem_", "_mem")),
+    ("Batch", ("batch", "samples", "seqlen", "sequence")),
+    ("Optimizer", ("grad", "lr", "learning_rate", "norm")),
+)
+"""Printed names vary by trainer and fork: the first group with a part of the name takes it."""
+
+
+def grouped_series(names: Iterable[str]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Groups that have a member, each with (name, label) in the order given."""
+    groups: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+    for name in names:
+        groups[_group(name)].append((name, series_label(name)))
+    return [(group, members) for group, members in groups.items() if members]
+
+
+def series_label(name: str) -> str:
+    """Throughput is known by its unit; what is no headline figure by its column; a timer by what it times."""
+    if name in METRICS:
+        metric = METRICS[name]
+        return metric.unit if "/" in metric.unit else metric.label
+    if _is_timer(name):
+        fastest = name.endswith(_FASTEST)
+        stem = name.removeprefix(_TIMER).removesuffix(_FASTEST if fastest else _MS).replace("_", " ")
+        return f"{stem}, fastest rank" if fastest else stem
+    return name.replace("_", " ")
+
+
+def _is_timer(name: str) -> bool:
+    return name.startswith(_TIMER) and name.endswith(_MS)
+
+
+def _group(name: str) -> str:
+    if _is_timer(name):
+        return "Timers"
+    for group, members in _MEMBERS.items():
+        if name in members:
+            return group
+    return next((group for group, parts in _PARTS if any(part in name for part in parts)), "Other")
+
+
+# --- A change with its interval as a small bar on an axis that the rows of a table share; zero stands in the middle.
+
+_MIDDLE = 60.0
+"""Of a drawing that is 120 wide (`.interval` in compare.css)."""
+_LEAST_SPAN_PCT = 2.0
+"""So that noise of a tenth of a per cent does not look like a change."""
+
+
+class Changed(Protocol):
+    """In percent; None where it is unknown."""
+
+    @property
+    def delta_pct(self) -> float | None: ...
+    @property
+    def ci_low_pct(self) -> float | None: ...
+    @property
+    def ci_high_pct(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """In units of the drawing; `low` and `high` are equal where there is no interval."""
+
+    low: float
+    middle: float
+    high: float
+
+
+def bar_span(changes: Iterable[Changed]) -> float:
+    """How many per cent the axis reaches to each side: the widest interval."""
+    ends = [
+        abs(value)
+        for one in changes
+        for value in (one.delta_pct, one.ci_low_pct, one.ci_high_pct)
+        if value is not None and math.isfinite(value)
+    ]
+    return max([_LEAST_SPAN_PCT, *ends])
+
+
+def bar_of(change: Changed, span: float) -> Bar | None:
+    if change.delta_pct is None:
+        return None
+    low = change.delta_pct if change.ci_low_pct is None else change.ci_low_pct
+    high = change.delta_pct if change.ci_high_pct is None else change.ci_high_pct
+    places = [
+        round(_MIDDLE + (_MIDDLE - 4) * min(max(value / span, -1), 1), 1) for value in (low, change.delta_pct, high)
+    ]
+    return Bar(*places)
+
+
+# --- Availability as a table: a row a container, a column a dispatcher, in each cell what the runs prove.
+
+DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
+
+
+@dataclass(frozen=True, slots=True)
+class AvailabilityTable:
+    """`rows` hold one cell a dispatcher: None where no run says anything."""
+
+    dispatchers: tuple[str, ...]
+    rows: tuple[tuple[str | None, tuple[ContainerDispatcher | None, ...]], ...]
+
+
+def availability_table(found: Sequence[ContainerDispatcher]) -> AvailabilityTable:
+    seen = {item.dispatcher for item in found}
+    columns = (*(name for name in DISPATCHERS if name in seen), *sorted(seen - set(DISPATCHERS)))
+    cells = {(item.container, item.dispatcher): item for item in found}
+    containers = dict.fromkeys(item.container for item in found)
+    rows = tuple((container, tuple(cells.get((container, name)) for name in columns)) for container in containers)
+    return AvailabilityTable(columns, rows)
+
+
+def told(found: Sequence[ContainerDispatcher]) -> str:
+    """What the table comes to, in plain words."""
+    if not found:
+        return "No log has shown yet which dispatchers a container has."
+    missing = [item for item in found if not item.available]
+    if not missing:
+        containers = counted(len({item.container for item in found}), "container")
+        return f"In {containers}, every dispatcher that was tried works."
+    named = sorted({f"{item.dispatcher} in {item.container or 'a container that nobody states'}" for item in missing})
+    return f"Not available: {', '.join(named[:4])}{' and others' if len(named) > 4 else ''}."

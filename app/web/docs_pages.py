@@ -1,0 +1,186 @@
+"""`/docs`: the API's reference, rendered here from the OpenAPI document. No script, no CDN, works in a text browser."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from fastapi import APIRouter, Request
+from markupsafe import Markup, escape
+from starlette.responses import HTMLResponse, Response
+
+from app.domain.contract.fields import FIELDS, METRICS, ContractField
+from app.settings import RESOURCES
+from app.web.forms import ROLES
+from app.web.templating import render
+
+router = APIRouter(include_in_schema=False)
+
+_REF = "#/components/schemas/"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A parameter, a form field, or a field of an object. `type` links to a schema when `schema` is not empty."""
+
+    name: str
+    place: str
+    type: str
+    schema: str
+    required: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: str
+    text: str
+    media: tuple[str, ...]
+    type: str
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    anchor: str
+    method: str
+    path: str
+    text: str
+    entries: tuple[Entry, ...]
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    name: str
+    text: str
+    entries: tuple[Entry, ...]
+
+
+@router.get("/docs")
+def show_reference(request: Request) -> Response:
+    document = request.app.openapi()
+    return render(
+        request,
+        "reference.html",
+        api_title=document["info"]["title"],
+        api_version=document["info"]["version"],
+        operations=operations(document),
+        schemas=schemas(document),
+    )
+
+
+def operations(document: Mapping[str, Any]) -> tuple[Operation, ...]:
+    """Every call, in the order of the document."""
+    return tuple(
+        Operation(
+            anchor=call["operationId"],
+            method=method.upper(),
+            path=path,
+            text=call.get("description") or call.get("summary", ""),
+            entries=(*_parameters(call), *_form_fields(call)),
+            answers=tuple(_answers(call)),
+        )
+        for path, calls in document["paths"].items()
+        for method, call in calls.items()
+    )
+
+
+def schemas(document: Mapping[str, Any]) -> tuple[Schema, ...]:
+    """Every object that a call takes or gives."""
+    return tuple(
+        Schema(name, schema.get("description", ""), tuple(_properties(schema, "")))
+        for name, schema in document.get("components", {}).get("schemas", {}).items()
+        if schema.get("properties")
+    )
+
+
+def _parameters(call: Mapping[str, Any]) -> Iterator[Entry]:
+    for parameter in call.get("parameters", []):
+        kind, schema = _type(parameter["schema"])
+        text = parameter.get("description") or parameter["schema"].get("description", "")
+        yield Entry(parameter["name"], parameter["in"], kind, schema, parameter.get("required", False), text)
+
+
+def _form_fields(call: Mapping[str, Any]) -> Iterator[Entry]:
+    for content in call.get("requestBody", {}).get("content", {}).values():
+        yield from _properties(content["schema"], "form")
+
+
+def _properties(schema: Mapping[str, Any], place: str) -> Iterator[Entry]:
+    for name, value in schema.get("properties", {}).items():
+        kind, target = _type(value)
+        yield Entry(name, place, kind, target, name in schema.get("required", ()), value.get("description", ""))
+
+
+def _answers(call: Mapping[str, Any]) -> Iterator[Answer]:
+    for status, answer in sorted(call["responses"].items()):
+        content = answer.get("content", {})
+        kinds = [_type(body["schema"]) for body in content.values() if body.get("schema")]
+        kind, schema = next((found for found in kinds if found[1]), kinds[0] if kinds else ("", ""))
+        yield Answer(status, answer.get("description", ""), tuple(content), kind, schema)
+
+
+def _type(schema: Mapping[str, Any]) -> tuple[str, str]:
+    """A type in words, and the schema that it names, if any."""
+    match schema:
+        case {"$ref": str(reference)}:
+            name = reference.removeprefix(_REF)
+            found = (name, name)
+        case {"anyOf": options}:
+            parts = [_type(option) for option in options]
+            found = (" or ".join(kind for kind, _ in parts), next((name for _, name in parts if name), ""))
+        case {"enum": values}:
+            found = (" or ".join(map(str, values)), "")
+        case {"const": value}:
+            found = (str(value), "")
+        case {"items": inner}:
+            kind, name = _type(inner)
+            found = (f"list of {kind}", name)
+        case {"additionalProperties": dict(inner)}:
+            kind, name = _type(inner)
+            found = (f"object of {kind}", name)
+        case _:
+            found = (schema.get("format") or schema.get("type", "any"), "")
+    return found
+
+
+# --- `/glossary`: the words of the service. Terms are those of `docs/glossary.md`, fields those of the registry.
+
+_TERMS = re.compile(r"^## Terms\n(.*?)^## ", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"\*\*(?P<strong>[^*]+)\*\*|\*(?P<em>[^*]+)\*|`(?P<code>[^`]+)`")
+
+
+@router.get("/glossary")
+def show_glossary(request: Request) -> HTMLResponse:
+    groups: dict[str, list[ContractField]] = {}
+    for field in FIELDS.values():
+        groups.setdefault(field.group, []).append(field)
+    return render(request, "glossary.html", terms=terms(), metrics=METRICS.values(), groups=groups, roles=ROLES)
+
+
+@lru_cache
+def terms() -> tuple[Markup, ...]:
+    """Each definition as HTML; what it defines is strong, and an anchor: `/glossary#stack-key`."""
+    found = _TERMS.search((RESOURCES / "docs" / "glossary.md").read_text(encoding="utf-8"))
+    text = found[1] if found else ""
+    items = re.split(r"^- ", text, flags=re.MULTILINE)[1:]
+    return tuple(_html(" ".join(item.split())) for item in items)
+
+
+def anchor(term: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", term.lower()).strip("-")
+
+
+def _html(text: str) -> Markup:
+    """The little Markdown of the glossary: strong, emphasis, code."""
+    parts, at = [], 0
+    for found in _INLINE.finditer(text):
+        parts.append(escape(text[at : found.start()]))
+        kind = found.lastgroup or ""
+        word = found[kind]
+        mark = Markup('<{0} id="{1}">{2}</{0}>') if kind == "strong" else Markup("<{0}>{2}</{0}>")
+        parts.append(mark.format(kind, anchor(word), word))
+        at = found.end()
+    return Markup("").join([*parts, escape(text[at:])])

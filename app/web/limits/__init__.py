@@ -1,1 +1,0 @@
-"""How often somebody may ask: requests, uploads, log-ins (docs/security.md)."""

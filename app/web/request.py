@@ -1,0 +1,182 @@
+"""The frame of every request: an id, a log line, its metrics, and the headers that keep a browser in its bounds."""
+
+import logging
+import re
+import sys
+import time
+import uuid
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.tracebacks import ExceptionDictTransformer
+from structlog.types import Processor
+
+from app.settings import Settings
+from app.storage.visible import NO_PROJECT, seeing
+from app.web.errors import unexpected
+
+# --- What Prometheus scrapes. Requests are labelled by route template, never by address: ids would make endless series.
+
+REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
+STATUSES = ("received", "processing", "ready", "failed", "unread")
+
+
+class Metrics:
+    """One registry an application, so that tests can have many."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "threewalls_http_requests", "Requests answered.", ("method", "route", "status"), registry=self.registry
+        )
+        self.seconds = Histogram(
+            "threewalls_http_request_seconds",
+            "Time until the answer was sent whole.",
+            ("method", "route"),
+            buckets=REQUEST_SECONDS,
+            registry=self.registry,
+        )
+        self.runs = Gauge("threewalls_runs", "Runs by status.", ("status",), registry=self.registry)
+        self.oldest_waiting_seconds = Gauge(
+            "threewalls_oldest_waiting_seconds",
+            "Age of the oldest run that is not processed yet; 0 when none waits.",
+            registry=self.registry,
+        )
+        self.given_up = Gauge(
+            "threewalls_given_up",
+            "Runs and stacks that workers gave up; they rest until something of them changes.",
+            ("kind",),
+            registry=self.registry,
+        )
+        self.definitions = Gauge(
+            "threewalls_definitions_runs",
+            "Runs by their figures: of the current definitions, waiting to be computed again, failed at that.",
+            ("state",),
+            registry=self.registry,
+        )
+
+
+log = structlog.get_logger(__name__)
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",  # for what does not know frame-ancestors
+    "Referrer-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=(), browsing-topics=()",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",  # a badge, which other pages show, says otherwise itself
+}
+HTTPS_ONLY = "max-age=31536000"
+"""Sent where the service is reached by HTTPS: for a year browsers ask for it by nothing else."""
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_QUIET_ROUTES = ("/healthz", "/readyz", "/metrics", "/static", "/assets/{name}")
+
+
+class RequestFrameMiddleware:
+    def __init__(self, app: ASGIApp, metrics: Metrics, public_url: str) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._https = public_url.startswith("https://")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        began, status = time.perf_counter(), 0
+
+        async def framed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if self._https or scope["scheme"] == "https":
+                    headers["Strict-Transport-Security"] = HTTPS_ONLY
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id), seeing(NO_PROJECT):  # until the check
+            try:
+                await self._app(scope, receive, framed)
+            except ClientDisconnect:
+                log.info("client_went_away", path=scope["path"])
+            except Exception as error:
+                # Answered here and not by Starlette, which would do so outside of this frame.
+                response = unexpected(Request(scope), error)
+                if status:
+                    raise
+                await response(scope, receive, framed)
+            finally:
+                self._record(scope, status, time.perf_counter() - began)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        route, method = _route(scope), scope["method"]
+        self._metrics.requests.labels(method, route, status).inc()
+        self._metrics.seconds.labels(method, route).observe(seconds)
+        write = log.debug if route in _QUIET_ROUTES and status < 500 else log.info
+        write("request", method=method, path=scope["path"], status=status, ms=round(seconds * 1000, 1))
+
+
+def _request_id(scope: Scope) -> str:
+    """The caller's id, so that a proxy's log and ours can be joined, when it is one."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _route(scope: Scope) -> str:
+    route = scope.get("route")
+    # A mount is known by where it hangs; what matched nothing is one label, whatever was asked for.
+    return getattr(route, "path", None) or scope.get("root_path") or "unmatched"
+
+
+# --- The service's own log: structured lines, one request id through all of them; never a body, a header or a secret.
+#
+# Tracebacks come without the values of variables, which the library shows unless told not to: they hold passwords.
+
+_SHARED: tuple[Processor, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+)
+_TRACEBACKS = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
+
+
+def configure_logging(settings: Settings) -> None:
+    """Send our lines and those of libraries to standard error, in the shape that the settings ask for."""
+    level = getattr(logging, settings.log_level.upper())
+    as_json = settings.log_format == "json"
+    structlog.configure(
+        processors=[*_SHARED, *_last(as_json)],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*_SHARED, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_last(as_json)],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    # Libraries tell of their own workings at info; ours is what the level is for.
+    root.setLevel(max(level, logging.WARNING))
+
+
+def _last(as_json: bool) -> tuple[Processor, ...]:
+    if as_json:
+        return (_TRACEBACKS, structlog.processors.JSONRenderer())
+    plain = structlog.dev.plain_traceback
+    return (structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain),)

@@ -1,0 +1,311 @@
+"""For every route that writes: how it is driven once, and the record that this must leave; or why it leaves none."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyotp
+from sqlalchemy import func, select
+from sqlmodel import SQLModel
+from starlette.testclient import TestClient
+
+from app.storage.database import read_session
+from app.storage.tables import ExperimentRow, PinRow, ReceiverRow, ReferencePointRow, TokenRow
+from app.storage.users import find_user
+from tests.access.belongings import Belongings
+from tests.access.people import OURS, Teams
+
+PASSWORD, ANOTHER = "a horse, a battery", "another horse, a staple"
+
+
+@dataclass(frozen=True)
+class There:
+    """What there is when a change is made, for what names it."""
+
+    teams: Teams
+    client: TestClient
+    owned: Belongings
+
+    def newest(self, table: type[SQLModel]) -> str:
+        with read_session(self.teams.engine) as session:
+            return str(session.execute(select(func.max(table.id))).scalar_one())  # type: ignore[attr-defined]
+
+    def user(self, name: str) -> str:
+        with read_session(self.teams.engine) as session:
+            row = find_user(session, name)
+            assert row is not None
+            return str(row.id)
+
+    def session_key(self) -> str:
+        return str(self.client.get("/api/v1/account/sessions").json()["items"][0]["key"])
+
+
+Named = Callable[[There], str]
+Sent = Callable[[There], Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """`of`: what the address names, besides what our team owns. `before` and `after`: part of the record.
+
+    `project` None: it is about none.
+    """
+
+    subject: str
+    action: str
+    sent: Any = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    who: str = "maintainer"
+    project: str | None = OURS
+    of: Mapping[str, Named] = field(default_factory=dict)
+
+
+def _of(name: str, table: type[SQLModel]) -> Mapping[str, Named]:
+    return {name: lambda there: there.newest(table)}
+
+
+def _account(name: str) -> Mapping[str, Named]:
+    return {"user_id": lambda there: there.user(name)}
+
+
+_SESSION: Mapping[str, Named] = {"key": lambda there: there.session_key()}
+_TOKEN, _EXPERIMENT = _of("token_id", TokenRow), _of("experiment_id", ExperimentRow)
+_RECEIVER, _FIGURE = _of("receiver_id", ReceiverRow), _of("number", ReferencePointRow)
+_HOOK = {"name": "pager", "kind": "webhook", "target": "https://1.1.1.1/hook", "events": ["regression.opened"]}
+_POINT = {"measured_by": "a lab", "source": "a paper", "date": "2026-08", "project": OURS}
+_JOB = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "precision": "bf16"}
+_FIGURE_FORM = _POINT | {f"field.{name}": str(value) for name, value in _JOB.items()}
+_NOTE = {"note": "a bad node"}
+_QUARANTINE = {"before": {"quarantine": ""}, "after": {"quarantine": "a bad node"}}
+_RELEASE = {"before": {"quarantine": "a bad node"}, "after": {"quarantine": ""}}
+_NEW_TOKEN = {"name": "nightly", "scopes": ["read"], "expires_at": None}
+
+
+def _run(there: There) -> int:
+    return there.owned.run
+
+
+def _plan(there: There) -> dict[str, Any]:
+    return {"run": _run(there), "knobs": {"ep_overlap": True}, "runs_each": 2}
+
+
+def _regression(there: There) -> dict[str, Any]:
+    return {"regressions": [{"id": there.owned.regression}], "assignee": "Ada"}
+
+
+def _selected(there: There) -> dict[str, Any]:
+    found = there.client.get(f"/api/v1/regressions/{there.owned.regression}").json()
+    return {"seen": f"{found['id']}@{found['changed_at'].replace('Z', '+00:00')}", "assignee": "Grace"}
+
+
+_LOG = ("train.log", b"a line")
+_SECRET = "JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP"
+_DORA: dict[str, Any] = {"who": "dora", "project": None}
+_OVER_ALL: dict[str, Any] = {"who": "administrator", "project": None}
+
+ACCESS: Mapping[str, Change] = {
+    "POST /login": Change("account", "logged in", {"name": "dora", "password": PASSWORD}, **_DORA),
+    "POST /account/password": Change(
+        "account", "password set", {"old": PASSWORD, "new": ANOTHER, "again": ANOTHER}, **_DORA
+    ),
+    "POST /account/second-factor": Change(
+        "account", "second factor added",
+        lambda _: {"secret": _SECRET, "code": pyotp.TOTP(_SECRET).now(), "password": ANOTHER}, **_DORA,
+    ),
+    "POST /account/second-factor/remove": Change(
+        "account", "second factor removed",
+        lambda _: {"code": pyotp.TOTP(_SECRET).at(time.time() + 30), "password": ANOTHER}, **_DORA,
+    ),
+    "POST /settings/account/sessions/others/end": Change(
+        "account", "session ended", after={"session": "all others"}, **_DORA
+    ),
+    "POST /settings/account/sessions/{key}/end": Change("account", "session ended", of=_SESSION, **_DORA),
+    "DELETE /api/v1/account/sessions/{key}": Change("account", "session ended", of=_SESSION, **_DORA),
+    "POST /logout": Change("account", "logged out", **_DORA),
+    "POST /api/v1/users": Change("account", "created", {"name": "Eve"}, after={"name": "Eve"}, **_OVER_ALL),
+    "PATCH /api/v1/users/{user_id}": Change(
+        "account", "disabled", {"disabled": True}, {"disabled": False}, {"disabled": True}, of=_account("Eve"),
+        **_OVER_ALL,
+    ),
+    "POST /api/v1/users/{user_id}/password": Change("account", "password set", of=_account("Eve"), **_OVER_ALL),
+    "POST /settings/users": Change("account", "created", {"name": "Max"}, after={"name": "Max"}, **_OVER_ALL),
+    "POST /settings/users/{user_id}": Change(
+        "account", "administrator", {"do": "make administrator"}, {"administrator": False}, {"administrator": True},
+        of=_account("Max"), **_OVER_ALL,
+    ),
+    "POST /api/v1/projects": Change(
+        "project", "created", {"project": "second"}, after={"public": False}, who="administrator", project="second"
+    ),
+    "POST /settings/projects": Change(
+        "project", "created", {"slug": "third"}, after={"slug": "third"}, who="administrator", project="third"
+    ),
+    "POST /api/v1/runs": Change(
+        "project", "created", {"log": _LOG, "meta": '{"project": "begun"}'}, after={"slug": "begun"},
+        who="administrator", project="begun",
+    ),
+    "POST /upload": Change(
+        "project", "created", {"log": _LOG, "project": "typed"}, after={"slug": "typed"}, who="administrator",
+        project="typed",
+    ),
+    "PATCH /api/v1/projects/{slug}": Change(
+        "project", "public", {"public": True}, {"public": False}, {"public": True}
+    ),
+    "POST /settings/projects/{slug}/public": Change("project", "public", {}, {"public": True}, {"public": False}),
+    "POST /api/v1/projects/{slug}/members": Change(
+        "member", "role", {"name": "outsider", "role": "viewer"}, {"role": None}, {"role": "viewer"}
+    ),
+    "DELETE /api/v1/projects/{slug}/members/{user_id}": Change(
+        "member", "role", {}, {"role": "viewer"}, {"role": None}, of=_account("outsider")
+    ),
+    "POST /settings/projects/{slug}/members": Change(
+        "member", "role", {"name": "outsider", "role": "viewer"}, {"role": None}, {"role": "viewer"}
+    ),
+    "POST /settings/projects/{slug}/members/{user_id}": Change(
+        "member", "role", {"role": "contributor"}, {"role": "viewer"}, {"role": "contributor"}, of=_account("outsider")
+    ),
+    "POST /api/v1/projects/{slug}/tokens": Change(
+        "token", "created", _NEW_TOKEN, after={"name": "nightly", "scopes": ["read"], "expires_at": None}
+    ),
+    "DELETE /api/v1/projects/{slug}/tokens/{token_id}": Change(
+        "token", "revoked", before={"name": "nightly"}, of=_TOKEN
+    ),
+    "POST /settings/projects/{slug}/tokens": Change(
+        "token", "created", {"name": "weekly", "scopes": ["upload"], "life": "never"}, after={"scopes": ["upload"]}
+    ),
+    "POST /settings/projects/{slug}/tokens/{token_id}/revoke": Change(
+        "token", "revoked", before={"name": "weekly"}, of=_TOKEN
+    ),
+    "POST /badges/{stack}/renew": Change("project", "renew_badges"),
+}  # fmt: skip
+
+RUNS: Mapping[str, Change] = {
+    "PATCH /api/v1/runs/{run_id}/contract": Change(
+        "run", "contract", {"fields": {"cluster": "eos"}}, {"cluster": None}, {"cluster": "eos"}
+    ),
+    "POST /runs/{run_id}/contract": Change(
+        "run", "contract", {"field.gpu": "B200"}, {"gpu": "H100"}, {"gpu": "B200"}
+    ),
+    "PATCH /api/v1/runs/{run_id}/facts": Change(
+        "run", "facts", {"facts": {"oom_phase": "warmup"}}, {"oom_phase": None}, {"oom_phase": "warmup"}
+    ),
+    "POST /runs/{run_id}/facts": Change(
+        "run", "facts", {"fact.oom_phase": "setup"}, {"oom_phase": "warmup"}, {"oom_phase": "setup"}
+    ),
+    "POST /api/v1/runs/{run_id}/logs": Change(
+        "run", "appended", b"one more line\n", {"reception": "whole", "bytes": 0}, {"reception": "whole", "bytes": 14}
+    ),
+    "POST /api/v1/runs/{run_id}/quarantine": Change("run", "quarantine", _NOTE, **_QUARANTINE),
+    "POST /api/v1/runs/{run_id}/release": Change("run", "release", **_RELEASE),
+    "POST /runs/{run_id}/quarantine": Change("run", "quarantine", _NOTE, **_QUARANTINE),
+    "POST /runs/{run_id}/release": Change("run", "release", **_RELEASE),
+    "POST /api/v1/runs/{run_id}/pin": Change("stack", "pin", {}, {"pinned": []}),
+    "POST /api/v1/runs/{run_id}/unpin": Change("stack", "unpin", {}, {}, {"pinned": []}),
+    "POST /runs/{run_id}/pin": Change("stack", "pin", {}, {"pinned": []}),
+    "POST /runs/{run_id}/unpin": Change("stack", "unpin", {}, {}, {"pinned": []}),
+    "POST /history/{stack}/pin": Change("stack", "pin", lambda there: {"run": _run(there)}, {"pinned": []}),
+    "POST /history/{stack}/unpin": Change(
+        "stack", "unpin", lambda there: {"pin": there.newest(PinRow)}, {}, {"pinned": []}
+    ),
+    "PATCH /api/v1/regressions/{regression_id}": Change(
+        "regression", "changed", {"state": "acknowledged"}, {"state": "open"}, {"state": "acknowledged"}
+    ),
+    "PATCH /api/v1/regressions": Change("regression", "changed", _regression, {"assignee": ""}, {"assignee": "Ada"}),
+    "POST /regressions": Change("regression", "changed", _selected, {"assignee": "Ada"}, {"assignee": "Grace"}),
+    "POST /regressions/{regression_id}": Change(
+        "regression", "changed", {"state": "expected", "note": "wanted"}, {"state": "acknowledged"},
+        {"state": "expected"},
+    ),
+    "POST /api/v1/experiments": Change("experiment", "plan", _plan, after={"runs_each": 2}),
+    "PATCH /api/v1/experiments/{experiment_id}": Change(
+        "experiment", "withdrawn", {"state": "withdrawn"}, {"state": "planned"}, {"state": "withdrawn"}, of=_EXPERIMENT
+    ),
+    "POST /runs/{run_id}/experiments": Change(
+        "experiment", "plan", {"field": "ep_overlap", "value": "true", "runs_each": "3"}, after={"runs_each": 3}
+    ),
+    "POST /experiments/{experiment_id}": Change(
+        "experiment", "rejected", {"decision": "reject", "note": "no time"}, {"state": "planned"},
+        {"state": "rejected"}, of=_EXPERIMENT,
+    ),
+}  # fmt: skip
+
+SETTINGS: Mapping[str, Change] = {
+    "PUT /api/v1/projects/{slug}/defaults": Change(
+        "project", "defaults", {"fields": {"cluster": "eos"}}, {"cluster": None}, {"cluster": "eos"}
+    ),
+    "POST /settings/projects/{slug}": Change(
+        "project", "defaults", {"field.cluster": "hoth"}, {"cluster": "eos"}, {"cluster": "hoth"}
+    ),
+    "PATCH /api/v1/projects/{slug}/rules": Change(
+        "project", "baseline_branch", {"baseline_branch": "trunk"}, {"baseline_branch": "main"},
+        {"baseline_branch": "trunk"},
+    ),
+    "POST /settings/projects/{slug}/rules": Change(
+        "project", "links", {"baseline_branch": "trunk", "commit_url": "https://git.example/{commit}"},
+        {"commit_url": ""}, {"commit_url": "https://git.example/{commit}"},
+    ),
+    "PUT /api/v1/projects/{slug}/quota": Change(
+        "project", "quota", {"quota_bytes": 1000}, {"bytes": None}, {"bytes": 1000}, who="administrator"
+    ),
+    "POST /settings/projects/{slug}/quota": Change(
+        "project", "quota", {"quota_bytes": "", "quota_runs_a_day": "7"}, {"bytes": 1000, "runs_a_day": None},
+        {"bytes": None, "runs_a_day": 7}, who="administrator",
+    ),
+    "POST /api/v1/projects/{slug}/receivers/{receiver_id}/test": Change("receiver", "tested"),
+    "POST /settings/projects/{slug}/notifications/{receiver_id}/test": Change("receiver", "tested"),
+    "POST /api/v1/projects/{slug}/receivers/{receiver_id}/replay": Change("receiver", "replayed_all"),
+    "POST /settings/projects/{slug}/notifications/{receiver_id}/replay": Change("receiver", "replayed_all"),
+    "POST /api/v1/projects/{slug}/receivers/{receiver_id}/dismiss": Change("receiver", "dismissed"),
+    "POST /settings/projects/{slug}/notifications/{receiver_id}/dismiss": Change("receiver", "dismissed"),
+    "POST /api/v1/projects/{slug}/deliveries/{delivery_id}/replay": Change("receiver", "replayed"),
+    "POST /settings/projects/{slug}/notifications/deliveries/{delivery_id}/replay": Change("receiver", "replayed"),
+    "POST /api/v1/projects/{slug}/receivers": Change("receiver", "added", _HOOK, after={"name": "pager"}),
+    "PATCH /api/v1/projects/{slug}/receivers/{receiver_id}": Change(
+        "receiver", "changed", {"name": "bell"}, {"name": "pager"}, {"name": "bell"}, of=_RECEIVER
+    ),
+    "POST /api/v1/projects/{slug}/receivers/{receiver_id}/secret": Change("receiver", "secret_renewed", of=_RECEIVER),
+    "DELETE /api/v1/projects/{slug}/receivers/{receiver_id}": Change(
+        "receiver", "deleted", before={"name": "bell"}, of=_RECEIVER
+    ),
+    "POST /settings/projects/{slug}/notifications": Change("receiver", "added", _HOOK, after={"name": "pager"}),
+    "POST /settings/projects/{slug}/notifications/{receiver_id}": Change(
+        "receiver", "changed", _HOOK | {"name": "gong"}, {"name": "pager"}, {"name": "gong"}, of=_RECEIVER
+    ),
+    "POST /settings/projects/{slug}/notifications/{receiver_id}/pause": Change(
+        "receiver", "paused", {}, {"enabled": True}, {"enabled": False}, of=_RECEIVER
+    ),
+    "POST /settings/projects/{slug}/notifications/{receiver_id}/resume": Change(
+        "receiver", "resumed", {}, {"enabled": False}, {"enabled": True}, of=_RECEIVER
+    ),
+    "POST /settings/projects/{slug}/notifications/{receiver_id}/secret": Change(
+        "receiver", "secret_renewed", of=_RECEIVER
+    ),
+    "POST /settings/projects/{slug}/notifications/{receiver_id}/delete": Change(
+        "receiver", "deleted", before={"name": "gong"}, of=_RECEIVER
+    ),
+    "POST /api/v1/references": Change(
+        "reference", "add", _POINT | {"contract": _JOB, "step_time_ms": 1.0}, after={"step_time_ms": 1.0}
+    ),
+    "PATCH /api/v1/references/{number}": Change(
+        "reference", "change", {"step_time_ms": 2.0}, {"step_time_ms": 1.0}, {"step_time_ms": 2.0}, of=_FIGURE
+    ),
+    "DELETE /api/v1/references/{number}": Change("reference", "withdraw", of=_FIGURE),
+    "POST /references/new": Change(
+        "reference", "add", _FIGURE_FORM | {"step_time_ms": "3"}, after={"step_time_ms": 3.0}
+    ),
+    "POST /references/{number}/change": Change(
+        "reference", "change", _FIGURE_FORM | {"step_time_ms": "4"}, {"step_time_ms": 3.0}, {"step_time_ms": 4.0},
+        of=_FIGURE,
+    ),
+    "POST /references/{number}/withdraw": Change("reference", "withdraw", of=_FIGURE),
+}  # fmt: skip
+
+CHANGES: Mapping[str, Change] = {**ACCESS, **RUNS, **SETTINGS}
+"""In the order in which they are made. Uploads change none of it but by the project that they begin."""
+
+NO_RECORD: Mapping[str, str] = {
+    "POST /account/confirm": "it shows once more who somebody is; what is made after it has its own record",
+    "POST /api/v1/definitions/retry": "the service tries its own work once more; nothing that anybody said is changed",
+    "POST /settings/definitions/retry": "the same by a form",
+}

@@ -1,1 +1,0 @@
-"""What is worth a message, its text, its signature and where it may go."""

@@ -1,0 +1,120 @@
+"""Levels and change points of made histories."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.run import FloatArray
+from app.domain.verdict.history import Segment, find_changes, winsorise
+from app.domain.verdict.step_time import Prior
+
+FAMILY = Prior(0.006**2, 5, 8)
+
+
+def history(seed: int, *levels: tuple[int, float], sd: float = 0.006) -> FloatArray:
+    """`(runs, ln step time)` after another, with normal noise between launches."""
+    draw = np.random.default_rng(seed)
+    return np.concatenate([level + sd * draw.standard_normal(n) for n, level in levels])
+
+
+@pytest.mark.parametrize(
+    ("levels", "runs"),
+    [
+        ([(30, 6.0)], []),
+        ([(15, 6.0), (15, 6.05)], [15]),
+        ([(15, 6.05), (15, 6.0)], [15]),
+        ([(10, 6.0), (10, 6.1), (10, 6.0)], [10, 20]),
+        ([(20, 6.0), (3, 6.1)], [20]),  # three runs make a level
+        ([(20, 6.0), (2, 6.1)], [19]),  # two that stand out take an old one along, until the third run comes
+        ([(20, 6.0), (1, 6.1)], []),  # one is the verdict's business
+        ([(20, 6.0), (1, 6.5), (20, 6.0)], []),  # a bad node
+        ([(5, 6.0), (6, 6.2)], []),  # under twelve runs nothing is divided
+        ([(6, 6.0), (6, 6.2)], [6]),
+        ([(30, 6.0), (30, 6.005)], []),  # certain or not, half a per cent is nothing
+    ],
+)
+def test_change_points(levels: list[tuple[int, float]], runs: list[int]) -> None:
+    assert [point.run for point in find_changes(history(1, *levels), FAMILY).change_points] == runs
+
+
+def test_figures_of_a_change_point() -> None:
+    # Levels of alternating +-0.004: nothing is clipped, the means are exact.
+    y = [6 + 0.004 * (-1) ** i + (0.05 if i >= 12 else 0) for i in range(24)]
+    found = find_changes(y, Prior(0.004**2, 4))
+    (point,) = found.change_points
+    assert found.segments == (Segment(0, 12, pytest.approx(6.0)), Segment(12, 24, pytest.approx(6.05)))
+    assert found.current == found.segments[-1]
+    assert (point.run, point.shift) == (12, pytest.approx(0.05))
+    assert point.delta_pct == pytest.approx(100 * math.expm1(0.05))
+    # v = (4 x 16e-6 + 1.15 x 24 x 16e-6) / 26, t = 0.05 / sqrt(v / 6) = 27.1 with 26 degrees of freedom
+    assert point.p_value < 1e-15
+
+
+def test_a_boundary_must_be_certain_under_the_family_s_variation() -> None:
+    y = history(3, (12, 6.0), (4, 6.03), sd=0.004)
+    assert find_changes(y, FAMILY).change_points
+    assert not find_changes(y, Prior(0.05**2, 20, 8)).change_points
+
+
+def test_a_step_of_two_kinds_is_kept_where_the_larger_is() -> None:
+    found = find_changes(history(5, (20, 6.0), (20, 6.004), (20, 6.06)), FAMILY)
+    assert [point.run for point in found.change_points] == [40]
+
+
+def test_a_constant_history_has_one_level() -> None:
+    found = find_changes([6.0] * 40)
+    assert found.segments == (Segment(0, 40, 6.0),)
+
+
+def test_a_single_run_is_a_history() -> None:
+    assert find_changes([6.0]).segments == (Segment(0, 1, 6.0),)
+
+
+@pytest.mark.parametrize("bad", [[], [6.0, math.nan], [6.0, math.inf]])
+def test_what_is_no_history_is_refused(bad: list[float]) -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        find_changes(bad)
+
+
+def test_winsorising_clips_one_odd_run_and_keeps_a_step() -> None:
+    y = np.array([0.0, 0.01] * 6 + [1.0, 1.01] * 6)
+    assert winsorise(y) == pytest.approx(y)
+    y[5] = 5.0
+    # running median 0.01 there; MAD of the deviations 0.01 x 1.4826 at most
+    assert winsorise(y)[5] <= 0.01 + 2.5 * 1.4826 * 0.01 + 1e-12
+
+
+@given(st.lists(st.floats(-0.2, 0.2), min_size=12, max_size=40), st.floats(-5, 5))
+@settings(max_examples=60, deadline=None)
+def test_the_unit_of_time_does_not_matter(values: list[float], scale: float) -> None:
+    # Rounded, so that moving the series cannot break ties between equal divisions in another way.
+    y = np.round(np.array(values) + 0.001 * np.sin(np.arange(len(values)) ** 2), 6)
+    one, other = find_changes(y, FAMILY), find_changes(y + scale, FAMILY)
+    assert [p.run for p in other.change_points] == [p.run for p in one.change_points]
+
+
+@given(st.lists(st.sampled_from([0.0, 0.03, 0.1]), min_size=4, max_size=6), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_faster_is_slower_in_the_mirror(levels: list[float], seed: int) -> None:
+    y = history(seed, *[(8, level) for level in levels])
+    one, other = find_changes(y, FAMILY), find_changes(-y, FAMILY)
+    assert [(p.run, pytest.approx(-p.shift)) for p in one.change_points] == [
+        (p.run, p.shift) for p in other.change_points
+    ]
+
+
+def test_simulated_changes_are_found_soon_and_nothing_else() -> None:
+    draw = np.random.default_rng(8)
+    found = late = false = 0
+    for _ in range(60):
+        y = 6 + 0.006 * draw.standard_t(4, 50) / math.sqrt(2)
+        false += len(find_changes(y, FAMILY).change_points)
+        y[30:] += 0.02
+        found += any(abs(p.run - 30) <= 2 for p in find_changes(y, FAMILY).change_points)
+        late += any(abs(p.run - 30) <= 2 for p in find_changes(y[:34], FAMILY).change_points)
+    assert found >= 57
+    assert late >= 45
+    assert false <= 2

@@ -1,0 +1,209 @@
+"""The table of PRODUCT's comparability, and what holds for every pair of runs."""
+
+from types import EllipsisType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.contract.derive import switch_off_unused
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
+from app.domain.run import Value
+from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.differences import FOLLOWS
+from app.domain.verdict.record import RunRecord
+from tests.domain.verdict.matching_runs import CONTRACT, SAMPLES, make_record, stated
+
+Fields = dict[str, Value | EllipsisType]
+CASES = [
+    ({}, "verdict", (), None),
+    ({"ep_overlap": False}, "matched_ab", ("ep_overlap",), "ep_overlap"),
+    ({"env.NCCL_NVLS_ENABLE": "0"}, "matched_ab", ("env.NCCL_NVLS_ENABLE",), "env.NCCL_NVLS_ENABLE"),
+    ({"ep_overlap": False, "tp": 4}, "side_by_side", ("tp", "ep_overlap"), None),
+    ({"container": "train:2026.10"}, "contrast", ("container",), "container"),
+    ({"routing_mode": "forced-balance"}, "contrast", ("routing_mode",), "routing_mode"),
+    ({"container": "train:2026.10", "tp": 4}, "contrast", ("container", "tp"), None),
+    ({"container": "train:2026.10", "gpus": 16}, "incomparable", ("gpus", "container"), None),
+    ({"num_layers": 24}, "contrast", ("model",), "model"),
+    ({"te_version": "2.9"}, "verdict", (), None),
+    ({"model": "QWEN3-30b-a3b"}, "verdict", (), None),
+]
+
+
+@pytest.mark.parametrize(("fields", "kind", "differ", "attributed"), CASES)
+def test_what_differs_decides_what_two_runs_are_good_for(
+    fields: Fields, kind: str, differ: tuple[str, ...], attributed: str | None
+) -> None:
+    found = compare_contracts(make_record("a"), make_record("b", fields))
+    assert found.kind == kind
+    assert tuple(one.field for one in (*found.stack, *found.knobs)) == differ
+    assert found.attributed_to == attributed
+    assert not found.provisional
+
+
+FOLLOWING_CASES = [
+    # HybridEP has an SM count, alltoall has none: that is one knob.
+    ({"dispatcher": "alltoall", "dispatch_sms": None}, {"dispatcher": "hybridep", "dispatch_sms": 32}, "dispatcher"),
+    ({"tp": 1, "sp": None, "tp_overlap": None}, {"tp": 2, "sp": True, "tp_overlap": False}, "tp"),
+    (
+        {"opt_offload": False, "opt_offload_fraction": None},
+        {"opt_offload": True, "opt_offload_fraction": 1},
+        "opt_offload",
+    ),
+    # Two dispatchers with an SM count each: somebody chose both.
+    ({"dispatcher": "deepep", "dispatch_sms": 20}, {"dispatcher": "hybridep", "dispatch_sms": 32}, None),
+    ({"dispatch_sms": None}, {"dispatch_sms": 32}, "dispatch_sms"),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "attributed"), FOLLOWING_CASES)
+def test_a_knob_without_meaning_on_one_side_follows_the_one_that_differs(
+    a: Fields, b: Fields, attributed: str | None
+) -> None:
+    found = compare_contracts(make_record("a", a), make_record("b", b))
+    assert (found.kind, found.attributed_to) == ("matched_ab" if attributed else "side_by_side", attributed)
+
+
+def test_graphs_that_are_switched_on_are_one_contrast_with_all_that_belongs_to_them() -> None:
+    off: Fields = {"graph_impl": "none", "graph_modules": None, "graph_warmup": None}
+    found = compare_contracts(make_record("a", off), make_record("b", {"graph_impl": "transformer_engine"}))
+    assert (found.kind, found.attributed_to) == ("contrast", "graph_impl")
+    assert [one.field for one in found.following] == ["graph_modules", "graph_warmup"]
+
+
+OFF: dict[str, Value] = {
+    "dispatcher": "alltoall",
+    "tp": 1,
+    "cp": 1,
+    "pp": 1,
+    "recompute_granularity": "none",
+    "graph_impl": "none",
+    "precision": "bf16",
+    "opt_offload": False,
+    "act_offload": False,
+    "manual_gc": False,
+}
+
+
+@pytest.mark.parametrize("field", sorted(set(FOLLOWS) - {"etp"}))
+def test_what_follows_a_knob_is_what_that_knob_switches_off(field: str) -> None:
+    contract = switch_off_unused(stated(CONTRACT | {FOLLOWS[field]: OFF[FOLLOWS[field]]}))
+    assert contract[field].value is None
+
+
+UNKNOWN_CASES = [
+    # On both sides: the keys are equal, but nobody knows that the runs are.
+    ({"container": ...}, {"container": ...}, "verdict", ("container",)),
+    ({"ep_overlap": ...}, {"ep_overlap": ...}, "verdict", ("ep_overlap",)),
+    # On one side: the keys differ, and nobody knows that the runs do.
+    ({}, {"container": ...}, "incomparable", ("container",)),
+    ({"gpus": ...}, {"container": "other"}, "incomparable", ("gpus",)),
+    ({}, {"ep_overlap": ...}, "side_by_side", ("ep_overlap",)),
+    ({}, {"cluster": ..., "ep_overlap": ...}, "incomparable", ("cluster", "ep_overlap")),
+    ({}, {"env.NCCL_NVLS_ENABLE": ..., "env.USE_MNNVL": ...}, "side_by_side", ("env",)),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "kind", "supply"), UNKNOWN_CASES)
+def test_what_nobody_states_is_never_silently_equal(a: Fields, b: Fields, kind: str, supply: tuple[str, ...]) -> None:
+    found = compare_contracts(make_record("a", a), make_record("b", b))
+    assert (found.kind, found.provisional, found.unknown) == (kind, True, supply)
+    assert found.attributed_to is None
+
+
+def test_an_environment_that_neither_run_shows_makes_nothing_provisional() -> None:
+    silent: Fields = {name: ... for name in CONTRACT if name.startswith(PREFIX)}
+    found = compare_contracts(make_record("a", silent), make_record("b", silent))
+    assert (found.kind, found.provisional, found.unknown) == ("verdict", False, ())
+
+
+def test_other_projects_are_other_stacks() -> None:
+    found = compare_contracts(make_record("a"), make_record("b", project="other"))
+    assert (found.kind, [one.field for one in found.stack]) == ("contrast", ["project"])
+
+
+def test_differences_are_grouped_by_axis_and_versions_stand_beside_the_keys() -> None:
+    a = make_record("a", {"nccl_version": "2.27", "driver": "570"}, commit="aaaa")
+    b = make_record(
+        "b", {"nccl_version": "2.28", "driver": "580", "container": "new", "tp": 4, "seq_len": 16}, commit="b"
+    )
+    groups = {axis: [one.field for one in found] for axis, found in compare_contracts(a, b).by_axis().items()}
+    assert groups == {
+        "workload": ["seq_len"],
+        "container": ["container", "nccl_version"],
+        "recipe": ["tp"],
+        "code": ["commit"],
+        "place": ["driver"],
+    }
+
+
+@pytest.mark.parametrize(("a", "b"), [("", "0f3c2a9d"), ("0f3c2a9d", "0f3c2a9dffff"), ("same", "same")])
+def test_a_commit_that_is_unknown_or_shortened_is_no_difference(a: str, b: str) -> None:
+    assert compare_contracts(make_record("a", commit=a), make_record("b", commit=b)).beside == ()
+
+
+def test_forced_balance_beside_natural_routing_is_told() -> None:
+    forced = make_record("b", {"routing_mode": "forced-balance"})
+    assert compare_contracts(make_record("a"), forced).one_is_benchmark_only
+    assert not compare_contracts(forced, forced).one_is_benchmark_only
+
+
+MEMBERS = (*STACK_FIELDS, *CONFIG_FIELDS)
+OTHER: dict[str, Value] = {
+    name: "another" if isinstance(SAMPLES[FIELDS[name].kind], str) else None for name in (*MEMBERS, "num_layers")
+}
+
+
+@st.composite
+def records(draw: st.DrawFn, run: str) -> RunRecord:
+    """A run in which up to four fields are changed or unknown."""
+    names = draw(st.lists(st.sampled_from((*STACK_FIELDS, *STACK_FIELDS, *MEMBERS, "num_layers")), max_size=4))
+    fields: Fields = {name: draw(st.sampled_from([OTHER[name], ...])) for name in names}
+    return make_record(run, fields, project=draw(st.sampled_from(["moe", "moe", "MoE", "other"])))
+
+
+@given(records("a"), records("b"))
+def test_the_order_of_the_two_runs_changes_nothing_but_the_sides(a: RunRecord, b: RunRecord) -> None:
+    there, back = compare_contracts(a, b), compare_contracts(b, a)
+    assert (there.kind, there.provisional, there.unknown, there.attributed_to) == (
+        back.kind,
+        back.provisional,
+        back.unknown,
+        back.attributed_to,
+    )
+    assert there.differences == tuple(one.turned() for one in back.differences)
+
+
+@given(records("a"), records("b"))
+def test_there_is_never_a_verdict_across_keys(a: RunRecord, b: RunRecord) -> None:
+    found = compare_contracts(a, b)
+    if a.stack_key != b.stack_key:
+        assert found.kind in ("contrast", "incomparable")
+    if a.config_key != b.config_key:
+        assert found.kind != "verdict"
+
+
+@given(records("a"), records("b"))
+def test_the_members_that_differ_are_those_by_which_the_keys_differ(a: RunRecord, b: RunRecord) -> None:
+    found = compare_contracts(a, b)
+    if a.stack_key == b.stack_key:
+        assert [one.field for one in found.stack] in ([], ["model"])  # the model's shape is in no key
+    else:
+        assert found.stack
+    if a.stack_key == b.stack_key and not found.stack:
+        assert bool(found.knobs) == (a.config_key != b.config_key)
+
+
+@given(records("a"), records("b"))
+def test_nothing_is_attributed_to_a_field_that_somebody_left_unknown(a: RunRecord, b: RunRecord) -> None:
+    found = compare_contracts(a, b)
+    uncertain = [one for one in (*found.stack, *found.knobs) if not one.is_certain]
+    assert {one.to_supply for one in uncertain} <= set(found.unknown)
+    if uncertain:
+        assert found.provisional
+        assert found.attributed_to is None
+
+
+@given(records("a"))
+def test_a_run_is_comparable_with_itself(a: RunRecord) -> None:
+    assert compare_contracts(a, a).kind == "verdict"

@@ -1,0 +1,221 @@
+"""A history as its page shows it: what counts, levels of each configuration, drift of pins, versions, the answer."""
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from app.domain.run import Stated
+from app.domain.verdict.history_view import (
+    LevelChange,
+    PlacedAlarm,
+    VersionProbe,
+    alarm_of,
+    answer,
+    called_at,
+    changed_versions,
+    configurations,
+    drifts,
+    letter,
+    standing,
+)
+from tests.domain.verdict.history_view_runs import BEGIN, Pinned, Run, history, in_order
+
+
+@pytest.mark.parametrize(
+    ("differs", "expected"),
+    [
+        ({}, "counts"),
+        ({"quarantine": "a bad node", "outcome": "failed"}, "quarantined"),
+        ({"outcome": "out_of_memory", "log_step_time": math.nan}, "failed"),
+        ({"outcome": "truncated"}, "cut_off"),
+        ({"log_step_time": math.nan}, "no_figure"),
+        ({"is_steady": False}, "not_steady"),
+        ({"short": True}, "short"),
+        ({"purpose": "experiment"}, "purpose"),
+        ({"purpose": "release"}, "purpose"),
+        ({"branch": "next"}, "branch"),
+        ({"definition_version": 2}, "definitions"),
+    ],
+)
+def test_what_counts(differs: dict[str, object], expected: str) -> None:
+    assert standing(replace(Run(1), **differs), "main", 1) == expected  # type: ignore[arg-type]
+
+
+def test_any_branch_may_be_the_baseline_branch() -> None:
+    assert standing(Run(1, branch="next"), "*", 1) == "counts"
+
+
+def standings(runs: list[Run]) -> list[str]:
+    return [standing(run, "main", 1) for run in runs]
+
+
+def test_a_change_lies_between_the_runs_that_count() -> None:
+    runs = history((12, 400), (12, 424))
+    runs[12] = replace(runs[12], is_steady=False)
+    (found,) = configurations(runs, standings(runs))  # type: ignore[arg-type]
+    (change,) = found.changes
+    assert (change.before, change.run) == (11, 13)
+    assert change.delta_pct == pytest.approx(6.0, abs=0.1)
+    assert [(level.first, level.last, level.n) for level in found.levels] == [(0, 11, 12), (13, 23, 11)]
+    assert found.now is not None
+    assert found.now.step_time_ms == pytest.approx(424, rel=0.001)
+
+
+def test_each_configuration_has_levels_of_its_own() -> None:
+    old, new = history((14, 400), config_key="alltoall"), history((20, 300), config_key="hybridep", first=8)
+    runs = in_order(old, new)
+    first, second = configurations(runs, standings(runs))  # type: ignore[arg-type]
+    assert (first.letter, first.config_key, first.is_last, len(first.levels)) == ("A", "alltoall", False, 1)
+    assert (second.letter, second.config_key, second.is_last, len(second.levels)) == ("B", "hybridep", True, 1)
+    assert not first.changes
+    assert not second.changes
+    assert sorted(first.runs + second.runs) == list(range(34))
+
+
+def test_a_configuration_of_which_no_run_counts_has_no_level() -> None:
+    runs = [replace(run, short=True) for run in history((3, 400))]
+    (found,) = configurations(runs, standings(runs))  # type: ignore[arg-type]
+    assert (found.levels, found.changes, found.now) == ((), (), None)
+
+
+@pytest.mark.parametrize(("index", "text"), [(0, "A"), (25, "Z"), (26, "AA"), (51, "AZ"), (52, "BA"), (701, "ZZ")])
+def test_letters(index: int, text: str) -> None:
+    assert letter(index) == text
+
+
+def test_drift_of_pins() -> None:
+    runs = [Run(k, math.log(ms)) for k, ms in enumerate((400, 404, 412, 424), 1)]
+    runs[1] = replace(runs[1], purpose="release")
+    pins = [Pinned(1, BEGIN, id=7, in_force=False), Pinned(3, BEGIN + timedelta(days=9), id=8)]
+    newest, oldest = drifts(pins, runs, configurations(runs, standings(runs)))  # type: ignore[arg-type]
+    level = math.exp((math.log(400) + math.log(412) + math.log(424)) / 3)  # too few runs to tell levels apart
+    assert newest.since_last is not None
+    assert newest.since_release is not None
+    assert newest.now is not None
+    assert (newest.pin.id, oldest.pin.id) == (8, 7)
+    assert (newest.since_last.against_id, newest.since_release.against_id, newest.now.against_id) == (1, 2, 3)
+    assert newest.since_last.delta_pct == pytest.approx(3.0)
+    assert newest.since_release.delta_pct == pytest.approx(100 * (412 / 404 - 1))
+    assert newest.now.delta_pct == pytest.approx(100 * (level / 412 - 1))
+    assert not newest.since_last.other_configuration
+    assert (oldest.since_last, oldest.since_release) == (None, None)  # there was none yet
+
+
+def test_a_pin_of_another_configuration_says_so() -> None:
+    runs = [Run(1), Run(2, config_key="other", short=True)]
+    pins = [Pinned(1, BEGIN), Pinned(2, BEGIN + timedelta(days=1), id=2)]
+    newest, _ = drifts(pins, runs, configurations(runs, standings(runs)))  # type: ignore[arg-type]
+    assert newest.since_last is not None
+    assert newest.since_last.other_configuration
+    assert newest.now is None  # no run of it counts
+
+
+def test_a_pin_of_a_run_that_is_gone_or_has_no_figure_has_no_drift() -> None:
+    runs = [Run(1, math.nan), Run(2)]
+    (only,) = drifts([Pinned(1, BEGIN), Pinned(99, BEGIN)], runs, configurations(runs, standings(runs)))  # type: ignore[arg-type]
+    assert (only.since_last, only.since_release, only.now) == (None, None, None)
+
+
+def stated(**values: str) -> dict[str, Stated]:
+    return {name: Stated(value, "log line") for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("contracts", "changes"),
+    [
+        ([stated(driver="550"), stated(driver="550")], []),
+        ([stated(driver="550"), stated(driver="560")], [(1, 0, ["driver"])]),
+        ([stated(), stated(driver="560")], []),  # learned, not changed
+        ([stated(driver="550"), stated(), stated(driver="560")], [(2, 1, ["driver"])]),
+        ([stated(driver="550", nccl_version="2.21"), stated(driver="560", nccl_version="2.23")], [(1, 0, 2)]),
+    ],
+)
+def test_versions(contracts: list[dict[str, Stated]], changes: list[tuple[int, int, object]]) -> None:
+    found = changed_versions([VersionProbe(place, contract) for place, contract in enumerate(contracts)])
+    assert [(one.run, one.before) for one in found] == [(run, before) for run, before, _ in changes]
+    for one, (_, _, fields) in zip(found, changes, strict=True):
+        names = [difference.field for difference in one.differences]
+        assert names == fields or len(names) == fields
+
+
+def said(runs: list[Run], pins: tuple[Pinned, ...] = (), chosen: int = -1) -> str:
+    found = configurations(runs, standings(runs))  # type: ignore[arg-type]
+    return answer(runs, standings(runs), found[chosen], found, pins).replace("\u202f", " ")  # type: ignore[arg-type]
+
+
+def test_the_answer() -> None:
+    pins = (Pinned(3, BEGIN, in_force=False), Pinned(4, BEGIN + timedelta(days=4)))
+    assert said(history((20, 19_710), (10, 20_990)), pins) == (
+        "20.99 s a step now, 6.5 % slower since 21 September; 1 change point in 30 runs. "
+        "Golden run #4, pinned on 5 September by Ada."
+    )
+
+
+def test_the_answer_of_a_level_history() -> None:
+    assert (
+        said(history((20, 400))) == "400.0 ms a step now, at one level since 1 September; no change point in 20 runs."
+    )
+
+
+def test_the_answer_of_a_young_history() -> None:
+    assert said(history((1, 400))).startswith(
+        "400.8 ms a step now, over 1 run that counts. Levels are told apart from 12"
+    )
+
+
+def test_the_answer_when_nothing_counts() -> None:
+    runs = [replace(Run(1), short=True), replace(Run(2), outcome="failed"), replace(Run(3), short=True)]
+    assert said(runs) == "No run of this stack counts yet: 2 short, 1 failed."
+
+
+def test_the_answer_names_the_configuration_it_speaks_of() -> None:
+    runs = in_order(history((14, 400), config_key="a"), history((20, 300), config_key="b", first=8))
+    assert said(runs).endswith("This is configuration B of 2 configurations, the one that ran last.")
+    assert said(runs, chosen=0).endswith("This is configuration A of 2 configurations, chosen above the chart.")
+
+
+def test_another_year_is_named() -> None:
+    runs = history((30, 400), (40, 380))
+    assert "faster since 1 October;" in said(runs)
+    runs[-1] = replace(runs[-1], ordered_at=runs[-1].ordered_at + timedelta(days=200))
+    assert "faster since 1 October 2026;" in said(runs)
+
+
+SLOWER = LevelChange(run=20, before=19, delta_pct=5.0, p_value=0, from_ms=400, to_ms=420)
+FASTER = replace(SLOWER, delta_pct=-5.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "alarms", "found"),
+    [
+        (SLOWER, [], None),
+        (SLOWER, [PlacedAlarm(1, 20)], 1),
+        (SLOWER, [PlacedAlarm(1, 18), PlacedAlarm(2, 21)], 2),  # the nearest
+        (SLOWER, [PlacedAlarm(1, 17)], None),
+        (SLOWER, [PlacedAlarm(1, 31)], None),  # of the level after
+        (SLOWER, [PlacedAlarm(1, 5, fixed_by=20)], None),
+        (FASTER, [PlacedAlarm(1, 5, fixed_by=20)], 1),
+        (FASTER, [PlacedAlarm(1, 20)], None),
+    ],
+)
+def test_the_regression_that_a_change_belongs_to(
+    change: LevelChange, alarms: list[PlacedAlarm], found: int | None
+) -> None:
+    assert alarm_of(change, 30, alarms) == found
+
+
+@pytest.mark.parametrize(
+    ("change", "verdicts", "place"),
+    [
+        (SLOWER, [(19, "no_change"), (20, "inconclusive"), (21, "regression"), (22, "regression")], 21),
+        (SLOWER, [(23, "regression")], None),
+        (SLOWER, [(20, "improvement")], None),
+        (FASTER, [(18, "improvement")], 18),
+    ],
+)
+def test_the_verdict_that_called_a_change(
+    change: LevelChange, verdicts: list[tuple[int, str]], place: int | None
+) -> None:
+    assert called_at(change, verdicts) == place

@@ -1,0 +1,168 @@
+"""What may be said of two sides, as tables: kind, winner, and the sentences that a person reads."""
+
+from dataclasses import replace
+from types import EllipsisType
+
+import pytest
+
+from app.domain.run import Value
+from app.domain.verdict.comparison import SideComparison, compare_sides, paid_with
+from app.domain.verdict.comparison_words import told
+from app.domain.verdict.record import RunRecord
+from app.domain.verdict.step_time import Prior
+from tests.domain.verdict.matching_runs import make_record
+
+QUIET = Prior(variance=0.003**2, degrees_of_freedom=8, configurations=9)
+"""Launches of this family vary by 0.3 %, so that 5 % is a difference."""
+
+Fields = dict[str, Value | EllipsisType]
+
+
+def one(run: str, fields: Fields | None = None, **other: object) -> RunRecord:
+    return make_record(run, fields, **({"commit": "0f3c2a9d"} | other))  # type: ignore[arg-type]
+
+
+def compared(a: RunRecord | list[RunRecord], b: RunRecord | list[RunRecord]) -> SideComparison:
+    sides = [side if isinstance(side, list) else [side] for side in (a, b)]
+    return compare_sides(*sides, QUIET)
+
+
+def of(run: RunRecord, **changes: object) -> RunRecord:
+    """The run with another estimate."""
+    return replace(run, estimate=replace(run.estimate, **changes))
+
+
+@pytest.mark.parametrize(
+    ("fields", "slower", "kind", "winner", "attributed_to"),
+    [
+        ({}, 0.05, "verdict", "a", None),
+        ({}, -0.05, "verdict", "b", None),
+        ({}, 0.002, "verdict", "", None),
+        ({"ep_overlap": False}, -0.2, "matched_ab", "b", "ep_overlap"),
+        ({"ep_overlap": False, "tp": 4}, -0.2, "side_by_side", "b", None),
+        ({"container": "train:2026.10"}, 0.2, "contrast", "", "container"),
+        ({"container": "train:2026.10", "ep_overlap": False}, 0.2, "contrast", "", None),
+        ({"routing_mode": "forced-balance"}, -0.2, "contrast", "", "routing_mode"),
+        ({"container": "train:2026.10", "gpus": 16}, 0.2, "incomparable", "", None),
+        ({"container": ...}, 0.2, "incomparable", "", None),
+        ({"ep_overlap": ...}, 0.2, "side_by_side", "a", None),
+    ],
+)
+def test_the_contract_decides_what_may_be_said(
+    fields: Fields, slower: float, kind: str, winner: str, attributed_to: str | None
+) -> None:
+    found = compared(one("1"), one("2", fields, slower=slower))
+    assert (found.kind, found.winner, found.attributed_to) == (kind, winner, attributed_to)
+    assert (found.measured is None) == (kind == "incomparable")
+
+
+@pytest.mark.parametrize("slower", [-0.2, 0.2])
+def test_turned_around_the_other_side_wins(slower: float) -> None:
+    a, b = one("1"), one("2", {"ep_overlap": False}, slower=slower)
+    assert {compared(a, b).winner, compared(b, a).winner} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"outcome": "out_of_memory"}, "#2 failed (the job ran out of memory)"),
+        ({"outcome": "truncated"}, "#2 did not come to its end: its log ends before the training does."),
+        ({"quarantined": "a node was hot"}, "#2 is quarantined: a node was hot"),
+        ({"definition_version": 2}, "different versions of the definitions"),
+        ({"fair_for_timing": False}, "Only some of the runs were slowed down by timers"),
+    ],
+)
+def test_no_winner_is_named_and_the_sentence_says_why(changes: dict[str, object], says: str) -> None:
+    found = compared(one("1"), one("2", slower=0.2, **changes))
+    assert found.winner == ""
+    assert any(says in reason for reason in found.no_winner), found.no_winner
+    assert told(found).result.startswith("No winner is named: ")
+
+
+def test_forced_balance_against_natural_routing_is_said_in_these_words() -> None:
+    found = compared(one("1", {"routing_mode": "forced-balance"}), one("2"))
+    assert told(found).result.startswith("No winner is named: forced balance against natural routing: A spreads")
+
+
+def test_made_up_data_promise_nothing_for_training() -> None:
+    b = replace(one("2", slower=-0.2), semantic_class="benchmark_only")
+    assert told(compared(one("1"), b)).result.startswith("No winner is named: B is benchmark only")
+
+
+def test_what_is_paid_with_memory_or_loss_is_no_win() -> None:
+    a, b = of(one("1"), peak_memory_bytes=60e9, loss=2.0), one("2", slower=-0.1)
+    assert compared(a, of(b, peak_memory_bytes=60e9, loss=2.0)).winner == "b"
+    heavy, dull = of(b, peak_memory_bytes=66e9, loss=2.0), of(b, peak_memory_bytes=60e9, loss=2.2)
+    assert "it needs 10.0\u202f% more memory" in told(compared(a, heavy)).result
+    assert "its loss is 10.0\u202f% worse" in told(compared(a, dull)).result
+    assert paid_with(compared(a, of(b, peak_memory_bytes=60e9, loss=2.0)).measured) == ""
+    assert paid_with(compared(a, heavy).measured) == "B is faster than A, but needs clearly more memory."
+    assert paid_with(compared(a, dull).measured) == "B is faster than A, but has a worse loss."
+    assert paid_with(compared(heavy, a).measured) == "A is faster than B, but needs clearly more memory."
+    assert paid_with(compared(dull, a).measured) == "A is faster than B, but has a worse loss."
+    for other in (heavy, dull):
+        assert (compared(a, other).winner, compared(other, a).winner) == ("", "")
+
+
+def test_short_runs_give_a_direction_and_say_on_how_many_iterations() -> None:
+    a, b = (
+        of(one(run, slower=slower), short=True, window_length=n) for run, slower, n in (("1", 0, 6), ("2", -0.2, 8))
+    )
+    found = compared(a, b)
+    assert found.directional
+    assert found.winner == "b"
+    assert "rests on 6 iterations of A and 8 of B" in told(found).result
+
+
+def test_a_run_that_never_settled_gets_no_speed() -> None:
+    found = compared(one("1"), one("2", steady=False, slower=0.3))
+    assert found.measured is None
+    assert told(found).result == "Nothing can be said of their speed: no run of B can be measured (#2: not steady)."
+
+
+def test_the_run_is_the_sample() -> None:
+    """Three reruns are three values; one of them that failed counts for nothing, and is named."""
+    a = [one("1"), one("2", slower=0.002)]
+    b = [one("3", slower=0.05), one("4", slower=0.052), one("5", slower=2.0, outcome="failed")]
+    found = compared(a, b)
+    assert found.measured is not None
+    assert (found.measured.baseline_used, found.measured.candidates_used) == (("1", "2"), ("3", "4"))
+    assert [left.run for left in found.left_out] == ["5"]
+    assert found.winner == "a"
+    assert "#5 counts for nothing: the job failed." in told(found).notes
+
+
+@pytest.mark.parametrize(
+    ("second", "kind", "measured", "fields"),
+    [
+        ({}, "verdict", True, ()),
+        ({"commit": "77aa01bc"}, "verdict", True, ("commit",)),
+        ({"commit": ""}, "verdict", True, ("commit",)),
+        ({"fields": {"ep_overlap": False}}, "side_by_side", False, ("ep_overlap",)),
+        ({"fields": {"container": "train:2026.10"}}, "incomparable", False, ("container",)),
+    ],
+)
+def test_a_set_is_compared_as_far_as_is_honest(
+    second: dict[str, object], kind: str, measured: bool, fields: tuple[str, ...]
+) -> None:
+    found = compared(one("1"), [one("2", **second), one("3", slower=0.05)])  # type: ignore[arg-type]
+    assert (found.kind, found.measured is not None) == (kind, measured)
+    assert found.sets[1].fields == fields
+    assert found.sets[1].reruns == (not fields)
+    if fields:
+        assert any(word in " ".join((told(found).result, *told(found).notes)) for word in (fields[0], "commit"))
+    assert not (found.winner and not measured)
+
+
+def test_nothing_differs_is_said_with_what_no_key_holds() -> None:
+    words = told(compared(one("1"), one("2", commit="77aa01bc")))
+    assert words.differs == "Nothing of the contract differs that is known, beside commit (0f3c2a9d -> 77aa01bc)."
+    assert words.rule == "Same configuration: a difference is code, environment or noise."
+
+
+def test_an_undecided_comparison_says_what_would_decide() -> None:
+    found = compare_sides([one("1")], [one("2", slower=0.03)])
+    assert found.winner == ""
+    assert "too uncertain to call" in told(found).result
+    assert any("would decide" in note or "Not even 20" in note for note in told(found).notes)
+    assert any(note.startswith("1 run in A; run-to-run variation assumed") for note in told(found).notes)

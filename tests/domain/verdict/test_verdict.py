@@ -1,0 +1,255 @@
+"""The overall verdict: what decides, and what a reader is told."""
+
+import math
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from app.domain.numbers import THIN
+from app.domain.verdict.decide import judge
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Outcome, Prior, RunEstimate, Verdict, certainty
+from tests.domain.verdict.runs import make_run, make_runs
+
+FAMILY = Prior(0.006**2, 5, 7)
+GIB = 2.0**30
+BASELINE = make_runs([0.0] * 5, peak_memory_bytes=60 * GIB, loss=2.0)
+
+
+def verdict(slower: float, **candidate: object) -> Verdict:
+    return judge([make_run(slower=slower, **candidate)], BASELINE, FAMILY)
+
+
+MORE_MEMORY = {"peak_memory_bytes": 66 * GIB}
+LESS_MEMORY = {"peak_memory_bytes": 54 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("slower", "candidate", "decision"),
+    [
+        (0.05, {}, "regression"),
+        (-0.05, {}, "improvement"),
+        (0.0, {}, "no_change"),
+        (0.013, {}, "inconclusive"),
+        # memory can only make it worse
+        (-0.05, MORE_MEMORY, "regression"),
+        (0.0, MORE_MEMORY, "regression"),
+        (0.013, MORE_MEMORY, "regression"),
+        (0.0, {**MORE_MEMORY, "is_steady": False}, "regression"),
+        (0.05, LESS_MEMORY, "regression"),
+        (0.0, LESS_MEMORY, "no_change"),
+        (0.013, LESS_MEMORY, "inconclusive"),
+        (-0.05, LESS_MEMORY, "improvement"),
+        # a clearly worse loss takes back what is good, and excuses nothing
+        (-0.05, {"loss": 2.1}, "inconclusive"),
+        (0.0, {"loss": 2.1}, "inconclusive"),
+        (0.05, {"loss": 2.1}, "regression"),
+        (-0.05, {"loss": 2.01}, "improvement"),
+        (-0.05, {"loss": 1.5}, "improvement"),
+        # no speed is evidence without a finite loss
+        (-0.05, {"not_finite_iterations": 1}, "failed"),
+        (0.05, {"not_finite_iterations": 1}, "failed"),
+        # what never settled decides nothing
+        (-0.05, {"is_steady": False}, "inconclusive"),
+        (0.05, {"window_length": 4}, "inconclusive"),
+    ],
+)
+def test_decision(slower: float, candidate: dict[str, object], decision: str) -> None:
+    assert verdict(slower, **candidate).decision == decision
+
+
+@pytest.mark.parametrize("baseline", [[], [make_run("old", is_steady=False)], [make_run("old", short=True)]])
+def test_never_green_without_a_baseline(baseline: list[RunEstimate]) -> None:
+    found = judge([make_run()], baseline)
+    assert found.decision == "no_baseline"
+    assert found.reason == "There is no usable run to compare with."
+    assert [d.run for d in found.dropped] == [run.run for run in baseline]
+
+
+def test_a_verdict_needs_a_run() -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        judge([], BASELINE)
+
+
+def test_an_unsteady_run_asks_for_no_reruns() -> None:
+    found = verdict(0.05, is_steady=False, not_steady_reasons=("step times drift",))
+    assert found.step_time is None
+    assert found.reason == "The step time cannot be judged: not steady: step times drift."
+
+
+def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
+    reruns = [make_run("c0", 0.02), make_run("c1", 0.04), make_run("c2", 0.5, is_steady=False)]
+    found = judge(reruns, BASELINE, FAMILY, looks=2)
+    assert found.candidates_used == ("c0", "c1")
+    assert found.step_time is not None
+    assert found.step_time.shift == pytest.approx(0.03)
+    assert "Left out: c2 (not steady)." in found.notes
+    assert "This is look 2 at this commit: each look is another chance of a false alarm." in found.notes
+
+
+# Five equal baseline runs: v = 5/9 of 0.006^2, SE = 0.004899, t(0.995, 9) = 3.2498, together 0.01592.
+@pytest.mark.parametrize(
+    ("slower", "candidate", "reason"),
+    [
+        (0.05, {}, "5.1 % slower (3.5 to 6.8) than its 5 baseline runs, certain enough to act on."),
+        (
+            0.05,
+            {"short": True},
+            "5.1 % slower (3.5 to 6.8) than its 5 baseline runs, but on few iterations: a full run must confirm it.",
+        ),
+        (
+            -0.05,
+            {},
+            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary.",
+        ),
+        (0.0, {}, "As fast as its 5 baseline runs, to within 2 %: the same (1.6 faster to 1.6 slower)."),
+        (
+            0.015,
+            {},
+            "No difference shown against its 5 baseline runs: 1.5 % slower (0.1 faster to 3.1 slower), "
+            "too uncertain to call.",
+        ),
+        (
+            -0.017,
+            {},
+            "1.7 % faster (0.1 to 3.2) than its 5 baseline runs, too uncertain to call: an improvement has to be sure "
+            "to 99.8 %, and this is sure to 99.5 %.",
+        ),
+        (
+            -0.05,
+            MORE_MEMORY,
+            "Peak memory is 10.0 % higher than in the baseline (an increase over 1.0 % is a regression). "
+            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary.",
+        ),
+        (
+            -0.05,
+            {"loss": 2.1},
+            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary. "
+            "But the loss is 5.0 % higher: speed bought with loss is no improvement. Explain the loss first.",
+        ),
+        (
+            0.0,
+            {"loss": 2.1},
+            "As fast as its 5 baseline runs, to within 2 %: the same (1.6 faster to 1.6 slower). "
+            "The loss is 5.0 % higher: explain that first.",
+        ),
+        (
+            0.0,
+            {"not_finite_iterations": 1},
+            "The loss was not finite in 1 iteration: the speed of this run is no evidence of anything.",
+        ),
+    ],
+)
+def test_reason(slower: float, candidate: dict[str, object], reason: str) -> None:
+    assert verdict(slower, **candidate).reason == reason
+
+
+def test_notes_of_an_inconclusive_verdict() -> None:
+    assert verdict(0.015, peak_memory_bytes=60.3 * GIB).notes == (
+        "1 more run of this commit would decide, if the difference stays what it is.",
+        "Peak memory is 0.50 % higher: less than counts as a regression.",
+        "5 baseline runs; run-to-run variation 0.45 %, from these and 7 other configurations.",
+        "The smallest slow-down this comparison could have called is 1.6 %.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("prior", "note"),
+    [
+        (FAMILY, "1 baseline run; run-to-run variation assumed from 7 other configurations (0.60 %)."),
+        (DEFAULT_PRIOR, "1 baseline run; run-to-run variation assumed 1.5 %, nothing learned yet."),
+    ],
+)
+def test_one_baseline_run_says_where_the_variation_came_from(prior: Prior, note: str) -> None:
+    assert note in judge([make_run()], make_runs([0.0]), prior).notes
+
+
+def test_where_the_baseline_limits_the_notes_say_what_would_do() -> None:
+    assert judge([make_run(slower=0.05)], make_runs([0.0])).notes[0] == (
+        "More runs of this commit alone would not decide: the baseline is what limits. "
+        "4 baseline runs instead of 1 and 1 more run of this commit would."
+    )
+
+
+def test_an_outlier_of_the_baseline_is_named() -> None:
+    found = judge([make_run()], make_runs([0.0, 0.001, -0.001, 0.2]), FAMILY)
+    assert found.baseline_used == ("run 0", "run 1", "run 2")
+    assert "Left out: run 3 (22.1 % slower than the other baseline runs)." in found.notes
+
+
+APART = [
+    # Shifts of reruns against a baseline that varies by 0.45 %; what comes out.
+    ([0.05, 0.05], "regression"),
+    ([0.03, 0.07], "regression"),
+    ([0.0, 0.10], "inconclusive"),
+    ([-0.10, 0.0], "inconclusive"),
+    ([0.04, 0.05, 0.12], "inconclusive"),
+    ([0.05] * 6 + [0.07], "regression"),
+    ([0.05] * 6 + [0.15], "inconclusive"),
+    ([-0.03, 0.03], "inconclusive"),  # their mean would be no change
+]
+
+
+@pytest.mark.parametrize(("slower", "decision"), APART)
+def test_reruns_that_contradict_each_other_decide_nothing(slower: list[float], decision: str) -> None:
+    found = judge([make_run(f"c{k}", shift) for k, shift in enumerate(slower)], BASELINE, FAMILY)
+    assert found.decision == decision
+    assert found.step_time is not None
+    apart = found.step_time.reruns_apart_pct
+    assert (apart is None) == (decision != "inconclusive")
+    if apart is not None:
+        assert apart == pytest.approx(100 * math.expm1(max(slower) - min(slower)))
+        assert "but its runs lie" in found.reason
+        assert found.notes[0].startswith("Reruns of one job that lie so far apart were not the same job")
+        assert found.step_time.need_runs is None
+
+
+def test_a_family_that_varies_more_allows_reruns_further_apart() -> None:
+    reruns = [make_run("c0", 0.0), make_run("c1", 0.10)]
+    found = judge(reruns, make_runs([0.0] * 5), Prior(0.03**2, 20, 7))
+    assert found.step_time is not None
+    assert found.step_time.reruns_apart_pct is None
+
+
+def test_a_verdict_that_memory_decides_asks_for_no_more_runs() -> None:
+    found = verdict(0.013, **MORE_MEMORY)
+    assert found.decision == "regression"
+    assert not any("would decide" in note for note in found.notes)
+
+
+CERTAINTY = [
+    (0.05, {}, "certain enough to act on"),
+    (0.05, {"short": True}, "but on few iterations: a full run must confirm it"),
+    (-0.05, {}, "beyond what launches of the same job vary"),
+    (0.0, {}, "shown to be within 2 %"),
+    (0.013, {}, "too uncertain to call"),
+    (-0.017, {}, "too uncertain to call: an improvement has to be sure to 99.8 %, and this is sure to 99.5 %"),
+]
+
+
+@pytest.mark.parametrize(("slower", "candidate", "words"), CERTAINTY)
+def test_certainty_explains_an_interval_of_one_direction(
+    slower: float, candidate: dict[str, object], words: str
+) -> None:
+    time = verdict(slower, **candidate).step_time
+    assert time is not None
+    assert certainty(time).replace(THIN, " ") == words
+
+
+def test_what_is_shown_to_be_the_same_contradicts_no_interval() -> None:
+    """Two tests at two levels: the interval of an alarm reaches beyond 2 %, the equivalence is sure to 95 %."""
+    found = verdict(0.009)
+    time = found.step_time
+    assert time is not None
+    assert time.decision == "no_change"
+    assert time.ci_high_pct > 2
+    assert certainty(time).replace(THIN, " ") == "shown to be within 2 % with 95 % certainty"
+    told = found.reason.replace(THIN, " ")
+    assert "to within 2 % with 95 % certainty: 0.90 % slower (" in told
+    assert ", 99 % interval)" in told
+
+
+@pytest.mark.parametrize("outcome", get_args(Outcome))
+def test_every_verdict_is_explained(outcome: str) -> None:
+    document = Path(__file__).resolve().parents[3] / "docs" / "verdicts.md"
+    assert f"| `{outcome}` |" in document.read_text()

@@ -1,0 +1,191 @@
+"""Scaling at the public door: page, charts, CSV and API over one workload at several sizes."""
+
+import csv
+import io
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session
+from starlette.testclient import TestClient
+
+from app.domain.numbers import THIN
+from app.pipeline.decisions import quarantine
+from tests.builders import FIRST_PLACE, judge, make_stack
+from tests.runs.uploading import assert_problem
+
+KNOWN = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
+NOISE = (0.0, 2.0, -2.0, 1.0, -1.0, 3.0)
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine.execution_options(writes=True), expire_on_commit=False) as session:
+        yield session
+
+
+def stack(
+    session: Session, ms: float, *, project: str = "moe-lab", started: datetime = FIRST_PLACE, **fields: Any
+) -> list[int]:
+    times = [ms * (1 + change / 1000) for change in NOISE]
+    made = make_stack(session, times, project=project, started=started, fields=KNOWN | fields)
+    session.commit()
+    return made
+
+
+def weak(session: Session, *efficiencies: float, **fields: Any) -> list[list[int]]:
+    """The first at 16 GPUs, each further one at twice as many, with a batch that grows along."""
+    sizes = [16 * 2**k for k in range(len(efficiencies))]
+    return [
+        stack(session, 31_310.0 / part, gpus=gpus, gbs=64 * gpus, **fields)
+        for gpus, part in zip(sizes, efficiencies, strict=True)
+    ]
+
+
+def scaling(client: TestClient, **query: str) -> dict[str, Any]:
+    answer = client.get("/api/v1/scaling", params=query)
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def test_weak_scaling_is_held_against_the_smallest_size(client: TestClient, session: Session) -> None:
+    runs = weak(session, 1.0, 0.98, 0.9)
+    found = scaling(client)
+    assert (found["schema"], found["family"], found["hardware"]) == ("threewalls.scaling/1", "Qwen3-30B-A3B", "H100")
+    (series,) = found["series"]
+    assert (series["kind"], series["dispatcher"], series["along"]) == ("weak", "alltoall", "gpus")
+    assert [point["size"] for point in series["points"]] == [16, 32, 64]
+    values = [point["efficiency_pct"]["value"] for point in series["points"]]
+    assert values == pytest.approx([100, 98, 90], abs=0.2)
+    last = series["points"][-1]
+    assert last["efficiency_pct"]["low"] < 90 < last["efficiency_pct"]["high"]
+    assert last["runs"] == runs[-1]
+    assert found["summary"].replace(THIN, " ").startswith("Weak scaling: alltoall keeps 90.0 % (")
+
+
+def test_strong_scaling_and_longer_sequences_are_series_of_their_own(client: TestClient, session: Session) -> None:
+    stack(session, 31_310.0)
+    stack(session, 16_300.0, gpus=32)
+    stack(session, 36_000.0, seq_len=8192, gbs=512, cp=2)
+    found = scaling(client)
+    assert [one["kind"] for one in found["series"]] == ["strong", "sequence_tokens"]
+    assert [point["cp"] for point in found["series"][1]["points"]] == [1, 2]
+    assert [one["kind"] for one in scaling(client, kind="strong")["series"]] == ["strong"]
+    assert scaling(client, dispatcher="deepep")["series"] == []
+
+
+def test_a_workload_of_another_container_makes_no_series_with_it(client: TestClient, session: Session) -> None:
+    stack(session, 31_310.0)
+    stack(session, 16_300.0, gpus=32, container="nvcr.io/nvidia/nemo:26.09")
+    found = scaling(client)
+    assert (found["series"], found["offers"]) == ([], [])
+    assert found["summary"] == "No workload ran at several sizes yet."
+    assert "Nothing to scale yet" in client.get("/scaling").text
+
+
+def test_containers_are_shown_one_at_a_time_the_newest_first(client: TestClient, session: Session) -> None:
+    newer = "nvcr.io/nvidia/nemo:26.09"
+    weak(session, 1.0, 0.9)
+    weak(session, 1.0, 0.95, container=newer, started=FIRST_PLACE + timedelta(days=30))
+    found = scaling(client)
+    assert (found["container"], len(found["series"])) == (newer, 1)
+    assert found["offers"][0]["containers"] == [newer, "nvcr.io/nvidia/nemo:26.06"]
+    (older,) = scaling(client, container="nvcr.io/nvidia/nemo:26.06")["series"]
+    assert older["points"][-1]["efficiency_pct"]["value"] == pytest.approx(90, abs=0.2)
+    assert "No workload ran at several sizes in this container" in client.get("/scaling?container=<i>").text
+
+
+def test_the_container_with_the_most_sizes_is_shown_first(client: TestClient, session: Session) -> None:
+    weak(session, 1.0, 0.97, 0.9)
+    weak(session, 1.0, 0.95, container="nvcr.io/nvidia/nemo:26.09", started=FIRST_PLACE + timedelta(days=30))
+    found = scaling(client)
+    assert found["container"] == "nvcr.io/nvidia/nemo:26.06"
+    assert found["offers"][0]["sizes"] == {"nvcr.io/nvidia/nemo:26.06": 3, "nvcr.io/nvidia/nemo:26.09": 2}
+    assert "nvcr.io/nvidia/nemo:26.09, 2 sizes" in client.get("/scaling").text
+
+
+def test_configurations_that_differ_in_a_knob_make_no_series(client: TestClient, session: Session) -> None:
+    stack(session, 31_310.0)
+    stack(session, 16_300.0, gpus=32, ep_overlap=True)
+    found = scaling(client)
+    assert (found["series"], len(found["offers"])) == ([], 1)
+    assert "their configurations differ in more than that" in client.get("/scaling").text
+
+
+def test_a_quarantined_run_is_no_part_of_it(client: TestClient, session: Session) -> None:
+    runs = weak(session, 1.0, 0.9)
+    key = scaling(client)["series"][0]["points"][-1]["stack_key"]
+
+    def leave_out(*left_out: int) -> None:
+        for run in left_out:
+            quarantine(session, run, "Ada", "a bad node")
+        judge(session, "moe-lab", key)
+        session.commit()
+
+    leave_out(*runs[-1][1:])
+    (series,) = scaling(client)["series"]
+    assert series["points"][-1]["runs"] == runs[-1][:1]
+    leave_out(runs[-1][0])
+    assert scaling(client)["series"] == []
+
+
+def test_series_of_one_kind_are_told_apart_by_what_differs(client: TestClient, session: Session) -> None:
+    weak(session, 1.0, 0.95)
+    weak(session, 1.0, 0.97, 0.96, ep_overlap=True)
+    names = {one["name"]: one["differs_in"] for one in scaling(client)["series"]}
+    assert names == {
+        "alltoall (ep_overlap on)": {"ep_overlap": "on"},
+        "alltoall (ep_overlap off)": {"ep_overlap": "off"},
+    }
+    page = client.get("/scaling").text
+    assert "ep_overlap on" in page
+    assert page.count('class="scaling-told"') == 1
+    assert page.count('href="#look-0"') == page.count('href="#look-1"') == 2  # beside its sentence and in the table
+    chart = client.get("/scaling/chart?draw=weak", headers={"HX-Request": "true"}).text
+    assert '"shape": "circle"' in chart
+    assert '"shape": "square"' in chart
+
+
+def test_one_of_several_workloads_is_chosen(client: TestClient, session: Session) -> None:
+    weak(session, 1.0, 0.95)
+    for gpus in (8, 16):
+        stack(session, 900.0, project="<other>", model="Mixtral-8x7B", gpu="A100", gpus=gpus, gbs=gpus)
+    found = scaling(client)
+    assert (found["project"], found["series"], len(found["offers"])) == (None, [], 2)
+    page = client.get("/scaling").text
+    assert "2 workloads ran at several sizes. Choose one." in page
+    assert "project=%3Cother%3E&amp;hardware=a100&amp;family=mixtral-8x7b" in page
+    assert "<other>" not in page
+    assert scaling(client, hardware="a100")["project"] == scaling(client, family="Mixtral-8x7B")["project"] == "<other>"
+    for address in ("/scaling", "/scaling.csv", "/api/v1/scaling"):
+        assert_problem(client.get(f"{address}?hardware=tpu"), 404, "There are: a100, h100.")
+
+
+def test_the_page_holds_the_table_and_the_chart_follows(client: TestClient, session: Session) -> None:
+    weak(session, 1.0, 0.98, 0.9)
+    page = client.get("/scaling").text.replace(THIN, " ")
+    assert '<p class="answer">Weak scaling: alltoall keeps 90.0 %' in page
+    assert "data-chart" not in page
+    assert page.count('<th scope="row"') == 3
+    chart = client.get("/scaling/chart?draw=weak", headers={"HX-Request": "true"}).text
+    assert chart.count('"colour": "alltoall"') == 3 + 2  # points, intervals
+    assert client.get("/scaling/chart?draw=strong", headers={"accept": "text/html"}).status_code == 422
+
+
+def test_the_points_are_exported(client: TestClient, session: Session) -> None:
+    weak(session, 1.0, 0.9)
+    rows = list(csv.DictReader(io.StringIO(client.get("/scaling.csv").text)))
+    assert (rows[0]["kind"], rows[0]["size"], rows[0]["efficiency_pct"]) == ("weak", "16", "100.0")
+    assert float(rows[1]["efficiency_pct"]) == pytest.approx(90, abs=0.2)
+    assert len(rows[1]["runs"].split()) == 6
+
+
+def test_a_wrong_question_is_refused(client: TestClient) -> None:
+    assert_problem(client.get("/api/v1/scaling?kind=sideways"), 422, field="kind")
+    assert_problem(client.get("/api/v1/scaling?dispatcher=pigeon"), 422, field="dispatcher")
+    assert_problem(client.get("/api/v1/scaling?gpu=h100"), 422, field="gpu")
+    assert_problem(client.get("/api/v1/scaling?hardware=h100"), 404, "None has been ranked yet")
+    assert_problem(client.get("/api/v1/scaling?project=nobody"), 404, "no project")

@@ -1,3 +1,0 @@
-from tests.access.conftest import teams
-
-__all__ = ["teams"]

@@ -1,0 +1,129 @@
+"""Which rules fire for a run is kept by the worker that judged it, and replaced when the run or the rules change."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import col, select
+from starlette.testclient import TestClient
+
+from app.pipeline import run_work
+from app.pipeline.rules import ask_next_runs, ask_rules
+from app.settings import Settings
+from app.storage import rules
+from app.storage.database import read_session, transaction
+from app.storage.rules import rules_in_force
+from app.storage.tables import RuleFiringRow, RunRow, utc_now
+from tests.builders import make_run
+from tests.domain.rules.builders import SOURCES
+from tests.runs.uploading import LOG, upload
+from tests.suggestions.advised import PROFILED, make_advised
+from workers.tasks import process_run, sweep
+
+TP_IS_ONE = """
+- id: ours-first
+  phase: scale
+  wall: none
+  kind: warning
+  title: Tensor parallelism is off
+  when: tp == 1
+  why: "TP is {tp}."
+  change: {text: Nothing.}
+  verify: Look.
+  sources: [wiki]
+  valid: "2026-08"
+  confidence: low
+  examples: {fires: {tp: 1}, silent: {tp: 2}}
+"""
+
+
+def fired(engine: Engine, run_id: int) -> Sequence[str]:
+    with read_session(engine) as session:
+        return session.exec(select(RuleFiringRow.rule_id).where(RuleFiringRow.run_id == run_id)).all()
+
+
+def suggested(client: TestClient, run_id: int) -> set[str]:
+    told = client.get(f"/api/v1/runs/{run_id}/suggestions").json()
+    return {one["rule"] for kind in ("suggestions", "withheld", "warnings") for one in told[kind]}
+
+
+def test_a_worker_keeps_what_fired_once_however_often_it_is_rung_for(client: TestClient, engine: Engine) -> None:
+    run_id = upload(client, LOG).json()["id"]
+    process_run(run_id)
+    process_run(run_id)
+    assert set(fired(engine, run_id)) == suggested(client, run_id) != set()
+    assert len(fired(engine, run_id)) == len(set(fired(engine, run_id)))
+
+
+def test_a_run_that_is_read_again_is_asked_again(client: TestClient, engine: Engine, settings: Settings) -> None:
+    run_id = upload(client, LOG, meta={"tp": 1}).json()["id"]
+    process_run(run_id)
+    with transaction(engine) as session:
+        run_work.ask_to_read(session, col(RunRow.id) == run_id)
+        run = session.get_one(RunRow, run_id)
+        run.metadata_stated = {**run.metadata_stated, "exposed_comm_frac": 0.3}
+        version = run.rules_asked
+    assert version == rules_in_force(settings).version
+    process_run(run_id)
+    assert "profile-comm" in fired(engine, run_id)
+
+
+def test_failed_runs_count_and_runs_that_wait_are_not_asked(engine: Engine, settings: Settings) -> None:
+    with transaction(engine) as session:
+        failed = make_run(session, status="failed")
+        waiting = make_run(session, status="processing")
+    assert ask_next_runs(engine, settings) == 1
+    assert fired(engine, failed)
+    assert not fired(engine, waiting)
+    ask_rules(engine, settings, waiting)
+    ask_rules(engine, settings, 999)
+
+
+def test_the_sweep_asks_what_a_killed_worker_left(engine: Engine) -> None:
+    with transaction(engine) as session:
+        run_id = make_advised(session)
+    sweep()
+    assert fired(engine, run_id)
+
+
+def test_other_rules_and_another_threshold_have_all_runs_asked_again(
+    engine: Engine, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "ours.yaml").write_text(TP_IS_ONE)
+    (tmp_path / "sources.yaml").write_text(SOURCES.replace("M-arg", "wiki"))
+    with transaction(engine) as session:
+        run_id = make_advised(session, metadata_stated=PROFILED)
+    assert (ask_next_runs(engine, settings), ask_next_runs(engine, settings)) == (1, 0)
+    assert "profile-comm" in fired(engine, run_id)
+    assert ask_next_runs(engine, Settings(t_comm=0.5)) == 1
+    assert "profile-comm" not in fired(engine, run_id)
+    assert ask_next_runs(engine, Settings(rules_dir=str(tmp_path))) == 1
+    assert "ours-first" in fired(engine, run_id)
+
+
+def test_a_late_answer_of_an_earlier_reading_is_dropped(engine: Engine, settings: Settings) -> None:
+    with transaction(engine) as session:
+        run_id = make_advised(session)
+        read_at = session.get_one(RunRow, run_id).processed_at
+        session.get_one(RunRow, run_id).processed_at = utc_now()
+    with transaction(engine) as session:
+        assert not rules.keep_firings(session, run_id, ["late"], "v", processed_at=read_at)
+        assert rules.is_due(session, run_id, rules_in_force(settings).version)
+    assert not fired(engine, run_id)
+
+
+@pytest.mark.parametrize("project", [None, "advised"])
+def test_firings_are_counted_by_rule_and_go_with_their_run(
+    engine: Engine, settings: Settings, project: str | None
+) -> None:
+    with transaction(engine) as session:
+        runs = [make_advised(session, metadata_stated=PROFILED, ms=ms) for ms in (30_000.0, 31_000.0)]
+    ask_next_runs(engine, settings)
+    with transaction(engine) as session:
+        project_id = session.get_one(RunRow, runs[0]).project_id if project else None
+        assert rules.fired_counts(session, project_id)["profile-comm"] == 2
+        assert [one.run_id for one in rules.last_fired(session, "profile-comm", 5, project_id)] == runs[::-1]
+        session.delete(session.get_one(RunRow, runs[0]))
+    with read_session(engine) as session:
+        assert rules.fired_counts(session)["profile-comm"] == 1

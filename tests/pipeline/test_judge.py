@@ -1,0 +1,309 @@
+"""Runs come in, are judged against what came before them, and judged again when that changes."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine, update
+from sqlmodel import col, select
+
+from app.pipeline import decisions as people
+from app.pipeline import judge, stack_work
+from app.pipeline.judge import judge_run, judge_stack
+from app.pipeline.stack_work import ask_to_judge
+from app.settings import Settings
+from app.storage.database import make_engine, read_session, transaction
+from app.storage.tables import EVERYTHING, AuditEventRow, ProjectRow, RunRow, StackWorkRow, VerdictRow, utc_now
+from app.storage.verdicts import current_verdict, verdicts_of
+from tests.builders import make_project, make_run
+from tests.regressions.judging import arrive, decisions, document_of, judge_all, regressions_in, steady
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engine]:
+    if request.param == "postgresql":
+        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
+    engine = make_engine(settings)
+    yield engine
+    engine.dispose()
+
+
+def verdict_rows(engine: Engine) -> int:
+    with read_session(engine) as session:
+        return len(session.exec(select(VerdictRow.id)).all())
+
+
+def test_runs_are_judged_as_they_come_and_a_slow_one_opens_one_regression(engine: Engine, settings: Settings) -> None:
+    times = [*steady(1000, 14), *steady(1080, 4)]
+    runs = []
+    for number, time in enumerate(times):
+        runs.append(arrive(engine, time, number))
+        judge_run(engine, settings, runs[-1])
+    found = decisions(engine)
+    assert found[0] == "no_baseline"
+    assert set(found[1:14]) <= {"no_change", "inconclusive"}
+    assert found[14:17] == ["regression"] * 3  # until three runs make a level of their own
+    assert found[17] != "regression"
+    assert regressions_in(engine) == [("open", "", [runs[14]])]
+    with read_session(engine) as session:
+        event = session.exec(select(AuditEventRow).where(AuditEventRow.subject == "regression")).one()
+    assert (event.who, event.action, event.after) == ("Threewalls", "opened", {"state": "open", "run": runs[14]})
+
+
+def test_the_order_in_which_runs_come_in_and_the_bells_change_nothing(engine: Engine, settings: Settings) -> None:
+    times = [*steady(1000, 9), 1100.0, *steady(1000, 5), *steady(1070, 3)]
+    order = [5, 0, 1, 9, 2, 3, 16, 4, 6, 7, 8, 10, 12, 11, 13, 15, 14]
+    by_place = {}
+    for place in order:
+        run_id = arrive(engine, times[place], place)
+        by_place[place] = run_id
+        judge_run(engine, settings, run_id)
+        judge_run(engine, settings, run_id)
+    one_by_one = {place: _said(engine, run_id) for place, run_id in by_place.items()}
+    before = verdict_rows(engine)
+    with transaction(engine) as session:
+        row = session.exec(select(StackWorkRow)).one()
+        ask_to_judge(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
+    judge_all(engine, settings)
+    assert {place: _said(engine, run_id) for place, run_id in by_place.items()} == one_by_one
+    assert verdict_rows(engine) == before
+    assert len([one for one in regressions_in(engine) if one[0] == "open"]) == 1
+
+
+def _said(engine: Engine, run_id: int) -> object:
+    return document_of(engine, run_id)
+
+
+def test_reruns_are_one_candidate_and_the_older_verdict_stays_in_the_record(engine: Engine, settings: Settings) -> None:
+    for number, time in enumerate(steady(1000, 8)):
+        arrive(engine, time, number)
+    first = arrive(engine, 1025, 8, commit="c0ffee")
+    judge_all(engine, settings)
+    # It comes days later and without a time of its own, and is judged where the first one stands.
+    arrive(engine, 1001, 9)
+    second = arrive(engine, 1027, 20, commit="c0ffee")
+    judge_all(engine, settings)
+    with read_session(engine) as session:
+        record = verdicts_of(session, first)
+        places = {session.get_one(RunRow, run).ordered_at for run in (first, second)}
+        newest = current_verdict(session, second)
+    assert len(places) == 1
+    assert [one.document.verdict.looks for one in record] == [2, 1]
+    assert record[0].document.candidates == (str(first), str(second))
+    assert record[0].because == f"Run {second}, a rerun of its commit, came in."
+    assert newest is not None
+    assert newest.document == record[0].document
+
+
+def test_a_quarantine_takes_a_run_out_of_every_baseline_at_once_and_back(engine: Engine, settings: Settings) -> None:
+    runs = [arrive(engine, time, number) for number, time in enumerate(steady(1000, 12))]
+    judge_all(engine, settings)
+    before = document_of(engine, runs[-1])
+    with transaction(engine) as session:
+        asked = people.quarantine(session, runs[5], "ada", "a bad node")
+    assert judge_stack(engine, settings, asked[0])
+    after = document_of(engine, runs[-1])
+    assert str(runs[5]) in before.verdict.baseline_used
+    assert str(runs[5]) not in after.baseline
+    assert (str(runs[5]), "quarantined: a bad node") in [(one.run, one.why) for one in after.left_out]
+    assert not document_of(engine, runs[5]).raises_regression
+    with read_session(engine) as session:
+        newest = current_verdict(session, runs[-1])
+        assert newest is not None
+        assert newest.because == f"Run {runs[5]} was quarantined: a bad node"
+    with transaction(engine) as session:
+        people.release(session, runs[5], "ada", "the node was fine")
+    judge_all(engine, settings)
+    assert document_of(engine, runs[-1]) == before
+    with read_session(engine) as session:
+        events = session.exec(select(AuditEventRow.action).order_by(col(AuditEventRow.id))).all()
+    assert list(events) == ["quarantine", "release"]
+
+
+def test_a_quarantined_slow_run_takes_its_regression_along_and_brings_it_back(
+    engine: Engine, settings: Settings
+) -> None:
+    for number, time in enumerate(steady(1000, 10)):
+        arrive(engine, time, number)
+    slow = arrive(engine, 1090, 10)
+    judge_all(engine, settings)
+    with transaction(engine) as session:
+        people.quarantine(session, slow, "ada", "a bad node")
+    judge_all(engine, settings)
+    assert regressions_in(engine) == [("invalid", "", [slow])]
+    with transaction(engine) as session:
+        people.release(session, slow, "ada")
+    judge_all(engine, settings)
+    assert regressions_in(engine) == [("open", "", [slow])]
+
+
+def test_a_pinned_run_is_the_baseline_of_what_comes_after_it(engine: Engine, settings: Settings) -> None:
+    runs = [arrive(engine, time, number) for number, time in enumerate(steady(1000, 6))]
+    judge_all(engine, settings)
+    with transaction(engine) as session:
+        people.pin(session, runs[2], "ada", "the release")
+    judge_all(engine, settings)
+    assert document_of(engine, runs[1]).baseline_kind == "same_config"
+    assert document_of(engine, runs[5]).baseline_kind == "golden"
+    assert document_of(engine, runs[5]).baseline == (str(runs[2]),)
+    with transaction(engine) as session:
+        people.pin(session, runs[4], "ada")
+        found = session.exec(select(RunRow)).first()
+        assert found is not None
+        pins = people.pins(session, found.project_id, found.stack_key)
+        assert [(one.run_id, one.in_force) for one in pins] == [(runs[4], True), (runs[2], False)]
+        people.unpin(session, pins[0].id, "ada")
+    judge_all(engine, settings)
+    assert document_of(engine, runs[5]).baseline_kind == "same_config"
+
+
+def test_another_baseline_branch_has_every_stack_judged_again(engine: Engine, settings: Settings) -> None:
+    for number, time in enumerate(steady(1000, 3)):
+        arrive(engine, time, number, branch="trunk")
+    run = arrive(engine, 1000, 4)
+    judge_all(engine, settings)
+    assert document_of(engine, run).decision == "no_baseline"
+    with transaction(engine) as session:
+        people.set_baseline_rules(session, session.exec(select(ProjectRow)).one(), "ada", baseline_branch="trunk")
+    judge_all(engine, settings)
+    assert len(document_of(engine, run).baseline) == 3
+
+
+def test_two_workers_never_judge_one_stack_at_the_same_time(engine: Engine, settings: Settings) -> None:
+    for number, time in enumerate(steady(1000, 6)):
+        arrive(engine, time, number)
+    with read_session(engine) as session:
+        work_id = session.exec(select(StackWorkRow.id)).one()
+    assert work_id is not None
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(lambda _: judge_stack(engine, settings, work_id), range(8)))
+    assert sorted(one for one in told if one is not None) == [6]
+    assert verdict_rows(engine) == 6
+
+
+def test_what_comes_in_while_a_stack_is_judged_is_judged_after_it(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrive(engine, 1000, 0)
+    with read_session(engine) as session:
+        work_id = session.exec(select(StackWorkRow.id)).one()
+    assert work_id is not None
+    really_assess, late = judge._assess, []
+
+    def assess(*args: object) -> object:
+        found = really_assess(*args)  # type: ignore[arg-type]
+        if not late:
+            late.append(arrive(engine, 1001, 1))
+        return found
+
+    monkeypatch.setattr(judge, "_assess", assess)
+    assert judge_stack(engine, settings, work_id) == 1
+    assert decisions(engine) == ["no_baseline", ""]
+    assert judge_stack(engine, settings, work_id) == 1
+    assert decisions(engine)[1] == "inconclusive"
+    assert judge_stack(engine, settings, work_id) is None
+
+
+def test_a_worker_that_died_is_replaced_and_writes_nothing_when_it_wakes(engine: Engine, settings: Settings) -> None:
+    run = arrive(engine, 1000, 0)
+    with transaction(engine) as session:
+        work_id = session.exec(select(StackWorkRow.id)).one()
+        assert work_id is not None
+        dead = stack_work.claim(session, work_id, settings)
+    assert dead is not None
+    assert judge_stack(engine, settings, work_id) is None
+    with transaction(engine) as session:
+        past = utc_now() - timedelta(seconds=1)
+        session.execute(update(StackWorkRow).values(lease_until=past))
+        assert list(stack_work.due(session, settings, limit=9)) == [work_id]
+    assert judge_stack(engine, settings, work_id) == 1
+    with transaction(engine) as session:
+        assert not stack_work.finish(session, dead)
+    assert document_of(engine, run).decision == "no_baseline"
+
+
+def test_a_long_history_is_judged_in_passes_that_go_on_where_they_ended(engine: Engine, settings: Settings) -> None:
+    hurried = settings.model_copy(update={"lease_seconds": 0})
+    for number, time in enumerate(steady(1000, 4)):
+        arrive(engine, time, number)
+    with read_session(engine) as session:
+        work_id = session.exec(select(StackWorkRow.id)).one()
+    assert work_id is not None
+    assert [judge_stack(engine, hurried, work_id) for _ in range(5)] == [1, 1, 1, 1, None]
+
+
+def test_a_stack_that_cannot_be_judged_is_tried_again_and_then_left(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrive(engine, 1000, 0)
+    with read_session(engine) as session:
+        work_id = session.exec(select(StackWorkRow.id)).one()
+    assert work_id is not None
+
+    def fail(*_: object) -> None:
+        raise KeyError("inside")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(judge, "_assess", fail)
+        for _ in range(settings.max_attempts + 1):
+            assert judge_stack(engine, settings, work_id) is None
+    with read_session(engine) as session:
+        assert session.get_one(StackWorkRow, work_id).work == ""
+    arrive(engine, 1001, 1)
+    judge_all(engine, settings)
+    assert decisions(engine) == ["no_baseline", "inconclusive"]
+
+
+def test_a_stack_waits_until_all_runs_are_of_one_version(engine: Engine, settings: Settings) -> None:
+    arrive(engine, 1000, 0)
+    with transaction(engine) as session:
+        old = make_run(session, step_time_ms=999.0, definition_version=1)
+        work_id = session.exec(select(StackWorkRow.id)).one()
+    assert work_id is not None
+    assert judge_stack(engine, settings, work_id) is None
+    assert decisions(engine) == ["", ""]
+    with transaction(engine) as session:
+        version = session.exec(select(RunRow.definition_version).where(RunRow.id != old)).one()
+        session.get_one(RunRow, old).definition_version = version
+        session.execute(update(StackWorkRow).values(lease_until=None))
+    judge_all(engine, settings)
+    assert decisions(engine) == ["no_baseline", ""]
+
+
+def test_stacks_that_are_judged_at_once_share_one_regression_of_their_cause(engine: Engine, settings: Settings) -> None:
+    sizes = (8, 16, 32, 64)
+    for gpus in sizes:
+        for number, time in enumerate(steady(1000, 8)):
+            arrive(engine, time, number, fields={"gpus": gpus})
+    judge_all(engine, settings)
+    slow = [arrive(engine, 1100, 8, commit="guilty", fields={"gpus": gpus}) for gpus in sizes]
+    with ThreadPoolExecutor(len(slow)) as pool:
+        list(pool.map(lambda run: judge_run(engine, settings, run), slow))
+    judge_all(engine, settings)
+    assert regressions_in(engine) == [("open", "", slow)]
+
+
+def test_runs_that_come_in_at_once_end_in_the_verdicts_of_one_after_another(engine: Engine, settings: Settings) -> None:
+    times = dict(enumerate([*steady(1000, 10), 1080.0, 1081.0]))
+    with transaction(engine) as session:
+        make_project(session)
+
+    def come(place: int) -> tuple[int, int]:
+        # Reruns of one commit, too, which move each other's places while both are read.
+        run_id = arrive(engine, times[place], place, commit=f"c{place // 2}")
+        judge_run(engine, settings, run_id)
+        return place, run_id
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = dict(pool.map(come, [3, 8, 0, 11, 5, 1, 9, 2, 10, 4, 7, 6]))
+    judge_all(engine, settings)
+    at_once = {place: _said(engine, run_id) for place, run_id in runs.items()}
+    with transaction(engine) as session:
+        row = session.exec(select(StackWorkRow)).one()
+        ask_to_judge(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
+        places = session.exec(select(RunRow.ordered_at).distinct()).all()
+    judge_all(engine, settings)
+    assert {place: _said(engine, run_id) for place, run_id in runs.items()} == at_once
+    assert len(places) == 6
+    assert [one[0] for one in regressions_in(engine)] == ["open"]

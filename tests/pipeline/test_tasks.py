@@ -1,0 +1,230 @@
+"""Tasks as functions: what they leave behind, also when they run twice or fail."""
+
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from celery.schedules import maybe_schedule
+from sqlalchemy import Engine, update
+from sqlalchemy.exc import OperationalError
+from sqlmodel import col, delete, select
+from starlette.testclient import TestClient
+from structlog.testing import capture_logs
+
+from app import queue
+from app.domain import logs
+from app.pipeline import process, run_work, stack_work
+from app.queue import SweepScheduler
+from app.settings import Settings
+from app.storage.database import read_session, transaction
+from app.storage.heartbeat import silent_since
+from app.storage.tables import HeartbeatRow, RunRow, SeriesRow, StackWorkRow, utc_now
+from tests.embedded.processes import wait_for
+from tests.runs.uploading import LOG, upload
+from tests.training_logs import training_log
+from workers.heartbeat import Heartbeat
+from workers.tasks import process_next, process_run, sweep
+
+
+def uploaded(client: TestClient, *logs: bytes) -> int:
+    run_id: int = upload(client, *(logs or (LOG,))).json()["id"]
+    return run_id
+
+
+def run_of(engine: Engine, run_id: int) -> RunRow:
+    with read_session(engine) as session:
+        return session.get_one(RunRow, run_id)
+
+
+def messages(settings: Settings) -> list[Path]:
+    return list((settings.data_dir / "queue" / "messages").iterdir())
+
+
+def test_importing_the_queue_creates_no_folder(settings: Settings) -> None:
+    assert queue.PROCESS_RUN
+    assert not (settings.data_dir / "queue").exists()
+
+
+def test_a_run_is_processed_once_however_often_it_is_rung_for(client: TestClient, engine: Engine) -> None:
+    run_id = uploaded(client)
+    process_run(run_id)
+    first = run_of(engine, run_id)
+    process_run(run_id)
+    assert run_of(engine, run_id) == first
+    assert (first.status, first.attempts) == ("ready", 1)
+    assert first.processed_at is not None
+
+
+def test_processing_again_replaces_the_series(client: TestClient, engine: Engine) -> None:
+    run_id = uploaded(client)
+    process_run(run_id)
+    with transaction(engine) as session:
+        run_work.ask_to_read(session, col(RunRow.id) == run_id)
+    process_run(run_id)
+    with read_session(engine) as session:
+        series = session.exec(select(SeriesRow.metric).where(SeriesRow.run_id == run_id)).all()
+    assert len(series) == len(set(series))
+    assert {"iteration", "step_time_ms", "log_line"} <= set(series)
+
+
+def test_a_log_without_iterations_fails_with_the_lines_that_were_seen(client: TestClient, engine: Engine) -> None:
+    known = b"[Rank 0] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 | reserved: 3.0 | "
+    known += b"max reserved: 4.0\n"
+    run_id = uploaded(client, b"first words\n" + known + b"hello\n" * 50 + b"last words\n")
+    process_run(run_id)
+    run = run_of(engine, run_id)
+    assert run.status == "failed"
+    assert "first words" in (run.error or "")
+    assert "last words" in (run.error or "")
+
+
+def test_a_store_that_is_away_costs_no_attempt(client: TestClient, engine: Engine, settings: Settings) -> None:
+    process_run(uploaded(client, training_log(step_time_ms=20)))
+    run_id = uploaded(client)
+    store = settings.data_dir / "artifacts"
+    away = store.rename(settings.data_dir / "away")
+    process_run(run_id)
+    run = run_of(engine, run_id)
+    assert (run.status, run.attempts) == ("received", 0)
+    shutil.rmtree(store, ignore_errors=True)
+    away.rename(store)
+    process_run(run_id)
+    assert run_of(engine, run_id).status == "ready"
+
+
+def test_an_unexpected_error_is_tried_again_and_then_said_with_its_id(
+    client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("inside")
+
+    monkeypatch.setattr(process, "parse_log", fail)
+    run_id = uploaded(client)
+    for attempt in range(1, settings.max_attempts):
+        process_run(run_id)
+        assert (run_of(engine, run_id).status, run_of(engine, run_id).attempts) == ("received", attempt)
+    with capture_logs() as logs:
+        process_run(run_id)
+    run = run_of(engine, run_id)
+    assert run.status == "failed"
+    (error_id,) = (line["error_id"] for line in logs if line["event"] == "run_not_processed")
+    assert f"Unexpected error (id {error_id})" in (run.error or "")
+    assert 'threewalls_given_up{kind="run"} 1.0' in client.get("/metrics").text
+
+
+def test_a_database_that_is_away_is_no_attempt(
+    client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT 1", {}, psycopg.OperationalError("the server closed the connection"))
+
+    run_id = uploaded(client)
+    with monkeypatch.context() as broken:
+        broken.setattr(process, "read_inputs", fail)
+        for _ in range(settings.max_attempts + 1):
+            process_run(run_id)
+            assert (run_of(engine, run_id).status, run_of(engine, run_id).attempts) == ("received", 0)
+    process_run(run_id)
+    assert run_of(engine, run_id).status == "ready"
+
+
+def test_a_log_that_takes_too_long_is_given_up_at_once(
+    client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_too_long(*_: object) -> None:
+        raise queue.SoftTimeLimitExceeded
+
+    monkeypatch.setattr(process, "parse_log", take_too_long)
+    run_id = uploaded(client)
+    process_run(run_id)
+    run = run_of(engine, run_id)
+    assert (run.status, run.attempts) == ("failed", 1)
+    assert "longer than 900 s" in (run.error or "")
+
+
+def test_a_claim_lost_while_working_writes_nothing(
+    client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = uploaded(client)
+    really_parse = logs.parse_log
+
+    def lose_claim_meanwhile(chunks: object) -> object:
+        with transaction(engine) as session:
+            session.get_one(RunRow, run_id).claims += 1
+        return really_parse(chunks)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(process, "parse_log", lose_claim_meanwhile)
+    process_run(run_id)
+    run = run_of(engine, run_id)
+    assert (run.status, run.trainer) == ("processing", "")
+    with read_session(engine) as session:
+        assert session.exec(select(SeriesRow)).all() == []
+
+
+def test_a_run_that_was_deleted_is_nobody_s_work(client: TestClient, engine: Engine) -> None:
+    run_id = uploaded(client)
+    with transaction(engine) as session:
+        session.execute(delete(RunRow).where(col(RunRow.id) == run_id))
+    process_run(run_id)
+
+
+def test_the_run_of_a_worker_that_died_is_processed_before_the_backlog(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    waiting, interrupted = uploaded(client, LOG), uploaded(client, training_log(step_time_ms=20))
+    with transaction(engine) as session:
+        run_work.claim(session, interrupted, settings)
+        session.get_one(RunRow, interrupted).lease_until = utc_now() - timedelta(seconds=1)
+    process_next(waiting)
+    assert [run_of(engine, run_id).status for run_id in (waiting, interrupted)] == ["received", "ready"]
+    process_next(waiting)
+    assert run_of(engine, waiting).status == "ready"
+
+
+def test_sweeps_leave_one_message_for_each_run_that_waits(client: TestClient, settings: Settings) -> None:
+    for number in range(3):
+        uploaded(client, training_log(step_time_ms=20 + number))
+    for _ in range(3):
+        sweep()
+    assert len(messages(settings)) == 3
+    messages(settings)[0].unlink()
+    sweep()
+    assert len(messages(settings)) == 3
+
+
+def test_one_sweep_waits_however_often_it_is_asked_for(settings: Settings) -> None:
+    scheduler = SweepScheduler(app=queue.get_celery(), lazy=True)
+    entry = scheduler.Entry(name="sweep", task=queue.SWEEP, schedule=maybe_schedule(1.0), app=queue.get_celery())
+    for _ in range(3):
+        queue.enqueue(queue.SWEEP)
+        scheduler.apply_entry(entry)
+    assert len(messages(settings)) == queue.waiting(queue.SWEEPS) == 1
+    assert queue.waiting() == 0
+
+
+def test_a_lease_of_a_stack_from_before_the_clock_was_set_back_is_over(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    process_run(uploaded(client))
+    with transaction(engine) as session:
+        row = session.exec(select(StackWorkRow)).one()
+        row.work, row.lease_until = "held", utc_now() + timedelta(days=30)
+    with transaction(engine) as session:
+        assert list(stack_work.due(session, settings, limit=9)) == [row.id]
+        assert stack_work.claim(session, row.id or 0, settings) is not None
+
+
+def test_a_task_notes_that_a_worker_is_at_work(engine: Engine, settings: Settings) -> None:
+    with transaction(engine) as session:
+        session.execute(update(HeartbeatRow).values(seen_at=utc_now() - timedelta(days=1)))
+    heartbeat = Heartbeat(lambda: engine)
+    heartbeat._begin()
+    wait_for(lambda: not silent(engine, settings), "the heartbeat")
+    heartbeat._end()
+
+
+def silent(engine: Engine, settings: Settings) -> datetime | None:
+    with read_session(engine) as session:
+        return silent_since(session, settings)
