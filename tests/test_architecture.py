@@ -25,6 +25,7 @@ SMALL = {
     "app.storage.heartbeat",
     "app.storage.what_changed",
     "workers.celery_app",
+    "workers.temporary",
 }
 THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "yaml", "cel", "argon2", "pyotp"}
 """Arithmetic, hashing and reading of texts; they touch no file, network, clock or environment here."""
