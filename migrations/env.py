@@ -1,16 +1,10 @@
 """Runs the migrations, online only: `app.storage.database.migrate` in the service, `alembic` for whoever writes one."""
 
-import app.storage.access_tables  # fills the metadata
-import app.storage.experiment_tables  # fills the metadata
-import app.storage.judging_tables  # fills the metadata
-import app.storage.notice_tables  # fills the metadata
-import app.storage.reference_tables  # fills the metadata
-import app.storage.standings_tables  # fills the metadata
-import app.storage.stated_facts  # fills the metadata
 from alembic import context
 from sqlalchemy import Engine, text
 from sqlmodel import SQLModel
 
+import app.storage.readings  # fills the metadata
 import app.storage.tables  # noqa: F401  # fills the metadata
 from app.settings import get_settings
 from app.storage.database import make_engine

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from app.domain import numbers
 from app.domain.numbers import Figure
 from app.domain.run import Metric
 from app.web import templating
@@ -27,7 +28,7 @@ from app.web import templating
     ],
 )
 def test_step_time_is_in_ms_below_10_s_and_has_four_digits(milliseconds: float, text: str) -> None:
-    assert templating.step_time(milliseconds) == text.replace(" ", templating.THIN)
+    assert numbers.step_time(milliseconds) == text.replace(" ", numbers.THIN)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_step_time_is_in_ms_below_10_s_and_has_four_digits(milliseconds: float, 
     ],
 )
 def test_a_metric_and_its_interval_share_unit_and_decimals(name: str, metric: Metric, figure: tuple[str, ...]) -> None:
-    shown = templating.figure(metric, name)
+    shown = numbers.figure(metric, name)
     assert (shown.value, shown.unit, shown.half, shown.low, shown.high) == figure
 
 
@@ -56,12 +57,12 @@ def test_an_interval_names_its_unit_once() -> None:
     ("value", "text"), [(19.53, "19.5 %"), (0.424, "0.42 %"), (0.9996, "1.0 %"), (100, "100.0 %"), (-3.41, "−3.4 %")]
 )
 def test_percent_has_one_decimal_and_two_below_one(value: float, text: str) -> None:
-    assert templating.percent(value) == text.replace(" ", templating.THIN)
+    assert numbers.percent(value) == text.replace(" ", numbers.THIN)
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (1e-5, "0.00001000"), (12.3456, "12.35"), (math.nan, "–")])
 def test_other_numbers_have_four_digits(value: float, text: str) -> None:
-    assert templating.significant(value) == text
+    assert numbers.significant(value) == text
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_other_numbers_have_four_digits(value: float, text: str) -> None:
     [(0, "0 bytes"), (1, "1 byte"), (999, "999 bytes"), (20_000, "20.0 kB"), (41_200_000, "41.2 MB"), (5e9, "5.0 GB")],
 )
 def test_sizes_are_decimal(size: int, text: str) -> None:
-    assert templating.file_size(int(size)).replace(templating.THIN, " ") == text
+    assert numbers.file_size(int(size)).replace(numbers.THIN, " ") == text
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_sizes_are_decimal(size: int, text: str) -> None:
 )
 def test_times_are_relative_for_a_month(seconds: int, text: str) -> None:
     now = datetime(2026, 11, 20, 12, tzinfo=UTC)
-    assert templating.ago(now - timedelta(seconds=seconds), now).replace(templating.THIN, " ") == text
+    assert numbers.ago(now - timedelta(seconds=seconds), now).replace(numbers.THIN, " ") == text
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_times_are_relative_for_a_month(seconds: int, text: str) -> None:
     ],
 )
 def test_contract_values_in_words(value: object, text: str) -> None:
-    assert templating.contract_value(value) == text  # type: ignore[arg-type]
+    assert numbers.contract_value(value) == text  # type: ignore[arg-type]
 
 
 def test_runs_of_a_sentence_are_links_and_nothing_else_is() -> None:
