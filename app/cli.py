@@ -183,7 +183,7 @@ def _migrate(_: argparse.Namespace, settings: "Settings") -> None:
 
 
 def _verify(_: argparse.Namespace, settings: "Settings") -> int:
-    from app.pipeline.stored_logs import verify
+    from app.pipeline.receive import verify
     from app.storage.visible import see_every_project
 
     see_every_project()
@@ -191,7 +191,7 @@ def _verify(_: argparse.Namespace, settings: "Settings") -> int:
 
 
 def _rebuild_standings(options: argparse.Namespace, settings: "Settings") -> int:
-    from app.pipeline.rebuild import rebuild_standings
+    from app.pipeline.rank import rebuild_standings
     from app.storage.visible import see_every_project
 
     see_every_project()
@@ -228,7 +228,7 @@ def _compare(options: argparse.Namespace, settings: "Settings") -> int:
 def _log_reader(settings: "Settings") -> "ReadLog":
     """Reads local logs within the limits of an upload, and refuses what an upload would refuse."""
     from app.domain.logs import parse_log
-    from app.pipeline.uploaded_file import Decompressed, Limits, checked
+    from app.pipeline.receive import Decompressed, Limits, checked
 
     def read_log(path: Path) -> "tuple[ParsedLog, str]":
         try:

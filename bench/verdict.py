@@ -28,11 +28,10 @@ import structlog
 from sqlalchemy import Engine
 from sqlmodel import col, select
 
-from app.pipeline import stack_work
 from app.pipeline.judge import give_verdicts, judge_stack, rank_again
 from app.pipeline.process import summarise_run
 from app.pipeline.receive import UploadedFile, accept_upload
-from app.pipeline.stack_work import StackClaim, ask_to_judge
+from app.pipeline.work import StackClaim, stack_queue
 from app.settings import Settings
 from app.storage.database import make_engine, migrate, read_session, transaction
 from app.storage.log_files import LogFiles
@@ -99,12 +98,12 @@ def one_more(
                 session, [1001.0], project=project, started=place, judged=False, name="candidate", **other
             )
             row = session.get_one(RunRow, made[0])
-            work_id = ask_to_judge(session, row.project_id, row.stack_key, judge_from=place)
+            work_id = stack_queue.request(session, row.project_id, row.stack_key, judge_from=place)
         claims: list[StackClaim] = []
 
         def verdict() -> None:
             with transaction(engine) as session:
-                held = stack_work.claim(session, work_id, settings)
+                held = stack_queue.claim(session, work_id, settings)
             assert held is not None
             assert give_verdicts(engine, settings, held) is not None
             claims.append(held)
@@ -118,7 +117,7 @@ def whole(engine: Engine, settings: Settings) -> float:
     """Seconds to judge all runs of a stack anew, in as many passes as it takes."""
     with transaction(engine) as session:
         row = session.exec(select(RunRow).order_by(col(RunRow.id)).limit(1)).one()
-        work_id = ask_to_judge(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
+        work_id = stack_queue.request(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
     began = time.perf_counter()
     while judge_stack(engine, settings, work_id) is not None:
         pass

@@ -19,7 +19,7 @@ from app.domain.run import FloatArray, Metric, Stated, SteadyState, Value
 from app.domain.verdict.record import shape_of
 from app.pipeline.judge import judge_within
 from app.pipeline.rank import ask_to_rank_again
-from app.pipeline.stack_work import ask_to_judge
+from app.pipeline.work import stack_queue
 from app.settings import get_settings
 from app.storage import readings
 from app.storage.runs import settle_places
@@ -166,7 +166,7 @@ def run_columns(
 
 def judge(session: Session, project: str, stack: str) -> None:
     """Judge the whole stack again, in this transaction."""
-    work_id = ask_to_judge(session, make_project(session, project).id or 0, stack, judge_from=EVERYTHING)
+    work_id = stack_queue.request(session, make_project(session, project).id or 0, stack, judge_from=EVERYTHING)
     judge_within(session, get_settings(), work_id)
     session.expire_all()
 

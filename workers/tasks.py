@@ -7,9 +7,10 @@ from celery import Celery
 from sqlalchemy import Engine
 
 from app import queue
-from app.pipeline import append, deliver, delivery_work, judge, rank, recompute, rules, run_work, stack_work
+from app.pipeline import append, deliver, judge, process, rank, rules
 from app.pipeline.process import summarise_run
 from app.pipeline.regressions import refresh_costs
+from app.pipeline.work import delivery_queue, run_queue, stack_queue
 from app.queue import DELIVER, JUDGE_STACK, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.settings import get_settings
 from app.storage import objects
@@ -47,25 +48,25 @@ def process_run(run_id: int) -> str | None:
     status = summarise_run(_engine(), _log_files(), get_settings(), run_id)
     judge.judge_run(_engine(), get_settings(), run_id)
     rules.ask_rules(_engine(), get_settings(), run_id)
-    delivery_work.call_due(_engine())
+    delivery_queue.enqueue_due(_engine())
     return status
 
 
 def _next_run() -> int | None:
     with read_session(_engine()) as session:
-        return next(iter(run_work.due(session, get_settings(), limit=1)), None)
+        return next(iter(run_queue.due(session, get_settings(), limit=1)), None)
 
 
 def judge_stack(work_id: int) -> None:
     """Judge what waits of one stack."""
     judge.judge_stack(_engine(), get_settings(), work_id)
-    delivery_work.call_due(_engine())
+    delivery_queue.enqueue_due(_engine())
 
 
 def deliver_one(delivery_id: int) -> None:
     """Send one message, and ring for those that waited for it."""
     if deliver.deliver(_engine(), get_settings(), delivery_id) is not None:
-        delivery_work.call_due(_engine())
+        delivery_queue.enqueue_due(_engine())
 
 
 def sweep() -> None:
@@ -73,12 +74,12 @@ def sweep() -> None:
     with transaction(_engine()) as session:
         append.close_abandoned(session, get_settings())
     with read_session(_engine()) as session:
-        due = [(PROCESS_RUN, run_id) for run_id in run_work.due(session, get_settings(), limit=_MOST_SWEPT)]
-        due += [(JUDGE_STACK, work_id) for work_id in stack_work.due(session, get_settings(), limit=_MOST_SWEPT)]
+        due = [(PROCESS_RUN, run_id) for run_id in run_queue.due(session, get_settings(), limit=_MOST_SWEPT)]
+        due += [(JUDGE_STACK, work_id) for work_id in stack_queue.due(session, get_settings(), limit=_MOST_SWEPT)]
     # One message for each that waits: those in the queue already are for some of them.
     for task, key in due[: max(0, len(due) - queue.waiting())]:
         enqueue(task, key)
-    delivery_work.call_due(_engine())
+    delivery_queue.enqueue_due(_engine())
     if _ask_for_old():
         enqueue(RECOMPUTE)
     rules.ask_next_runs(_engine(), get_settings())
@@ -94,11 +95,11 @@ def recompute_next() -> None:
 
 def _ask_for_old() -> bool:
     """Ring for the next runs of earlier definitions, stacks of earlier rules or priors; False when none is left."""
-    if queue.waiting() > recompute.MOST_QUEUED:
+    if queue.waiting() > process.MOST_QUEUED:
         return False  # the next sweep asks again
     with transaction(_engine()) as session:
-        runs = recompute.ask_next(session)
-        stacks = recompute.ask_to_judge_again(session)
+        runs = process.ask_next(session)
+        stacks = process.ask_to_judge_again(session)
     with transaction(_engine()) as session:  # another one, because each locks its stacks in their order
         stacks += rank.ask_to_rank_again(session)
     for run_id in runs:

@@ -1,7 +1,7 @@
 """Versions of what the stored figures and verdicts mean, so that older ones can be told from newer ones and made again.
 
 Raise the one whose rule changes, and say in `docs/metrics.md` what changed. The service then computes every run again
-(`app/pipeline/recompute.py`), or judges every stack again when only a rule of verdicts changed.
+(`app/pipeline/process.py`), or judges every stack again when only a rule of verdicts changed.
 """
 
 from collections.abc import Mapping

@@ -23,9 +23,8 @@ from app.domain.notifications.targets import (
 )
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound, TooManyMessages
-from app.pipeline import delivery_work
-from app.pipeline.delivery_work import call_due
 from app.pipeline.notify import put_delivery
+from app.pipeline.work import delivery_queue
 from app.settings import Settings
 from app.storage import audit, projects
 from app.storage.audit import MAX_AUTHOR
@@ -99,7 +98,7 @@ def set_enabled(engine: Engine, slug: str, receiver_id: int, author: str, *, ena
             return
         row.enabled = enabled
         if not enabled:
-            delivery_work.stop(session, receiver_id)
+            delivery_queue.stop(session, receiver_id)
         action = "resumed" if enabled else "paused"
         _record(session, row, author, action, before={"enabled": not enabled}, after={"enabled": enabled})
 
@@ -275,7 +274,7 @@ def send_trial(engine: Engine, slug: str, receiver_id: int, author: str) -> int:
         notice = trial_notice(project=slug, receiver=row.name, path=path, by=author, at=utc_now())
         made = _put(session, row, "tested", notice)
         _sending_record(session, row, author, "tested", {"delivery": made})
-    call_due(engine)
+    delivery_queue.enqueue_due(engine)
     return made
 
 
@@ -289,7 +288,7 @@ def replay(engine: Engine, slug: str, delivery_id: int, author: str) -> int:
         old, row = _delivery_of(session, slug, delivery_id)
         _allow(session, row, "messages again", 1, most=REPLAYS_AN_HOUR, within=timedelta(hours=1))
         if old.work:
-            delivery_work.send_now(session, old)
+            delivery_queue.send_now(session, old)
             _sending_record(session, row, author, "sent_now", {"delivery": delivery_id})
             made = delivery_id
         else:
@@ -297,7 +296,7 @@ def replay(engine: Engine, slug: str, delivery_id: int, author: str) -> int:
             _sending_record(
                 session, row, author, "replayed", {"delivery": made, "replay_of": old.replay_of or delivery_id}
             )
-    call_due(engine)
+    delivery_queue.enqueue_due(engine)
     return made
 
 
@@ -319,7 +318,7 @@ def replay_all(engine: Engine, slug: str, receiver_id: int, author: str) -> list
             except InvalidChange:
                 continue
         _sending_record(session, row, author, "replayed_all", {"deliveries": len(made)})
-    call_due(engine)
+    delivery_queue.enqueue_due(engine)
     return made
 
 

@@ -2,14 +2,14 @@
 
 A client says at which byte of the file (decompressed) what it sends begins. Bytes that are there already must be equal
 and are skipped, so that whoever does not know whether a request arrived sends it again. What is acknowledged is stored
-and committed; the run is then read anew, once for however many appends came meanwhile (`pipeline/run_work.py`).
+and committed; the run is then read anew, once for however many appends came meanwhile (`pipeline/work.py`).
 
 A file is stored as segments, each an object of its own that never changes (so that S3 will do). A new segment takes in
 the older ones at its end that are no larger than what it brings, as a binary counter carries: n bytes in appends of any
 size are a few dozen objects, and each byte is written again log2(n) times at most. Segments of 64 MiB stay as they are.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,11 +21,9 @@ from sqlalchemy import Engine, delete, func, select, update
 from sqlmodel import Session, col
 
 from app.domain.numbers import size
-from app.errors import BrokenCompression, OffsetConflict, TooLarge, Unavailable
-from app.pipeline.logs import HeldLog, held_log
-from app.pipeline.receive import forgotten_on_failure
-from app.pipeline.run_work import ask_to_read, rested_at
-from app.pipeline.uploaded_file import UNNAMED, Decompressed, Limits, checked, run_name
+from app.errors import BrokenCompression, InvalidUpload, NotFound, OffsetConflict, TooLarge, Unavailable
+from app.pipeline.receive import UNNAMED, Decompressed, Limits, checked, file_name, forgotten_on_failure, run_name
+from app.pipeline.work import rested_at, run_queue
 from app.queue import PROCESS_RUN, enqueue
 from app.settings import Settings
 from app.storage import audit, objects
@@ -34,6 +32,69 @@ from app.storage.log_files import LogFiles, StagedFile
 from app.storage.projects import check_room
 from app.storage.runs import aware
 from app.storage.tables import RunFileRow, RunRow, SegmentRow, utc_now
+
+# --- The logs of a run as they are stored, found by name.
+
+_FIRST_NAME = "train.log"
+CLOSED_SEGMENT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLog:
+    """A log file as it is now; `file_id` is 0 when there is none yet. `segments` are (key, bytes), in their order."""
+
+    file_id: int
+    name: str
+    size_bytes: int
+    segments: tuple[tuple[str, int], ...]
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for key, _ in self.segments]
+
+    def carried(self, new_bytes: int) -> int:
+        """How many of the last segments a new one takes in."""
+        count, total = 0, new_bytes
+        for _, length in reversed(self.segments):
+            if length > total or length >= CLOSED_SEGMENT_BYTES:
+                break
+            total += length
+            count += 1
+        return count
+
+
+def held_log(session: Session, run_id: int, name: str) -> HeldLog:
+    if session.get(RunRow, run_id) is None:
+        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+    rows = session.execute(select(RunFileRow).where(col(RunFileRow.run_id) == run_id, col(RunFileRow.kind) == "log"))
+    files = list(rows.scalars())
+    row = _chosen(files, name)
+    if row is None:
+        return HeldLog(0, file_name(name) if name else _FIRST_NAME, 0, ())
+    segments = session.execute(
+        select(SegmentRow.object_key, SegmentRow.size_bytes)  # type: ignore[call-overload]
+        .where(col(SegmentRow.file_id) == row.id)
+        .order_by(col(SegmentRow.position))
+    )
+    return HeldLog(
+        row.id or 0, row.name, row.size_bytes, tuple((found.object_key, found.size_bytes) for found in segments)
+    )
+
+
+def _chosen(files: Sequence[RunFileRow], name: str) -> RunFileRow | None:
+    """The file of that name, compressed or not; without a name the only one. None: it would be a new one."""
+    if name:
+        wanted = _plain(file_name(name))
+        return next((row for row in files if _plain(row.name) == wanted), None)
+    if len(files) > 1:
+        names = ", ".join(row.name for row in files)
+        raise InvalidUpload(f"This run has several logs: {names}. Say by `name` which one it is. Nothing was kept.")
+    return files[0] if files else None
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(".gz").removesuffix(".zst")
+
 
 log = structlog.get_logger(__name__)
 
@@ -124,7 +185,7 @@ def close_abandoned(session: Session, settings: Settings) -> None:
     abandoned = (col(RunRow.reception) == "receiving", col(RunRow.heard_at) < silent_since)
     ids = session.execute(select(RunRow.id).where(*abandoned).with_for_update(skip_locked=True)).scalars().all()  # type: ignore[call-overload]
     if ids:
-        ask_to_read(session, col(RunRow.id).in_(ids))
+        run_queue.request(session, col(RunRow.id).in_(ids))
         session.execute(update(RunRow).where(col(RunRow.id).in_(ids)).values(reception="incomplete"))
         log.info("runs_closed_as_incomplete", run_ids=list(ids))
 
@@ -309,6 +370,6 @@ def _news(
         due = utc_now() if row.reception == "complete" else rested_at(row)
         rings = row.work == "" and due <= utc_now()
         session.flush()
-        ask_to_read(session, col(RunRow.id) == run_id, due_at=due)
+        run_queue.request(session, col(RunRow.id) == run_id, due_at=due)
     size_bytes = held.size_bytes + new_bytes
     return Appended(run_id, row.status, held.name, size_bytes, row.reception == "receiving"), rings

@@ -29,7 +29,7 @@ from app.domain.verdict.document import OtherBranch, VerdictDocument, verdict_do
 from app.domain.verdict.record import RunFacts, RunRecord, current_level
 from app.domain.verdict.step_time import Prior
 from app.pipeline.decisions import ANY_BRANCH
-from app.pipeline.stack_work import StackClaim
+from app.pipeline.work import StackClaim
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, Family, PassReading, StackRun, facts_of, read_runs, runs_where, stack_runs
 from app.storage.tables import PinRow, ProjectRow, RunFileRow, RunRow
@@ -126,14 +126,14 @@ def place_of(run: StackRun) -> Place:
     return run.ordered_at, run.id
 
 
-def read_stack(session: Session, held: StackClaim) -> Stack:
-    found = session.execute(_RULES, {"project": held.project_id, "stack": held.stack_key}).all()
+def read_stack(session: Session, claim: StackClaim) -> Stack:
+    found = session.execute(_RULES, {"project": claim.project_id, "stack": claim.stack_key}).all()
     project, branch = found[0].slug, found[0].baseline_branch
     pinned = frozenset(str(row.run_id) for row in found if row.run_id is not None)
     rules = BaselineRules(None if branch == ANY_BRANCH else branch, pinned)
-    runs = _runs(session, held, rules)
-    wanted = [one for one in candidates(runs) if _is_wanted(one, held.judge_from)]
-    return Stack(held.project_id, project, held.stack_key, rules, tuple(runs), tuple(wanted))
+    runs = _runs(session, claim, rules)
+    wanted = [one for one in candidates(runs) if _is_wanted(one, claim.judge_from)]
+    return Stack(claim.project_id, project, claim.stack_key, rules, tuple(runs), tuple(wanted))
 
 
 def candidates(runs: Sequence[StackRun]) -> list[Candidate]:
@@ -151,9 +151,9 @@ def _is_wanted(candidate: Candidate, judge_from: datetime | None) -> bool:
     return again or any(not run.verdict for run in candidate.runs)
 
 
-def _runs(session: Session, held: StackClaim, rules: BaselineRules) -> list[StackRun]:
-    key = held.project_id, held.stack_key
-    since = _since(session, held)
+def _runs(session: Session, claim: StackClaim, rules: BaselineRules) -> list[StackRun]:
+    key = claim.project_id, claim.stack_key
+    since = _since(session, claim)
     if not since:
         return []
     first = since[0].ordered_at
@@ -169,14 +169,14 @@ def _runs(session: Session, held: StackClaim, rules: BaselineRules) -> list[Stac
     return sorted(found.values(), key=place_of)
 
 
-def _since(session: Session, held: StackClaim) -> list[StackRun]:
+def _since(session: Session, claim: StackClaim) -> list[StackRun]:
     """The runs from the first one on that is to be judged."""
-    key = held.project_id, held.stack_key
-    if held.judge_from is None:
+    key = claim.project_id, claim.stack_key
+    if claim.judge_from is None:
         found = read_runs(session, _UNJUDGED, key)
         return read_runs(session, _FROM, key, first=found[0].ordered_at) if found else []
-    found = read_runs(session, _TO_JUDGE, key, first=held.judge_from)
-    earlier = found and found[0].ordered_at < held.judge_from
+    found = read_runs(session, _TO_JUDGE, key, first=claim.judge_from)
+    earlier = found and found[0].ordered_at < claim.judge_from
     return read_runs(session, _FROM, key, first=found[0].ordered_at) if earlier else found
 
 

@@ -1,7 +1,7 @@
-"""What people decide about runs and stacks: quarantine, pins, whose runs are the baseline.
+"""Decisions of people about runs and stacks: quarantine, pins and baseline rules.
 
-Each decision is written with its record in one transaction, has the stacks judged again that it concerns, and returns
-the ids to ring for (`enqueue(JUDGE_STACK, id)`) after the commit.
+Each function writes the decision and its audit record in one transaction, requests that the affected stacks are judged
+again, and returns the ids to pass to `enqueue(JUDGE_STACK, id)` after the commit.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from sqlmodel import Session, col
 
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound
-from app.pipeline.stack_work import ask_to_judge
+from app.pipeline.work import stack_queue
 from app.storage import audit
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.runs import aware
@@ -25,7 +25,7 @@ ANY_BRANCH = "*"
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A golden run. `unpinned_at` None: it is in force."""
+    """A run pinned as golden baseline. `unpinned_at` is None while the pin is in force."""
 
     id: int
     run_id: int
@@ -53,7 +53,7 @@ def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int
 
 
 def release(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
-    """Let a quarantined run count again. Nothing happens when it does. Raises NotFound, InvalidChange."""
+    """Release a run from quarantine, if it is quarantined. Raises NotFound, InvalidChange."""
     who, note = checked(who, note)
     run = _run(session, run_id)
     if not run.quarantine:
@@ -66,37 +66,37 @@ def release(session: Session, run_id: int, who: str, note: str = "") -> list[int
 
 
 def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
-    """Make a run the golden baseline of its stack, in place of the one before. Raises NotFound, InvalidChange."""
+    """Make a run the golden baseline of its stack, replacing the previous one. Raises NotFound, InvalidChange."""
     who, note = checked(who, note)
     run = _run(session, run_id)
     if run.status != "ready" or not run.stack_key:
-        raise _refused("run", "has no figures yet, so nothing can be measured against it")
+        raise _refused("run", "has no figures yet, so it cannot be a baseline")
     others = _in_force(session, run.project_id, run.stack_key)
-    if [one.run_id for one in others] == [run_id]:
+    if [pin.run_id for pin in others] == [run_id]:
         return []
-    before = {"pinned": [one.run_id for one in others]}
-    places = [run.ordered_at, *(session.get_one(RunRow, one.run_id).ordered_at for one in others)]
-    asked = _judge_again(session, run, f"Run {run_id} was pinned as the golden baseline.", min(map(aware, places)))
-    for one in others:
-        one.unpinned_by, one.unpinned_at = who, utc_now()
+    before = {"pinned": [pin.run_id for pin in others]}
+    positions = [run.ordered_at, *(session.get_one(RunRow, pin.run_id).ordered_at for pin in others)]
+    asked = _judge_again(session, run, f"Run {run_id} was pinned as the golden baseline.", min(map(aware, positions)))
+    for pin in others:
+        pin.unpinned_by, pin.unpinned_at = who, utc_now()
     session.add(PinRow(project_id=run.project_id, stack_key=run.stack_key, run_id=run_id, pinned_by=who, note=note))
     _record(session, run, who, "pin", note, before=before, after={"pinned": [run_id]})
     return asked
 
 
 def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
-    """End a pin. Nothing happens when it has ended. Raises NotFound, InvalidChange."""
+    """End a pin, if it is in force. Raises NotFound, InvalidChange."""
     who, note = checked(who, note)
-    found = session.get(PinRow, pin_id)
-    if found is None:
+    pin = session.get(PinRow, pin_id)
+    if pin is None:
         raise NotFound(f"There is no pin {pin_id}. The run may have been deleted.")
-    if found.unpinned_at is not None:
+    if pin.unpinned_at is not None:
         return []
-    run = _run(session, found.run_id)
+    run = _run(session, pin.run_id)
     because = f"Run {run.id} is no longer pinned as the golden baseline."
     place = aware(run.ordered_at)
-    asked = [ask_to_judge(session, found.project_id, found.stack_key, judge_from=place, because=because)]
-    found.unpinned_by, found.unpinned_at = who, utc_now()
+    asked = [stack_queue.request(session, pin.project_id, pin.stack_key, judge_from=place, because=because)]
+    pin.unpinned_by, pin.unpinned_at = who, utc_now()
     _record(session, run, who, "unpin", note, before={"pinned": [run.id]}, after={"pinned": []})
     return asked
 
@@ -104,7 +104,7 @@ def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
 def set_baseline_rules(
     session: Session, project: ProjectRow, who: str, *, baseline_branch: str, note: str = ""
 ) -> list[int]:
-    """Whose `ci` runs are the baseline of the project; `*` for those of any branch. Raises InvalidChange."""
+    """Set the branch whose `ci` runs serve as baselines of the project; `*` for any branch. Raises InvalidChange."""
     who, note = checked(who, note)
     branch = one_line(baseline_branch)
     if not 0 < len(branch) <= MAX_BRANCH:
@@ -124,17 +124,17 @@ def set_baseline_rules(
 
 
 def judge_project_again(session: Session, project_id: int, because: str) -> list[int]:
-    """Have every stack of a project judged again, its whole history."""
+    """Request that the whole history of every stack of a project is judged again."""
     keys = session.execute(
         select(StackWorkRow.stack_key)  # type: ignore[call-overload]
         .where(col(StackWorkRow.project_id) == project_id)
         .order_by(col(StackWorkRow.stack_key))
     ).scalars()
-    return [ask_to_judge(session, project_id, key, judge_from=EVERYTHING, because=because) for key in keys]
+    return [stack_queue.request(session, project_id, key, judge_from=EVERYTHING, because=because) for key in keys]
 
 
 def pins(session: Session, project_id: int, stack_key: str) -> tuple[Pin, ...]:
-    """All pins that the stack ever had, newest first."""
+    """Return all pins that the stack ever had, newest first."""
     rows = session.execute(
         select(PinRow, RunRow.name)  # type: ignore[call-overload]
         .join(RunRow, col(RunRow.id) == PinRow.run_id)
@@ -158,28 +158,28 @@ def _in_force(session: Session, project_id: int, stack_key: str) -> list[PinRow]
 
 
 def _run(session: Session, run_id: int) -> RunRow:
-    found = session.get(RunRow, run_id)
-    if found is None:
+    run = session.get(RunRow, run_id)
+    if run is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
-    return found
+    return run
 
 
 def _judge_again(session: Session, run: RunRow, because: str, judge_from: datetime | None = None) -> list[int]:
     if not run.stack_key:
         return []
-    # First the stack is locked, then the run: in that order everybody takes them.
+    # Lock the stack before the run, like all other code, so that two transactions never wait for each other.
     place = judge_from or aware(run.ordered_at)
-    asked = ask_to_judge(session, run.project_id, run.stack_key, judge_from=place, because=because)
+    asked = stack_queue.request(session, run.project_id, run.stack_key, judge_from=place, because=because)
     session.refresh(run, with_for_update=True)
     return [asked]
 
 
 def checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:
-    """Author and note as they are kept. Raises InvalidChange naming what is wrong."""
+    """Return author and note as they are stored. Raises InvalidChange naming the wrong fields."""
     who, note = one_line(who), one_line(note)
     errors = []
     if not 0 < len(who) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must say who decides it, in 1 to {MAX_AUTHOR} characters"))
+        errors.append(FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters"))
     if len(note) > MAX_NOTE or (needed and not note):
         errors.append(FieldError("note", f"must have {'1 to' if needed else 'at most'} {MAX_NOTE:,} characters"))
     if errors:
@@ -195,7 +195,7 @@ def _refused(field: str, message: str) -> InvalidChange:
 
 
 def _record(session: Session, run: RunRow, who: str, action: str, note: str, **sides: Mapping[str, object]) -> None:
-    """With `before` and `after`; of the run when its quarantine changed, of its stack when its pin did."""
+    """Record a change with its `before` and `after`: of the run for a quarantine, of the stack for a pin."""
     audit.record(
         session, who=who, action=action, project_id=run.project_id, note=note,
         subject="stack" if "pin" in action else "run",

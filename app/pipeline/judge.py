@@ -1,8 +1,8 @@
-"""What a worker does with a stack: claim it, judge the runs that wait or that something earlier concerns, rank it.
+"""Judge a stack: claim it, judge the runs that wait or that an earlier change affects, then rank it.
 
-A verdict follows from the runs before it and from nothing else. So it does not matter in which order runs come in, how
-often the bell rings, or who is killed in the middle: what was asked for stays in the stack's row until it is written.
-Verdicts are committed first, because a job waits for them; the standings, which need no verdict, follow at once.
+A verdict depends only on the runs before it. So the order of arrival, the number of messages and killed workers do not
+matter: a request stays in the stack's row until its result is written. Verdicts are committed first, because jobs wait
+for them; the standings, which need no verdict, follow at once.
 """
 
 import time
@@ -17,12 +17,12 @@ from sqlmodel import Session, col
 
 from app.domain.definitions import VERDICT_VERSION
 from app.domain.verdict.document import VerdictDocument
-from app.pipeline import rank, stack_work
+from app.pipeline import rank
 from app.pipeline.assess import Assessor, Candidate, Stack, read_stack, waiting_for_contrast
 from app.pipeline.experiments import follow_experiments
 from app.pipeline.notify import tell_verdicts
 from app.pipeline.regressions import follow_regressions
-from app.pipeline.stack_work import ELSEWHERE, StackClaim, Work, ask_to_judge
+from app.pipeline.work import ELSEWHERE, StackClaim, Work, stack_queue
 from app.queue import JUDGE_STACK, enqueue
 from app.settings import Settings
 from app.storage import json_text
@@ -35,18 +35,18 @@ log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 1
 _SHARE_OF_LEASE = 0.25
-"""A pass ends well before its first lease does, and asks itself to go on, so that verdicts come in good time."""
+"""A pass ends well before its first lease and requests the next one, so that the first verdicts appear early."""
 _SHORT_SECONDS = 1.0
 
 FIRST = "It was read."
-"""Why the first verdict of a run was made."""
+"""The reason of the first verdict of a run."""
 
 Judged = tuple[Candidate, VerdictDocument]
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one claim found. `go_on_from`: the place of the first candidate that there was no time for."""
+    """The verdicts of one claim. `go_on_from`: the history position of the first candidate left for the next pass."""
 
     stack: Stack
     judged: tuple[Judged, ...]
@@ -55,15 +55,15 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """`changed`: runs that got another verdict. `may_ring`: at once, when there is more to do; else the sweep does."""
+class Outcome:
+    """`changed`: number of runs with a new verdict. `may_enqueue`: remaining work is enqueued now, not by the sweep."""
 
     changed: int
-    may_ring: bool
+    may_enqueue: bool
 
 
 def judge_run(engine: Engine, settings: Settings, run_id: int) -> None:
-    """Judge the stack of a run that was just read, when it waits and nobody else judges it."""
+    """Judge the stack of a run that was just read, if it waits and no other worker judges it."""
     with read_session(engine) as session:
         work_id = session.execute(
             select(StackWorkRow.id)  # type: ignore[call-overload]
@@ -78,69 +78,69 @@ def judge_run(engine: Engine, settings: Settings, run_id: int) -> None:
 
 
 def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
-    """Judge one stack, then rank it. How many runs got another verdict; None when there was nothing to do, or it is
-    another's.
+    """Judge one stack, then rank it. Return the number of runs with a new verdict; None when there was nothing to do or
+    another worker has it.
 
-    May be called any number of times, by any number of workers: one of them writes the result, once.
+    May be called any number of times by any number of workers: the result is written once.
     """
     with transaction(engine) as session:
-        held = stack_work.claim(session, work_id, settings)
-    if held is None:
+        claim = stack_queue.claim(session, work_id, settings)
+    if claim is None:
         return None
-    given: Given | None = None
+    outcome: Outcome | None = None
     try:
-        given = give_verdicts(engine, settings, held)
-        if given is not None and rank_again(engine, settings, held) == "waiting" and given.may_ring:
+        outcome = give_verdicts(engine, settings, claim)
+        if outcome is not None and rank_again(engine, settings, claim) == "waiting" and outcome.may_enqueue:
             enqueue(JUDGE_STACK, work_id)
     except Exception as error:
-        log.exception("stack_not_judged", work_id=work_id, stack_key=held.stack_key, claim=held.number)
+        log.exception("stack_not_judged", work_id=work_id, stack_key=claim.stack_key, claim=claim.number)
         with transaction(engine) as session:
             again_at = utc_now() + timedelta(seconds=_RETRY_SECONDS)
-            stack_work.give_back(session, held, again_at=again_at, counts=fault_of(error) is None)
-    return None if given is None else given.changed
+            stack_queue.give_back(session, claim, again_at=again_at, counts=fault_of(error) is None)
+    return None if outcome is None else outcome.changed
 
 
-def give_verdicts(engine: Engine, settings: Settings, held: StackClaim) -> Given | None:
-    """Judge what a claim is for, and commit it. None when the claim was lost."""
-    with stack_work.kept(engine, held, settings.lease_seconds), read_session(engine) as session:
-        found = _assess(session, held, settings)
-        elsewhere = _elsewhere(session, held, found.stack)
-    # Before the claim ends, so that it is not forgotten; apart from it, so that no two stacks wait for each other.
-    for other in _ask(engine, held.project_id, elsewhere):
+def give_verdicts(engine: Engine, settings: Settings, claim: StackClaim) -> Outcome | None:
+    """Judge the claimed stack and commit the verdicts. Return None when the claim was lost."""
+    with stack_queue.renewed(engine, claim, settings.lease_seconds), read_session(engine) as session:
+        finished = _assess(session, claim, settings)
+        elsewhere = _elsewhere(session, claim, finished.stack)
+    # Before the claim ends, so that it is not lost, and in its own transaction, so that two stacks never deadlock.
+    for other in _request_elsewhere(engine, claim.project_id, elsewhere):
         enqueue(JUDGE_STACK, other)
     with transaction(engine) as session:
-        changed = _write(session, held, found, settings)
-    may_ring = found.go_on_from is not None or found.seconds < _SHORT_SECONDS
-    return None if changed is None else Given(changed, may_ring)
+        changed = _write(session, claim, finished, settings)
+    may_enqueue = finished.go_on_from is not None or finished.seconds < _SHORT_SECONDS
+    return None if changed is None else Outcome(changed, may_enqueue)
 
 
-def rank_again(engine: Engine, settings: Settings, held: StackClaim) -> Work | None:
-    """Rank the stack and end the claim. What it does now; None when the claim was lost."""
-    with stack_work.kept(engine, held, settings.lease_seconds), read_session(engine) as session:
-        ranked = rank.rank(session, held.project_id, held.stack_key)
+def rank_again(engine: Engine, settings: Settings, claim: StackClaim) -> Work | None:
+    """Rank the stack and end the claim. Return its new state; None when the claim was lost."""
+    with stack_queue.renewed(engine, claim, settings.lease_seconds), read_session(engine) as session:
+        ranked = rank.rank(session, claim.project_id, claim.stack_key)
     with transaction(engine) as session:
-        work = stack_work.finish(session, held)
+        work = stack_queue.finish(session, claim)
         if work is None:
-            log.warning("standings_dropped", stack_key=held.stack_key, claim=held.number)
+            log.warning("standings_dropped", stack_key=claim.stack_key, claim=claim.number)
         else:
             rank.keep(session, ranked)
     return work
 
 
 def judge_within(session: Session, settings: Settings, work_id: int) -> int | None:
-    """The same in one transaction of the caller's: for what fills a database."""
-    held = stack_work.claim(session, work_id, settings)
-    if held is None:
+    """Judge and rank a stack in the transaction of the caller, for code that fills a database."""
+    claim = stack_queue.claim(session, work_id, settings)
+    if claim is None:
         return None
-    changed = _write(session, held, _assess(session, held, settings), settings)
-    stack_work.finish(session, held)
-    rank.keep(session, rank.rank(session, held.project_id, held.stack_key))
+    changed = _write(session, claim, _assess(session, claim, settings), settings)
+    stack_queue.finish(session, claim)
+    rank.keep(session, rank.rank(session, claim.project_id, claim.stack_key))
     return changed
 
 
-def _assess(session: Session, held: StackClaim, settings: Settings) -> Pass:
+def _assess(session: Session, claim: StackClaim, settings: Settings) -> Pass:
     began = time.monotonic()
-    stack = read_stack(session, held)
+    stack = read_stack(session, claim)
     assessor = Assessor(session, stack)
     judged: list[Judged] = []
     for candidate in stack.to_judge:
@@ -150,70 +150,72 @@ def _assess(session: Session, held: StackClaim, settings: Settings) -> Pass:
     return Pass(stack, tuple(judged), None, time.monotonic() - began)
 
 
-def _elsewhere(session: Session, held: StackClaim, stack: Stack) -> dict[str, datetime]:
-    """The stacks whose contrasts may be others now, because runs of this one came late or changed."""
-    is_own = held.because != ELSEWHERE or any(not run.verdict for one in stack.to_judge for run in one.runs)
-    places = [one.place for one in stack.to_judge[:1]]
-    if held.judge_from is not None and not (places and places[0][0] <= held.judge_from):
-        places = [(held.judge_from, 0)]
-    if not places or held.judge_from == EVERYTHING or not is_own:
+def _elsewhere(session: Session, claim: StackClaim, stack: Stack) -> dict[str, datetime]:
+    """Return the stacks whose contrasts may have changed, because runs of this stack came late or changed."""
+    is_own = claim.because != ELSEWHERE or any(
+        not run.verdict for candidate in stack.to_judge for run in candidate.runs
+    )
+    positions = [candidate.place for candidate in stack.to_judge[:1]]
+    if claim.judge_from is not None and not (positions and positions[0][0] <= claim.judge_from):
+        positions = [(claim.judge_from, 0)]
+    if not positions or claim.judge_from == EVERYTHING or not is_own:
         return {}
-    return waiting_for_contrast(session, held.project_id, held.stack_key, places[0])
+    return waiting_for_contrast(session, claim.project_id, claim.stack_key, positions[0])
 
 
-def _ask(engine: Engine, project_id: int, stacks: Mapping[str, datetime]) -> list[int]:
+def _request_elsewhere(engine: Engine, project_id: int, stacks: Mapping[str, datetime]) -> list[int]:
     if not stacks:
         return []
     with transaction(engine) as session:
         return [
-            ask_to_judge(session, project_id, stack, judge_from=place, because=ELSEWHERE)
-            for stack, place in sorted(stacks.items())
+            stack_queue.request(session, project_id, stack, judge_from=position, because=ELSEWHERE)
+            for stack, position in sorted(stacks.items())
         ]
 
 
-def _write(session: Session, held: StackClaim, found: Pass, settings: Settings) -> int | None:
-    """How many runs got another verdict; None when the claim was lost."""
-    if not stack_work.judged(session, held, settings, go_on_from=found.go_on_from):
-        log.warning("verdicts_dropped", stack_key=held.stack_key, claim=held.number)
+def _write(session: Session, claim: StackClaim, finished: Pass, settings: Settings) -> int | None:
+    """Write the verdicts and what follows from them. Return how many changed; None when the claim was lost."""
+    if not stack_queue.write_verdicts(session, claim, settings, go_on_from=finished.go_on_from):
+        log.warning("verdicts_dropped", stack_key=claim.stack_key, claim=claim.number)
         return None
-    changed = list(_changed(session, held, found.judged))
+    changed = list(_changed(session, claim, finished.judged))
     for run_id, document, stored, because in changed:
         put_verdict(session, run_id, document, because, is_first=because == FIRST, stored=stored)
-    follow_regressions(session, found.stack, found.judged)
-    tell_verdicts(session, held.project_id, held.stack_key, [(run, document) for run, document, *_ in changed])
-    read_again = [run_id for candidate, _ in found.judged for run_id in candidate.ids]
-    follow_experiments(session, held.project_id, held.stack_key, read_again)
+    follow_regressions(session, finished.stack, finished.judged)
+    tell_verdicts(session, claim.project_id, claim.stack_key, [(run, document) for run, document, *_ in changed])
+    read_again = [run_id for candidate, _ in finished.judged for run_id in candidate.ids]
+    follow_experiments(session, claim.project_id, claim.stack_key, read_again)
     log.info(
         "stack_judged",
-        stack_key=held.stack_key,
-        judged=sum(len(candidate.runs) for candidate, _ in found.judged),
+        stack_key=claim.stack_key,
+        judged=sum(len(candidate.runs) for candidate, _ in finished.judged),
         changed=len(changed),
-        seconds=round(found.seconds, 3),
+        seconds=round(finished.seconds, 3),
     )
     return len(changed)
 
 
 def _changed(
-    session: Session, held: StackClaim, judged: Sequence[Judged]
+    session: Session, claim: StackClaim, judged: Sequence[Judged]
 ) -> Iterator[tuple[int, VerdictDocument, Any, str]]:
-    """Runs whose verdict is another one than the one they have, also as JSON, each with the reason why it was made."""
-    # Nobody else judges this stack, so a run without a verdict when it was read still has none.
+    """Yield the runs whose verdict differs from the stored one: id, verdict, its JSON and the reason."""
+    # No other worker judges this stack, so a run that had no verdict when it was read still has none.
     stored = stored_documents(session, [run.id for candidate, _ in judged for run in candidate.runs if run.verdict])
     for candidate, document in judged:
-        made = to_json(document)
-        text = json_text.dumps(made) if stored else ""
+        as_json = to_json(document)
+        text = json_text.dumps(as_json) if stored else ""
         for run_id in candidate.ids:
-            known = stored.get(run_id)
-            if known is None:
-                yield run_id, document, made, FIRST
-            elif json_text.dumps(known[0]) != text or known[1] != VERDICT_VERSION:
-                yield run_id, document, made, _because(held, known[0].get("candidates", []), document)
+            before = stored.get(run_id)
+            if before is None:
+                yield run_id, document, as_json, FIRST
+            elif json_text.dumps(before[0]) != text or before[1] != VERDICT_VERSION:
+                yield run_id, document, as_json, _because(claim, before[0].get("candidates", []), document)
 
 
-def _because(held: StackClaim, before: Sequence[str], document: VerdictDocument) -> str:
-    came, left = set(document.candidates) - set(before), set(before) - set(document.candidates)
-    if came:
-        return f"Run {', '.join(sorted(came))}, a rerun of its commit, came in."
+def _because(claim: StackClaim, before: Sequence[str], document: VerdictDocument) -> str:
+    joined, left = set(document.candidates) - set(before), set(before) - set(document.candidates)
+    if joined:
+        return f"Run {', '.join(sorted(joined))}, a rerun of its commit, came in."
     if left:
         return f"Run {', '.join(sorted(left))} no longer counts as a rerun of its commit."
-    return held.because or "Something earlier in its history changed."
+    return claim.because or "Something earlier in its history changed."

@@ -1,7 +1,7 @@
 """News become deliveries in the transaction of what happened: one row for each receiver that wants to hear of it.
 
 At most one of each cause and receiver, so whatever is judged again is not told again. What is about the same thing has
-the same subject, and arrives in the order in which it happened (`delivery_work.py`).
+the same subject, and arrives in the order in which it happened (`work.py`).
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from app.domain.notifications.events import (
 )
 from app.domain.ranking.rank import told
 from app.domain.verdict.document import VerdictDocument
-from app.pipeline import delivery_work
+from app.pipeline.work import delivery_queue
 from app.storage.leader_changes import LeaderChange, leader_changes
 from app.storage.runs import aware, frozen, stated
 from app.storage.tables import (
@@ -174,7 +174,7 @@ def put_delivery(
     except IntegrityError:  # somebody else told it in the same moment
         return None
     if subject:  # it would wait behind an older one for hours, though nobody knows that the receiver is still away
-        delivery_work.hurry(session, receiver_id, subject)
+        delivery_queue.hurry(session, receiver_id, subject)
     return row.id
 
 

@@ -5,15 +5,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import Any, get_args
 
 import structlog
 from billiard.exceptions import SoftTimeLimitExceeded
-from sqlalchemy import Engine, delete, insert, select
+from sqlalchemy import Engine, and_, case, delete, exists, func, insert, select
 from sqlmodel import Session, col
 
 from app.domain.contract.statements import CONTAINER_RULE, ProjectDefaults
-from app.domain.definitions import DEFINITIONS, changes
+from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, VERDICT_VERSION, changes
 from app.domain.documents.document import Document, DocumentKind
 from app.domain.documents.metadata import read_metadata
 from app.domain.documents.read import read_document
@@ -24,19 +25,29 @@ from app.domain.performance.summary import summarise, with_documents
 from app.domain.run import LogPart, Metadata, RunSummary, Stated, Value
 from app.domain.verdict.record import not_finite_iterations, shape_of
 from app.errors import DamagedObject, Unavailable, new_error_id
-from app.pipeline import run_work
 from app.pipeline.notify import tell_failed
-from app.pipeline.run_work import SHORT_SECONDS, Claim
-from app.pipeline.stack_work import ask_to_judge
+from app.pipeline.work import SHORT_SECONDS, RunClaim, run_queue, stack_queue
 from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
 from app.settings import Settings
 from app.storage import readings, runs
 from app.storage.database import fault_of, read_session, transaction
+from app.storage.definition_progress import has_old_figures, is_outdated
 from app.storage.json_text import storable
 from app.storage.log_files import LogFiles
 from app.storage.readings import Reading
 from app.storage.runs import RunFile, aware, files_of, frozen, settle_places
-from app.storage.tables import AmendmentRow, AvailabilityRow, ProjectDefaultRow, ProjectRow, RunRow, SeriesRow, utc_now
+from app.storage.tables import (
+    EVERYTHING,
+    AmendmentRow,
+    AvailabilityRow,
+    ProjectDefaultRow,
+    ProjectRow,
+    RunRow,
+    SeriesRow,
+    StackWorkRow,
+    VerdictRow,
+    utc_now,
+)
 
 # --- What the reading of a run begins with: its files, what was stated about it then and since, its project's defaults.
 
@@ -255,7 +266,9 @@ def ask_before(session: Session, run_id: int, stack_key: str = "") -> tuple[Befo
     keys = sorted({row.stack_key, stack_key} - {""})
     because = _because(before, stack_key)
     place = before.ordered_at
-    return before, [ask_to_judge(session, row.project_id, key, judge_from=place, because=because) for key in keys]
+    return before, [
+        stack_queue.request(session, row.project_id, key, judge_from=place, because=because) for key in keys
+    ]
 
 
 def take_place(session: Session, before: Before, stack_key: str, config_key: str) -> None:
@@ -269,7 +282,7 @@ def take_place(session: Session, before: Before, stack_key: str, config_key: str
         moved = settle_places(session, before.project_id, config, before.commit)
         if moved is not None:
             because = f"Run {before.run_id} took its place beside the runs of its commit."
-            ask_to_judge(session, before.project_id, stack, judge_from=moved, because=because)
+            stack_queue.request(session, before.project_id, stack, judge_from=moved, because=because)
 
 
 def _because(before: Before, stack_key: str) -> str:
@@ -295,16 +308,16 @@ def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_i
     May be called any number of times, by any number of workers: one of them writes the result, once.
     """
     with transaction(engine) as session:
-        held = run_work.claim(session, run_id, settings)
-    if held is None:
+        claim = claim_run(session, run_id, settings)
+    if claim is None:
         return None
     try:
-        with run_work.kept(engine, held, settings.lease_seconds):
+        with run_queue.renewed(engine, claim, settings.lease_seconds):
             with read_session(engine) as session:
                 inputs = read_inputs(session, run_id)
             computed = compute(log_files, inputs)
         with transaction(engine) as session:
-            status, stacks = _write(session, held, computed)
+            status, stacks = _write(session, claim, computed)
             waits = status and session.execute(select(RunRow.work).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
         if waits and computed.seconds < SHORT_SECONDS:
             enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; one that takes long to read rests, and the sweep rings
@@ -312,32 +325,57 @@ def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_i
             enqueue(JUDGE_STACK, work_id)
         return status
     except Exception as error:
-        return _end_without_result(engine, log_files, settings, held, error)
+        return _end_without_result(engine, log_files, settings, claim, error)
 
 
-def _write(session: Session, held: Claim, computed: Computed) -> tuple[str | None, list[int]]:
+def claim_run(session: Session, run_id: int, settings: Settings) -> RunClaim | None:
+    """Claim a run. A run whose attempts were all interrupted is parked as failed, and None returned."""
+    claim = run_queue.claim(session, run_id, settings)
+    if claim is not None:
+        return claim
+    reason = (
+        f"Reading this run was interrupted {settings.max_attempts} times, so it is not tried again. Its files are "
+        "kept. The worker's log says what happened; too little memory is the usual cause."
+    )
+    if run_queue.park(session, run_id, run_queue.times(settings), processed_at=utc_now(), **_failed_columns(reason)):
+        log.error("run_parked", run_id=run_id, attempts=settings.max_attempts)
+        tell_failed(session, run_id)
+    return None
+
+
+def _failed_columns(reason: str) -> dict[str, Any]:
+    """Return the columns of a run that cannot be read: it failed, or it keeps its figures, which are now outdated."""
+    return {
+        "status": case((has_old_figures(), RunRow.status), else_="failed"),
+        "error": case((has_old_figures(), RunRow.error), else_=reason),
+        "recompute_error": case((has_old_figures(), reason), else_=None),
+        "recompute_failed": DEFINITION_VERSION,
+    }
+
+
+def _write(session: Session, claim: RunClaim, computed: Computed) -> tuple[str | None, list[int]]:
     """The status that was written, None when the claim was lost; and the stacks to be judged, but for the run's own.
 
     Its own is judged by the same worker right after (`workers/tasks.py`).
     """
     summary = computed.summary
     status = summary.status
-    before, asked = ask_before(session, held.run_id, summary.stack_key)
-    if not run_work.finish(session, held, status=status, **_columns(computed)):
-        log.warning("result_dropped", run_id=held.run_id, claim=held.number)
+    before, asked = ask_before(session, claim.row_id, summary.stack_key)
+    if not run_queue.finish(session, claim, status=status, **_columns(computed)):
+        log.warning("result_dropped", run_id=claim.row_id, claim=claim.number)
         return None, []
     take_place(session, before, summary.stack_key, summary.config_key)
     for table in (SeriesRow, AvailabilityRow):
-        session.execute(delete(table).where(col(table.run_id) == held.run_id))
-    session.execute(insert(SeriesRow), list(_series_rows(held.run_id, summary)))
-    session.add_all(_availability_rows(held.run_id, computed))
+        session.execute(delete(table).where(col(table.run_id) == claim.row_id))
+    session.execute(insert(SeriesRow), list(_series_rows(claim.row_id, summary)))
+    session.add_all(_availability_rows(claim.row_id, computed))
     if computed.found is not None:
-        readings.save(session, held.run_id, computed.inputs.read, computed.found)
+        readings.save(session, claim.row_id, computed.inputs.read, computed.found)
     if status == "failed":
-        tell_failed(session, held.run_id)
+        tell_failed(session, claim.row_id)
     log.info(
         "run_processed",
-        run_id=held.run_id,
+        run_id=claim.row_id,
         status=status,
         iterations=len(summary.line_numbers),
         seconds=round(computed.seconds, 3),
@@ -412,31 +450,31 @@ def _series_rows(run_id: int, summary: RunSummary) -> Iterator[dict[str, Any]]:
 
 
 def _end_without_result(
-    engine: Engine, log_files: LogFiles, settings: Settings, held: Claim, error: Exception
+    engine: Engine, log_files: LogFiles, settings: Settings, claim: RunClaim, error: Exception
 ) -> str | None:
     """Another attempt, or the end of them: no run stays in processing because of an error of ours."""
     if (fault := error if isinstance(error, Unavailable) else fault_of(error)) is not None:
-        log.warning("run_postponed", run_id=held.run_id, error=fault.detail)
+        log.warning("run_postponed", run_id=claim.row_id, error=fault.detail)
         # Figures that are only to be computed again wait for a store that is away, not for one that lost their files:
         # the whole stack would wait with them.
         is_damaged = isinstance(error, DamagedObject)
-        counts = fault is error and (held.recomputes or is_damaged) and _answers(log_files)
-        if counts and held.attempt >= settings.max_attempts:
+        counts = fault is error and (claim.recomputes or is_damaged) and _answers(log_files)
+        if counts and claim.attempt >= settings.max_attempts:
             away = "Its files could not be read again: the store of the logs did not give them."
-            return _fail(engine, held, fault.detail if is_damaged else away)
-        return _postpone(engine, held, seconds=settings.lease_seconds, counts=counts)
+            return _fail(engine, claim, fault.detail if is_damaged else away)
+        return _postpone(engine, claim, seconds=settings.lease_seconds, counts=counts)
     if isinstance(error, SoftTimeLimitExceeded):
         limit = settings.task_soft_limit_seconds
-        return _fail(engine, held, f"Reading this run took longer than {limit} s, the limit. Its files are kept.")
+        return _fail(engine, claim, f"Reading this run took longer than {limit} s, the limit. Its files are kept.")
     error_id = new_error_id()
-    log.exception("run_not_processed", run_id=held.run_id, claim=held.number, error_id=error_id)
-    if held.attempt < settings.max_attempts:
-        return _postpone(engine, held, seconds=_RETRY_SECONDS, counts=True)
+    log.exception("run_not_processed", run_id=claim.row_id, claim=claim.number, error_id=error_id)
+    if claim.attempt < settings.max_attempts:
+        return _postpone(engine, claim, seconds=_RETRY_SECONDS, counts=True)
     return _fail(
         engine,
-        held,
+        claim,
         f"Unexpected error (id {error_id}). The worker's log has the details under this id. Reading this run was tried "
-        f"{counted(held.attempt, 'time')}; its files are kept.",
+        f"{counted(claim.attempt, 'time')}; its files are kept.",
     )
 
 
@@ -448,15 +486,85 @@ def _answers(log_files: LogFiles) -> bool:
     return True
 
 
-def _postpone(engine: Engine, held: Claim, *, seconds: float, counts: bool) -> str | None:
+def _postpone(engine: Engine, claim: RunClaim, *, seconds: float, counts: bool) -> str | None:
     with transaction(engine) as session:
         again_at = utc_now() + timedelta(seconds=seconds)
-        return "received" if run_work.give_back(session, held, again_at=again_at, counts=counts) else None
+        return "received" if run_queue.give_back(session, claim, again_at=again_at, counts=counts) else None
 
 
-def _fail(engine: Engine, held: Claim, reason: str) -> str | None:
+def _fail(engine: Engine, claim: RunClaim, reason: str) -> str | None:
     with transaction(engine) as session:
-        if not run_work.finish(session, held, **run_work.given_up(reason)):
+        if not run_queue.finish(session, claim, **_failed_columns(reason)):
             return None
-        tell_failed(session, held.run_id)
+        tell_failed(session, claim.row_id)
         return "failed"
+
+
+# --- Figures of earlier versions of the definitions, computed again a few runs at a time, so that uploads go first.
+#
+# Nothing is planned ahead: each batch is chosen from the rows as they are, so that work resumes wherever it was killed.
+# What was read from the files is stored, so most runs need no log (`storage/readings.py`). The project with the newest
+# run comes first, and is completed before the next, because stacks are judged only when all runs of their project have
+# figures of one version.
+
+BATCH_RUNS = 16
+BATCH_SECONDS = 5.0
+"""An upload waits for one batch at most: this many runs, and those that took this long the last time."""
+
+MOST_QUEUED = 24
+"""As long as more messages wait in the queue, nothing old is added to them. A batch leaves its judging behind it."""
+
+BATCH_STACKS = 16
+
+
+def ask_next(session: Session) -> list[int]:
+    """Have the next runs read again. Their ids, to ring for after the commit."""
+    projects = select(RunRow.project_id, func.max(RunRow.id).label("newest"))  # type: ignore[call-overload]
+    newest = projects.group_by(RunRow.project_id).subquery()
+    chosen = (
+        select(RunRow.id, RunRow.read_seconds)  # type: ignore[call-overload]
+        .join(newest, newest.c.project_id == RunRow.project_id)
+        .where(is_outdated(), col(RunRow.work) == "")
+        .order_by(newest.c.newest.desc(), col(RunRow.id).desc())
+        .limit(BATCH_RUNS)
+    )
+    found = session.execute(chosen).all()
+    ids = [row.id for row in found[: _affordable([row.read_seconds for row in found])]]
+    run_queue.request(session, col(RunRow.id).in_(ids), is_outdated(), col(RunRow.work) == "")
+    return ids
+
+
+def ask_to_judge_again(session: Session) -> list[int]:
+    """Have the next stacks judged again whose verdicts rest on earlier rules. The ids to ring for after the commit."""
+    asked = exists().where(
+        and_(
+            col(StackWorkRow.project_id) == RunRow.project_id,
+            col(StackWorkRow.stack_key) == RunRow.stack_key,
+            col(StackWorkRow.judge_from) == EVERYTHING,
+        )
+    )
+    chosen = (
+        select(RunRow.project_id, RunRow.stack_key, func.min(VerdictRow.verdict_version).label("version"))  # type: ignore[call-overload]
+        .join(VerdictRow, col(VerdictRow.run_id) == RunRow.id)
+        .where(col(VerdictRow.current), col(VerdictRow.verdict_version) < VERDICT_VERSION, ~asked)
+        .group_by(RunRow.project_id, RunRow.stack_key)
+        .order_by(func.max(RunRow.ordered_at).desc())
+        .limit(BATCH_STACKS)
+    )
+    # In one order, as everybody locks them.
+    stacks = sorted(session.execute(chosen).all(), key=lambda row: (row.project_id, row.stack_key))
+    return [
+        stack_queue.request(
+            session,
+            row.project_id,
+            row.stack_key,
+            judge_from=EVERYTHING,
+            because=f"The rules of verdicts changed (version {row.version} -> {VERDICT_VERSION}).",
+        )
+        for row in stacks
+    ]
+
+
+def _affordable(seconds: Sequence[float]) -> int:
+    """How many of them fit into a batch; one at least."""
+    return max(1, sum(total <= BATCH_SECONDS for total in accumulate(seconds)))

@@ -4,19 +4,20 @@ Standings follow from the runs of the stack and the priors of its family. So who
 behind, in whatever order runs came in.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Table, and_, bindparam, delete, insert, or_, select
+from sqlalchemy import ColumnElement, Engine, Row, Select, Table, and_, bindparam, delete, insert, inspect, or_, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import STACK_FIELDS
 from app.domain.contract.values import shown
 from app.domain.definitions import DEFINITION_VERSION, RANKING_VERSION
 from app.domain.naming import stack_title
+from app.domain.numbers import counted
 from app.domain.ranking.across import board_results
 from app.domain.ranking.rank import (
     NEWS_FLOOR,
@@ -35,8 +36,11 @@ from app.domain.ranking.standings import Board, StackStandings
 from app.domain.run import Stated, Value
 from app.domain.verdict.record import UNFIT
 from app.domain.verdict.step_time import FEWEST_ITERATIONS, Prior, prior_of
-from app.pipeline.stack_work import ask_to_judge
+from app.errors import ThreewallsError
+from app.pipeline.work import stack_queue
+from app.settings import Settings
 from app.storage import json_text
+from app.storage.database import make_engine, read_session, transaction
 from app.storage.json_text import from_json, to_json
 from app.storage.leader_changes import add_leader_changes, last_heads
 from app.storage.readings import losses_of_runs
@@ -422,7 +426,7 @@ def ask_to_rank_again(session: Session) -> list[int]:
     )
     rests = or_(col(StackWorkRow.id).is_(None), and_(col(StackWorkRow.work) == "", col(StackWorkRow.attempts) == 0))
     chosen = _behind().outerjoin(StackWorkRow, same).where(rests).limit(BATCH_STACKS)
-    return [ask_to_judge(session, row.project_id, row.stack_key) for row in session.execute(chosen).all()]
+    return [stack_queue.request(session, row.project_id, row.stack_key) for row in session.execute(chosen).all()]
 
 
 def behind(session: Session) -> list[Key]:
@@ -487,3 +491,82 @@ def _board_name(board: Mapping[str, Any]) -> str:
 def _ranking_text(value: Any) -> str:
     """As it is kept; times in one zone."""
     return aware(value).isoformat() if isinstance(value, datetime) else json_text.dumps(value)
+
+
+# --- `threewalls rebuild-standings`: rank every stack again from its runs, or only report whether that would change it.
+
+SAME, DIFFERENT = 0, 3
+"""1 is a regression, whatever the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """One stack. `differs`: what was kept otherwise. `waits`: a worker is still to rank it, so it was not compared."""
+
+    key: Key
+    differs: tuple[str, ...] = ()
+    waits: bool = False
+
+
+def rebuild_standings(settings: Settings, *, check: bool) -> int:
+    """Print what was found. Return 3 when `check` finds that what is kept is not what a rebuild makes."""
+    engine = make_engine(settings)
+    try:
+        if not inspect(engine).has_table(str(StandingRow.__tablename__)):
+            raise ThreewallsError("The database has no standings yet. Run `threewalls migrate` first.")
+        found = list(compare_all(engine) if check else rebuild_all(engine))
+    finally:
+        engine.dispose()
+    for line in _report(found, check=check):
+        print(line)
+    return DIFFERENT if check and any(one.differs for one in found) else SAME
+
+
+def compare_all(engine: Engine) -> Iterator[Rebuilt]:
+    """Ranks each stack with the priors that are kept, and writes nothing."""
+    with read_session(engine) as session:
+        stacks, late = all_stacks(session), set(behind(session))
+    for key in stacks:
+        with read_session(engine) as session:  # one for each, so that its runs and its standings are of one moment
+            waits = key in late or stack_queue.pending_id(session, *key) is not None
+            yield Rebuilt(key, waits=True) if waits else Rebuilt(key, _differs(session, key))
+
+
+def rebuild_all(engine: Engine) -> Iterator[Rebuilt]:
+    """Ranks and keeps each stack, again where a later one moved the priors of its family."""
+    with read_session(engine) as session:
+        stacks = all_stacks(session)
+    yield from [_rebuild(engine, key) for key in stacks]
+    while True:
+        with read_session(engine) as session:
+            stacks = behind(session)
+        if not stacks:
+            return
+        for key in stacks:
+            _rebuild(engine, key)
+
+
+def _differs(session: Session, key: Key) -> tuple[str, ...]:
+    return difference(session, rank(session, *key, learn=False))
+
+
+def _rebuild(engine: Engine, key: Key) -> Rebuilt:
+    with transaction(engine) as session:
+        stack_queue.lock(session, *key)  # a worker that ranks it meanwhile has read the same runs, or ranks it again
+        ranked = rank(session, *key)
+        differs = difference(session, ranked)
+        keep(session, ranked)
+    return Rebuilt(key, differs)
+
+
+def _report(found: Iterable[Rebuilt], *, check: bool) -> Iterator[str]:
+    stacks = list(found)
+    for one in stacks:
+        for name in one.differs:
+            yield f"stack {one.key[1][:12]}: {name} {'is' if check else 'was'} kept otherwise than a rebuild makes it"
+    compared = [one for one in stacks if not one.waits]
+    different = sum(bool(one.differs) for one in compared)
+    end = f"{different} differed" if different else "what was kept is what a rebuild makes"
+    yield f"{counted(len(compared), 'stack')} ranked again: {end}."
+    if waiting := len(stacks) - len(compared):
+        yield f"{counted(waiting, 'stack')} not compared, because a worker is still to rank them. Check again later."

@@ -16,7 +16,7 @@ from app.domain.text import COMMIT, RANGE, one_line, read_template
 from app.errors import FieldError, InvalidChange, InvalidMetadata, NotFound
 from app.pipeline import decisions
 from app.pipeline.decisions import MAX_BRANCH
-from app.pipeline.run_work import ask_to_read
+from app.pipeline.work import run_queue
 from app.queue import JUDGE_STACK, SWEEP, enqueue
 from app.settings import Settings
 from app.storage import audit
@@ -92,7 +92,7 @@ def set_defaults(
         session.flush()
         concerned = _runs_concerned(session, project, changed)
         for start in range(0, len(concerned), _IDS_AT_ONCE):
-            ask_to_read(session, col(RunRow.id).in_(concerned[start : start + _IDS_AT_ONCE]))
+            run_queue.request(session, col(RunRow.id).in_(concerned[start : start + _IDS_AT_ONCE]))
         defaults = get_defaults(session, slug)
     log.info("project_defaults_set", project=slug, changed=sorted(changed), runs=len(concerned))
     if concerned:

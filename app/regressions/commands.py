@@ -18,9 +18,8 @@ from app.domain.text import one_line
 from app.domain.verdict.triage import ACTIVE, NEEDS_NOTE, STATES, refused_because
 from app.errors import EditConflict, FieldError, InvalidChange, NotFound
 from app.pipeline import decisions
-from app.pipeline.delivery_work import call_due
 from app.pipeline.notify import tell_regression
-from app.pipeline.stack_work import ask_to_judge
+from app.pipeline.work import delivery_queue, stack_queue
 from app.queue import JUDGE_STACK, enqueue
 from app.storage import audit
 from app.storage.database import transaction
@@ -89,7 +88,7 @@ def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> 
     for one in sorted(work):
         enqueue(JUDGE_STACK, one)
     if changed:
-        call_due(engine)
+        delivery_queue.enqueue_due(engine)
     return changed
 
 
@@ -267,7 +266,7 @@ def _placed_again(session: Session, seen: Sequence[Seen], change: Change) -> Ite
     )
     because = "A regression in its history was called invalid."
     for project_id, stack_key, place in session.execute(places).all():
-        yield ask_to_judge(session, project_id, stack_key, judge_from=aware(place), because=because)
+        yield stack_queue.request(session, project_id, stack_key, judge_from=aware(place), because=because)
 
 
 def _quarantined(session: Session, seen: Sequence[Seen], change: Change) -> Iterator[int]:

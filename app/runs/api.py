@@ -25,9 +25,7 @@ from app.domain.numbers import absolute
 from app.domain.run import FloatArray
 from app.errors import EmptyUpload, FieldError, InvalidQuery, InvalidUpload, NotFound
 from app.pipeline.append import Piece, append_log
-from app.pipeline.logs import lines_of
-from app.pipeline.receive import Accepted, IntoProject, UploadedFile, accept_upload
-from app.pipeline.uploaded_file import Kind
+from app.pipeline.receive import Accepted, IntoProject, Kind, UploadedFile, accept_upload
 from app.runs.api_models import (
     LogLineOut,
     LogOut,
@@ -47,7 +45,7 @@ from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.heartbeat import silent_since
 from app.storage.log_files import LogFiles
-from app.storage.runs import RunState, Series
+from app.storage.runs import RunState, Series, lines_of
 from app.storage.tables import PROCESSED
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
 from app.web.errors import as_content, documented

@@ -13,7 +13,7 @@ from app.domain.text import one_line
 from app.errors import FieldError, InvalidMetadata, NotFound
 from app.pipeline import decisions
 from app.pipeline.process import amended_fields
-from app.pipeline.run_work import ask_to_read
+from app.pipeline.work import run_queue
 from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
 from app.storage import audit
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
@@ -58,7 +58,7 @@ def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object],
             after={name: None if fact is None else fact.value for name, fact in stated.items()}, note=note,
         )  # fmt: skip
         session.flush()
-        ask_to_read(session, col(RunRow.id) == run_id)
+        run_queue.request(session, col(RunRow.id) == run_id)
     log.info("run_amended", run_id=run_id, fields=list(stated))
     enqueue(PROCESS_RUN, run_id)
 

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, and_, false, func, or_, select
 from sqlmodel import Session, col
 
 from app.errors import FieldError, InvalidQuery, NotFound
-from app.pipeline.stack_work import WAITS_FOR_VERDICTS
+from app.pipeline.work import WAITS_FOR_VERDICTS
 from app.storage import readings
 from app.storage.runs import (
     FilterOptions,

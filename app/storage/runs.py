@@ -27,6 +27,7 @@ from app.domain.run import (
     Timer,
     Value,
 )
+from app.storage.log_files import LogFiles
 from app.storage.tables import PROCESSED, AmendmentRow, ProjectRow, RunFileRow, RunRow, SegmentRow
 
 # --- What the reading of a run found beside its figures, to and from the JSON columns of its row.
@@ -503,3 +504,15 @@ def settle_places(session: Session, project_id: int, config_key: str, commit: st
     statement = update(RunRow).where(col(RunRow.id).in_([row.id for row in moved])).values(ordered_at=place)
     session.execute(statement.execution_options(synchronize_session=False))
     return min(place, *(aware(row.ordered_at) for row in moved))
+
+
+def lines_of(log_files: LogFiles, files: Sequence[RunFile], first: int, last: int) -> tuple[list[str], int]:
+    """Return lines first..last of the files joined, counted from 1, and the total number. Raises Unavailable."""
+    lines: list[str] = []
+    before = 0
+    for file in files:
+        count = log_files.line_count(file.keys)
+        if first <= before + count and last > before:
+            lines += log_files.lines(file.keys, max(1, first - before), min(count, last - before))
+        before += count
+    return lines, before

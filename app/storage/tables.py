@@ -88,7 +88,7 @@ class RunRow(SQLModel, table=True):
     `work` is empty (nothing to do), `waiting` or `held`. `lease_until` of a waiting run is when it is due, of a
     held one when its worker is given up. `claims` numbers the claims, so that a worker can tell whether the run is
     still its own; `attempts` counts those since the last news. `wanted` grows with every change of what is to be read
-    (`pipeline/run_work.py`). A run that is read again keeps its status and figures until the new ones are there.
+    (`pipeline/work.py`). A run that is read again keeps its status and figures until the new ones are there.
 
     `idempotency_key` is the SHA-256 of the sender and of the key as sent (`pipeline/receive.py`).
 

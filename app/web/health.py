@@ -13,7 +13,7 @@ from sqlmodel import col
 from app import queue
 from app.domain.numbers import absolute
 from app.errors import DiskFull, Unavailable
-from app.pipeline.stack_work import parked
+from app.pipeline.work import stack_queue
 from app.settings import Settings
 from app.storage.database import fault_of, read_session
 from app.storage.definition_progress import progress
@@ -120,7 +120,7 @@ def _count_runs(engine: Engine, numbers: Metrics) -> None:
         oldest = session.execute(select(func.min(RunRow.created_at)).where(unfinished)).scalar_one()
         computed = progress(session)
         resting_runs = select(func.count()).where(col(RunRow.work) == "", col(RunRow.recompute_failed) > 0)
-        given_up = {"run": session.execute(resting_runs).scalar_one(), "stack": parked(session)}
+        given_up = {"run": session.execute(resting_runs).scalar_one(), "stack": stack_queue.parked(session)}
     for kind, count in given_up.items():
         numbers.given_up.labels(kind).set(count)
     for status in STATUSES:

@@ -9,9 +9,9 @@ from starlette.testclient import TestClient
 
 from app.domain.notifications.events import regression_notice, trial_notice
 from app.domain.notifications.messages import PATIENCE
-from app.pipeline import delivery_work
 from app.pipeline.deliver import deliver
 from app.pipeline.notify import put_delivery
+from app.pipeline.work import delivery_queue
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.tables import DeliveryRow, ReceiverRow, utc_now
@@ -50,7 +50,7 @@ def listen(engine: Engine, target: str, *events: str, stacks: tuple[str, ...] = 
 def work_off(engine: Engine, settings: Settings) -> list[bool | None]:
     """What a worker does that hears every bell."""
     with transaction(engine) as session:
-        delivery_work.ring(session)
+        delivery_queue.mark_due(session)
     with read_session(engine) as session:
         rung = session.exec(
             select(DeliveryRow.id).where(DeliveryRow.work == "rung").order_by(col(DeliveryRow.id))

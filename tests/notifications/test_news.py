@@ -3,7 +3,7 @@
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.pipeline.stack_work import ask_to_judge
+from app.pipeline.work import stack_queue
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.tables import EVERYTHING, RunRow, utc_now
@@ -59,7 +59,7 @@ def test_what_is_judged_again_is_not_told_again(engine: Engine, settings: Settin
     assert ("verdict.no_baseline", "waiting", 0) in before
     with transaction(engine) as session:
         row = session.get_one(RunRow, runs[0])
-        ask_to_judge(session, row.project_id, row.stack_key, judge_from=EVERYTHING, because="Again.")
+        stack_queue.request(session, row.project_id, row.stack_key, judge_from=EVERYTHING, because="Again.")
     judge_all(engine, settings)
     assert states(engine) == before
 

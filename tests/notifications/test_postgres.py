@@ -4,7 +4,7 @@ import threading
 
 from sqlmodel import Session
 
-from app.pipeline import delivery_work
+from app.pipeline.work import delivery_queue
 from app.settings import Settings
 from app.storage.database import make_engine, transaction
 from tests.notifications.receiving import Receiver
@@ -19,7 +19,7 @@ def test_one_worker_gets_it_and_what_is_told_twice_is_there_once(postgres_url: s
         with transaction(engine) as session:
             assert put_trial(session, receiver_id)
             assert not put_trial(session, receiver_id)
-            delivery_work.ring(session)
+            delivery_queue.mark_due(session)
         number, taken = deliveries(engine)[0].id or 0, list[int]()
         together = threading.Barrier(4)
 
@@ -37,9 +37,9 @@ def test_one_worker_gets_it_and_what_is_told_twice_is_there_once(postgres_url: s
         assert taken == [number]
         later(engine)  # its worker died
         with transaction(engine) as session:
-            assert delivery_work.ring(session) == [number]
+            assert delivery_queue.mark_due(session) == [number]
         with transaction(engine) as session:
-            delivery_work.void_leases(session)
+            delivery_queue.void_leases(session)
         assert work_off(engine, settings) == [True]
         assert states(engine) == [("test", "delivered", 2)]
     finally:
@@ -47,4 +47,4 @@ def test_one_worker_gets_it_and_what_is_told_twice_is_there_once(postgres_url: s
 
 
 def _claimed(session: Session, number: int) -> bool:
-    return delivery_work.claim(session, number) is not None
+    return delivery_queue.claim(session, number) is not None

@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 
 from app.domain.notifications.messages import ATTEMPTS
 from app.domain.notifications.targets import read_networks, read_web
-from app.pipeline import delivery_work
 from app.pipeline.deliver import NotReachedError, RefusedError, checked_addresses, deliver, post
+from app.pipeline.work import delivery_queue
 from app.settings import Settings
 from app.storage.database import transaction
 from tests.notifications.certificate import make_certificate
@@ -211,18 +211,18 @@ def test_slack_and_teams_get_their_own_form_and_no_signature(
 def test_a_worker_that_was_given_up_and_wakes_changes_nothing(engine: Engine, receiver: Receiver) -> None:
     trial(engine, receiver.address)
     with transaction(engine) as session:
-        delivery_work.ring(session)
+        delivery_queue.mark_due(session)
     with transaction(engine) as session:
-        first = delivery_work.claim(session, 1)
-        assert delivery_work.claim(session, 1) is None
+        first = delivery_queue.claim(session, 1)
+        assert delivery_queue.claim(session, 1) is None
     later(engine)
     with transaction(engine) as session:
-        second = delivery_work.claim(session, 1)
+        second = delivery_queue.claim(session, 1)
     assert first is not None
     assert second is not None
     with transaction(engine) as session:
-        assert not delivery_work.given_up(session, first, status=None, error="late")
-        assert delivery_work.delivered(session, second, status=200)
+        assert not delivery_queue.given_up(session, first, status=None, error="late")
+        assert delivery_queue.delivered(session, second, status=200)
     assert states(engine) == [("test", "delivered", 2)]
 
 

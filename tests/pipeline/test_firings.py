@@ -8,8 +8,8 @@ from sqlalchemy import Engine
 from sqlmodel import col, select
 from starlette.testclient import TestClient
 
-from app.pipeline import run_work
 from app.pipeline.rules import ask_next_runs, ask_rules
+from app.pipeline.work import run_queue
 from app.settings import Settings
 from app.storage import rules
 from app.storage.database import read_session, transaction
@@ -60,7 +60,7 @@ def test_a_run_that_is_read_again_is_asked_again(client: TestClient, engine: Eng
     run_id = upload(client, LOG, meta={"tp": 1}).json()["id"]
     process_run(run_id)
     with transaction(engine) as session:
-        run_work.ask_to_read(session, col(RunRow.id) == run_id)
+        run_queue.run_queue.request(session, col(RunRow.id) == run_id)
         run = session.get_one(RunRow, run_id)
         run.metadata_stated = {**run.metadata_stated, "exposed_comm_frac": 0.3}
         version = run.rules_asked

@@ -9,9 +9,9 @@ from sqlalchemy import Engine, update
 from sqlmodel import col, select
 
 from app.pipeline import decisions as people
-from app.pipeline import judge, stack_work
+from app.pipeline import judge
 from app.pipeline.judge import judge_run, judge_stack
-from app.pipeline.stack_work import ask_to_judge
+from app.pipeline.work import stack_queue
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import EVERYTHING, AuditEventRow, ProjectRow, RunRow, StackWorkRow, VerdictRow, utc_now
@@ -64,7 +64,7 @@ def test_the_order_in_which_runs_come_in_and_the_bells_change_nothing(engine: En
     before = verdict_rows(engine)
     with transaction(engine) as session:
         row = session.exec(select(StackWorkRow)).one()
-        ask_to_judge(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
+        stack_queue.request(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
     judge_all(engine, settings)
     assert {place: _said(engine, run_id) for place, run_id in by_place.items()} == one_by_one
     assert verdict_rows(engine) == before
@@ -210,16 +210,16 @@ def test_a_worker_that_died_is_replaced_and_writes_nothing_when_it_wakes(engine:
     with transaction(engine) as session:
         work_id = session.exec(select(StackWorkRow.id)).one()
         assert work_id is not None
-        dead = stack_work.claim(session, work_id, settings)
+        dead = stack_queue.claim(session, work_id, settings)
     assert dead is not None
     assert judge_stack(engine, settings, work_id) is None
     with transaction(engine) as session:
         past = utc_now() - timedelta(seconds=1)
         session.execute(update(StackWorkRow).values(lease_until=past))
-        assert list(stack_work.due(session, settings, limit=9)) == [work_id]
+        assert list(stack_queue.due(session, settings, limit=9)) == [work_id]
     assert judge_stack(engine, settings, work_id) == 1
     with transaction(engine) as session:
-        assert not stack_work.finish(session, dead)
+        assert not stack_queue.finish(session, dead)
     assert document_of(engine, run).decision == "no_baseline"
 
 
@@ -301,7 +301,7 @@ def test_runs_that_come_in_at_once_end_in_the_verdicts_of_one_after_another(engi
     at_once = {place: _said(engine, run_id) for place, run_id in runs.items()}
     with transaction(engine) as session:
         row = session.exec(select(StackWorkRow)).one()
-        ask_to_judge(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
+        stack_queue.request(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
         places = session.exec(select(RunRow.ordered_at).distinct()).all()
     judge_all(engine, settings)
     assert {place: _said(engine, run_id) for place, run_id in runs.items()} == at_once

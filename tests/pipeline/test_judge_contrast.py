@@ -9,7 +9,7 @@ from sqlmodel import select
 from app.domain.run import Value
 from app.pipeline import decisions
 from app.pipeline.process import ask_before
-from app.pipeline.stack_work import ELSEWHERE
+from app.pipeline.work import ELSEWHERE
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.tables import RunRow, StackWorkRow

@@ -10,10 +10,10 @@ from sqlalchemy import Engine, update
 from sqlalchemy.exc import OperationalError
 from sqlmodel import select
 
-from app.pipeline import judge, rank, stack_work
+from app.pipeline import judge, rank
 from app.pipeline.judge import give_verdicts, judge_stack, rank_again
-from app.pipeline.rebuild import compare_all
-from app.pipeline.stack_work import StackClaim
+from app.pipeline.rank import compare_all
+from app.pipeline.work import StackClaim, stack_queue
 from app.runs.queries import get_state
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
@@ -50,7 +50,7 @@ def ranked_runs(engine: Engine) -> list[int]:
 def give(engine: Engine, settings: Settings) -> StackClaim:
     """The first half of a pass, as a worker leaves it that dies before the second."""
     with transaction(engine) as session:
-        held = stack_work.claim(session, only_stack(engine).id or 0, settings)
+        held = stack_queue.claim(session, only_stack(engine).id or 0, settings)
     assert held is not None
     assert give_verdicts(engine, settings, held) is not None
     return held
@@ -71,11 +71,11 @@ def test_who_waits_has_the_verdict_before_the_standings_and_a_dead_worker_loses_
     assert not judged(engine, run).waiting
     assert ranked_runs(engine) == []
     assert [one.waits for one in compare_all(engine)] == [True]  # nobody takes it for what a rebuild makes
-    assert judge_stack(engine, settings, dead.work_id) is None  # it has its lease still
+    assert judge_stack(engine, settings, dead.row_id) is None  # it has its lease still
     lose_lease(engine)
     with transaction(engine) as session:
-        assert list(stack_work.due(session, settings, limit=9)) == [dead.work_id]
-    assert judge_stack(engine, settings, dead.work_id) == 0
+        assert list(stack_queue.due(session, settings, limit=9)) == [dead.row_id]
+    assert judge_stack(engine, settings, dead.row_id) == 0
     assert ranked_runs(engine) == [1]
     assert rank_again(engine, settings, dead) is None  # it wakes, and may write nothing
     assert only_stack(engine).work == ""
@@ -108,7 +108,7 @@ def test_a_stack_that_cannot_be_ranked_keeps_its_verdicts_and_is_ranked_with_the
         assert judge_stack(engine, settings, work_id) is None
     assert only_stack(engine).work == ""  # it rests
     with read_session(engine) as session:
-        assert stack_work.parked(session) == 1
+        assert stack_queue.parked(session) == 1
     assert judged(engine, run).verdict_id
     with transaction(engine) as session:
         assert rank.ask_to_rank_again(session) == []
@@ -117,7 +117,7 @@ def test_a_stack_that_cannot_be_ranked_keeps_its_verdicts_and_is_ranked_with_the
     assert ranked_runs(engine) == [2]
     assert [one.differs for one in compare_all(engine)] == [()]
     with read_session(engine) as session:
-        assert stack_work.parked(session) == 0
+        assert stack_queue.parked(session) == 0
 
 
 def test_a_slow_worker_keeps_its_stack(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_slow_worker_keeps_its_stack(engine: Engine, settings: Settings, monke
         return wait_and_work
 
     monkeypatch.setattr(judge, "_assess", slowly("judging", judge._assess))
-    monkeypatch.setattr(judge.rank, "rank", slowly("ranking", judge.ranking.rank))
+    monkeypatch.setattr(judge.rank, "rank", slowly("ranking", judge.rank.rank))
     assert judge_stack(engine, short, only_stack(engine).id or 0) == 1
     assert waited == ["judging", "ranking"]
     assert (only_stack(engine).work, only_stack(engine).attempts) == ("", 0)

@@ -13,8 +13,7 @@ from starlette.testclient import TestClient
 
 from app.cli import main
 from app.errors import ThreewallsError
-from app.pipeline.rank import all_stacks, behind
-from app.pipeline.rebuild import Rebuilt, compare_all, rebuild_all, rebuild_standings
+from app.pipeline.rank import Rebuilt, all_stacks, behind, compare_all, rebuild_all, rebuild_standings
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import RankingPriorRow, RunRow, StackWorkRow, StandingRow

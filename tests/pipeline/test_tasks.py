@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from app import queue
 from app.domain import logs
-from app.pipeline import process, run_work, stack_work
+from app.pipeline import process
+from app.pipeline.work import run_queue, stack_queue
 from app.queue import SweepScheduler
 from app.settings import Settings
 from app.storage.database import read_session, transaction
@@ -61,7 +62,7 @@ def test_processing_again_replaces_the_series(client: TestClient, engine: Engine
     run_id = uploaded(client)
     process_run(run_id)
     with transaction(engine) as session:
-        run_work.ask_to_read(session, col(RunRow.id) == run_id)
+        run_queue.run_queue.request(session, col(RunRow.id) == run_id)
     process_run(run_id)
     with read_session(engine) as session:
         series = session.exec(select(SeriesRow.metric).where(SeriesRow.run_id == run_id)).all()
@@ -175,7 +176,7 @@ def test_the_run_of_a_worker_that_died_is_processed_before_the_backlog(
 ) -> None:
     waiting, interrupted = uploaded(client, LOG), uploaded(client, training_log(step_time_ms=20))
     with transaction(engine) as session:
-        run_work.claim(session, interrupted, settings)
+        run_queue.claim(session, interrupted, settings)
         session.get_one(RunRow, interrupted).lease_until = utc_now() - timedelta(seconds=1)
     process_next(waiting)
     assert [run_of(engine, run_id).status for run_id in (waiting, interrupted)] == ["received", "ready"]
@@ -212,8 +213,8 @@ def test_a_lease_of_a_stack_from_before_the_clock_was_set_back_is_over(
         row = session.exec(select(StackWorkRow)).one()
         row.work, row.lease_until = "held", utc_now() + timedelta(days=30)
     with transaction(engine) as session:
-        assert list(stack_work.due(session, settings, limit=9)) == [row.id]
-        assert stack_work.claim(session, row.id or 0, settings) is not None
+        assert list(stack_queue.due(session, settings, limit=9)) == [row.id]
+        assert stack_queue.claim(session, row.id or 0, settings) is not None
 
 
 def test_a_task_notes_that_a_worker_is_at_work(engine: Engine, settings: Settings) -> None:

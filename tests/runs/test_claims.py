@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import Engine, update
 from sqlmodel import col, select
 
-from app.pipeline import run_work
-from app.pipeline.run_work import Claim
+from app.pipeline.process import claim_run
+from app.pipeline.work import RunClaim, run_queue
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import ProjectRow, RunRow, utc_now
@@ -41,19 +41,19 @@ def run_of(engine: Engine, run_id: int) -> RunRow:
         return session.get_one(RunRow, run_id)
 
 
-def claim(engine: Engine, run_id: int, settings: Settings) -> Claim | None:
+def claim(engine: Engine, run_id: int, settings: Settings) -> RunClaim | None:
     with transaction(engine) as session:
-        return run_work.claim(session, run_id, settings)
+        return claim_run(session, run_id, settings)
 
 
-def finish(engine: Engine, held: Claim) -> bool:
+def finish(engine: Engine, held: RunClaim) -> bool:
     with transaction(engine) as session:
-        return run_work.finish(session, held, status="ready")
+        return run_queue.finish(session, held, status="ready")
 
 
 def due(engine: Engine, settings: Settings) -> list[int]:
     with read_session(engine) as session:
-        return run_work.due(session, settings, limit=100)
+        return run_queue.due(session, settings, limit=100)
 
 
 def set_lease(engine: Engine, run_id: int, **from_now: float) -> None:
@@ -64,7 +64,7 @@ def set_lease(engine: Engine, run_id: int, **from_now: float) -> None:
 
 def test_a_run_is_claimed_once(engine: Engine, settings: Settings) -> None:
     run_id = add_run(engine)
-    assert claim(engine, run_id, settings) == Claim(run_id, 1, 1)
+    assert claim(engine, run_id, settings) == RunClaim(run_id, 1, 1)
     assert claim(engine, run_id, settings) is None
     assert run_of(engine, run_id).status == "processing"
 
@@ -79,7 +79,7 @@ def test_an_expired_lease_is_taken_over_and_its_owner_writes_nothing(engine: Eng
     set_lease(engine, run_id, seconds=-1)
     second = claim(engine, run_id, settings)
     assert first is not None
-    assert second == Claim(run_id, 2, 2)
+    assert second == RunClaim(run_id, 2, 2)
     assert not finish(engine, first)
     assert run_of(engine, run_id).status == "processing"
     assert finish(engine, second)
@@ -93,7 +93,7 @@ def test_a_renewed_lease_is_not_taken_over(engine: Engine, settings: Settings) -
     assert held is not None
     set_lease(engine, run_id, seconds=-1)
     with transaction(engine) as session:
-        assert run_work.renew(session, held, utc_now() + timedelta(seconds=60))
+        assert run_queue.renew(session, held, utc_now() + timedelta(seconds=60))
     assert claim(engine, run_id, settings) is None
 
 
@@ -104,7 +104,7 @@ def test_a_lease_is_renewed_while_the_work_goes_on(engine: Engine, settings: Set
     assert held is not None
     before = run_of(engine, run_id).lease_until
     assert before is not None
-    with run_work.kept(engine, held, lease_seconds=0.06):
+    with run_queue.renewed(engine, held, lease_seconds=0.06):
         set_lease(engine, run_id, seconds=-1)
         while True:
             now = run_of(engine, run_id).lease_until
@@ -131,7 +131,7 @@ def test_an_attempt_that_is_nobody_s_fault_does_not_count(engine: Engine, settin
         held = claim(engine, run_id, settings)
         assert held is not None
         with transaction(engine) as session:
-            run_work.give_back(session, held, again_at=utc_now(), counts=False)
+            run_queue.give_back(session, held, again_at=utc_now(), counts=False)
     assert run_of(engine, run_id).attempts == 0
 
 
@@ -155,13 +155,13 @@ def test_leases_from_before_the_clock_was_set_back_are_over(engine: Engine, sett
     for run_id in (working, waiting):
         set_lease(engine, run_id, days=30)
     assert due(engine, settings) == [working, waiting]
-    assert claim(engine, working, settings) == Claim(working, 2, 2)
+    assert claim(engine, working, settings) == RunClaim(working, 2, 2)
 
 
 def test_after_a_start_of_the_embedded_mode_all_work_is_due(engine: Engine, settings: Settings) -> None:
     waiting, working = add_run(engine, "a"), add_run(engine, "b")
     claim(engine, working, settings)
     with transaction(engine) as session:
-        run_work.void_leases(session)
+        run_queue.void_leases(session)
     assert due(engine, settings) == [working, waiting]
-    assert claim(engine, working, settings) == Claim(working, 2, 2)
+    assert claim(engine, working, settings) == RunClaim(working, 2, 2)

@@ -9,7 +9,8 @@ from starlette.testclient import TestClient
 
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, VERDICT_VERSION, changes
 from app.errors import Unavailable
-from app.pipeline import process, recompute, stack_work
+from app.pipeline import process
+from app.pipeline.work import stack_queue
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.definition_progress import is_project_outdated, progress
@@ -44,7 +45,7 @@ def outdate(engine: Engine, *ids: int, **columns: Any) -> None:
 
 def ask(engine: Engine, settings: Settings) -> list[int]:
     with transaction(engine) as session:
-        return recompute.ask_next(session)
+        return process.ask_next(session)
 
 
 def row(engine: Engine, run_id: int) -> RunRow:
@@ -100,7 +101,7 @@ def test_the_project_of_the_newest_run_is_ended_first(client: TestClient, engine
         west += processed(client, 400.0 + number, project="west")
     outdate(engine, *east, *west)
     first = ask(engine, settings)
-    assert len(first) == recompute.BATCH_RUNS
+    assert len(first) == process.BATCH_RUNS
     assert first == [*reversed(west), *list(reversed(east))[:4]]
     assert ask(engine, settings) == list(reversed(east))[4:]  # those of before wait already
     assert ask(engine, settings) == []
@@ -108,7 +109,7 @@ def test_the_project_of_the_newest_run_is_ended_first(client: TestClient, engine
 
 def test_a_batch_holds_few_long_logs(client: TestClient, engine: Engine, settings: Settings) -> None:
     ids = processed(client, 300.0, 301.0, 302.0)
-    outdate(engine, *ids, read_seconds=recompute.BATCH_SECONDS * 0.6)
+    outdate(engine, *ids, read_seconds=process.BATCH_SECONDS * 0.6)
     assert len(ask(engine, settings)) == 1
 
 
@@ -190,14 +191,14 @@ def test_a_stack_is_not_judged_while_its_project_is_computed_again(
     outdate(engine, run_id)
     with transaction(engine) as session:
         works = {
-            one: stack_work.ask_to_judge(session, found.project_id, found.stack_key)
+            one: stack_queue.stack_queue.request(session, found.project_id, found.stack_key)
             for one in (run_id, other)
             if (found := session.get_one(RunRow, one))
         }
     with transaction(engine) as session:
-        assert stack_work.due(session, settings, limit=9) == [works[other]]
-        assert stack_work.claim(session, works[run_id], settings) is None
-        assert stack_work.claim(session, works[other], settings) is not None
+        assert stack_queue.due(session, settings, limit=9) == [works[other]]
+        assert stack_queue.claim(session, works[run_id], settings) is None
+        assert stack_queue.claim(session, works[other], settings) is not None
     ask(engine, settings)
     process_run(run_id)
     with read_session(engine) as session:
@@ -213,10 +214,10 @@ def test_new_rules_of_verdicts_judge_again_without_computing(client: TestClient,
         session.execute(update(VerdictRow).values(verdict_version=VERDICT_VERSION - 1))
     assert client.get("/api/v1/definitions").json()["verdicts"] == {"total": 1, "waiting": 1}
     with transaction(engine) as session:
-        asked = recompute.ask_to_judge_again(session)
+        asked = process.ask_to_judge_again(session)
     assert len(asked) == 1
     with transaction(engine) as session:
-        assert recompute.ask_to_judge_again(session) == []
+        assert process.ask_to_judge_again(session) == []
     judge_stack(asked[0])
     with read_session(engine) as session:
         verdicts = session.execute(select(VerdictRow).order_by(col(VerdictRow.id))).scalars().all()

@@ -1,0 +1,649 @@
+"""The leased work queue: which rows wait, which worker has claimed one, and when another worker may take over.
+
+The row is the record. A Celery message only wakes a worker, so a lost or repeated message changes nothing. Three tables
+are such queues, with the same columns: runs to read, stacks to judge and rank, and deliveries to send.
+
+* `work`: empty (nothing to do), `waiting`, or claimed (stored as `held`; stacks and deliveries have one state more).
+* `wanted` counts the requests. A worker notes it when it claims the row. If it has grown when the worker finishes, the
+  row waits again. So at most one more pass is pending, however many requests came meanwhile.
+* `claims` numbers the claims and serves as fencing token: a worker writes only while the row carries its number. A
+  worker that was presumed dead and wakes up changes nothing. Deliveries use `attempts` for this.
+* `lease_until`: when the worker of a claimed row is presumed dead, unless it renews the lease; when a waiting row is
+  due. NULL means at once. A time further away than any lease or wait stems from before the clock was set back, and
+  counts as over.
+* `attempts` counts the claims since the last request. A run or stack that used them all is parked until the next
+  request, because it would take down one worker after another.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, cast
+
+import structlog
+from sqlalchemy import (
+    ColumnElement,
+    CursorResult,
+    Engine,
+    Table,
+    and_,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import aliased
+from sqlmodel import Session, SQLModel, col
+
+from app.domain.definitions import DEFINITION_VERSION
+from app.domain.notifications.messages import ATTEMPTS, LONGEST_WAIT
+from app.queue import DELIVER, enqueue
+from app.settings import Settings
+from app.storage.database import read_session, transaction
+from app.storage.definition_progress import outdated_projects
+from app.storage.runs import aware
+from app.storage.tables import DeliveryRow, ReceiverRow, RunRow, StackWorkRow, utc_now
+
+log = structlog.get_logger(__name__)
+
+Work = Literal["", "waiting", "held", "ranking", "rung"]
+"""`ranking`: the verdicts of a stack are written, and its standings are being computed. `rung`: a message for this
+delivery is in the Celery queue."""
+
+_RENEWALS_PER_LEASE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker's claim on a row. `number` is the fencing token, `wanted` the last request that this pass covers."""
+
+    row_id: int
+    number: int
+    attempt: int = 1
+    wanted: int = 0
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        return {"row_id": self.row_id, "number": self.number, "covered": self.wanted}
+
+
+class WorkQueue:
+    """The statements that all queues share.
+
+    They are built once, as Core statements with parameters, because building one takes longer than running it. They
+    apply to the rows of every project, whoever the caller is; a request finds its rows by the mapped class instead.
+    """
+
+    def __init__(
+        self,
+        row_type: type[SQLModel],
+        *,
+        claimed: Sequence[Work] = ("held",),
+        claimable: Work = "waiting",
+        number: str = "claims",
+        limits_attempts: bool = True,
+        only_if: ColumnElement[bool] | None = None,
+        returning: Sequence[str] = (),
+        on_claim: Mapping[str, ColumnElement[Any]] | None = None,
+        on_give_back: Mapping[str, ColumnElement[Any]] | None = None,
+    ) -> None:
+        self.table: Table = row_type.__table__  # type: ignore[attr-defined]
+        columns = self.table.c
+        self._only_if = true() if only_if is None else only_if
+        self._claimed = claimed
+        self._is_active = columns.work.in_({*claimed, claimable} - {"waiting"})
+        self._is_expired = or_(columns.lease_until < bindparam("now"), columns.lease_until > bindparam("latest_lease"))
+        is_claimed = columns.work.in_(claimed)
+        self.is_abandoned = and_(self._is_active, self._is_expired)
+        self.is_waiting_and_due = and_(
+            columns.work == "waiting",
+            or_(
+                columns.lease_until.is_(None),
+                columns.lease_until <= bindparam("now"),
+                columns.lease_until > bindparam("latest_due"),
+            ),
+        )
+        self.is_claimable = and_(
+            columns.id == bindparam("row_id"),
+            or_(columns.work == claimable, and_(is_claimed, self._is_expired)),
+            self._only_if,
+        )
+        self.is_own = and_(columns.id == bindparam("row_id"), is_claimed, columns[number] == bindparam("number"))
+        self.is_unchanged = columns.wanted == bindparam("covered") if "wanted" in columns else true()
+
+        numbered = {name: columns[name] + 1 for name in {number, "attempts"}}
+        has_attempts_left = columns.attempts < bindparam("max_attempts") if limits_attempts else true()
+        self._claim = (
+            update(self.table)
+            .where(self.is_claimable, has_attempts_left)
+            .values(work=claimed[0], lease_until=bindparam("until"), **numbered, **(on_claim or {}))
+            .returning(*(columns[name] for name in (number, "attempts", *returning)))
+        )
+        self._renew = update(self.table).where(self.is_own).values(lease_until=bindparam("until"))
+        self._give_back = (
+            update(self.table)
+            .where(self.is_own)
+            .values(
+                work="waiting",
+                lease_until=bindparam("until"),
+                attempts=columns.attempts - bindparam("uncounted"),
+                **(on_give_back or {}),
+            )
+        )
+        self._due = [
+            select(columns.id)
+            .where(condition, self._only_if)
+            .order_by(columns.lease_until, columns.id)
+            .limit(bindparam("most"))
+            for condition in (self.is_abandoned, self.is_waiting_and_due)
+        ]
+
+    def requested(self, due_at: Any) -> dict[str, Any]:
+        """Return the column values that request a pass, due at `due_at` unless one is pending or active already."""
+        columns = self.table.c
+        is_idle = columns.work == ""
+        return {
+            "wanted": columns.wanted + 1,
+            "work": case((is_idle, "waiting"), (columns.work == "waiting", "waiting"), else_=self._claimed[0]),
+            "attempts": case((is_idle, 0), else_=columns.attempts),
+            "lease_until": case((is_idle, due_at), else_=columns.lease_until),
+        }
+
+    def finished(self, is_done: ColumnElement[bool], again_at: Any) -> dict[str, Any]:
+        """Return the column values that end a claim: the row waits until `again_at` unless `is_done`."""
+        return {
+            "work": case((is_done, ""), else_="waiting"),
+            "attempts": 0,
+            "lease_until": case((is_done, None), else_=again_at),
+        }
+
+    def park(self, session: Session, row_id: int, times: Mapping[str, Any], **values: Any) -> bool:
+        """Give up a row that could be claimed but has no attempts left. Call it after `claim` returned None."""
+        parking = update(self.table).where(self.is_claimable).values(work="", lease_until=None, **values)
+        return _changes(session, parking, {"row_id": row_id, **times})
+
+    def write(self, session: Session, claim: Claim, **values: Any) -> bool:
+        """Write to the claimed row. Return False, with nothing written, when the claim was lost."""
+        return _changes(session, update(self.table).where(self.is_own).values(**values), claim.parameters)
+
+    def renew(self, session: Session, claim: Claim, until: datetime) -> bool:
+        """Extend the lease. Return False when the claim was lost."""
+        return _changes(session, self._renew, claim.parameters | {"until": until})
+
+    def give_back(self, session: Session, claim: Claim, *, again_at: datetime, counts: bool) -> bool:
+        """Let the row be claimed again from `again_at` on. `counts` is False when the service itself was at fault."""
+        parameters = claim.parameters | {"until": again_at, "uncounted": int(not counts)}
+        return _changes(session, self._give_back, parameters)
+
+    def void_leases(self, session: Session) -> None:
+        """End every lease. For the start of the embedded mode, when no other worker can be alive."""
+        past = utc_now() - timedelta(seconds=1)
+        session.execute(update(self.table).where(self._is_active).values(lease_until=past))
+
+    @contextmanager
+    def renewed(self, engine: Engine, claim: Claim, lease_seconds: float) -> Iterator[None]:
+        """Renew the lease in a thread until the block ends, so that a slow worker keeps its claim."""
+        stopped = threading.Event()
+        context = {"queue": self.table.name, "row_id": claim.row_id, "claim": claim.number}
+
+        def renew_until_stopped() -> None:
+            while not stopped.wait(lease_seconds / _RENEWALS_PER_LEASE):
+                try:
+                    with transaction(engine) as session:
+                        if not self.renew(session, claim, utc_now() + timedelta(seconds=lease_seconds)):
+                            log.warning("claim_lost", **context)
+                            return
+                except SQLAlchemyError as error:
+                    # One of three renewals may fail. If all do, another worker takes over and this one writes nothing.
+                    log.warning("lease_not_renewed", **context, error=str(error))
+
+        thread = threading.Thread(target=renew_until_stopped, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            thread.join()
+
+    def _take(self, session: Session, row_id: int, times: Mapping[str, Any]) -> Any | None:
+        """Claim the row and return its columns; None when another worker has it or there is nothing to do."""
+        return session.execute(self._claim, {"row_id": row_id, **times}).one_or_none()
+
+    def _due_ids(self, session: Session, times: Mapping[str, Any], limit: int) -> list[int]:
+        """Return abandoned rows first, then waiting ones, each by how long they are due."""
+        ids: list[int] = []
+        for statement in self._due:
+            ids += session.execute(statement, {**times, "most": limit - len(ids)}).scalars()
+        return ids
+
+
+def _changes(session: Session, statement: Any, parameters: Mapping[str, Any] | None = None) -> bool:
+    """Execute an UPDATE; return whether it matched a row."""
+    return cast("CursorResult[Any]", session.execute(statement, parameters)).rowcount > 0
+
+
+def _times(lease: timedelta, longest_wait: timedelta) -> dict[str, Any]:
+    now = utc_now()
+    return {"now": now, "until": now + lease, "latest_lease": now + 2 * lease, "latest_due": now + 2 * longest_wait}
+
+
+# --- Runs, to be read. A run whose log grows is read again after a rest, so that other runs have their turn.
+
+REST_FACTOR = 4
+"""A growing run rests for this multiple of the time that its last reading took."""
+
+SHORT_SECONDS = 1.0
+"""A reading that takes less needs no rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunClaim(Claim):
+    """`recomputes`: the run has figures of an earlier version of the definitions."""
+
+    recomputes: bool = False
+
+
+class RunQueue(WorkQueue):
+    def __init__(self) -> None:
+        status = RunRow.__table__.c.status  # type: ignore[attr-defined]
+        super().__init__(
+            RunRow,
+            returning=("wanted", "definition_version"),
+            on_claim={"status": case((status == "received", "processing"), else_=status)},
+            on_give_back={"status": case((status == "processing", "received"), else_=status)},
+        )
+
+    def request(self, session: Session, *conditions: ColumnElement[bool], due_at: datetime | None = None) -> int:
+        """Request that the runs meeting all `conditions` are read (again), from `due_at` or from now on.
+
+        Only runs of projects that the caller sees are changed. Return their number.
+        """
+        statement = update(RunRow).where(*conditions).values(**self.requested(due_at or utc_now()))
+        result = session.execute(statement.execution_options(synchronize_session=False))
+        return cast("CursorResult[Any]", result).rowcount
+
+    def claim(self, session: Session, run_id: int, settings: Settings) -> RunClaim | None:
+        """Claim a waiting or abandoned run; None when another worker has it or there is nothing to do."""
+        row = self._take(session, run_id, self.times(settings))
+        if row is None:
+            return None
+        recomputes = 0 < row.definition_version < DEFINITION_VERSION
+        return RunClaim(run_id, row.claims, row.attempts, row.wanted, recomputes)
+
+    def finish(self, session: Session, claim: Claim, **columns: Any) -> bool:
+        """Write the result and end the claim. Return False, with nothing written, when the claim was lost.
+
+        A run that changed meanwhile waits to be read again, after a rest.
+        """
+        now = utc_now()
+        ended = self.finished(self.is_unchanged, now + rest(columns.get("read_seconds", 0.0)))
+        # The API shows how many attempts the last reading took.
+        attempts = case((self.is_unchanged, self.table.c.attempts), else_=0)
+        return self.write(session, claim, **ended | {"attempts": attempts}, processed_at=now, **columns)
+
+    def due(self, session: Session, settings: Settings, *, limit: int) -> list[int]:
+        """Return the ids of the runs to read now."""
+        return self._due_ids(session, self.times(settings), limit)
+
+    def times(self, settings: Settings) -> dict[str, Any]:
+        longest_rest = timedelta(seconds=(REST_FACTOR + 1) * settings.task_hard_limit_seconds)
+        times = _times(timedelta(seconds=settings.lease_seconds), longest_rest)
+        return times | {"max_attempts": settings.max_attempts}
+
+
+def rest(read_seconds: float) -> timedelta:
+    """Return how long a growing run waits after a reading that took `read_seconds`."""
+    return timedelta(seconds=REST_FACTOR * read_seconds if read_seconds >= SHORT_SECONDS else 0)
+
+
+def rested_at(run: RunRow) -> datetime:
+    """Return when a growing run may be read again: now, or later when its last reading was recent and long."""
+    now = utc_now()
+    return now if run.processed_at is None else max(now, run.processed_at + rest(run.read_seconds))
+
+
+# --- Stacks, to be judged and ranked.
+#
+# A claim has two steps, each with its own commit: `write_verdicts`, because jobs wait for verdicts, then `finish` with
+# the standings. A worker that dies between them is replaced; the next one finds nothing to judge, and ranks.
+
+WAITS_FOR_VERDICTS = ("waiting", "held")
+
+ELSEWHERE = "Runs of a stack that differs in one field changed."
+"""Why a stack is judged again although none of its runs changed: the contrast in place of its baseline did."""
+
+_MAX_REASON = 300
+_SEVERAL_REASONS = "Several things changed earlier in its history."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackClaim(Claim):
+    """`judge_from` None: only the runs that were never judged."""
+
+    project_id: int
+    stack_key: str
+    judge_from: datetime | None
+    because: str
+
+
+class StackQueue(WorkQueue):
+    """A stack is not claimed while runs of its project still await recomputation by the current definitions."""
+
+    def __init__(self) -> None:
+        columns = StackWorkRow.__table__.c  # type: ignore[attr-defined]
+        super().__init__(
+            StackWorkRow,
+            claimed=("held", "ranking"),
+            only_if=columns.project_id.not_in(outdated_projects()),
+            returning=("wanted", "project_id", "stack_key", "judge_from", "because"),
+        )
+        own = update(self.table).where(self.is_own)
+        is_done = and_(self.is_unchanged, columns.judge_from.is_(None))
+        self._request = (
+            update(self.table)
+            .where(columns.id == bindparam("row_id"))
+            .values(**self.requested(bindparam("now")), judge_from=bindparam("since"), because=bindparam("reason"))
+        )
+        self._write_verdicts = own.values(
+            work=case((self.is_unchanged, bindparam("then")), else_="held"),
+            judge_from=case(
+                (self.is_unchanged, bindparam("go_on_from", type_=columns.judge_from.type)), else_=columns.judge_from
+            ),
+            lease_until=bindparam("until"),
+        )
+        self._finish = own.values(**self.finished(is_done, bindparam("now"))).returning(columns.work)
+
+    def request(
+        self,
+        session: Session,
+        project_id: int,
+        stack_key: str,
+        *,
+        judge_from: datetime | None = None,
+        because: str = "",
+    ) -> int:
+        """Request that all runs from `judge_from` on are judged again, and those never judged. Return the row's id.
+
+        The stack's row stays locked until the transaction ends. Code that also changes runs locks the stack first, so
+        that two transactions never wait for each other.
+        """
+        row = self.lock(session, project_id, stack_key)
+        pending = None if row.judge_from is None else aware(row.judge_from)
+        since, reason = pending, row.because
+        if judge_from is not None:
+            # Report the reason that concerns the most runs: the one with the earliest history position. A change of
+            # the stack itself has priority, because other stacks are told about it (`judge.py`).
+            if pending is not None and because == ELSEWHERE:
+                pass
+            elif pending is None or judge_from < pending or reason == ELSEWHERE:
+                reason = because[:_MAX_REASON] or reason
+            elif judge_from == pending and because not in ("", reason):
+                reason = _SEVERAL_REASONS
+            since = judge_from if pending is None else min(pending, judge_from)
+        session.execute(self._request, {"row_id": row.id, "now": utc_now(), "since": since, "reason": reason})
+        session.expire(row)
+        return cast("int", row.id)
+
+    def lock(self, session: Session, project_id: int, stack_key: str) -> StackWorkRow:
+        """Lock the stack's row until the transaction ends; create it if it is missing."""
+        statement = (
+            select(StackWorkRow)
+            .where(col(StackWorkRow.project_id) == project_id, col(StackWorkRow.stack_key) == stack_key)
+            .with_for_update()
+            .execution_options(populate_existing=True)
+        )
+        row: StackWorkRow | None = session.execute(statement).scalar_one_or_none()
+        if row is not None:
+            return row
+        try:
+            with session.begin_nested():
+                session.add(StackWorkRow(project_id=project_id, stack_key=stack_key))
+        except IntegrityError:  # another worker created it at the same moment
+            pass
+        return cast("StackWorkRow", session.execute(statement).scalar_one())
+
+    def claim(self, session: Session, row_id: int, settings: Settings) -> StackClaim | None:
+        """Claim a waiting or abandoned stack; None when another worker has it or there is nothing to do."""
+        times = self.times(settings)
+        row = self._take(session, row_id, times)
+        if row is None:
+            if self.park(session, row_id, times):
+                # The request stays in the row: the next change of the stack has it tried again.
+                log.error("stack_parked", work_id=row_id, attempts=settings.max_attempts)
+            return None
+        since = None if row.judge_from is None else aware(row.judge_from)
+        return StackClaim(
+            row_id, row.claims, row.attempts, row.wanted,
+            project_id=row.project_id, stack_key=row.stack_key, judge_from=since, because=row.because,
+        )  # fmt: skip
+
+    def write_verdicts(
+        self, session: Session, claim: StackClaim, settings: Settings, *, go_on_from: datetime | None = None
+    ) -> bool:
+        """End the first step of a claim in the transaction that writes its verdicts, and renew the lease.
+
+        `go_on_from`: there was time only for the runs before it. Return False when the claim was lost: then nothing may
+        be written.
+        """
+        until = utc_now() + timedelta(seconds=settings.lease_seconds)
+        then = "ranking" if go_on_from is None else "held"
+        parameters = claim.parameters | {"then": then, "go_on_from": go_on_from, "until": until}
+        return _changes(session, self._write_verdicts, parameters)
+
+    def finish(self, session: Session, claim: StackClaim) -> Work | None:
+        """End the claim and return the new state. None when the claim was lost: then nothing may be written.
+
+        A stack that changed meanwhile, or was judged only in part, waits to be judged again.
+        """
+        state: Work | None = session.execute(self._finish, claim.parameters | {"now": utc_now()}).scalar_one_or_none()
+        return state
+
+    def due(self, session: Session, settings: Settings, *, limit: int) -> list[int]:
+        """Return the ids of the stacks to judge and rank now."""
+        return self._due_ids(session, self.times(settings), limit)
+
+    def parked(self, session: Session) -> int:
+        """Return how many stacks are parked because all attempts to judge them ended without a result."""
+        columns = self.table.c
+        statement = select(func.count()).where(columns.work == "", columns.attempts > 0)
+        return int(session.execute(statement).scalar_one())
+
+    def pending_id(self, session: Session, project_id: int, stack_key: str) -> int | None:
+        """Return the row's id when the stack waits or is being judged or ranked, else None."""
+        columns = self.table.c
+        statement = select(columns.id).where(
+            columns.project_id == project_id, columns.stack_key == stack_key, columns.work != ""
+        )
+        return cast("int | None", session.execute(statement).scalar_one_or_none())
+
+    def times(self, settings: Settings) -> dict[str, Any]:
+        lease = timedelta(seconds=settings.lease_seconds)
+        return _times(lease, lease) | {"max_attempts": settings.max_attempts}
+
+
+# --- Deliveries, to be sent.
+#
+# A waiting delivery becomes `rung` when a message for it is put into the Celery queue. If a worker is killed, the
+# delivery is sent again; at worst it arrives twice, with the same message id. A receiver gets the messages of one
+# subject in order: the next is enqueued when the one before it has arrived or was given up. An arrival shows that the
+# receiver is back, so everything that waits for it becomes due.
+
+LEASE_SECONDS = 60
+"""Well over the time limit of one attempt, so the lease needs no renewal."""
+_LEASE = timedelta(seconds=LEASE_SECONDS)
+_BATCH = 100
+PAUSED, PAUSED_THEN = "The receiver was paused.", "Then the receiver was paused."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryClaim(Claim):
+    """`message_id` is the same at every attempt. `replay_of`: the message id of the delivery that this one repeats."""
+
+    message_id: str
+    created_at: datetime
+    payload: dict[str, Any]
+    replay_of: str | None
+    project_id: int
+    receiver_id: int
+    kind: str
+    target: str
+    secret: str
+    rules: dict[str, Any]
+
+
+class DeliveryQueue(WorkQueue):
+    """People also change this queue (pause, send now): those statements name the mapped class, whose rows are
+    filtered by the projects that the caller sees.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            DeliveryRow,
+            claimable="rung",
+            number="attempts",
+            limits_attempts=False,
+            only_if=self._is_next(),
+            on_claim={"tried_at": bindparam("now")},
+        )
+        columns = self.table.c
+        is_due = and_(or_(self.is_abandoned, self.is_waiting_and_due), self._only_if)
+        self._anything_due = select(columns.id).where(is_due).limit(1)
+        self._all_due = (
+            select(columns.id, columns.work)
+            .where(is_due)
+            .order_by(columns.id)
+            .limit(_BATCH)
+            .with_for_update(skip_locked=True)
+        )
+
+    def mark_due(self, session: Session) -> list[int]:
+        """Mark the due deliveries as enqueued. Return their ids, to be enqueued after the commit."""
+        times = _times(_LEASE, LONGEST_WAIT)
+        rows = session.execute(self._all_due, times).all()
+        marked = [row.id for row in rows if row.work != "held"]  # an abandoned one is claimed as it is
+        columns = self.table.c
+        session.execute(
+            update(self.table).where(columns.id.in_(marked)).values(work="rung", lease_until=times["until"])
+        )
+        return [row.id for row in rows]
+
+    def enqueue_due(self, engine: Engine) -> None:
+        """Enqueue the due deliveries; call it after the commit that created them. Writes nothing when none is due."""
+        with read_session(engine) as session:
+            if session.execute(self._anything_due, _times(_LEASE, LONGEST_WAIT)).first() is None:
+                return
+        with transaction(engine) as session:
+            ids = self.mark_due(session)
+        for delivery_id in ids:
+            enqueue(DELIVER, delivery_id)
+
+    def claim(self, session: Session, delivery_id: int) -> DeliveryClaim | None:
+        """Claim an enqueued or abandoned delivery; None when another worker has it, or it is done or not due."""
+        if self._take(session, delivery_id, _times(_LEASE, LONGEST_WAIT)) is None:
+            return None
+        repeated = aliased(DeliveryRow)
+        row, receiver, replay_of = session.execute(
+            select(DeliveryRow, ReceiverRow, repeated.message_id)  # type: ignore[call-overload]
+            .join(ReceiverRow, col(ReceiverRow.id) == col(DeliveryRow.receiver_id))
+            .outerjoin(repeated, repeated.id == DeliveryRow.replay_of)
+            .where(col(DeliveryRow.id) == delivery_id)
+            .execution_options(populate_existing=True)
+        ).one()
+        return DeliveryClaim(
+            delivery_id, row.attempts, row.attempts,
+            message_id=row.message_id, created_at=aware(row.created_at), payload=row.payload, replay_of=replay_of,
+            project_id=receiver.project_id, receiver_id=receiver.id or 0, kind=receiver.kind, target=receiver.target,
+            secret=receiver.secret, rules=receiver.rules,
+        )  # fmt: skip
+
+    def delivered(self, session: Session, claim: DeliveryClaim, *, status: int | None, note: str = "") -> bool:
+        """Record the arrival and make everything due that waits for this receiver. False when the claim was lost."""
+        if not self.write(
+            session, claim, work="", state="delivered", lease_until=None, answer_status=status, error=note,
+            delivered_at=utc_now(),
+        ):  # fmt: skip
+            return False
+        _update_deliveries(
+            session, and_(col(DeliveryRow.receiver_id) == claim.receiver_id, _may_be_hurried()), lease_until=None
+        )
+        return True
+
+    def postponed(
+        self, session: Session, claim: DeliveryClaim, *, again_at: datetime, status: int | None, error: str
+    ) -> bool:
+        """Try again at `again_at`. The receiver's other deliveries wait as long: one attempt tells whether it is back.
+
+        Unless the receiver took other deliveries meanwhile: then it refuses only this one. Return False, with nothing
+        written, when the claim was lost.
+        """
+        if not self.write(session, claim, work="waiting", lease_until=again_at, answer_status=status, error=error):
+            return False
+        columns = self.table.c
+        is_same_receiver = columns.receiver_id == claim.receiver_id
+        arrived = select(columns.id).where(is_same_receiver, columns.delivered_at > claim.created_at).limit(1)
+        if session.execute(arrived).first() is not None:
+            return True
+        is_earlier = or_(columns.lease_until.is_(None), columns.lease_until < again_at)
+        others = and_(
+            is_same_receiver,
+            columns.id != claim.row_id,
+            or_(columns.work == "rung", and_(columns.work == "waiting", is_earlier)),
+        )
+        session.execute(update(self.table).where(others).values(work="waiting", lease_until=again_at))
+        return True
+
+    def given_up(self, session: Session, claim: DeliveryClaim, *, status: int | None, error: str) -> bool:
+        """Record the failure. The delivery stays in the log, where people can send it again."""
+        return self.write(session, claim, work="", state="failed", lease_until=None, answer_status=status, error=error)
+
+    def stop(self, session: Session, receiver_id: int) -> int:
+        """Fail what waits for a receiver that was paused, with the reason. Return how many deliveries."""
+        is_pending = and_(col(DeliveryRow.receiver_id) == receiver_id, col(DeliveryRow.work) != "")
+        why = case((col(DeliveryRow.error) == "", PAUSED), else_=col(DeliveryRow.error) + f" {PAUSED_THEN}")
+        return _update_deliveries(session, is_pending, work="", state="failed", lease_until=None, error=why)
+
+    def hurry(self, session: Session, receiver_id: int, subject: str) -> None:
+        """Make the waiting deliveries of the subject due now, in their order."""
+        is_same = and_(col(DeliveryRow.receiver_id) == receiver_id, col(DeliveryRow.subject) == subject)
+        _update_deliveries(session, and_(is_same, _may_be_hurried()), lease_until=None)
+
+    def send_now(self, session: Session, row: DeliveryRow) -> None:
+        """Make a waiting delivery due now, however often it was tried, and those that it waits for."""
+        before = and_(
+            col(DeliveryRow.receiver_id) == row.receiver_id, col(DeliveryRow.subject) == row.subject,
+            col(DeliveryRow.subject) != "", col(DeliveryRow.id) < row.id,
+        )  # fmt: skip
+        is_chosen = and_(col(DeliveryRow.work) == "waiting", or_(col(DeliveryRow.id) == row.id, before))
+        _update_deliveries(session, is_chosen, lease_until=None)
+
+    @staticmethod
+    def _is_next() -> ColumnElement[bool]:
+        """No older delivery of the same subject to the same receiver is pending."""
+        table: Table = DeliveryRow.__table__  # type: ignore[attr-defined]
+        columns, older = table.c, table.alias("older").c
+        before = select(older.id).where(
+            older.receiver_id == columns.receiver_id, older.subject == columns.subject, older.work != "",
+            older.id < columns.id,
+        )  # fmt: skip
+        return or_(columns.subject == "", ~before.correlate(table).exists())
+
+
+def _may_be_hurried() -> ColumnElement[bool]:
+    """A delivery that was refused too often keeps to its own times."""
+    return and_(col(DeliveryRow.work) == "waiting", col(DeliveryRow.attempts) < ATTEMPTS)
+
+
+def _update_deliveries(session: Session, condition: ColumnElement[bool], **values: Any) -> int:
+    statement = update(DeliveryRow).where(condition).values(**values).execution_options(synchronize_session=False)
+    return cast("CursorResult[Any]", session.execute(statement)).rowcount
+
+
+run_queue = RunQueue()
+stack_queue = StackQueue()
+delivery_queue = DeliveryQueue()
