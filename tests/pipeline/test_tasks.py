@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from billiard.exceptions import SoftTimeLimitExceeded
 from celery.schedules import maybe_schedule
 from sqlalchemy import Engine, update
 from sqlalchemy.exc import OperationalError
@@ -62,7 +63,7 @@ def test_processing_again_replaces_the_series(client: TestClient, engine: Engine
     run_id = uploaded(client)
     process_run(run_id)
     with transaction(engine) as session:
-        run_queue.run_queue.request(session, col(RunRow.id) == run_id)
+        run_queue.request(session, col(RunRow.id) == run_id)
     process_run(run_id)
     with read_session(engine) as session:
         series = session.exec(select(SeriesRow.metric).where(SeriesRow.run_id == run_id)).all()
@@ -135,7 +136,7 @@ def test_a_log_that_takes_too_long_is_given_up_at_once(
     client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def take_too_long(*_: object) -> None:
-        raise queue.SoftTimeLimitExceeded
+        raise SoftTimeLimitExceeded
 
     monkeypatch.setattr(process, "parse_log", take_too_long)
     run_id = uploaded(client)

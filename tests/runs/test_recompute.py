@@ -191,7 +191,7 @@ def test_a_stack_is_not_judged_while_its_project_is_computed_again(
     outdate(engine, run_id)
     with transaction(engine) as session:
         works = {
-            one: stack_queue.stack_queue.request(session, found.project_id, found.stack_key)
+            one: stack_queue.request(session, found.project_id, found.stack_key)
             for one in (run_id, other)
             if (found := session.get_one(RunRow, one))
         }
