@@ -48,14 +48,12 @@ def listen(engine: Engine, target: str, *events: str, stacks: tuple[str, ...] = 
 
 
 def work_off(engine: Engine, settings: Settings) -> list[bool | None]:
-    """What a worker does that hears every bell."""
+    """Do what a worker does that gets every message, also for deliveries whose worker was given up."""
     with transaction(engine) as session:
-        delivery_queue.mark_due(session)
+        due = delivery_queue.mark_due(session)
     with read_session(engine) as session:
-        rung = session.exec(
-            select(DeliveryRow.id).where(DeliveryRow.work == "rung").order_by(col(DeliveryRow.id))
-        ).all()
-    return [deliver(engine, settings, one or 0) for one in rung]
+        enqueued = session.exec(select(DeliveryRow.id).where(DeliveryRow.work == "rung")).all()
+    return [deliver(engine, settings, delivery_id or 0) for delivery_id in sorted({*due, *enqueued})]
 
 
 def later(engine: Engine) -> None:
