@@ -194,13 +194,13 @@ def test_an_unknown_field_is_kept_and_the_nearest_known_one_named(name: str, hin
     metadata = read_metadata({name: {"kept": [1, "as it is"]}})
     assert metadata.extra == {name: {"kept": [1, "as it is"]}}
     assert metadata.warnings == (
-        f"The metadata field `{name}` is not known; it was kept and is not used. Did you mean {hint}?",
+        f"The metadata field `{name}` is unknown. It is stored but not used. Did you mean {hint}?",
     )
 
 
 def test_an_unknown_field_like_no_other_gets_no_hint() -> None:
     assert read_metadata({"zzz": 1}).warnings == (
-        "The metadata field `zzz` is not known; it was kept and is not used.",
+        "The metadata field `zzz` is unknown. It is stored but not used.",
     )
 
 

@@ -1,7 +1,10 @@
-"""What a run was asked to be and what it was: the contract's fields, their values, and the keys made of them.
+"""The contract of a run: its fields, their values, and the keys that identify comparable runs.
 
-fields/      every field, with its role (stack, config, info), flag and meaning
-values       how a value is read, compared and shown
+fields       every field with its role (stack, config, info), kind and meaning
+values       reading, comparing and showing values
+derive       fields that follow from others, defaults, unused knobs
+checks       contradictions, impossible values, requested against active
 resolve      all statements about a run -> one contract
 keys         contract -> stack key and config key
+statements   fields that users state outside an upload
 """

@@ -1,4 +1,4 @@
-"""What in a contract cannot be right, or is told two ways: sentences for people, each with what to correct."""
+"""Finds values of a contract that cannot be right or that two sources state differently, and says what to correct."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,13 +11,13 @@ Facts = Mapping[str, Stated]
 def contradictions(
     who: str, stated: Facts, seen: Facts, *, seen_alone: Facts, merged: Facts, where: Mapping[str, str]
 ) -> list[str]:
-    """Fields that `who` states one way and a weaker source another; both are named, the stronger one wins.
+    """Return a warning for each field that `who` and a weaker source state differently. The stronger source wins.
 
-    `seen`: what weaker sources state, each at the place that `where` names; `seen_alone` and `merged`: what follows
-    from them alone, and from everything. A field counts when it differs as it was stated and in effect: a knob that is
-    not in use contradicts nothing.
+    `seen`: what the weaker sources state, with the name of each source in `where`. `seen_alone` and `merged`: what
+    follows from the weaker sources alone, and from all sources. A field counts only when both the stated and the
+    effective value differ, so an unused knob contradicts nothing.
     """
-    found = []
+    warnings = []
     many = who == "the metadata"
     for name, claim in stated.items():
         other = seen.get(name) or seen_alone.get(name)
@@ -26,18 +26,18 @@ def contradictions(
         if name in seen_alone and name in merged and same_value(name, merged[name].value, seen_alone[name].value):
             continue
         place = where.get(name, "the log")
-        found.append(
+        warnings.append(
             f"`{name}` is {shown(claim.value)} in {who} but {shown(other.value)} in {place} "
             f"({_origin(other)}). {who.capitalize()} {'are' if many else 'is'} used; correct "
             f"{'them' if many else 'it'} if {place} is right."
         )
-    return found
+    return warnings
 
 
 def overruled_defaults(stated: Facts, defaults: Facts, *, weaker: Facts, merged: Facts) -> list[str]:
-    """Fields that the metadata state otherwise than a dump that leaves them out: what it has then is a default.
+    """Return a warning for each field of the metadata that differs from the default of a dump that omits it.
 
-    `weaker`: what anybody else states, who is named by `contradictions`. A knob that is not in use contradicts nothing.
+    `weaker`: what other sources state; `contradictions` covers those fields. An unused knob contradicts nothing.
     """
     return [
         f"`{name}` is {shown(claim.value)} in the metadata, but the log's arguments do not list it, and the trainer's "
@@ -56,7 +56,7 @@ def _origin(stated: Stated) -> str:
 
 
 def impossibilities(contract: Facts) -> list[str]:
-    """Identities between the fields that do not hold."""
+    """Return a warning for each identity between fields that does not hold."""
     checks = (
         _divides(contract, "gpus", ("tp", "pp", "cp")),
         _divides(contract, "gpus", ("pp", "ep", "etp")),
@@ -91,7 +91,7 @@ def _divides(contract: Facts, total: str, parts: tuple[str, ...]) -> str | None:
 
 
 def _replicas(contract: Facts) -> str | None:
-    """A stated dp that does not follow from the others."""
+    """Check that a stated dp agrees with gpus, tp, pp and cp."""
     dp, gpus = _count(contract, "dp"), _count(contract, "gpus")
     parts = [_count(contract, name) for name in ("tp", "pp", "cp")]
     if dp is None or gpus is None or None in parts:
@@ -139,65 +139,65 @@ def _model(contract: Facts) -> str | None:
     model = known_model(name) if isinstance(name, str) else None
     if model is None:
         return None
-    found = differences(model, {field: stated.value for field, stated in contract.items()})
-    if not found:
+    deviations = differences(model, {field: stated.value for field, stated in contract.items()})
+    if not deviations:
         return None
     return (
-        f"`model` is {name}, but {'; '.join(found)}. Name a shortened or changed model differently, so that it is not "
-        f"ranked with the real one."
+        f"`model` is {name}, but {'; '.join(deviations)}. Give a shortened or modified model a different name, so that "
+        f"it is not ranked with the original."
     )
 
 
-# --- What was asked for beside what ran: four knobs that trainers can change, refuse or ignore without stopping.
+# --- Requested and active values of the knobs that trainers can change, refuse or ignore without stopping.
 #
-# A line that proves what ran counts, whatever was asked for. Where no line proves it, iterations that ran let it be
-# inferred, of trainers that refuse to start otherwise: Megatron Core asserts a dispatcher's package and what an
-# overlap needs. That is a conclusion and no proof, and is told as one (`derived`). Slowness shows nothing.
+# A log line that proves the active value wins over the request. Without such a line, completed iterations are evidence
+# for trainers that refuse to start otherwise: Megatron Core asserts a dispatcher's package and the requirements of an
+# overlap. This is an inference, so its source is `derived`. A slow run proves nothing.
 
 _OFF = (None, False, "none")
-"""Asking for nothing needs no proof."""
+"""Requests that need no evidence."""
 
 REFUSE_TO_START = frozenset({"Megatron-LM", "Megatron-Bridge", "NeMo 2", "Primus"})
-"""Trainers on Megatron Core as it is, whose dispatchers raise an error without their package (`fused_a2a.py`) and whose
-overlap is asserted at start. Forks and others may fall back in silence: of those only a line counts."""
+"""Trainers on unmodified Megatron Core: their dispatchers raise an error without their package (`fused_a2a.py`), and
+they assert the requirements of the overlap at start. Forks may fall back silently, so only a log line counts there."""
 
 _CAPTURED = (
     ("CUDA graph capture done for training", "full_iteration"),
     ("Time spent in CUDA Graphs capture", "transformer_engine"),
     ("cuda graph(s) in ", "local"),
 )
-"""Who prints what when graphs were captured (Megatron-LM `full_cuda_graph.py`, `transformer/cuda_graphs.py`)."""
+"""Texts printed after a capture, by implementation (Megatron-LM `full_cuda_graph.py`, `transformer/cuda_graphs.py`)."""
 
 
 def activity(log: ParsedLog, requested: Facts) -> dict[str, Activity]:
-    """Requested and active values by field; fields of which neither is known, or that are not in use, are left out."""
-    found = {}
+    """Return requested and active values by field, without fields that are unused or unknown on both sides."""
+    activities = {}
     for name, rule in _RULES.items():
-        asked, ran = requested.get(name), rule(log, requested)
-        if ran is None and (asked is None or asked.value in _OFF):
+        request, active = requested.get(name), rule(log, requested)
+        if active is None and (request is None or request.value in _OFF):
             continue
-        agrees = None if asked is None or ran is None else same_value(name, asked.value, ran.value)
-        found[name] = Activity(asked, ran, agrees)
-    return found
+        agrees = None if request is None or active is None else same_value(name, request.value, active.value)
+        activities[name] = Activity(request, active, agrees)
+    return activities
 
 
 def proven(activities: Mapping[str, Activity]) -> dict[str, Stated]:
-    """What ran where the log proves it: these values go into the contract."""
+    """Return the active values that the log proves. They go into the contract."""
     return {
-        name: one.active
-        for name, one in activities.items()
-        if one.active is not None and one.active.source in ("log line", "arguments")
+        name: knob.active
+        for name, knob in activities.items()
+        if knob.active is not None and knob.active.source in ("log line", "arguments")
     }
 
 
 def disagreements(activities: Mapping[str, Activity]) -> list[str]:
-    """A sentence on each field that ran otherwise than it was asked for."""
+    """Return a warning for each field whose active value differs from the requested one."""
     return [
-        f"The {_LABELS[name]} {shown(one.requested.value)} was asked for, but {shown(one.active.value)} ran "
-        f"({one.active.detail}). The run counts for {shown(one.active.value)} only."
-        for name, one in activities.items()
-        if one.agrees is False and one.requested is not None and one.active is not None
-        if one.requested.value is not None
+        f"The {_LABELS[name]} {shown(knob.requested.value)} was requested, but {shown(knob.active.value)} was active "
+        f"({knob.active.detail}). The run counts as {shown(knob.active.value)}."
+        for name, knob in activities.items()
+        if knob.agrees is False and knob.requested is not None and knob.active is not None
+        if knob.requested.value is not None
     ]
 
 
@@ -209,29 +209,29 @@ def _first(log: ParsedLog, kind: str) -> LogEvent | None:
     return next((event for event in log.events if event.kind == kind), None)
 
 
-def _accepted(log: ParsedLog, asked: Stated | None, why: str) -> Stated | None:
-    """The value asked for, when the log has both the trainer's settings and iterations that ran with them."""
-    if asked is None or asked.value is None or log.n == 0 or not log.arguments:
+def _accepted(log: ParsedLog, requested: Stated | None, why: str) -> Stated | None:
+    """Return the requested value when the log has both the trainer's settings and iterations that ran with them."""
+    if requested is None or requested.value is None or log.n == 0 or not log.arguments:
         return None
-    return Stated(asked.value, "derived", f"{log.n} iterations ran, and {why}")
+    return Stated(requested.value, "derived", f"{log.n} iterations ran, and {why}")
 
 
-def _inferred(log: ParsedLog, asked: Stated | None, why: str) -> Stated | None:
-    """The same where the trainer is known to refuse what it cannot run; `why` names it."""
-    return _accepted(log, asked, why.format(trainer=log.trainer)) if log.trainer in REFUSE_TO_START else None
+def _inferred(log: ParsedLog, requested: Stated | None, why: str) -> Stated | None:
+    """Return the requested value when the trainer refuses to start with settings that it cannot run."""
+    return _accepted(log, requested, why.format(trainer=log.trainer)) if log.trainer in REFUSE_TO_START else None
 
 
 def _dispatcher(log: ParsedLog, requested: Facts) -> Stated | None:
-    asked = requested.get("dispatcher")
+    dispatcher = requested.get("dispatcher")
     fallback = _first(log, "dispatcher_fallback")
     if fallback is not None:
         return _line(fallback, "alltoall")
     if log.arguments.get("use_turbo_deepep") is True and log.arguments.get("enable_primus_turbo") is not False:
         return Stated("deepep", "arguments", "use_turbo_deepep = True")
     timeout = _first(log, "deepep_timeout")
-    if timeout is not None and asked is not None and asked.value == "deepep":
+    if timeout is not None and dispatcher is not None and dispatcher.value == "deepep":
         return _line(timeout, "deepep")
-    return _inferred(log, asked, "{trainer} does not start without its dispatcher's package")
+    return _inferred(log, dispatcher, "{trainer} does not start without its dispatcher's package")
 
 
 def _graphs(log: ParsedLog, requested: Facts) -> Stated | None:  # noqa: ARG001
@@ -242,16 +242,18 @@ def _graphs(log: ParsedLog, requested: Facts) -> Stated | None:  # noqa: ARG001
 
 
 def _overlap(log: ParsedLog, requested: Facts) -> Stated | None:
-    asked = requested.get("ep_overlap")
-    if asked is None or asked.value is not True:
+    overlap = requested.get("ep_overlap")
+    if overlap is None or overlap.value is not True:
         return None
-    return _inferred(log, asked, "{trainer} checks what the overlap needs before it starts")
+    return _inferred(log, overlap, "{trainer} checks what the overlap needs before it starts")
 
 
 def _precision(log: ParsedLog, requested: Facts) -> Stated | None:  # noqa: ARG001
     stated = log.stated.get("precision")
-    told = _accepted(log, stated, "the trainer's own settings say so")
-    return told and Stated(told.value, "derived", f"{told.detail}: {stated.detail}" if stated else told.detail)
+    accepted = _accepted(log, stated, "the trainer's own settings say so")
+    return accepted and Stated(
+        accepted.value, "derived", f"{accepted.detail}: {stated.detail}" if stated else accepted.detail
+    )
 
 
 def _permutation(log: ParsedLog, requested: Facts) -> Stated | None:  # noqa: ARG001

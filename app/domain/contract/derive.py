@@ -1,17 +1,16 @@
-"""Contract fields that follow from others: each a small function that names its inputs, or says nothing."""
+"""Derives contract fields from other fields. Each rule is a small function that names its inputs or returns None."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from app.domain.contract import values as pp_layout
 from app.domain.contract.fields import FIELDS
-from app.domain.contract.values import GPUS_PER_NODE, known_model, outline_name, recognise, shown
+from app.domain.contract.values import GPUS_PER_NODE, known_model, outline_name, recognise, shown, stages
 from app.domain.run import ParsedLog, Stated, Value
 
-# --- What a dump of arguments says by leaving a field out: Megatron Core's default, not "unknown".
+# --- Defaults: a field that a complete dump of arguments omits has Megatron Core's default and is not unknown.
 #
-# A version that does not list an option yet behaves as the option's default does in later versions.
+# A version that predates an option behaves like the option's default in later versions.
 
 DEFAULTS: dict[str, Value] = {
     "task": "pretrain",
@@ -84,15 +83,14 @@ WITHOUT_DEFAULT = frozenset(
         *("opt_offload_fraction", "act_offload_layers", "manual_gc_interval"),
     }
 )
-"""Fields of the keys that are unknown where nobody states them: each job has its own, they follow from others, or the
-trainer decides by more than one setting."""
+"""Key fields without a default: they differ by job, follow from other fields, or depend on more than one setting."""
 
 _BRIDGE_SECTIONS = ("model.", "comm_overlap.")
-"""Megatron-Bridge's summary is complete for the model and the overlap, which is part of it; the rest stays unknown."""
+"""The sections for which Megatron-Bridge's summary is complete. Fields of other sections stay unknown."""
 
 
 def defaults_of_dump(log: ParsedLog) -> dict[str, Stated]:
-    """Fields that the log's dump may leave out, at their defaults; empty when it holds no whole dump of a model."""
+    """Return the defaults of the fields that the log's dump may omit; empty without a complete dump of a model."""
     if ("num_layers" not in log.arguments and "hidden_size" not in log.arguments) or _is_cut(log):
         return {}
     bridge = "bridge" in log.trainer.lower()
@@ -106,36 +104,36 @@ def defaults_of_dump(log: ParsedLog) -> dict[str, Stated]:
 
 
 def _is_cut(log: ParsedLog) -> bool:
-    """True when no dump was printed to its end: what it leaves out may have stood behind the cut.
+    """Return True when no dump is complete: an omitted field may have followed the cut.
 
-    Megatron-LM prints names in order; `world_size`, which every dump has, comes behind all that have a default here.
+    Megatron-LM prints names in order, and `world_size`, which every dump has, follows all names with a default here.
     """
     cut = any(problem.kind == "unfinished dump" for problem in log.problems)
     return cut and "world_size" not in log.arguments
 
 
 def _task(log: ParsedLog) -> dict[str, Stated]:
-    """A dump without a fine-tuning switch that is on is one of pre-training (the default above)."""
+    """Return the task of an active fine-tuning switch; empty without one, which means pre-training (the default)."""
     for name, task in (("sft", "sft"), ("perform_rl_step", "rl"), ("peft", "peft")):
         if log.arguments.get(name) not in (None, False):
             return {"task": Stated(task, "arguments", f"{name} = {log.arguments[name]}")}
     return {}
 
 
-# --- Knobs that have no effect in a run: they become unset, so that meaningless defaults split no stack and no config.
+# --- Unused knobs become unset, so that meaningless defaults do not split a stack or a configuration.
 #
-# Each function looks at one switch; what was stated under a knob is told in its detail.
+# Each function handles one switch. The detail of an unset knob keeps the stated value.
 
 Facts = Mapping[str, Stated]
 FLEX_BACKENDS = ("deepep", "hybridep", "ncclep")
 
 
 def switch_off_unused(facts: Facts) -> dict[str, Stated]:
-    """`facts` with every knob unset that another field leaves without effect."""
-    known = dict(facts)
+    """Return `facts` with every knob unset that has no effect because of another field."""
+    fields = dict(facts)
     for rule in _NOT_IN_USE:
-        known |= rule(known)
-    return known
+        fields |= rule(fields)
+    return fields
 
 
 def _value(facts: Facts, name: str) -> Value:
@@ -143,7 +141,7 @@ def _value(facts: Facts, name: str) -> Value:
 
 
 def _unused(facts: Facts, because: str, *names: str) -> dict[str, Stated]:
-    """`names` as unset; where something was stated, that is told."""
+    """Return `names` as unset, with the stated value in the detail."""
     return {
         name: Stated(None, "derived", f"not in use: {because}" + _instead(facts, name))
         for name in names
@@ -232,7 +230,7 @@ def _without_graphs(facts: Facts) -> dict[str, Stated]:
 
 
 def _without_switches(facts: Facts) -> dict[str, Stated]:
-    """Amounts of what is switched off."""
+    """Unset the amounts of features that are switched off."""
     unused: dict[str, Stated] = {}
     for switch, *amounts in (
         ("opt_offload", "opt_offload_fraction"),
@@ -250,14 +248,14 @@ def _without_switches(facts: Facts) -> dict[str, Stated]:
 
 
 def _graph_scope(facts: Facts) -> dict[str, Stated]:
-    """Older spellings: scope `full` is the whole layer; `full_iteration` was a scope of the local implementation."""
+    """Translate older scopes: `full` is the whole layer; `full_iteration` was a scope of the local implementation."""
     modules = facts.get("graph_modules")
     if modules is None or not isinstance(modules.value, tuple):
         return {}
-    kept = tuple(word for word in modules.value if word not in ("full", "full_iteration"))
-    if kept == modules.value:
+    scope = tuple(word for word in modules.value if word not in ("full", "full_iteration"))
+    if scope == modules.value:
         return {}
-    changed = {"graph_modules": Stated(kept, modules.source, modules.detail)}
+    changed = {"graph_modules": Stated(scope, modules.source, modules.detail)}
     if "full_iteration" in modules.value and _value(facts, "graph_impl") == "local":
         changed["graph_impl"] = Stated("full_iteration", modules.source, modules.detail)
     return changed
@@ -277,13 +275,13 @@ _NOT_IN_USE = (
 
 
 def derive(facts: Facts) -> dict[str, Stated]:
-    """`facts` and everything that follows from them and nobody stated; knobs that are not in use become unset."""
-    known = dict(facts)
+    """Return `facts` with all derived fields that no source states. Unused knobs become unset."""
+    fields = dict(facts)
     for name, rule in _RULES:
-        fillable = name not in known or (name in _FILLED_WHEN_UNSET and known[name].value is None)
-        if fillable and (derived := rule(known)) is not None:
-            known[name] = derived
-    return switch_off_unused(known)
+        fillable = name not in fields or (name in _FILLED_WHEN_UNSET and fields[name].value is None)
+        if fillable and (derived := rule(fields)) is not None:
+            fields[name] = derived
+    return switch_off_unused(fields)
 
 
 def _count(facts: Facts, name: str) -> int | None:
@@ -292,7 +290,7 @@ def _count(facts: Facts, name: str) -> int | None:
 
 
 def _quotient(facts: Facts, total: str, *parts: str) -> Stated | None:
-    """`total` over the product of `parts`, when all are known and it divides."""
+    """Return `total` divided by the product of `parts`; None when one is unknown or the division has a remainder."""
     whole, sizes = _count(facts, total), [_count(facts, part) for part in parts]
     if whole is None or None in sizes:
         return None
@@ -337,7 +335,7 @@ def _ga(facts: Facts) -> Stated | None:
 
 
 def _gbs(facts: Facts) -> Stated | None:
-    """Stated as unset, the trainer takes one micro-batch a replica; a batch that nobody stated stays unknown."""
+    """Return mbs x dp, which the trainer uses when the batch is stated as unset; an unstated batch stays unknown."""
     mbs, dp = _count(facts, "mbs"), _count(facts, "dp")
     if "gbs" not in facts or mbs is None or dp is None:
         return None
@@ -346,11 +344,11 @@ def _gbs(facts: Facts) -> Stated | None:
 
 def _vpp(facts: Facts) -> Stated | None:
     layout, pp = _value(facts, "pp_layout"), _count(facts, "pp")
-    stages = pp_layout.stages(layout) if isinstance(layout, str) else None
-    if not stages or not pp or len(stages) % pp:
+    layout_stages = stages(layout) if isinstance(layout, str) else None
+    if not layout_stages or not pp or len(layout_stages) % pp:
         return None
-    chunks = len(stages) // pp
-    return Stated(chunks, "derived", f"the layout has {len(stages)} stages, pp is {pp}")
+    chunks = len(layout_stages) // pp
+    return Stated(chunks, "derived", f"the layout has {len(layout_stages)} stages, pp is {pp}")
 
 
 def _dispatcher(facts: Facts) -> Stated | None:
@@ -365,7 +363,7 @@ def _dispatcher(facts: Facts) -> Stated | None:
 
 
 def _routing_mode(facts: Facts) -> Stated | None:
-    """The first match wins; `dropless` only when the switches of the other modes are known to be off."""
+    """Return the first mode that applies; `dropless` only when the switches of all other modes are known to be off."""
     if _value(facts, "force_balance") is True:
         return Stated("forced-balance", "derived", "force_balance is on")
     capacity = facts.get("capacity")
@@ -388,15 +386,15 @@ def _recompute_modules(facts: Facts) -> Stated | None:
 
 def _model(facts: Facts) -> Stated | None:
     values = {name: stated.value for name, stated in facts.items()}
-    known = recognise(values)
-    if known is not None:
-        return Stated(known.name, "derived", "its shape is that of this model")
+    model = recognise(values)
+    if model is not None:
+        return Stated(model.name, "derived", "its shape is that of this model")
     name = outline_name(values)
     return None if name is None else Stated(name, "derived", "made from its shape, which is that of no model we know")
 
 
 def _vocabulary(facts: Facts) -> Stated | None:
-    """A known model has a known vocabulary; a recognised shape without one still gets its FLOPs."""
+    """Return the vocabulary size of a known model, so that FLOPs can be computed when no source states it."""
     name = _value(facts, "model")
     model = known_model(name) if isinstance(name, str) else None
     if model is None or model.vocabulary is None:
@@ -419,7 +417,7 @@ _RULES: tuple[tuple[str, Callable[[Facts], Stated | None]], ...] = (
     ("model", _model),
     ("vocab_size", _vocabulary),
 )
-"""In the order in which one needs another."""
+"""In order of dependency."""
 
 _FILLED_WHEN_UNSET = frozenset({"gbs", "etp", "vpp", "recompute_modules"})
-"""Fields for which the trainer takes another field's value when they are unset."""
+"""Fields that the trainer fills from other fields when they are unset."""

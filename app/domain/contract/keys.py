@@ -1,7 +1,7 @@
-"""The two identities of a run: what must be equal before runs are ranked, and that plus every tuning knob.
+"""Computes the two identities of a run: the stack key and the config key, which adds every tuning knob.
 
-A key is the SHA-256 of the canonical JSON of its members. It depends on values only: not on their order, nor on who
-stated them, nor on how a number was written. An unknown member is null, which no stated value is.
+A key is the SHA-256 of the canonical JSON of its members. It depends on values only, not on their order, their source
+or the spelling of a number. An unknown member is null, which no stated value is.
 """
 
 import hashlib
@@ -14,17 +14,17 @@ from app.domain.run import Stated
 
 
 def stack_key(project: str, contract: Mapping[str, Stated]) -> str:
-    """The key of what must be equal before two runs may be ranked or judged, as 64 hexadecimal digits."""
+    """Return the key of everything that must be equal before two runs are ranked or judged: 64 hexadecimal digits."""
     return _digest(project, contract, STACK_FIELDS)
 
 
 def config_key(project: str, contract: Mapping[str, Stated]) -> str:
-    """The key of the stack and every remaining knob, as 64 hexadecimal digits."""
+    """Return the key of the stack and every other knob: 64 hexadecimal digits."""
     return _digest(project, contract, (*STACK_FIELDS, *CONFIG_FIELDS))
 
 
 def is_provisional(contract: Mapping[str, Stated]) -> bool:
-    """True when a member of the stack key is unknown: results that rest on it may compare what is not equal."""
+    """Return True when a member of the stack key is unknown, so that results may compare unequal runs."""
     return any(name not in contract for name in STACK_FIELDS)
 
 

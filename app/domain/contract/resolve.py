@@ -1,8 +1,8 @@
-"""The contract of a run: every field that anybody stated, with its value and who said so.
+"""Resolves the contract of a run: every stated field with its value and source.
 
-What the metadata state wins over the launch command and the environment, those over a configuration, that over the
-log's arguments, those over its other lines, those over what follows from the rest; a project's defaults come last.
-Where two disagree, a warning names both. What the log proves to have run wins over all that was asked for.
+Precedence, strongest first: metadata, launch command and environment, configuration, the log's arguments, its other
+lines, derived values, the project's defaults. A warning names both sources of a disagreement. Active values that the
+log proves win over all requested ones.
 """
 
 import re
@@ -33,14 +33,17 @@ _FOLLOWS_FROM = {
     "dp": ("gpus", "tp", "pp", "cp"),
     "etp": ("tp",),
 }
-"""Fields that the log's reader may have derived: metadata that state an input of theirs replace them, too."""
+"""Derived fields and their inputs: metadata that state an input also replace the derived field."""
 
 _METADATA = "the metadata"
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """`fields` in the registry's order. `unknown`: stack and config fields that nobody stated, environment aside."""
+    """Hold the resolved fields in the registry's order.
+
+    `unknown`: stack and config fields that no source states, environment variables excepted.
+    """
 
     fields: Mapping[str, Stated]
     unknown: tuple[str, ...]
@@ -57,9 +60,9 @@ def resolve(
     documents: Sequence[Document] = (),
     project_defaults: Mapping[str, Value] | None = None,
 ) -> Contract:
-    """The contract that a log, the documents beside it and the metadata state together, with its keys.
+    """Return the contract that a log, its documents and its metadata state together, with its keys.
 
-    `project_defaults` fill what nobody states and nothing derives; they contradict nobody.
+    `project_defaults` fill fields that no source states and that do not follow from others. They cause no warnings.
     """
     warnings: list[str] = []
     seen = _stated_by_log(log, warnings)
@@ -71,7 +74,7 @@ def resolve(
     activities = activity(log, derive(requested))
     active = proven(activities)
     merged = _with_defaults(derive(requested | active), project_defaults or {}, warnings)
-    # What a dump leaves out is too weak a statement to contradict a document, so it is not in `seen`
+    # An omission from a dump is too weak to contradict a document, so `seen` excludes defaults.
     below, where = seen | active, dict.fromkeys(seen, "the log")
     for name, stated in layers:
         alone = derive(below)
@@ -102,79 +105,82 @@ _STRENGTH: tuple[DocumentKind, ...] = (
     "job environment",
     "launch command",
 )
-"""Documents from the weakest statement to the strongest: a command says what was started, a configuration a plan."""
+"""Kinds of documents, weakest first: a command states what was started, a configuration only what was planned."""
 
 
 def _layers(documents: Sequence[Document]) -> list[tuple[str, dict[str, Stated]]]:
-    """What the documents state, by kind, the strongest last; of two of a kind the later one counts."""
-    return [
-        (f"the {kind}", _split_container({name: fact for one in found for name, fact in one.stated.items()}))
-        for kind in _STRENGTH
-        if (found := [document for document in documents if document.kind == kind])
-    ]
+    """Return the fields that each kind of document states, strongest kind last. Later documents of a kind win."""
+    layers = []
+    for kind in _STRENGTH:
+        stated = {
+            name: fact for document in documents if document.kind == kind for name, fact in document.stated.items()
+        }
+        if stated:
+            layers.append((f"the {kind}", _split_container(stated)))
+    return layers
 
 
 def _with_defaults(facts: dict[str, Stated], defaults: Mapping[str, Value], warnings: list[str]) -> dict[str, Stated]:
-    """`facts` with the project's defaults for what is still unknown, and what follows from these."""
-    known = dict(facts)
+    """Return `facts` with the project's defaults for unknown fields, and what follows from them."""
+    fields = dict(facts)
     for name, raw in defaults.items():
-        if name in known or name not in FIELDS:
+        if name in fields or name not in FIELDS:
             continue
         try:
-            known[name] = Stated(read_value(name, raw), "default", "project default")
+            fields[name] = Stated(read_value(name, raw), "default", "project default")
         except ValueError as problem:
             warnings.append(f"The project's default for `{name}` was left out: {name} {problem}.")
-    return derive(_split_container(known)) if len(known) > len(facts) else facts
+    return derive(_split_container(fields)) if len(fields) > len(facts) else facts
 
 
 def _merge(seen: Mapping[str, Stated], stated: Mapping[str, Stated]) -> dict[str, Stated]:
-    """The metadata over the log. A container stated with its digest becomes two fields."""
-    replaced = {name for name, inputs in _FOLLOWS_FROM.items() if any(one in stated for one in inputs)}
-    kept = {name: fact for name, fact in seen.items() if name not in replaced or fact.source == "log line"}
-    return _split_container(kept | dict(stated))
+    """Merge stronger statements over weaker ones. A container stated with its digest becomes two fields."""
+    replaced = {name for name, inputs in _FOLLOWS_FROM.items() if any(field_name in stated for field_name in inputs)}
+    remaining = {name: fact for name, fact in seen.items() if name not in replaced or fact.source == "log line"}
+    return _split_container(remaining | dict(stated))
 
 
 def _stated_by_log(log: ParsedLog, warnings: list[str]) -> dict[str, Stated]:
-    """Everything that the log alone states, in canonical values."""
-    found: dict[str, Stated] = {}
+    """Return all fields that the log alone states, in canonical values."""
+    fields: dict[str, Stated] = {}
     for name, stated in log.stated.items():
         if name not in FIELDS:
             continue
         try:
             value = read_value(name, stated.value)
             if is_stated(name, value) or stated.source == "derived":
-                found[name] = replace(stated, value=value)
+                fields[name] = replace(stated, value=value)
         except ValueError as problem:
             warnings.append(
                 f"The log states `{name}` as {shown(stated.value)} ({stated.detail}), which was left out: {name} "
                 f"{problem}."
             )
-    _padded_vocabulary(log, found)
-    _batch_of_iteration_lines(log, found, warnings)
-    return _split_container(found)
+    _padded_vocabulary(log, fields)
+    _batch_of_iteration_lines(log, fields, warnings)
+    return _split_container(fields)
 
 
-def _padded_vocabulary(log: ParsedLog, found: dict[str, Stated]) -> None:
-    """Trainers print the size before padding, too, and count FLOPs with the padded one."""
-    stated, multiple = found.get("vocab_size"), log.arguments.get("make_vocab_size_divisible_by")
-    tp = found["tp"].value if "tp" in found else None
+def _padded_vocabulary(log: ParsedLog, fields: dict[str, Stated]) -> None:
+    """Pad the vocabulary. Trainers may print the size before padding, but count FLOPs with the padded size."""
+    stated, multiple = fields.get("vocab_size"), log.arguments.get("make_vocab_size_divisible_by")
+    tp = fields["tp"].value if "tp" in fields else None
     if stated is None or not isinstance(stated.value, int) or log.arguments.get("padded_vocab_size"):
         return
     if isinstance(multiple, int) and isinstance(tp, int) and multiple > 0:
         padded = pad_vocabulary(stated.value, multiple, tp)
-        found["vocab_size"] = replace(stated, value=padded, detail=f"{stated.detail}, padded to {multiple} x {tp}")
+        fields["vocab_size"] = replace(stated, value=padded, detail=f"{stated.detail}, padded to {multiple} x {tp}")
 
 
-def _batch_of_iteration_lines(log: ParsedLog, found: dict[str, Stated], warnings: list[str]) -> None:
-    """The batch size that the iteration lines print: a fact of its own, that also checks the arguments."""
+def _batch_of_iteration_lines(log: ParsedLog, fields: dict[str, Stated], warnings: list[str]) -> None:
+    """Take the batch size from the iteration lines, or check the arguments against it."""
     printed = log.columns.get("global_batch_size", np.empty(0))
     sizes = printed[(printed >= 1) & (printed <= MAX_WHOLE)]
     if len(sizes) == 0:
         return
     last, changes = int(sizes[-1]), len(np.unique(sizes)) > 1
-    stated = found.get("gbs")
+    stated = fields.get("gbs")
     if stated is None or stated.value is None or stated.source == "default":
-        found["gbs"] = Stated(last, "log line", "printed with the iterations")
+        fields["gbs"] = Stated(last, "log line", "printed with the iterations")
     elif stated.value != last and not changes:
         warnings.append(
             f"`gbs` is {shown(stated.value)} in the arguments ({stated.detail}) but the iterations print {last}. "
@@ -188,7 +194,7 @@ def _batch_of_iteration_lines(log: ParsedLog, found: dict[str, Stated], warnings
 
 
 def _split_container(fields: dict[str, Stated]) -> dict[str, Stated]:
-    """`image:tag@sha256:...` as image with tag, and digest. Enroot's `host#image` is written `host/image`."""
+    """Split `image:tag@sha256:...` into image with tag and digest. Enroot's `host#image` becomes `host/image`."""
     stated = fields.get("container")
     if stated is None or not isinstance(stated.value, str):
         return fields

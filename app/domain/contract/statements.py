@@ -1,4 +1,4 @@
-"""Contract fields that a person states apart from an upload: for a run that is there, or for all of a project."""
+"""Reads contract fields that a user states outside an upload: for an existing run, or as defaults of a project."""
 
 import difflib
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from app.errors import FieldError, InvalidMetadata
 
 
 def read_statements(fields: Mapping[str, object], path: str) -> dict[str, Stated]:
-    """Contract fields in canonical values. Raises InvalidMetadata naming every wrong one below `path`."""
+    """Return contract fields in canonical values. Raises InvalidMetadata that names all invalid ones below `path`."""
     errors: list[FieldError] = []
     stated: dict[str, Stated] = {}
     for name, value in fields.items():
@@ -20,14 +20,14 @@ def read_statements(fields: Mapping[str, object], path: str) -> dict[str, Stated
             errors.append(FieldError(f"{path}.{name[:100]}", f"is no contract field.{_nearest(name)}"))
             continue
         try:
-            found = read_metadata({name: value}).fields.get(name)
+            fact = read_metadata({name: value}).fields.get(name)
         except InvalidMetadata as error:
             errors += [FieldError(f"{path}.{name}", wrong.message) for wrong in error.errors]
             continue
-        if found is None:
+        if fact is None:
             errors.append(FieldError(f"{path}.{name}", "states nothing"))
         else:
-            stated[name] = found
+            stated[name] = fact
     if errors:
         raise refused(errors)
     return stated
@@ -43,29 +43,29 @@ def _nearest(name: str) -> str:
     return f" Did you mean `{near[0]}`?" if near else ""
 
 
-# --- What a project's runs have unless they say otherwise: contract fields, and what completes the name of a container.
+# --- Defaults of a project: contract fields of runs that do not state them, and the image that completes a container.
 
 CONTAINER_RULE = "container_image"
-"""Name of the rule among a project's defaults: an image without its tag, for instance `nvcr.io/nvidia/nemo`."""
+"""Key of the image rule in a project's defaults: an image without its tag, for instance `nvcr.io/nvidia/nemo`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectDefaults:
-    """`fields` by canonical name; `container_image` is empty when the project has no rule."""
+    """Hold default fields by canonical name. `container_image` is empty when the project has no image rule."""
 
     fields: Mapping[str, Value] = field(default_factory=dict)
     container_image: str = ""
 
     def completed(self, stated: Mapping[str, Stated]) -> dict[str, Stated]:
-        """The same statements; a container that leaves out what the rule knows (`26.06`) is named whole."""
-        found = stated.get("container")
-        if not self.container_image or found is None or not isinstance(found.value, str):
+        """Return `stated` with the container's full name: the image rule completes a bare tag such as `26.06`."""
+        container = stated.get("container")
+        if not self.container_image or container is None or not isinstance(container.value, str):
             return dict(stated)
         try:
-            name = complete_image(read_image(found.value), self.container_image).name
+            name = complete_image(read_image(container.value), self.container_image).name
         except ValueError:
             return dict(stated)
-        if name == found.value:
+        if name == container.value:
             return dict(stated)
-        detail = f"{found.detail}; the project's image is {self.container_image}"
-        return dict(stated) | {"container": replace(found, value=name, detail=detail)}
+        detail = f"{container.detail}; the project's image is {self.container_image}"
+        return dict(stated) | {"container": replace(container, value=name, detail=detail)}

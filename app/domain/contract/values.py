@@ -1,6 +1,7 @@
-"""Reads one contract value into its canonical form, so that the same fact has the same value whoever states it.
+"""Converts contract values to their canonical form, so that the same fact has the same value from every source.
 
-8, 8.0 and "8" are one count; "BF16" and "bf16_mixed" one precision; ["moe", "attn"] and "attn,moe" one set of words.
+8, 8.0 and "8" are the same count, "BF16" and "bf16_mixed" the same precision, ["moe", "attn"] and "attn,moe" the same
+set of words.
 """
 
 import math
@@ -12,7 +13,7 @@ from app.domain.contract.fields import FIELDS, ContractField
 from app.domain.run import Scalar, Value
 from app.domain.text import one_line
 
-# --- Texts that stand where a value is still to come. As values they would make a false stack of their own.
+# --- Placeholders. As values they would create a stack of their own.
 
 PLACEHOLDERS = frozenset(
     {
@@ -23,17 +24,17 @@ PLACEHOLDERS = frozenset(
 """In lower case."""
 
 _TEMPLATE = re.compile(r"<[^<>:.]*>|\$\{[^{}]*\}|\$[A-Za-z_]\w*|\{\{.*\}\}", re.DOTALL)
-"""`<gpu>`, `${GPU}`, `$GPU`, `{{ gpu }}`, never filled in. A colon or dot is Python's `<AttnBackend.flash: 1>`."""
+"""Unfilled templates: `<gpu>`, `${GPU}`, `$GPU`, `{{ gpu }}`. A colon or dot is Python's `<AttnBackend.flash: 1>`."""
 
 
 def refuse_placeholders(raw: object) -> None:
-    """Raises ValueError when a text, or one of a list, is a placeholder."""
+    """Raise ValueError when a text, or an item of a list, is a placeholder."""
     for text in raw if isinstance(raw, list | tuple) else [raw]:
         if isinstance(text, str) and (text.strip().casefold() in PLACEHOLDERS or _TEMPLATE.fullmatch(text.strip())):
             raise ValueError(f"is the placeholder {one_line(text)[:50]!r}; state the value, or leave the field out")
 
 
-# --- Recognises a GPU by the names that drivers, people and test platforms give it.
+# --- Recognises a GPU by the names that drivers, people and test platforms use.
 
 _SKUS = (
     "GB300",
@@ -71,7 +72,7 @@ def gpu_sku(name: str) -> str | None:
     return None
 
 
-# --- Reads a pipeline layout such as `Et*3|(tt|)*29m|L`: which layers stand on which stage.
+# --- Reads a pipeline layout such as `Et*3|(tt|)*29m|L`: which layers are on which stage.
 #
 # Grammar: Megatron-LM `megatron/core/transformer/pipeline_parallel_layer_layout.py`. E embedding, t decoder layer, m
 # multi-token-prediction layer, L loss, `|` ends a stage, `(...)*n` and `x*n` repeat, commas and blanks mean nothing.
@@ -83,7 +84,7 @@ MAX_ITEMS = 10_000
 
 
 def stages(layout: str) -> tuple[str, ...] | None:
-    """The layers of each stage, in order, one letter a layer; None when the layout cannot be read."""
+    """Return the layers of each stage in order, one letter per layer; None when the layout cannot be read."""
     text = re.sub(r"[,\s]", "", layout)
     for repeated in (_GROUP, _ITEM):
         if sum(len(m[1]) * int(m[2]) for m in repeated.finditer(text)) > MAX_ITEMS:
@@ -93,35 +94,35 @@ def stages(layout: str) -> tuple[str, ...] | None:
 
 
 def layout_problem(layout: str, pp: int | None, num_layers: int | None, mtp: int | None) -> str | None:
-    """Why a layout cannot be right, as the end of a sentence; None when nothing speaks against it."""
-    found = stages(layout)
-    if found is None:
+    """Return why a layout cannot be right, as the end of a sentence; None for a possible layout."""
+    layout_stages = stages(layout)
+    if layout_stages is None:
         return "cannot be read"
-    text = "".join(found)
+    text = "".join(layout_stages)
     if not (text.startswith("E") and text.endswith("L") and text.count("E") == text.count("L") == 1):
         return "must begin with E and end with L, with one of each"
-    if pp and len(found) % pp:
-        return f"has {len(found)} stages, which pp = {pp} does not divide"
+    if pp and len(layout_stages) % pp:
+        return f"has {len(layout_stages)} stages, which pp = {pp} does not divide"
     if num_layers and text.count("t") != num_layers:
         return f"holds {text.count('t')} layers, the model has {num_layers}"
     if mtp is not None and text.count("m") != mtp:
         return f"holds {text.count('m')} multi-token-prediction layers, the model has {mtp}"
-    return _mtp_problem(found, pp) if "m" in text else None
+    return _mtp_problem(layout_stages, pp) if "m" in text else None
 
 
-def _mtp_problem(found: tuple[str, ...], pp: int | None) -> str | None:
-    """Where multi-token-prediction layers may not stand."""
-    text, places = "".join(found), [number for number, stage in enumerate(found) if "m" in stage]
+def _mtp_problem(layout_stages: tuple[str, ...], pp: int | None) -> str | None:
+    """Return why the multi-token-prediction layers are misplaced; None when their positions are valid."""
+    text, places = "".join(layout_stages), [number for number, stage in enumerate(layout_stages) if "m" in stage]
     if "t" in text[text.index("m") :]:
         return "has a layer after a multi-token-prediction layer"
     if len(places) > 1:
         return "spreads the multi-token-prediction layers over several stages"
-    if pp and places[0] // pp != len(found) // pp - 1:
+    if pp and places[0] // pp != len(layout_stages) // pp - 1:
         return "puts multi-token-prediction layers on a chunk that is not the last of its rank"
     return None
 
 
-# --- The models we know: one spelling for each name, and their shapes, by which an unnamed run is recognised.
+# --- Known models: the canonical spelling of each name, and the shapes that identify a run without a model name.
 #
 # Shapes: configuration files of Megatron-MoE-ModelZoo, Megatron-LM examples and Megatron-Bridge documentation
 # (2026-08).
@@ -129,7 +130,7 @@ def _mtp_problem(found: tuple[str, ...], pp: int | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """Outline of a public model: enough of its shape to tell it from every other one. `expert_width` is moe_ffn."""
+    """Describe a public model by enough of its shape to identify it. `expert_width` is moe_ffn_hidden_size."""
 
     name: str
     layers: int
@@ -166,11 +167,11 @@ KNOWN_MODELS = (
 )
 
 OUTLINE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "topk")
-"""Fields that must be known, and equal, before a run is called by a known model's name."""
+"""Fields that must be known and equal before a run gets the name of a known model."""
 
 
 def _folded(name: str) -> str:
-    """A name without its organisation, case and separators: `Qwen/Qwen3_30B-A3B` is `qwen330ba3b`."""
+    """Return a name without its organisation, case and separators: `Qwen/Qwen3_30B-A3B` is `qwen330ba3b`."""
     return re.sub(r"[^a-z0-9]", "", name.rsplit("/", 1)[-1].lower())
 
 
@@ -179,17 +180,17 @@ _BY_NAME = {model.name: model for model in KNOWN_MODELS}
 
 
 def canonical_model(name: str) -> str:
-    """The usual spelling of a known model's name; any other name as it is."""
+    """Return the usual spelling of a known model's name; any other name unchanged."""
     return _SPELLINGS.get(_folded(name), name)
 
 
 def known_model(name: str) -> KnownModel | None:
-    """The outline behind a canonical name."""
+    """Return the known model with this canonical name; None for any other name."""
     return _BY_NAME.get(name)
 
 
 def recognise(values: Mapping[str, Value]) -> KnownModel | None:
-    """The known model that has this shape (contract values by canonical name); None when it is not one of them."""
+    """Return the known model with this shape (contract values by canonical name); None when no model matches."""
     for model in KNOWN_MODELS:
         if not differences(model, values) and all(values.get(name) is not None for name in OUTLINE):
             return model
@@ -197,7 +198,7 @@ def recognise(values: Mapping[str, Value]) -> KnownModel | None:
 
 
 def differences(model: KnownModel, values: Mapping[str, Value]) -> tuple[str, ...]:
-    """Where stated shape values contradict a known model, as `num_layers is 16, DeepSeek-V3 has 61`."""
+    """Return where stated shape values contradict a known model, such as `num_layers is 16, DeepSeek-V3 has 61`."""
     width = values.get("moe_ffn_hidden_size") or values.get("ffn_hidden_size")
     expected = zip(OUTLINE, (model.layers, model.hidden, model.heads, model.experts, model.topk), strict=True)
     pairs = [(name, values.get(name), value) for name, value in expected]
@@ -210,7 +211,7 @@ def differences(model: KnownModel, values: Mapping[str, Value]) -> tuple[str, ..
 
 
 def outline_name(values: Mapping[str, Value]) -> str | None:
-    """A name made of the shape, for a model we do not know: `24L-h1024-8e-top2`. None when too little is known."""
+    """Return a name made from the shape of an unknown model: `24L-h1024-8e-top2`. None when too little is known."""
     layers, hidden = values.get("num_layers"), values.get("hidden_size")
     if layers is None or hidden is None or "num_experts" not in values:
         return None
@@ -220,14 +221,14 @@ def outline_name(values: Mapping[str, Value]) -> str | None:
 
 
 MAX_WHOLE = 10**12
-"""No count of a training job comes near it; beyond it a value is a mistake and would not fit a database column."""
+"""No count of a training job comes near it. A larger value is a mistake and would not fit a database column."""
 MAX_TEXT = 300
 MAX_LIST = 1000
 
 UNSET = frozenset({"", "none", "null", "unset", "n/a"})
-"""Texts that mean "stated as unset". `none` is a choice of its own where the field lists it."""
+"""Texts that state a field as unset. `none` is a value where the field lists it as a choice."""
 _UNSET_IS_NOT_EMPTY = frozenset({"recompute_modules"})
-"""Sets for which "unset" is a choice of the trainer's, other than nothing; for all others both are the empty set."""
+"""Sets that the trainer fills when they are unset. For all other sets, unset and empty are the same."""
 _NEVER_UNSET = frozenset(
     {
         *("model", "task", "data_mode", "seq_len", "mbs", "gpu", "gpus", "gpus_per_node", "cluster", "container"),
@@ -237,15 +238,15 @@ _NEVER_UNSET = frozenset(
     }
 )
 _ENUM = re.compile(r"<?[a-z]\w*\.(?P<name>\w+)(?:: [^>]*)?>?")
-"""How Python prints a member of an enumeration: `AttnBackend.flash` or `<AttnBackend.flash: 1>`."""
+"""A member of an enumeration as Python prints it: `AttnBackend.flash` or `<AttnBackend.flash: 1>`."""
 TRUE = frozenset({"true", "yes", "on", "1"})
 FALSE = frozenset({"false", "no", "off", "0"})
 
 
 def read_value(name: str, raw: object) -> Value:
-    """The canonical value of field `name`; None means stated as unset.
+    """Return the canonical value of field `name`; None means stated as unset.
 
-    Raises ValueError with a sentence that says what the field takes, and KeyError on a name that is no field.
+    Raises ValueError with a sentence that says what the field accepts, and KeyError for an unknown field.
     """
     field = FIELDS[name]
     if _is_unset(field, raw):
@@ -260,7 +261,7 @@ def _is_unset(field: ContractField, raw: object) -> bool:
 
 
 def _number(raw: object) -> float:
-    """A finite number from a number or a text that spells one."""
+    """Return a finite number from a number or its text."""
     if isinstance(raw, bool) or not isinstance(raw, int | float | str):
         raise ValueError("must be a number")
     try:
@@ -328,7 +329,7 @@ def _read_choice(field: ContractField, raw: object) -> Value:
 
 
 def _items(raw: object) -> Iterable[object]:
-    """The items of a list, of "a,b" or "['a', 'b']", or of {"a": true, "b": false}."""
+    """Return the items of a list, of "a,b" or "['a', 'b']", or of {"a": true, "b": false}."""
     if isinstance(raw, Mapping):
         return [key for key, on in raw.items() if on]
     if isinstance(raw, str):
@@ -353,7 +354,7 @@ def _read_counts(_: ContractField, raw: object) -> Value:
 
 
 def _read_layers(_: ContractField, raw: object) -> Value:
-    """A frequency, or one 0 or 1 a layer."""
+    """Return a frequency, or a tuple with a 0 or 1 for each layer."""
     if isinstance(raw, int | float) or (isinstance(raw, str) and raw.strip().isdigit()):
         return _integer(raw, 1)
     pattern = tuple(_integer(item, 0) for item in _items(raw))
@@ -403,20 +404,20 @@ _READERS = {
 
 
 def is_stated(name: str, value: Value) -> bool:
-    """False for a null that says nothing: no job has an unset GPU count, and an unset switch is not known to be off.
+    """Return False for a null without information: no job has an unset GPU count, and an unset switch may be on.
 
-    For other fields unset is a value, for instance for `vpp` or `capacity`.
+    For other fields, such as `vpp` and `capacity`, unset is a value.
     """
     return value is not None or not (name in _NEVER_UNSET or FIELDS[name].kind == "flag")
 
 
 def same_value(name: str, a: Value, b: Value) -> bool:
-    """True when two canonical values of a field are the same fact."""
+    """Return True when two canonical values of a field are the same fact."""
     return comparable(name, a) == comparable(name, b)
 
 
 def comparable(name: str, value: Value) -> Scalar | tuple[Scalar, ...]:
-    """What keys and comparisons see of a canonical value: names without case, whole floats as integers."""
+    """Return a canonical value as keys and comparisons use it: names without case, whole floats as integers."""
     if value is None:
         return "(unset)"
     if isinstance(value, str):
@@ -427,7 +428,7 @@ def comparable(name: str, value: Value) -> Scalar | tuple[Scalar, ...]:
 
 
 def shown(value: Value) -> str:
-    """A contract value as a person writes it."""
+    """Return a contract value as a person writes it."""
     if value is None:
         return "unset"
     if isinstance(value, bool):

@@ -1,5 +1,5 @@
-"""Documents beside a log: what each says about a run, and which reader takes which.
+"""Documents uploaded with a log: recognising their kind and reading what they state about a run.
 
-recognise(name, head) -> kind         by content; a name only decides between readers that both fit
+recognise(name, head) -> kind         by content; the file name only breaks ties
 read_document(kind, chunks) -> Document
 """

@@ -1,7 +1,7 @@
 """Reads a Megatron-Bridge ConfigContainer, written as YAML to `logger.save_config_filepath`.
 
-Its values are the resolved ones: silent fallbacks (flex without a backend becomes alltoall) are already in them.
-They are still what was asked for, not proof of what ran.
+Its values are resolved: they include silent fallbacks (flex without a backend becomes alltoall). They are still
+requested values, not proof of the active ones.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,12 @@ from app.domain.logs.settings import Setting
 from app.domain.performance.model_shape import pad_vocabulary
 from app.domain.run import Source, Stated, Value
 
-# --- Where Megatron-Bridge's ConfigContainer keeps a trainer's settings, and which section wins where two have the
-# same.
+# --- Sections of Megatron-Bridge's ConfigContainer that hold the trainer's settings, and their precedence.
 #
 # Megatron-Bridge `src/megatron/bridge/training/config.py`. Paths are `section.name`.
 
 Paths = Mapping[str, object]
-"""Leaves of a configuration by path: {"model.tensor_model_parallel_size": 2}. Only what was stated is in it."""
+"""Stated leaves of a configuration by path: {"model.tensor_model_parallel_size": 2}."""
 
 MAX_ITEMS = 1000
 _PRECISION = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather", "fp4_param_gather")
@@ -60,11 +59,11 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
 """
 _RENAMED = {"dataset.sequence_length": "seq_length"}
 _ANY_SECTION = frozenset({"use_megatron_fsdp"})
-"""On when any of its sections says so: the start-up copies it from one to the other."""
+"""Switches that are on when any section sets them: start-up code copies them between sections."""
 
 
 def settings_at(paths: Paths, source: Source) -> dict[str, Setting]:
-    """The trainer's settings of a whole container or of single overrides."""
+    """Return the trainer's settings of a whole container or of single overrides."""
     settings: dict[str, Setting] = {}
     for section, names in _SECTIONS.items():
         prefix = f"{section}."
@@ -83,7 +82,7 @@ def settings_at(paths: Paths, source: Source) -> dict[str, Setting]:
 
 
 def _value(raw: object) -> Value:
-    """A leaf as a contract value; an enum's member by its name, any other object as None."""
+    """Return a leaf as a contract value; an enum member as its name, any other object as None."""
     if isinstance(raw, Mapping):
         name = raw.get("_name_")
         return name if isinstance(name, str) else None
@@ -94,7 +93,7 @@ def _value(raw: object) -> Value:
 
 
 def _gives_way(section: str, path: str, raw: object, settings: Mapping[str, Setting]) -> bool:
-    """True when an earlier section's value stays: overlap set to null leaves it, and a switch on anywhere is on."""
+    """Return True when the earlier section's value stays: a null overlap keeps it, and a switch on anywhere is on."""
     name = path.rpartition(".")[2]
     if section == "comm_overlap":
         return raw is None
@@ -102,7 +101,7 @@ def _gives_way(section: str, path: str, raw: object, settings: Mapping[str, Sett
 
 
 def _pad_vocabulary(settings: dict[str, Setting]) -> None:
-    """`should_pad_vocab` rounds the vocabulary up to a multiple for every tensor-parallel rank."""
+    """Round the vocabulary up to a multiple for every tensor-parallel rank when `should_pad_vocab` is set."""
 
     def whole(name: str, otherwise: int) -> int:
         value = settings[name].value if name in settings else None
@@ -119,9 +118,9 @@ def _pad_vocabulary(settings: dict[str, Setting]) -> None:
 
 CONTAINER = "ConfigContainer"
 MAX_LEAVES = 20_000
-"""A container has some 700."""
+"""A container has about 700."""
 
-_BRIDGE_CONFIG_SECTIONS = (
+_CONTAINER_SECTIONS = (
     "model",
     "train",
     "dataset",
@@ -137,10 +136,10 @@ _ENOUGH_SECTIONS = 3
 
 
 def read_bridge_config(text: str | bytes) -> Document:
-    """The contract fields of one container. Raises ValueError with a sentence when it is none."""
+    """Read the contract fields of one container. Raises ValueError with a sentence for other documents."""
     document = read_yaml(text)
     if not isinstance(document, Mapping) or not is_container(document):
-        raise ValueError("This YAML is no Megatron-Bridge ConfigContainer: it has no model, train and ddp sections.")
+        raise ValueError("This YAML is not a Megatron-Bridge ConfigContainer: it has no model, train and ddp sections.")
     paths = flatten(document)
     stated, problems = stated_by_paths(paths, "arguments", CONTAINER)
     stated |= {name: field for name, field in _stated_by_dataset(paths).items() if name not in stated}
@@ -151,12 +150,11 @@ def read_bridge_config(text: str | bytes) -> Document:
 
 
 def is_container(document: Mapping[object, object]) -> bool:
-    """True when the top level names the container, or has several of its sections."""
+    """Return True when the top level names the container or has several of its sections."""
     if str(document.get("_target_", "")).endswith(CONTAINER):
         return True
     return (
-        "model" in document
-        and sum(_is_config(document.get(name)) for name in _BRIDGE_CONFIG_SECTIONS) >= _ENOUGH_SECTIONS
+        "model" in document and sum(_is_config(document.get(name)) for name in _CONTAINER_SECTIONS) >= _ENOUGH_SECTIONS
     )
 
 
@@ -165,7 +163,7 @@ def _is_config(value: object) -> bool:
 
 
 def flatten(document: Mapping[object, object]) -> dict[str, object]:
-    """Leaves of sections by `section.name`; deeper mappings (dtypes and functions as `_target_`) stay as they are."""
+    """Return the leaves of sections by `section.name`; deeper mappings (`_target_` objects) stay unchanged."""
     paths: dict[str, object] = {}
     for section, values in document.items():
         if isinstance(values, Mapping):
@@ -176,9 +174,9 @@ def flatten(document: Mapping[object, object]) -> dict[str, object]:
 
 
 def stated_by_paths(paths: Paths, source: Source, where: str) -> tuple[dict[str, Stated], list[str]]:
-    """Contract fields of configuration leaves, of a whole container or of single overrides."""
-    found, problems = contract_fields(settings_at(paths, source))
-    stated = {name: replace(field, detail=f"{where}: {field.detail}") for name, field in found.items()}
+    """Return the contract fields of a whole container or of single overrides, and problems."""
+    fields, problems = contract_fields(settings_at(paths, source))
+    stated = {name: replace(field, detail=f"{where}: {field.detail}") for name, field in fields.items()}
     model = paths.get("model.hf_model_id")
     if isinstance(model, str) and model.strip("/ "):
         name = model.strip("/ ").rpartition("/")[2]
@@ -190,7 +188,7 @@ def stated_by_paths(paths: Paths, source: Source, where: str) -> tuple[dict[str,
 
 
 def stated_by_overrides(paths: Paths, source: Source, where: str) -> tuple[dict[str, Stated], list[str]]:
-    """Contract fields of single overrides; one that also depends on what the recipe sets is left out."""
+    """Return the contract fields of single overrides without those that also depend on the recipe, and problems."""
     stated, problems = stated_by_paths(paths, source, where)
     names = {path.rpartition(".")[2] for path in paths}
     return {name: field for name, field in stated.items() if _is_decided(name, field, names)}, problems
@@ -205,7 +203,7 @@ _NEEDS = {
     "flex_backend": ("moe_flex_dispatcher_backend",),
     "precision": ("fp8", "fp4"),
 }
-"""Settings that decide a field together."""
+"""Settings that decide a field together: without all of them, the recipe may change the result."""
 
 
 def _is_decided(name: str, field: Stated, names: set[str]) -> bool:
@@ -219,7 +217,7 @@ def _is_decided(name: str, field: Stated, names: set[str]) -> bool:
 
 
 def _stated_by_dataset(paths: Paths) -> dict[str, Stated]:
-    """Data and task from the dataset's class. A GPT dataset without a blend makes up its data."""
+    """Return data mode and task from the dataset's class. A GPT dataset without a blend generates mock data."""
     target = str(paths.get("dataset._target_", "")).rpartition(".")[2]
     if not target:
         return {}
@@ -242,7 +240,7 @@ def _stated_by_dataset(paths: Paths) -> dict[str, Stated]:
 
 
 def _contradictions(paths: Paths) -> list[str]:
-    """Values of one container that disagree, in sentences."""
+    """Return sentences about values of the container that disagree."""
     problems = []
     lengths = {
         name: paths[name]
@@ -250,8 +248,8 @@ def _contradictions(paths: Paths) -> list[str]:
         if isinstance(paths.get(name), int)
     }
     if len(set(lengths.values())) > 1:
-        said = " and ".join(f"{name} = {length}" for name, length in lengths.items())
-        problems.append(f"The sequence lengths differ: {said}. The model's was taken.")
+        listed = " and ".join(f"{name} = {length}" for name, length in lengths.items())
+        problems.append(f"The sequence lengths differ: {listed}. The model's value is used.")
     if paths.get("model.moe_token_dispatcher_type") == "flex" and (
         "model.moe_flex_dispatcher_backend" in paths and paths["model.moe_flex_dispatcher_backend"] is None
     ):

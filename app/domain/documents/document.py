@@ -1,4 +1,4 @@
-"""What one uploaded document says: contract fields, series, other facts, and what could not be read."""
+"""The result of reading a document, and safe readers for JSON and YAML from outside."""
 
 import json
 import re
@@ -17,11 +17,12 @@ DocumentKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document, read.
+    """The content of one document.
 
     `stated`: contract fields by canonical name. `columns`: series of equal length by canonical name, NaN where nothing
     was recorded; with any series there are `iteration`, `step_time_ms` and `step_time_true_ms` (see ParsedLog).
-    `facts`: what identifies the run but is no contract field (Slurm job, recipe name). `problems`: plain sentences.
+    `facts`: what identifies the run but is not a contract field (Slurm job, recipe name). `problems`: sentences for
+    users.
     """
 
     kind: DocumentKind
@@ -31,36 +32,36 @@ class Document:
     problems: tuple[str, ...] = ()
 
 
-# --- Reads JSON that came from outside, within limits.
+# --- Reads untrusted JSON within limits.
 
 MAX_JSON_BYTES = 32 * 1024 * 1024
 """The largest golden-values file has 0.6 MB."""
 
 
 def read_json(text: str | bytes) -> object:
-    """The value. Raises ValueError with a sentence on anything that is no JSON, too large or nested too deep."""
+    """Return the value. Raises ValueError with a sentence for text that is not JSON, too large or too deeply nested."""
     if len(text) > MAX_JSON_BYTES:
         raise ValueError(f"The JSON document is larger than {MAX_JSON_BYTES // 1024**2} MB.")
     try:
         document: object = json.loads(text)
     except RecursionError:
-        raise ValueError("The JSON document is nested too deep.") from None
+        raise ValueError("The JSON document is too deeply nested.") from None
     except (ValueError, UnicodeDecodeError) as error:  # JSONDecodeError, and integers of thousands of digits
         raise ValueError(f"This is not JSON: {str(error)[:200]}.") from None
     return document
 
 
-# --- Reads YAML that came from outside: plain values only, no tags that make objects, within limits.
+# --- Reads untrusted YAML within limits: plain values only, no tags that create objects.
 
 MAX_YAML_BYTES = 1024 * 1024
 """A ConfigContainer has 22 kB."""
 MAX_DEPTH = 30
 MAX_NODES = 50_000
-_TOO_LARGE = "The YAML document is too large or nested too deep."
+_TOO_LARGE = "The YAML document is too large or too deeply nested."
 
 
 class _Limited(yaml.SafeLoader):
-    """Counts nodes and depth while composing, so that a deep document ends before the stack does."""
+    """Limits nodes and depth while composing, before a deep document exhausts the stack."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -78,7 +79,7 @@ class _Limited(yaml.SafeLoader):
 
 
 def _check_unfolded(root: yaml.Node | None) -> None:
-    """Refuses a document whose aliases unfold to too much (a few lines can make gigabytes) or to themselves."""
+    """Raise ValueError when aliases expand beyond the limits (a few lines can expand to gigabytes) or to themselves."""
     seen = 0
     waiting = [(root, 0)] if root is not None else []
     while waiting:
@@ -93,7 +94,7 @@ def _check_unfolded(root: yaml.Node | None) -> None:
 
 
 def read_yaml(text: str | bytes) -> object:
-    """The value. Raises ValueError with a sentence on anything else than one plain document within the limits."""
+    """Return the value. Raises ValueError with a sentence unless the text is one plain document within the limits."""
     if len(text) > MAX_YAML_BYTES:
         raise ValueError(f"The YAML document is larger than {MAX_YAML_BYTES // 1024} kB.")
     decoded = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
@@ -110,11 +111,11 @@ def read_yaml(text: str | bytes) -> object:
         line = f" (line {where.line + 1})" if where else ""
         raise ValueError(f"This is not plain YAML{line}: {getattr(error, 'problem', None) or 'unreadable'}") from None
     except (RecursionError, OverflowError, TypeError):  # nested flow collections, dates out of range, keys like [1]
-        raise ValueError("The YAML document is nested too deep, or holds values that cannot be read.") from None
+        raise ValueError("The YAML document is too deeply nested or contains values that cannot be read.") from None
     return document
 
 
-# --- Recognises what must never be kept: variables and flags that carry credentials, and values that look like one.
+# --- Recognises secrets, which must never be stored: names that carry credentials, and values that look like one.
 
 _NAME = re.compile(
     r"TOKEN(?!S|IZER)|SECRET|PASSW|CREDENTIAL|AUTHORIZATION|COOKIE|(^|_)(KEY|PWD|PAT|AUTH)(_|$)|APIKEY|ACCESS_?KEY"
@@ -127,5 +128,5 @@ _IN_URL = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """True when a variable or flag must not be stored."""
+    """Return True when a variable or flag must not be stored."""
     return bool(_NAME.search(name.replace("-", "_")) or _VALUE.search(value.strip()) or _IN_URL.search(value))

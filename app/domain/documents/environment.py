@@ -1,7 +1,7 @@
-"""Reads a job's environment: Slurm's allocation, and the variables that change results.
+"""Reads a job's environment: Slurm's allocation and the variables that change results.
 
-`env`, `export -p`, `declare -x`, `/proc/PID/environ` and JSON are understood. Only variables that this file names are
-kept, and of those none that looks like a credential.
+Reads `env`, `export -p`, `declare -x`, `/proc/PID/environ` and JSON. Only the variables named here are stored, and none
+whose value looks like a credential.
 """
 
 import re
@@ -26,7 +26,7 @@ _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 def count_nodes(nodelist: str) -> int | None:
-    """How many nodes the list names; None when it is empty or not such a list."""
+    """Return the number of nodes in the list; None when it is empty or malformed."""
     text = nodelist.strip()
     if not text or len(text) > MAX_NODELIST or text.startswith("("):
         return None
@@ -42,7 +42,7 @@ def count_nodes(nodelist: str) -> int | None:
 
 
 def _split(text: str) -> list[str]:
-    """The items between commas that stand outside brackets."""
+    """Split at commas outside brackets."""
     items, depth, start = [], 0, 0
     for place, character in enumerate(text):
         if character == "[":
@@ -56,7 +56,7 @@ def _split(text: str) -> list[str]:
 
 
 def _count_ranges(ranges: str) -> int:
-    """Members of `001-004,007`; 0 when it is no such list."""
+    """Return the number of members of `001-004,007`; 0 for a malformed list."""
     total = 0
     for part in ranges.split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -87,7 +87,7 @@ _REGISTRY = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?::[0-9]{1,5})?")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image's name in parts; empty where it does not say. `nvidia+nemo+26.06.sqsh` has no registry."""
+    """An image name in parts; missing parts are empty. `nvidia+nemo+26.06.sqsh` has no registry."""
 
     registry: str = ""
     repository: str = ""
@@ -102,13 +102,13 @@ class Image:
 
 
 def read_image(reference: str) -> Image:
-    """The parts of `reference`. Raises ValueError with a sentence when it is no image's name.
+    """Return the parts of `reference`, without folders before a .sqsh file or a user before the registry.
 
-    Folders before a .sqsh file and a user before a registry are left out.
+    Raises ValueError with a sentence when it is not an image name.
     """
     text = reference.strip().strip("\"'")
     if not text or len(text) > MAX_IMAGE_NAME:
-        raise ValueError(f"An image's name has 1 to {MAX_IMAGE_NAME} characters.")
+        raise ValueError(f"An image name has 1 to {MAX_IMAGE_NAME} characters.")
     text = _SCHEME.sub("", text)
     if text.lower().endswith((SQUASHFS, ".squashfs")):
         return _squashfs(text)
@@ -119,14 +119,14 @@ def read_image(reference: str) -> Image:
         registry = ""
     text, _, digest = text.partition("@")
     if digest and not _DIGEST.fullmatch(digest):
-        raise ValueError("The digest of the image is not one, for instance sha256:...")
+        raise ValueError("The digest of the image is invalid; expected, for instance, sha256:...")
     path, tag = _split_tag(text)
     if not registry:
         registry, path = _split_registry(path)
     if registry and not _REGISTRY.fullmatch(registry):
         raise ValueError("The registry of the image is not a host name.")
     if not path or not all(_PART.fullmatch(part) for part in path.split("/")):
-        raise ValueError("This is no image's name, for instance nvcr.io/nvidia/nemo:26.06.")
+        raise ValueError("This is not an image name such as nvcr.io/nvidia/nemo:26.06.")
     return Image(registry, path, tag, digest.lower())
 
 
@@ -135,12 +135,12 @@ def _split_tag(text: str) -> tuple[str, str]:
     if not colon or "/" in tag:
         return text, ""
     if not _TAG.fullmatch(tag):
-        raise ValueError("The tag of the image is not one.")
+        raise ValueError("The tag of the image is invalid.")
     return path, tag
 
 
 def _split_registry(path: str) -> tuple[str, str]:
-    """The first part is a registry when it looks like a host: it has a dot or a port, or is localhost."""
+    """Split off the registry: a first part with a dot or a port, or localhost."""
     first, slash, rest = path.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         return first, rest
@@ -148,27 +148,27 @@ def _split_registry(path: str) -> tuple[str, str]:
 
 
 def _squashfs(path: str) -> Image:
-    """enroot joins the repository's parts and the tag by `+`. Another file's name is kept, without its folder."""
+    """Read the name of an image file: enroot joins parts and tag with `+`; others become repositories."""
     file = path.replace("\\", "/").rpartition("/")[2]
     stem = file.rpartition(".")[0]
     parts = [part for part in stem.split("+") if part]
     if not parts or not all(_TAG.fullmatch(part) for part in parts):
-        raise ValueError("The name of the image file is not one.")
+        raise ValueError("The name of the image file is invalid.")
     if len(parts) == 1:
         return Image(repository=parts[0])
     return Image(_sqsh_registry(parts), "/".join(parts[1 if _sqsh_registry(parts) else 0 : -1]), parts[-1])
 
 
 def _sqsh_registry(parts: list[str]) -> str:
-    """Some sites keep the registry in the file's name: nvcr.io+nvidia+nemo+26.06.sqsh."""
+    """Return the registry that some sites keep in the file name: nvcr.io+nvidia+nemo+26.06.sqsh."""
     return parts[0] if len(parts) > 2 and "." in parts[0] else ""
 
 
 def complete_image(image: Image, default: str) -> Image:
-    """`image` with what it leaves out taken from a project's `default`, for instance `nvcr.io/nvidia/nemo`.
+    """Return `image` with missing parts from a project's `default`, for instance `nvcr.io/nvidia/nemo`.
 
-    A bare tag (`26.06`, read as a repository without a tag) becomes the default's image with that tag; a repository
-    that is the default's gets its registry. Another repository stays as it is. Raises ValueError on a wrong default.
+    A bare tag (`26.06`, read as a repository without a tag) becomes the default's image with that tag. The default's
+    repository gets its registry. Other images stay unchanged. Raises ValueError for an invalid default.
     """
     rule = read_image(default)
     if not image.registry and not image.tag and "/" not in image.repository and image.repository[:1].isdigit():
@@ -179,7 +179,7 @@ def complete_image(image: Image, default: str) -> Image:
 
 
 def stated_by_image(reference: str, where: str, default: str = "") -> dict[str, Stated]:
-    """`container` and `container_digest` of a reference; empty when it is none. `where` says who named it."""
+    """Return `container` and `container_digest` of a reference; empty when it is invalid. `where`: its source."""
     try:
         image = read_image(reference)
         image = complete_image(image, default) if default else image
@@ -192,9 +192,9 @@ def stated_by_image(reference: str, where: str, default: str = "") -> dict[str, 
 
 
 def read_container_image(text: str | bytes, default: str = "") -> Document:
-    """The image named by a text of one line. Raises ValueError with a sentence when it names none."""
+    """Read a one-line image reference. Raises ValueError with a sentence when it is invalid."""
     if len(text) > 2 * MAX_IMAGE_NAME:
-        raise ValueError(f"An image's name has 1 to {MAX_IMAGE_NAME} characters.")
+        raise ValueError(f"An image name has 1 to {MAX_IMAGE_NAME} characters.")
     name = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     read_image(name)
     return Document("container image", stated_by_image(name, "container image", default))
@@ -210,7 +210,7 @@ _REDACTED = "[REDACTED]"
 _UNUSABLE = re.compile(r"\$[\w{(]")
 """A reference to another variable, in a script rather than in an environment."""
 _WHOLE = ("PATH", "PWD")
-"""Every process has them: a dump with both is the whole environment, one without is a selection (`env | grep`)."""
+"""Variables that every process has: a dump with both is complete, one without is a selection (`env | grep`)."""
 
 _FACTS = {
     "SLURM_JOB_ID": "slurm_job_id",
@@ -240,13 +240,13 @@ _TYPED_COUNT = re.compile(r"(?:(?P<type>[A-Za-z][\w.-]*):)?(?P<count>\d{1,6})$")
 
 
 def read_job_environment(text: str | bytes) -> Document:
-    """What an environment dump says. Raises ValueError with a sentence when it is too large or holds no variable."""
+    """Read an environment dump. Raises ValueError with a sentence when it is too large or has no variable."""
     if len(text) > MAX_BYTES:
         raise ValueError(f"The environment is larger than {MAX_BYTES // 1024**2} MB.")
     decoded = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     variables = _read_variables(decoded)
     if not variables:
-        raise ValueError("No line of the form NAME=value was found: this is no environment.")
+        raise ValueError("This is not an environment: no line has the form NAME=value.")
     stated = stated_by_variables(variables, "environment")
     if is_whole_environment(variables):
         for name in VARIABLES:
@@ -261,7 +261,7 @@ def read_job_environment(text: str | bytes) -> Document:
 
 
 def is_whole_environment(variables: Mapping[str, object]) -> bool:
-    """True for all that a process had: what is not in it was unset. A selection says nothing of other variables."""
+    """Return True for a complete environment, in which a missing variable was unset, and False for a selection."""
     return all(name in variables for name in _WHOLE)
 
 
@@ -287,7 +287,7 @@ def _unquoted(value: str) -> str:
 
 
 def stated_by_variables(variables: Mapping[str, str], where: str) -> dict[str, Stated]:
-    """Contract fields of environment variables; `where` says which document they stood in."""
+    """Return the contract fields of environment variables. `where` names the document that contains them."""
     usable = {
         name: value
         for name, value in variables.items()
@@ -317,7 +317,7 @@ def _state(stated: dict[str, Stated], field: str, raw: object, detail: str) -> N
 
 
 def _state_gpus(stated: dict[str, Stated], usable: Mapping[str, str], where: str) -> None:
-    """GPUs of the job: WORLD_SIZE where torchrun or the launcher set it, else nodes times GPUs per node."""
+    """State the GPUs of the job: WORLD_SIZE where the launcher sets it, else nodes times GPUs per node."""
     per_node = None
     for name in _GPUS_PER_NODE:
         match = _TYPED_COUNT.match(usable.get(name, "").strip())
@@ -345,5 +345,5 @@ def _problems(variables: Mapping[str, str]) -> tuple[str, ...]:
     nodes = next((variables[name] for name in _NODES if name in variables), None)
     listed = count_nodes(variables.get("SLURM_JOB_NODELIST", ""))
     if nodes and listed and nodes.strip() != str(listed):
-        return (f"Slurm says {one_line(nodes)[:20]} nodes, its node list names {listed}.",)
+        return (f"Slurm reports {one_line(nodes)[:20]} nodes, but its node list has {listed}.",)
     return ()

@@ -23,22 +23,22 @@ MAX_STEP = 10**12
 GOLDEN_RUN = "golden-run/1"
 _WHERE = "golden values"
 _FIELDS = {"world_size": "gpus", "gpu": "gpu", "cluster": "cluster"}
-"""Keys of golden-run/1 that are contract fields as they stand."""
+"""Keys of golden-run/1 that map directly to contract fields."""
 
 
 def read_golden_values(text: str | bytes) -> Document:
-    """The series of one golden-values file. Raises ValueError with a sentence when it is not one at all.
+    """Read the series of one golden-values file. Raises ValueError with a sentence for other documents.
 
-    `iteration-time` is recorded in seconds and becomes milliseconds. From January 2026 on step 1 has none and the
-    value of step 2 is the mean of both, so `step_time_true_ms` is NaN there.
+    `iteration-time` is in seconds and becomes milliseconds. Since January 2026, step 1 has no value and step 2 is the
+    mean of both, so `step_time_true_ms` is NaN there.
     """
     document = read_json(text)
     if not isinstance(document, Mapping):
-        raise ValueError("Golden values are a JSON object; this is not.")
+        raise ValueError("Golden values must be a JSON object.")
     is_run = document.get("schema") == GOLDEN_RUN
     metrics = document.get("series") if is_run else document
     if not isinstance(metrics, Mapping) or not any(_is_metric(metric) for metric in metrics.values()):
-        raise ValueError("No metric with start_step and values was found: these are no golden values.")
+        raise ValueError("These are not golden values: no metric has start_step and values.")
     problems: list[str] = []
     series: dict[str, tuple[Sequence[int], Sequence[float]]] = {}
     for name, metric in list(metrics.items())[:MAX_METRICS]:
@@ -46,7 +46,7 @@ def read_golden_values(text: str | bytes) -> Document:
             steps, values, skipped = _points(metric)
             series[str(name)[:200]] = (steps, values)
             if skipped:
-                problems.append(f"{str(name)[:100]}: {skipped} values were skipped, they are no numbers.")
+                problems.append(f"{str(name)[:100]}: {skipped} values were skipped because they are not numbers.")
     columns, left_out = columns_from_points(series)
     stated: dict[str, Stated] = {}
     if is_run:
@@ -66,7 +66,7 @@ def _is_metric(metric: object) -> bool:
 
 
 def _points(metric: Mapping[object, object]) -> tuple[list[int], list[float], int]:
-    """Steps, values and how many entries were neither. NaN, null and "nan" are values that were not recorded."""
+    """Return steps, values and the number of skipped entries. NaN, null and "nan" mean that no value was recorded."""
     raw = metric["values"]
     pairs = (
         list(raw.items()) if isinstance(raw, Mapping) else list(zip(_list_steps(metric), _as_list(raw), strict=False))
@@ -89,10 +89,10 @@ def _as_list(raw: object) -> list[object]:
 
 
 def _list_steps(metric: Mapping[object, object]) -> list[object]:
-    """The iteration of each value of a list.
+    """Return the iteration of each value of a list.
 
-    The old layout counts from 0: `start_step` and the interval are places in the list of recorded scalars, whose
-    first is that of iteration 1.
+    The old layout counts from 0: `start_step` and the interval are positions in the list of recorded scalars, which
+    begins with iteration 1.
     """
     steps = metric.get("steps")
     if isinstance(steps, list):
@@ -124,7 +124,7 @@ def _value(raw: object) -> float | None:
 
 
 def _stated_by_run(document: Mapping[str, object]) -> tuple[dict[str, Stated], list[str]]:
-    """The contract fields of a golden-run/1 document: launch arguments first, then what it says beside them."""
+    """Return the contract fields of a golden-run/1 document: launch arguments, then other keys; and problems."""
     arguments = document.get("launch_args")
     flags = {str(flag): value for flag, value in arguments.items()} if isinstance(arguments, Mapping) else {}
     stated, problems = stated_by_flags(flags, f"{_WHERE}: launch_args")

@@ -1,4 +1,4 @@
-"""Flags of Megatron-Bridge's launch scripts, which set more, or other, than their names say.
+"""Reads flags of Megatron-Bridge's launch scripts, which may set more or other fields than their names suggest.
 
 `scripts/performance/argument_parser.py` and `utils/overrides.py` (run_script.py, setup_experiment.py);
 `scripts/training/setup_experiment.py` and `run_recipe.py` (train.sh). Both accept dashes for underscores.
@@ -51,10 +51,10 @@ SCRIPTS = frozenset(
 OWN_FLAGS = frozenset(
     {"--recipe", "-mr", "--model_recipe_name", "--moe_a2a_overlap", "--moe_flex_dispatcher_backend", "--compute_dtype"}
 )
-"""Flags that only these scripts have, as they are written: Megatron-LM's are dashed."""
+"""Flags that only these scripts have, as written: Megatron-LM's have dashes."""
 
 CHOOSES_RECIPE = frozenset({"compute_dtype", "precision", "task", "mode", "model_recipe_name", "model", "gpu"})
-"""Flags of the performance scripts that pick the recipe; overrides change it, and all other flags change it again."""
+"""Flags of the performance scripts that choose the recipe. Overrides change the recipe, then all other flags do."""
 
 _FIELDS = {
     "num_gpus": "gpus",
@@ -86,14 +86,14 @@ _ON = frozenset({"true", "1", "t", "yes", "y"})
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What one flag sets. `note` is a sentence where the flag does not do what it seems to."""
+    """What one flag sets. `note`: a sentence about a flag that does not do what it suggests."""
 
     fields: tuple[tuple[str, object], ...] = ()
     note: str = ""
 
 
 def meaning_of(name: str, values: list[str]) -> Meaning:
-    """What flag `name` (long, with underscores) sets with `values`; nothing for a flag without a contract field."""
+    """Return what flag `name` (long, with underscores) sets with `values`; empty without a contract field."""
     value = values[0] if values else ""
     if name in _TRAPS:
         return _TRAPS[name](value)
@@ -109,7 +109,7 @@ def _tensor_parallel(value: str) -> Meaning:
 
 def _a2a_overlap(value: str) -> Meaning:
     if value.lower() not in _ON:
-        return Meaning(note="--moe_a2a_overlap false changes nothing: the recipe keeps its own overlap.")
+        return Meaning(note="--moe_a2a_overlap false has no effect: the recipe keeps its own overlap.")
     return Meaning(
         (("ep_overlap", True), ("delay_wgrad", True), ("shared_overlap", False)),
         "--moe_a2a_overlap sets two knobs, expert overlap and delayed weight gradients, and clears shared overlap.",
@@ -185,9 +185,9 @@ _PRECISIONS = {"bf16": "bf16", "fp8cs": "fp8_cs", "fp8mx": "fp8_mx", "fp8sc": "f
 
 
 def fields_of_recipe(recipe: str) -> Set:
-    """What a recipe's name says, `deepseek_v3_pretrain_256gpu_gb200_fp8mx_config`: task, precision, made-up data.
+    """Return task, precision and mock data from a name such as `deepseek_v3_pretrain_256gpu_gb200_fp8mx_config`.
 
-    Its GPU and its size are those it was tuned for, which a command may run elsewhere.
+    Ignores its GPU and its size, which are those it was tuned for: a command may run it elsewhere.
     """
     fields: Set = []
     task, precision = _RECIPE_TASK.search(recipe), _RECIPE_PRECISION.search(recipe)

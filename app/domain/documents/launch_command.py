@@ -1,6 +1,6 @@
 """Reads the command that launched a job: its launcher, Megatron-LM flags, or Megatron-Bridge's script and overrides.
 
-Nothing is run or expanded: a value that is a shell variable is left out and counted.
+Nothing is executed or expanded: a flag whose value is a shell variable is ignored and counted.
 """
 
 import re
@@ -16,7 +16,7 @@ from app.domain.logs.launch_args import stated_by_launch_args
 from app.domain.run import Source, Stated
 from app.domain.text import one_line
 
-# --- Splits launch commands into words the way a shell does, without running anything: no expansion, no globbing.
+# --- Splits launch commands into words like a shell, without execution, expansion or globbing.
 
 MAX_BYTES = 256 * 1024
 MAX_WORDS = 20_000
@@ -25,7 +25,7 @@ _MAX_NESTING = 3
 
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_]\w*(?:\.[A-Za-z_][\w-]*)+|mixed_precision)=(.*)", re.DOTALL)
-"""A Hydra override. Its dotted name tells it from a variable."""
+"""A Hydra override. Its dotted name distinguishes it from a variable."""
 _BEFORE_COMMAND = frozenset({"export", "env", "sudo", "exec", "time", "nohup", "command", "set"})
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _RUN_STRING = re.compile(r"-[a-z]*c")
@@ -35,7 +35,7 @@ _SCRIPT_ENDS = (".py", ".sh")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: variables set for it, the words up to its script (the launcher), the script and its words."""
+    """One command: its variables, the words up to its script (the launcher), the script and the script's words."""
 
     variables: dict[str, str] = field(default_factory=dict)
     launcher: tuple[str, ...] = ()
@@ -44,10 +44,10 @@ class Command:
 
 
 def split_words(text: str) -> tuple[list[list[str]], bool]:
-    """The words of each command in `text`, and whether a quote was left open.
+    """Return the words of each command in `text`, and whether a quote is left open.
 
-    Commands end at line ends, `;`, `&&`, `||`, `|` and `&`. A bar or an ampersand inside a word stays, so that a
-    pipeline layout pasted without quotes survives.
+    Commands end at line ends, `;`, `&&`, `||`, `|` and `&`. A bar or an ampersand inside a word stays, so that an
+    unquoted pipeline layout survives.
     """
     commands: list[list[str]] = [[]]
     word: list[str] = []
@@ -84,7 +84,7 @@ def split_words(text: str) -> tuple[list[list[str]], bool]:
 
 
 def read_commands(text: str, nesting: int = 0) -> tuple[list[Command], bool]:
-    """The commands of `text`, nested ones (`bash -c "..."`) taken apart, and whether a quote was left open."""
+    """Return the commands of `text`, including nested ones (`bash -c "..."`), and whether a quote is left open."""
     uncommented = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     split, is_open = split_words(uncommented)
     commands: list[Command] = []
@@ -96,14 +96,14 @@ def read_commands(text: str, nesting: int = 0) -> tuple[list[Command], bool]:
             continue
         nested, _ = read_commands(inner, nesting + 1)
         commands += [
-            Command(command.variables | one.variables, command.launcher + one.launcher, one.script, one.words)
-            for one in nested
+            Command(command.variables | part.variables, command.launcher + part.launcher, part.script, part.words)
+            for part in nested
         ]
     return commands, is_open
 
 
 def _run_string(launcher: tuple[str, ...]) -> str | None:
-    """What `bash -c` runs."""
+    """Return the text that `bash -c` runs; None without such a call."""
     for place in range(len(launcher) - 2):
         shell = launcher[place].rpartition("/")[2]
         if shell in _SHELLS and _RUN_STRING.fullmatch(launcher[place + 1]):
@@ -130,7 +130,7 @@ def _read_command(words: list[str]) -> Command:
 
 
 def _script_places(words: list[str]) -> Iterator[int]:
-    """Where the training script can be: a .py or .sh that its own flags follow, or the module behind `-m`."""
+    """Yield possible positions of the training script: a .py or .sh followed by flags, or the module after `-m`."""
     for place, word in enumerate(words):
         if place and words[place - 1] == "-m" and re.fullmatch(r"[A-Za-z_][\w.]*", word):
             if word not in _LAUNCH_MODULES:
@@ -143,7 +143,7 @@ def _script_places(words: list[str]) -> Iterator[int]:
 
 
 def read_flags(words: tuple[str, ...]) -> tuple[list[tuple[str, list[str]]], dict[str, str]]:
-    """Flags with their values in order, and Hydra overrides by path (the last of one path counts)."""
+    """Return flags with their values in order, and Hydra overrides by path (the last of a path wins)."""
     flags: list[tuple[str, list[str]]] = []
     overrides: dict[str, str] = {}
     for word in words:
@@ -151,7 +151,7 @@ def read_flags(words: tuple[str, ...]) -> tuple[list[tuple[str, list[str]]], dic
         if override:
             if override[1] != "~":
                 overrides[override[2]] = override[3]
-            flags.append(("", []))  # what follows belongs to no flag
+            flags.append(("", []))  # words after it belong to no flag
         elif re.match(r"--?[A-Za-z]", word):
             name, equals, value = word.partition("=")
             flags.append((name, [value] if equals else []))
@@ -160,7 +160,7 @@ def read_flags(words: tuple[str, ...]) -> tuple[list[tuple[str, list[str]]], dic
     return [flag for flag in flags if flag[0]], overrides
 
 
-# --- Contract fields of Megatron-LM's command-line flags, each with the document that holds them in its detail.
+# --- Reads contract fields from Megatron-LM's flags; their details name the document.
 
 MAX_FLAGS = 3000
 MAX_VALUE = 2000
@@ -169,7 +169,7 @@ _WORDS_IN_BRACKETS = re.compile(r"\[([\w.+-]+(?: +[\w.+-]+)*)\]")
 
 
 def stated_by_flags(flags: Mapping[str, object], where: str) -> tuple[dict[str, Stated], list[str]]:
-    """Fields and warnings. `flags` maps `--micro-batch-size` to its value, True for a flag without one."""
+    """Return fields and warnings. `flags` maps `--micro-batch-size` to its value, True for a flag without one."""
     usable = {name: _plain(value) for name, value in list(flags.items())[:MAX_FLAGS] if len(str(value)) <= MAX_VALUE}
     stated, warnings = stated_by_launch_args(usable)
     return {
@@ -179,7 +179,7 @@ def stated_by_flags(flags: Mapping[str, object], where: str) -> tuple[dict[str, 
 
 
 def _plain(value: object) -> object:
-    """`[mlp moe_act]` as a list: the test configurations of Megatron-LM write flags with several values so."""
+    """Return `[mlp moe_act]` as a list, the notation of Megatron-LM's test configurations; other values unchanged."""
     words = _WORDS_IN_BRACKETS.fullmatch(value.strip()) if isinstance(value, str) else None
     return words[1].split() if words else value
 
@@ -201,7 +201,7 @@ _SETS_VARIABLES = frozenset({"env", "custom_env_vars", "export", "x"})
 
 @dataclass(slots=True)
 class _Reading:
-    """What one command says so far; overrides stay apart, because the scripts differ in which of both wins."""
+    """Collects what one command states."""
 
     stated: dict[str, Stated] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
@@ -209,9 +209,9 @@ class _Reading:
 
 
 def read_launch_command(text: str | bytes) -> Document:
-    """The contract fields of the training command in `text`. Raises ValueError with a sentence when there is none.
+    """Read the contract fields of the training command in `text`. Raises ValueError with a sentence without one.
 
-    Of several commands the one that says most is taken; variables exported before it count.
+    Of several commands, the one with most fields is used, with the variables exported before it.
     """
     if len(text) > MAX_BYTES:
         raise ValueError(f"The launch command is larger than {MAX_BYTES // 1024} kB.")
@@ -226,17 +226,17 @@ def read_launch_command(text: str | bytes) -> Document:
             exported |= command.variables
     best = max(readings, key=lambda reading: len(reading.stated), default=None)
     if best is None or not (best.stated or best.facts):
-        raise ValueError("No command with training flags was found, for instance torchrun pretrain_gpt.py --bf16.")
+        raise ValueError("There is no command with training flags, such as torchrun pretrain_gpt.py --bf16.")
     if is_open:
-        best.problems.append("A quote is not closed; the words behind it may be wrong.")
+        best.problems.append("A quote is not closed; the words after it may be wrong.")
     if sum(bool(reading.stated) for reading in readings) > 1:
-        best.problems.append("There are several launch commands; the one that says most was read.")
+        best.problems.append("There are several launch commands; the one with most fields is used.")
     return Document("launch command", best.stated, facts=best.facts, problems=tuple(dict.fromkeys(best.problems)))
 
 
 def _read(command: Command, variables: Mapping[str, str]) -> _Reading:
     reading = _Reading()
-    # the launcher's short flags are its own: -i and -c of srun are no image and no precision
+    # The launcher's short flags have their own meaning: -i and -c of srun are not an image or a precision.
     launcher = [(f"--{name.lstrip('-')}", values) for name, values in read_flags(command.launcher)[0]]
     if any(word.rpartition("/")[2] == "torchrun" for word in command.launcher) and "srun" not in command.launcher:
         launcher.insert(0, ("--nnodes", ["1"]))  # torchrun's default; a flag behind it counts
@@ -264,12 +264,12 @@ def _is_variable(value: str) -> bool:
 def _without_variables(reading: _Reading, flags: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
     usable = [(name, values) for name, values in flags if not any(map(_is_variable, values))]
     if len(usable) < len(flags):
-        reading.problems.append(f"{len(flags) - len(usable)} flags have shell variables as values and were not read.")
+        reading.problems.append(f"{len(flags) - len(usable)} flags were not read: their values are shell variables.")
     return usable
 
 
 def _long_name(flag: str) -> str:
-    """`-ng`, `--num-gpus` and `--num_gpus` are `num_gpus`."""
+    """Return the long name with underscores: `num_gpus` for `-ng`, `--num-gpus` and `--num_gpus`."""
     name = flag.lstrip("-")
     if not flag.startswith("--"):
         return SHORT.get(name, name)
@@ -288,7 +288,7 @@ def _shown(flag: str, values: list[str]) -> str:
 
 
 def _read_harness(reading: _Reading, flags: list[tuple[str, list[str]]], overrides: Mapping[str, str]) -> None:
-    """Flags and overrides in the order in which the script applies them, so that the last one counts."""
+    """Apply flags and overrides in the order of the script, so that the last one wins."""
     names = {_long_name(name): values for name, values in flags}
     recipe = "".join(names.get("recipe", [])[:1])
     for name, raw in fields_of_recipe(recipe):
@@ -344,7 +344,7 @@ def _read_megatron(reading: _Reading, flags: list[tuple[str, list[str]]]) -> Non
 
 
 def _read_nodes(reading: _Reading, flags: list[tuple[str, list[str]]]) -> None:
-    """GPUs from the launcher: tasks, or nodes times processes of a node. A range (`--nnodes 1:4`) says nothing."""
+    """State GPUs from the launcher: tasks, or nodes times processes per node. A range (`--nnodes 1:4`) is ignored."""
     given = {_long_name(name): values[0] for name, values in flags if len(values) >= 1}
     per_node = _whole(given, _PER_NODE)
     nodes = _whole(given, _NODES)
@@ -369,14 +369,14 @@ def _whole(given: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 
 
 def _read_environment(reading: _Reading, variables: Mapping[str, str], flags: list[tuple[str, list[str]]]) -> None:
-    """Variables set before the command, by `-E` and `--custom_env_vars`, and by `srun --export=ALL,NAME=value`."""
-    found = dict(variables)
+    """Read variables set before the command, by `-E`, `--custom_env_vars` and `srun --export=ALL,NAME=value`."""
+    assignments = dict(variables)
     for flag, values in flags:
         name = _long_name(flag)
         if name in _SETS_VARIABLES:
             for item in (part for value in values for part in (value.split(",") if name != "env" else [value])):
                 assigned = ASSIGNMENT.fullmatch(item)
                 if assigned:
-                    found[assigned[1]] = assigned[2]
-    for name, stated in stated_by_variables(found, _WHERE).items():
+                    assignments[assigned[1]] = assigned[2]
+    for name, stated in stated_by_variables(assignments, _WHERE).items():
         reading.stated.setdefault(name, stated)

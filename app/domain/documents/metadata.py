@@ -1,7 +1,6 @@
-"""Reads the `meta` document of an upload: every mistake is named by its field, and nothing unknown is lost.
+"""Reads the `meta` document of an upload: reports every mistake by field and keeps unknown fields.
 
-What it states wins over what a log shows. Unknown fields are kept as they are, with a warning that names the nearest
-known one.
+Its statements win over the log. An unknown field is stored unchanged, with a warning that names the nearest known one.
 """
 
 import difflib
@@ -27,20 +26,20 @@ T = TypeVar("T")
 
 PURPOSES = ("ci", "experiment", "release")
 DEFAULT_PROJECT = "default"
-"""Where runs go whose metadata name no project."""
+"""Project of runs whose metadata name none."""
 
 LIMITS = {"name": 300, "project": 100, "branch": 300, "commit": 100, "ci_url": 2000, "job": 300}
-"""Longest texts, in characters: the widths of the columns that keep them. `job` is in the document alone."""
+"""Maximum lengths in characters: the widths of the database columns. `job` is stored in the document only."""
 MAX_TAGS, MAX_TAG = 50, 100
 MAX_ITERATION = 10**12
 MAX_DEPTH = 20
-"""Nesting of unknown fields that is kept; no tool writes more."""
+"""Maximum nesting of unknown fields."""
 MAX_UNKNOWN = 500
 _FIRST_YEAR, _LAST_YEAR = 1990, 2200
-"""Of commits; a time outside is a mistake of its unit."""
+"""Valid years of commits; a time outside has the wrong unit."""
 
 _KNOWN = (*LIMITS, "commit_time", "purpose", "tags", "window", "launch_args", "env")
-_OTHER_NAMES = {other: name for name, known in FIELDS.items() for other in known.also} | {
+_OTHER_NAMES = {other: row.name for row in FIELDS.values() for other in row.also} | {
     "sha": "commit",
     "git_commit": "commit",
     "git_branch": "branch",
@@ -59,7 +58,7 @@ _OTHER_NAMES = {other: name for name, known in FIELDS.items() for other in known
 
 @dataclass
 class _Reading:
-    """The errors and warnings met so far; errors are collected, so that one answer names them all."""
+    """Collects errors and warnings, so that one answer names all of them."""
 
     errors: list[FieldError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -68,7 +67,7 @@ class _Reading:
         self.errors.append(FieldError(f"meta.{name}", message))
 
     def attempt(self, name: str, read: Callable[[], T], default: T) -> T:
-        """What `read` returns, or `default` and an error on `name` when it raises ValueError."""
+        """Return the result of `read`; on ValueError record an error for `name` and return `default`."""
         try:
             return read()
         except ValueError as problem:
@@ -77,11 +76,11 @@ class _Reading:
 
 
 def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
-    """The validated metadata of a JSON document (a text, bytes, or what `json.loads` made of them; None is empty).
+    """Return the validated metadata of a JSON document (text, bytes or a parsed value; None is empty).
 
-    `strict`: names that must be fields; other unknown names are kept with a warning.
+    `strict`: names that must be fields; other unknown names are stored with a warning.
 
-    Raises InvalidMetadata with one FieldError a wrong field, or without any when the document is no JSON object.
+    Raises InvalidMetadata with a FieldError per invalid field, or without any when the document is not a JSON object.
     """
     stated = _as_object(document)
     reading = _Reading()
@@ -110,7 +109,7 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
 
 
 _READ_OTHERWISE = ("launch_args", "env")
-"""Kept beside the fields that were read from them, so they are not unknown."""
+"""Stored beside the fields read from them, so they are not unknown."""
 
 
 def _as_object(document: object) -> Mapping[str, object]:
@@ -127,7 +126,7 @@ def _as_object(document: object) -> Mapping[str, object]:
 
 
 def _text(reading: _Reading, name: str, raw: object, limit: int) -> str:
-    """One line of text; control characters are taken out, and that is said."""
+    """Return one line of text without control characters, with a warning when some were removed."""
     if raw is None:
         return ""
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
@@ -160,7 +159,7 @@ def _url(reading: _Reading, url: str) -> str:
 
 
 def _time(raw: object) -> datetime | None:
-    """In UTC, which is also meant where no zone is given."""
+    """Return a time in UTC, which is also assumed without a time zone."""
     if raw in (None, ""):
         return None
     try:
@@ -202,7 +201,7 @@ def _window(raw: object) -> Window | None:
 
 
 def _contract_fields(reading: _Reading, stated: Mapping[str, object]) -> dict[str, Stated]:
-    """Fields stated by name, then those of `env`, then those of `launch_args`: the first one wins."""
+    """Return fields stated by name, in `env` and in `launch_args`. The first of these wins."""
     fields = {
         name: Stated(value, "metadata", f"meta.{name}")
         for name in FIELDS
@@ -210,26 +209,26 @@ def _contract_fields(reading: _Reading, stated: Mapping[str, object]) -> dict[st
         for value in [reading.attempt(name, partial(_read_fact, name, stated[name]), None)]
         if is_stated(name, value)
     }
-    for name, found in _environment(reading, stated.get("env")).items():
-        fields.setdefault(name, found)
-    for name, found in _launch_args(reading, stated.get("launch_args")).items():
-        if name in fields and not same_value(name, fields[name].value, found.value):
+    for name, fact in _environment(reading, stated.get("env")).items():
+        fields.setdefault(name, fact)
+    for name, fact in _launch_args(reading, stated.get("launch_args")).items():
+        if name in fields and not same_value(name, fields[name].value, fact.value):
             reading.warnings.append(
-                f"`{name}` is {shown(fields[name].value)} in `meta.{name}` but {shown(found.value)} in "
+                f"`{name}` is {shown(fields[name].value)} in `meta.{name}` but {shown(fact.value)} in "
                 f"`meta.launch_args`; the former is used."
             )
-        fields.setdefault(name, found)
+        fields.setdefault(name, fact)
     return fields
 
 
 def _read_fact(name: str, raw: object) -> Value:
-    """The canonical value. Raises ValueError on what the field does not take, and on a placeholder."""
+    """Return the canonical value. Raises ValueError for values that the field rejects and for placeholders."""
     refuse_placeholders(raw)
     return read_value(name, raw)
 
 
 def _environment(reading: _Reading, raw: object) -> dict[str, Stated]:
-    """The variables that matter. One that is left out is unknown; of a whole environment it was unset."""
+    """Return the contract variables. A missing one is unknown, or unset in a complete environment."""
     if raw is None:
         return {}
     if not isinstance(raw, Mapping):
@@ -245,16 +244,16 @@ def _environment(reading: _Reading, raw: object) -> dict[str, Stated]:
 
 
 def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
-    """Contract fields that command-line flags state."""
+    """Return the contract fields that command-line flags state."""
     if raw is None:
         return {}
     if not isinstance(raw, str | Mapping):
         reading.refuse("launch_args", "launch_args must be an object, or the text of a command line.")
         return {}
-    found, warnings = _read_launch_args(raw)
+    flags, warnings = _read_launch_args(raw)
     reading.warnings.extend(warnings)
     fields = {}
-    for name, stated in found.items():
+    for name, stated in flags.items():
         try:
             value = _read_fact(name, stated.value)
         except ValueError as problem:
@@ -265,9 +264,10 @@ def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
 
 
 def _read_launch_args(raw: str | Mapping[str, object]) -> tuple[Mapping[str, Stated], Sequence[str]]:
-    """A text may be the whole command: then its launcher counts, and the flags of a harness mean what it makes of them.
+    """Read flags from an object or a text.
 
-    Flags of Megatron-LM mean what they say, with or without the command around them.
+    A text may be a whole command. Then its launcher counts too, and flags of a harness have the harness's meaning.
+    Flags of Megatron-LM have the same meaning with or without a command around them.
     """
     if not isinstance(raw, str):
         return stated_by_launch_args(raw)
@@ -282,10 +282,10 @@ def _read_launch_args(raw: str | Mapping[str, object]) -> tuple[Mapping[str, Sta
 
 
 def _extra(reading: _Reading, stated: Mapping[str, object]) -> dict[str, object]:
-    """What we do not understand, kept, cleaned of what a database refuses."""
+    """Return unknown fields, without characters that a database rejects."""
     unknown = {str(name): value for name, value in stated.items() if name not in FIELDS and name not in _KNOWN}
     if len(unknown) > MAX_UNKNOWN:
-        reading.refuse(next(iter(unknown)), f"meta holds {len(unknown)} unknown fields; {MAX_UNKNOWN} are the most.")
+        reading.refuse(next(iter(unknown)), f"meta has {len(unknown)} unknown fields; the maximum is {MAX_UNKNOWN}.")
         return {}
     extra: dict[str, object] = {}
     for name, value in unknown.items():
@@ -301,7 +301,7 @@ def _extra(reading: _Reading, stated: Mapping[str, object]) -> dict[str, object]
 
 
 def _extra_warning(name: str, value: object) -> str:
-    """Nothing of a fact that the rules know, such as a measurement of a profile."""
+    """Return a warning about an unused field; empty for a fact of the rules, such as a measurement of a profile."""
     fact = FACTS.get(name)
     if fact is None or fact.group not in ("measured", "asked", "software"):
         return _unknown_warning(name)
@@ -313,11 +313,11 @@ def _extra_warning(name: str, value: object) -> str:
 
 
 def _unknown_warning(name: str) -> str:
-    return f"The metadata field `{name[:100]}` is not known; it was kept and is not used.{_did_you_mean(name)}"
+    return f"The metadata field `{name[:100]}` is unknown. It is stored but not used.{_did_you_mean(name)}"
 
 
 def _did_you_mean(name: str) -> str:
-    """Return a question that names the nearest field, or nothing where none is near."""
+    """Return a question that names the nearest field; empty when none is near."""
     nearest = _OTHER_NAMES.get(name.lower().lstrip("-").replace("-", "_"))
     if nearest is None:
         nearest = next(iter(difflib.get_close_matches(name.lower(), (*FIELDS, *_KNOWN), n=1, cutoff=0.7)), None)
@@ -325,7 +325,7 @@ def _did_you_mean(name: str) -> str:
 
 
 def storable(value: object, depth: int = 0) -> object:
-    """A JSON value that every database takes: no control characters, no NaN, no endless nesting."""
+    """Return a JSON value that every database accepts: no control characters, no NaN, limited nesting."""
     if depth > MAX_DEPTH:
         raise ValueError(f"must not be nested deeper than {MAX_DEPTH}")
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Reads a document of a known kind, given in pieces as an upload arrives."""
+"""Recognises the kind of a document and reads it."""
 
 import re
 import struct
@@ -12,7 +12,7 @@ from app.domain.documents.launch_command import OVERRIDE, read_commands, read_la
 from app.domain.documents.tensorboard import HEADER_BYTES, masked_crc32c, read_tensorboard
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
-"""Of a document that is read whole. Each reader's own limit is lower; TensorBoard files are read in pieces."""
+"""Limit for documents that are read whole. Each reader has a lower limit; TensorBoard files are read in pieces."""
 
 _READERS: dict[DocumentKind, Callable[[bytes], Document]] = {
     "golden values": read_golden_values,
@@ -24,7 +24,7 @@ _READERS: dict[DocumentKind, Callable[[bytes], Document]] = {
 
 
 def read_document(kind: DocumentKind, chunks: Iterable[bytes]) -> Document:
-    """The document's fields, series and facts. Raises ValueError with a sentence when it is not of that kind."""
+    """Read the document's fields, series and facts. Raises ValueError with a sentence when it is not of that kind."""
     if kind == "tensorboard":
         return read_tensorboard(chunks)
     whole = bytearray()
@@ -35,7 +35,7 @@ def read_document(kind: DocumentKind, chunks: Iterable[bytes]) -> Document:
     return _READERS[kind](bytes(whole))
 
 
-# --- Tells which reader takes a document, from its first bytes.
+# --- Recognises the kind of a document from its first bytes.
 
 HEAD_BYTES = 64 * 1024
 """Enough for every kind: a ConfigContainer's first sections, an environment, a launch script."""
@@ -57,9 +57,9 @@ _IMAGE_NAMES = (".sqsh", ".squashfs")
 
 
 def recognise(name: str, head: bytes) -> DocumentKind | None:
-    """The kind of a document whose first bytes are `head`; None for a log, an archive and anything else.
+    """Return the kind of a document whose first bytes are `head`; None for a log, an archive and anything else.
 
-    `name` is the file's name. It never decides alone; it only lets a single word count as an image's name.
+    `name` is the file name. It never decides alone; it only lets a single word count as an image name.
     """
     head = head[:HEAD_BYTES]
     if _is_event_file(head):
@@ -77,7 +77,7 @@ def recognise(name: str, head: bytes) -> DocumentKind | None:
 
 
 def _is_event_file(head: bytes) -> bool:
-    """The first frame has a sound header and holds the file's version."""
+    """Return True when the first frame has a valid header and holds the file's version."""
     if len(head) < HEADER_BYTES:
         return False
     _, checksum = struct.unpack("<QI", head[:HEADER_BYTES])
@@ -85,7 +85,7 @@ def _is_event_file(head: bytes) -> bool:
 
 
 def _is_environ(head: bytes) -> bool:
-    """/proc/PID/environ: variables divided by NUL."""
+    """Return True for /proc/PID/environ: variables separated by NUL."""
     parts = head.split(b"\0")[:-1][:50]
     return len(parts) > 1 and all(_VARIABLE.match(part.decode("utf-8", "replace")) for part in parts if part)
 
@@ -107,7 +107,7 @@ def _recognise_text(name: str, text: str) -> DocumentKind | None:
 
 
 def _is_command(text: str, lines: list[str]) -> bool:
-    """A launcher, or a script, with flags behind it. A log that quotes its command has other lines first."""
+    """Return True for a launcher or script with flags. A log that quotes its command has other lines first."""
     first = next((line for line in lines if not _VARIABLE.match(line.strip())), lines[0])
     if not (_LAUNCHERS.search(first + " ") or first.lstrip().startswith("--")):
         return False
@@ -116,12 +116,15 @@ def _is_command(text: str, lines: list[str]) -> bool:
 
 
 def _is_image(name: str, word: str) -> bool:
-    """One word that is an image's name: with a registry, a tag or a digest, or said to be one by the file's name."""
+    """Return True for an image name: registry and tag, a digest, a file ending, or a tag and a fitting file name."""
     try:
         image = read_image(word)
     except ValueError:
         return False
-    said = "image" in name.lower() or "container" in name.lower()
+    named_as_image = "image" in name.lower() or "container" in name.lower()
     return bool(
-        (image.registry and image.tag) or image.digest or word.lower().endswith(_IMAGE_NAMES) or (said and image.tag)
+        (image.registry and image.tag)
+        or image.digest
+        or word.lower().endswith(_IMAGE_NAMES)
+        or (named_as_image and image.tag)
     )

@@ -1,4 +1,4 @@
-"""Names the scalars that Megatron-LM and Megatron-Bridge write, and makes columns of their points.
+"""Maps the scalars that Megatron-LM and Megatron-Bridge write to columns.
 
 Tags: Megatron-LM `megatron/training/training.py` `training_log`, Megatron-Bridge `training/utils/train_utils.py`.
 """
@@ -41,7 +41,7 @@ Points = tuple[Sequence[int], Sequence[float]]
 
 
 def column_of(tag: str) -> tuple[str, float] | None:
-    """The canonical column of a tag and the factor to its unit; None for a copy over another axis.
+    """Return the canonical column of a tag and the factor to its unit; None for a copy over another axis.
 
     Timers are written in seconds (`core/timers.py` `write`) and become `..._time_ms`.
     """
@@ -56,7 +56,7 @@ def column_of(tag: str) -> tuple[str, float] | None:
 
 
 def columns_from_points(series: Mapping[str, Points]) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
-    """Canonical columns over the union of all recorded iterations, and what was left out.
+    """Return canonical columns over all recorded iterations, and problems about omitted series.
 
     `series` is keyed by tag. An iteration recorded twice (a restart) keeps its later value.
     """
@@ -64,12 +64,12 @@ def columns_from_points(series: Mapping[str, Points]) -> tuple[dict[str, FloatAr
     if not named:
         return {}, ()
     iterations = np.unique(np.concatenate([np.asarray(steps, np.int64) for steps, _, _ in named.values()]))
-    kept = dict(list(named.items())[: max(MAX_CELLS // len(iterations) - 3, 1)])
+    chosen = dict(list(named.items())[: max(MAX_CELLS // len(iterations) - 3, 1)])
     problems: tuple[str, ...] = ()
-    if len(kept) < len(named):
-        problems = (f"{len(named) - len(kept)} of {len(named)} series were left out: they are too many to keep.",)
+    if len(chosen) < len(named):
+        problems = (f"{len(named) - len(chosen)} of {len(named)} series were left out because there are too many.",)
     columns = {"iteration": iterations.astype(np.float64), "step_time_ms": _empty(iterations)}
-    for column, (steps, values, factor) in kept.items():
+    for column, (steps, values, factor) in chosen.items():
         filled = _empty(iterations)
         # numpy keeps the last of equal indexes, which is the later recording
         filled[np.searchsorted(iterations, np.asarray(steps, np.int64))] = np.asarray(values, np.float64) * factor
@@ -83,21 +83,21 @@ def _empty(iterations: npt.NDArray[np.int64]) -> FloatArray:
 
 
 def _by_column(series: Mapping[str, Points]) -> dict[str, tuple[Sequence[int], Sequence[float], float]]:
-    """Columns with their points, known ones first, so that a limit takes the unknown ones."""
-    found: dict[str, tuple[Sequence[int], Sequence[float], float]] = {}
+    """Return columns with their points, known ones first, so that a limit drops unknown ones."""
+    columns: dict[str, tuple[Sequence[int], Sequence[float], float]] = {}
     for tag in sorted(series, key=lambda tag: (tag not in _COLUMNS, "loss" not in tag)):
         target = column_of(tag)
         steps, values = series[tag]
         if target and len(steps) and target[0] not in ("iteration", "step_time_true_ms"):
-            found.setdefault(target[0], (steps, values, target[1]))
-    return found
+            columns.setdefault(target[0], (steps, values, target[1]))
+    return columns
 
 
 def _true_step_times(iterations: npt.NDArray[np.int64], step_time_ms: FloatArray) -> FloatArray:
-    """Step times without the first value, where that is a mean over the process's first two iterations.
+    """Return step times without the first value where it is the mean of the process's first two iterations.
 
-    Since core v0.16 Megatron-LM does not record the first iteration and does not reset its timer after it, so that
-    with log interval 1 the next value is (t1 + t2) / 2. t1 is not recorded: the true value is unknown.
+    Since core v0.16, Megatron-LM neither records the first iteration nor resets its timer after it, so with log
+    interval 1 the next value is (t1 + t2) / 2. t1 is not recorded, so the true value is unknown.
     """
     true = step_time_ms.copy()
     recorded = np.flatnonzero(np.isfinite(step_time_ms))

@@ -1,4 +1,4 @@
-"""Reads a TensorBoard event file of Megatron-LM or Megatron-Bridge: series, and the arguments written as texts."""
+"""Reads a TensorBoard event file of Megatron-LM or Megatron-Bridge: series, and arguments that are stored as texts."""
 
 import struct
 from array import array
@@ -55,7 +55,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Field number, wire type and raw value of each field of a message. Raises ValueError or IndexError when broken."""
+    """Yield number, wire type and raw value of each field of a message. Raises ValueError or IndexError when broken."""
     at, size = 0, len(data)
     while at < size:
         key, at = _varint(data, at)
@@ -77,7 +77,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 def read_event(record: bytes) -> list[ScalarEvent]:
-    """The scalars and texts of one Event record; other events give none. Raises ValueError when it is no Event."""
+    """Return the scalars and texts of one Event record; empty for other events. Raises ValueError if invalid."""
     try:
         step = 0
         summaries: list[bytes] = []
@@ -117,7 +117,7 @@ def _value(step: int, data: bytes) -> ScalarEvent | None:
 
 
 def _tensor(data: bytes) -> float | str | None:
-    """A tensor's single float, double or text; None for any other tensor."""
+    """Return a tensor's single float, double or text; None for any other tensor."""
     dtype = 0
     for number, wire, raw in _fields(data):
         if number == _TENSOR_DTYPE and isinstance(raw, int):
@@ -134,18 +134,17 @@ def _tensor(data: bytes) -> float | str | None:
     return None
 
 
-# --- Frames of a TFRecord file: length, checksum of the length, data, checksum of the data. Checksums are masked
-# CRC32C.
+# --- Reads the frames of a TFRecord file: length, its checksum, data, its checksum. Checksums are masked CRC32C.
 #
 # https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 MAX_RECORD_BYTES = 1 << 16
-"""A scalar or an argument is far shorter; images, histograms and graphs are longer and not read."""
+"""Scalars and arguments are far shorter; images, histograms and graphs are longer and are not read."""
 BATCH_BYTES = 1 << 20
 MAX_DAMAGED_PLACES = 100
-"""Each costs a search for the next frame; a file with more is not worth it."""
+"""Limit of damaged places. Each one requires a search for the next frame."""
 _SEARCH_BYTES = 1 << 16
 
 _POLYNOMIAL = 0x82F63B78
@@ -164,7 +163,7 @@ _TABLE: npt.NDArray[np.uint32] = np.array(_TABLE_LIST, np.uint32)
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum that TFRecord stores for `data`."""
+    """Return the checksum that TFRecord stores for `data`."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE_LIST[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -173,7 +172,7 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def masked_crc32c_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """`masked_crc32c` of each row; one step of numpy per column, so many short rows cost little."""
+    """Return `masked_crc32c` of each row. One numpy operation per column makes many short rows cheap."""
     crc: npt.NDArray[np.uint32] = np.full(len(rows), 0xFFFFFFFF, np.uint32)
     for column in range(rows.shape[1]):
         low = (crc ^ rows[:, column]).astype(np.uint8)
@@ -185,7 +184,7 @@ def masked_crc32c_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
 
 @dataclass(slots=True)
 class Damage:
-    """What was skipped while reading one file."""
+    """Counts what was skipped while reading one file."""
 
     corrupt_records: int = 0
     damaged_places: int = 0
@@ -203,9 +202,9 @@ class _Frames:
 
 
 def read_records(chunks: Iterable[bytes], damage: Damage) -> Iterator[bytes]:
-    """The data of each sound record, in order. Counts in `damage` what was skipped.
+    """Yield the data of each valid record in order, and count skipped ones in `damage`.
 
-    An unfinished record at the end is normal (the file was copied while it was written) and not counted.
+    An incomplete record at the end is normal (the file was copied while it was written) and is not counted.
     """
     buffer = bytearray()
     skip = 0
@@ -223,7 +222,7 @@ def read_records(chunks: Iterable[bytes], damage: Damage) -> Iterator[bytes]:
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """`chunks` regrouped into pieces of about BATCH_BYTES, so that checksums are computed for many records at once."""
+    """Regroup `chunks` into pieces of about BATCH_BYTES, so that checksums are computed for many records at once."""
     gathered = bytearray()
     for chunk in chunks:
         for start in range(0, len(chunk), BATCH_BYTES):
@@ -264,22 +263,22 @@ def _find_frames(buffer: bytearray, damage: Damage) -> _Frames:
 
 
 def _next_header(buffer: bytearray, start: int) -> int:
-    """Where the next sound header starts at or after `start`; else near the buffer's end, where one may be cut."""
+    """Return where the next valid header starts from `start` on, else a position near the end that may hold a part."""
     last = len(buffer) - HEADER_BYTES
     while start <= last:
         stop = min(start + _SEARCH_BYTES, last + 1)
         window = np.frombuffer(bytes(buffer[start : stop + HEADER_BYTES - 1]), np.uint8)
         rows = np.lib.stride_tricks.sliding_window_view(window, HEADER_BYTES)
         stored = np.ascontiguousarray(rows[:, 8:]).view("<u4")[:, 0]
-        found = np.flatnonzero(masked_crc32c_rows(rows[:, :8]) == stored)
-        if len(found):
-            return start + int(found[0])
+        matches = np.flatnonzero(masked_crc32c_rows(rows[:, :8]) == stored)
+        if len(matches):
+            return start + int(matches[0])
         start = stop
     return start
 
 
 def _sound_records(buffer: bytearray, spans: list[tuple[int, int]], damage: Damage) -> Iterator[bytes]:
-    """The records whose data fit their checksum, checked together with the others of the same length."""
+    """Yield the records with a correct checksum. Records of the same length are checked together."""
     by_length: dict[int, list[int]] = {}
     for index, (_, length) in enumerate(spans):
         by_length.setdefault(length, []).append(index)
@@ -316,9 +315,9 @@ class _Collected:
 
 
 def read_tensorboard(chunks: Iterable[bytes]) -> Document:
-    """The series and arguments of one event file, given in pieces of any size; memory is bounded.
+    """Read the series and arguments of one event file, given in pieces of any size, in bounded memory.
 
-    A record that is cut at the end is normal (the file was copied while the run went on); a damaged one is skipped.
+    A truncated record at the end is normal (the file was copied during the run); a damaged one is skipped.
     """
     damage = Damage()
     collected = _Collected()
@@ -334,8 +333,8 @@ def read_tensorboard(chunks: Iterable[bytes]) -> Document:
             break
     gpus = collected.points.pop(_WORLD_SIZE, None)
     columns, left_out = columns_from_points(collected.points)
-    found, refused = contract_fields(collected.arguments)
-    stated = {name: replace(one, detail=f"TensorBoard text: {one.detail}") for name, one in found.items()}
+    fields, refused = contract_fields(collected.arguments)
+    stated = {name: replace(fact, detail=f"TensorBoard text: {fact.detail}") for name, fact in fields.items()}
     if gpus and gpus[1][-1] >= 1:
         detail = f"TensorBoard scalar {_WORLD_SIZE} = {int(gpus[1][-1])}"
         stated.setdefault("gpus", Stated(int(gpus[1][-1]), "arguments", detail))
@@ -365,17 +364,17 @@ def _collect(collected: _Collected, event: ScalarEvent) -> None:
 def _problems(collected: _Collected, damage: Damage) -> list[str]:
     problems = []
     if damage.corrupt_records:
-        problems.append(f"{damage.corrupt_records} records were skipped: their checksum does not fit.")
+        problems.append(f"{damage.corrupt_records} records were skipped: their checksum is wrong.")
     if damage.damaged_places:
-        problems.append(f"The file is damaged in {damage.damaged_places} places; reading went on behind them.")
+        problems.append(f"The file is damaged in {damage.damaged_places} places; reading continued after them.")
     if damage.gave_up:
         problems.append("Reading stopped early: the file is damaged in too many places.")
     if collected.broken:
-        problems.append(f"{collected.broken} records were skipped: they are no TensorBoard events.")
+        problems.append(f"{collected.broken} records were skipped: they are not TensorBoard events.")
     if collected.dropped_tags:
-        problems.append(f"Scalars beyond the first {MAX_TAGS} names were left out.")
+        problems.append(f"Only the first {MAX_TAGS} scalar names were read.")
     if collected.count >= MAX_POINTS:
         problems.append(f"Reading stopped after {MAX_POINTS} values.")
     if not collected.points and not problems:
-        problems.append("The event file holds no scalars.")
+        problems.append("The event file has no scalars.")
     return problems

@@ -1,7 +1,7 @@
-"""Reads training logs: `parse_log` for bytes in any pieces, `parse_text` for a text at hand.
+"""Reads training logs: `parse_log` for a stream of bytes, `parse_text` for a text in memory.
 
-One pass finds the lines that matter (`scanner.py`); each kind of line has its reader, each trainer family its file.
-A new family adds its reader in `reading.py` and an excerpt to the tests; `docs/log-formats.md` tells how.
+One pass finds the relevant lines (`scanner.py`). Each kind of line has a reader, each trainer family a module in
+`trainers/`. A new family adds its reader in `read.py` and an excerpt to the tests; see `docs/log-formats.md`.
 """
 
 from collections.abc import Iterable
@@ -15,10 +15,10 @@ __all__ = ["KNOWN_FORMATS", "parse_log", "parse_text"]
 
 
 def parse_log(chunks: Iterable[bytes]) -> ParsedLog:
-    """What one decompressed log says, whatever the sizes of its chunks are.
+    """Parse one decompressed log. The result does not depend on the sizes of its chunks.
 
-    Never raises on what the bytes hold: what could not be read is in `problems`. Needs about 10 MB of memory besides
-    the result. Chunks of 256 KiB to 1 MiB are read fastest.
+    Never raises for any content: `problems` lists what could not be read. Needs about 10 MB of memory in addition to
+    the result. Chunks of 256 KiB to 1 MiB are fastest.
     """
     reading, text = Reading(), WithoutHoles(chunks)
     for block in whole_lines(blocks(text), reading.lost_part):
@@ -28,5 +28,5 @@ def parse_log(chunks: Iterable[bytes]) -> ParsedLog:
 
 
 def parse_text(text: str | bytes) -> ParsedLog:
-    """What a log says that is in memory already."""
+    """Parse a log that is already in memory."""
     return parse_log([text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text])

@@ -1,4 +1,4 @@
-"""Contract fields of a trainer's settings: one table of names, and the fields that several settings decide together."""
+"""Derives contract fields from a trainer's settings, including the fields that several settings decide together."""
 
 from collections.abc import Mapping
 
@@ -101,7 +101,7 @@ Settings = Mapping[str, Setting]
 
 
 class SettingsReader:
-    """The contract fields found so far, and the values that no field takes."""
+    """Collects contract fields, and messages about values that a field does not accept."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -119,7 +119,7 @@ class SettingsReader:
         return self.value(name) is True
 
     def state(self, field: str, raw: Value, *names: str, source: Source | None = None, why: str = "") -> None:
-        """State `field`, as the settings `names` say it; a value that the field does not take is told, not kept."""
+        """State `field` from the settings `names`. A value that the field does not accept only adds to `refused`."""
         used = [self.settings[name] for name in names if name in self.settings]
         if source is None:
             is_default = all(setting.source == "default" for setting in used)
@@ -128,15 +128,15 @@ class SettingsReader:
         try:
             self.found[field] = Stated(read_value(field, raw), source, detail)
         except ValueError as problem:
-            self.refused.append(f"{field} {problem}; stated was {raw!r} ({detail}).")
+            self.refused.append(f"{field} {problem}; the stated value is {raw!r} ({detail}).")
 
     def words(self, field: str, flags: Mapping[str, str]) -> None:
-        """State a field that holds the words whose flags are on."""
+        """State a field as the set of words whose flags are on."""
         if self.has(*flags):
             self.state(field, tuple(word for name, word in flags.items() if self.is_on(name)), *flags)
 
 
-# --- How tokens reach their experts, as several settings decide it together.
+# --- Dispatcher and routing, which several settings decide together.
 
 
 def read_expert_tensor_parallelism(reading: SettingsReader) -> None:
@@ -146,12 +146,12 @@ def read_expert_tensor_parallelism(reading: SettingsReader) -> None:
     if size is not None:
         reading.state("etp", size, "expert_tensor_parallel_size")
     elif "tp" in reading.found:
-        why = "expert_tensor_parallel_size is unset, so it is that of the other layers."
+        why = "expert_tensor_parallel_size is unset, so it equals that of the other layers."
         reading.state("etp", reading.found["tp"].value, source="derived", why=why)
 
 
 def read_dispatcher(reading: SettingsReader) -> None:
-    """The dispatcher's name: a flex dispatcher is named by its backend, any other by its type."""
+    """State the dispatcher: a flex dispatcher has the name of its backend, any other the name of its type."""
     if "dispatcher_type" not in reading.found:
         return
     kind = reading.found["dispatcher_type"].value
@@ -165,7 +165,7 @@ def read_dispatcher(reading: SettingsReader) -> None:
         reading.state("dispatcher", "alltoall", *names, source="derived")
     else:
         backend = reading.value("moe_flex_dispatcher_backend")
-        if backend is None:  # Before there was a choice of backends a switch turned DeepEP on; it is the default since
+        if backend is None:  # Before backends could be chosen, a switch enabled DeepEP; it is the default since then
             backend, names[1] = "deepep", "moe_enable_deepep"
         reading.state("flex_backend", backend, *names[1:], source="default" if not reading.has(names[1]) else None)
         reading.state("dispatcher", backend, *names, source="derived")
@@ -173,16 +173,17 @@ def read_dispatcher(reading: SettingsReader) -> None:
 
 
 def _is_reset(reading: SettingsReader) -> bool:
-    """Megatron-Bridge resets a flex dispatcher that has no backend to alltoall (`flex_dispatcher_backend.py`).
+    """Return True for a flex dispatcher without a backend, which Megatron-Bridge resets to alltoall.
 
-    Its settings are known by their section; in Megatron-LM's arguments the backend cannot be unset.
+    See `flex_dispatcher_backend.py`. Megatron-Bridge's settings have a section; in Megatron-LM's arguments the backend
+    cannot be unset.
     """
     backend = reading.settings.get("moe_flex_dispatcher_backend")
     return backend is not None and backend.value is None and backend.section == "model"
 
 
 def _dispatcher_knobs(reading: SettingsReader, dispatcher: Value) -> None:
-    """Settings that only some dispatchers look at are unset for the others."""
+    """State the settings that only some dispatchers use; they are unset for the others."""
     sms = {
         "deepep": ("moe_flex_dispatcher_num_sms", "moe_deepep_num_sms"),
         "hybridep": ("moe_flex_dispatcher_num_sms", "moe_hybridep_num_sms"),
@@ -204,7 +205,7 @@ def _dispatcher_knobs(reading: SettingsReader, dispatcher: Value) -> None:
 
 
 def read_routing_mode(reading: SettingsReader) -> None:
-    """The first that applies, since each makes the later ones meaningless for speed."""
+    """State the first mode that applies, because each mode cancels the effect of the later ones on speed."""
     forced, biased = "moe_router_force_load_balancing", "moe_router_force_biased"
     factor, padding = "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"
     rank_factor = "moe_expert_rank_capacity_factor"
@@ -231,13 +232,13 @@ def _uses_rank_capacity(reading: SettingsReader) -> bool:
     return stated is not None and stated.value in ("hybridep", "ncclep")
 
 
-# --- Precision, recomputation, CUDA graphs and the other knobs that several settings decide together.
+# --- Precision, recomputation, CUDA graphs and other knobs that several settings decide together.
 
 _FP8_RECIPES = {"delayed": "fp8_ds", "tensorwise": "fp8_cs", "blockwise": "fp8_sc", "mxfp8": "fp8_mx"}
 
 
 def read_precision(reading: SettingsReader) -> None:
-    """4-bit over 8-bit over the base format, as trainers apply them."""
+    """State the precision as trainers apply it: 4-bit formats win over 8-bit formats, which win over the base."""
     for name in ("fp4", "fp4_format"):
         if reading.value(name):
             return reading.state("precision", "nvfp4", name, source="derived")
@@ -261,7 +262,7 @@ def read_param_gather(reading: SettingsReader) -> None:
 
 
 def read_recompute(reading: SettingsReader) -> None:
-    """Modules matter to selective recomputation only; unset they are the core of attention."""
+    """State recomputation. Modules matter only to selective recomputation; unset means core attention."""
     if reading.value("recompute_granularity") is None and reading.is_on("recompute_activations"):
         reading.state("recompute_granularity", "selective", "recompute_activations")
     granularity = reading.found.get("recompute_granularity")
@@ -279,7 +280,7 @@ def read_recompute(reading: SettingsReader) -> None:
 
 
 def read_graphs(reading: SettingsReader) -> None:
-    """`cuda_graph_modules` was `cuda_graph_scope`; the implementation was two switches before."""
+    """State CUDA graphs. Older versions have `cuda_graph_scope` for the modules and two implementation switches."""
     impl, impl_names = _graph_implementation(reading)
     if not impl_names:
         return
@@ -297,7 +298,7 @@ def read_graphs(reading: SettingsReader) -> None:
 
 
 def _graph_implementation(reading: SettingsReader) -> tuple[str, list[str]]:
-    """Who captures graphs, and the settings that say so (none of them: nobody says)."""
+    """Return the implementation that captures graphs, and the settings that state it (empty when none does)."""
     stated = reading.value("cuda_graph_impl")
     if isinstance(stated, str) and stated != "none":
         return stated, ["cuda_graph_impl"]
@@ -309,7 +310,7 @@ def _graph_implementation(reading: SettingsReader) -> tuple[str, list[str]]:
 
 
 def _words_of(value: Value) -> tuple[str, ...]:
-    """The words of a value that was a list in some versions and a text with commas in others."""
+    """Return the words of a value that is a list in some versions and a comma-separated text in others."""
     parts = value if isinstance(value, tuple) else () if value is None else (value,)
     return tuple(word.strip() for part in parts for word in str(part).split(",") if word.strip())
 
@@ -348,14 +349,14 @@ def read_checks_and_data(reading: SettingsReader) -> None:
 
 
 MOE_FIELDS = frozenset({*(name for name, field in FIELDS.items() if field.group == "Experts and routing"), "topk"})
-"""Fields that mean nothing in a dense model."""
+"""Fields without meaning in a dense model."""
 
 
 def contract_fields(settings: Settings) -> tuple[dict[str, Stated], list[str]]:
-    """The contract fields that a trainer's settings state, and sentences on values that no field takes.
+    """Return the contract fields that a trainer's settings state, and messages about values that no field accepts.
 
-    What several settings decide together has the source `derived` and says which. A field that no setting names is
-    not stated: whether that means "default" is known to whoever knows what the settings come from.
+    A field that several settings decide has the source `derived` and names them in its detail. A field without a
+    setting is not stated: only the caller knows whether the omission means the default.
     """
     reading = SettingsReader(settings)
     for field, names in ONE_TO_ONE.items():
@@ -382,7 +383,7 @@ def _pipeline(reading: SettingsReader) -> None:
 
 
 def _attention_heads(reading: SettingsReader) -> None:
-    """Megatron-LM's arguments hold 1 query group when grouped-query attention is off, which means none at all."""
+    """State the query groups. Megatron-LM prints 1 when grouped-query attention is off, which means unset."""
     if reading.settings.get("group_query_attention") and not reading.is_on("group_query_attention"):
         reading.state("num_query_groups", None, "group_query_attention")
     elif reading.has("num_query_groups"):
@@ -403,4 +404,4 @@ _DERIVED = (
     read_offload,
     read_checks_and_data,
 )
-"""In this order: routing looks at the dispatcher."""
+"""The order matters: the routing mode depends on the dispatcher."""

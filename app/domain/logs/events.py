@@ -1,4 +1,4 @@
-"""Recognises the lines that tell a run's life: starts, checkpoints, ends, and the failures that say what went wrong."""
+"""Recognises the events of a run in its log: starts, checkpoints, ends and failures."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,43 +7,43 @@ from app.domain.logs.lines import Notes, unwrap
 from app.domain.run import LogEvent
 
 MAX_A_KIND = 300
-"""Events of one kind that are kept: one a rank of a large job. The rest are counted."""
+"""Events kept of one kind: enough for one per rank of a large job."""
 
 MAX_TEXT = 500
 """Characters of a line that are kept."""
 
 REACH = 2000
-"""Bytes on either side of a key that are looked at, so that a line of any length costs the same."""
+"""Bytes inspected on either side of a key, so that the cost does not depend on the length of the line."""
 
 KINDS = {
-    "training_started": "A process begins to train; a second one in a log is a restart.",
-    "checkpoint_loaded": "Training goes on from a checkpoint; `iteration` is the one it was saved at.",
+    "training_started": "A process starts training. A second one in a log is a restart.",
+    "checkpoint_loaded": "Training resumes from a checkpoint; `iteration` is the one at which it was saved.",
     "checkpoint_saved": "A checkpoint was saved.",
     "validation": "A validation loss was printed.",
-    "training_done": "The trainer reached its end.",
+    "training_done": "Training is complete.",
     "exit_duration": "The trainer stopped at its time limit and expects to be resumed.",
-    "exit_signal": "The trainer stopped because it was told to (SIGTERM).",
-    "exit_iteration": "The trainer stopped at the iteration that it was told to stop at.",
+    "exit_signal": "The trainer stopped after a signal (SIGTERM).",
+    "exit_iteration": "The trainer stopped at the configured exit iteration.",
     "deepep_missing": "DeepEP could not be imported.",
     "hybridep_missing": "HybridEP could not be imported.",
     "ncclep_missing": "Transformer Engine has no NCCL EP.",
-    "dispatcher_refused": "The trainer refused the dispatcher's settings.",
-    "dispatcher_fallback": "The trainer went on with another dispatcher than it was asked for.",
-    "permute_fallback": "HybridEP went on without the fused permutation that it was asked for.",
-    "optimizer_fallback": "The trainer went on with a slower optimizer, since a package is missing.",
-    "router_dtype": "A dispatcher wants the router to compute in float32, and it does not.",
-    "graph_captured": "CUDA graphs were captured; the text tells which implementation did it.",
+    "dispatcher_refused": "The trainer rejected the dispatcher's settings.",
+    "dispatcher_fallback": "The trainer fell back to another dispatcher than the requested one.",
+    "permute_fallback": "HybridEP fell back to the unfused permutation although the fused one was requested.",
+    "optimizer_fallback": "The trainer fell back to a slower optimizer because a package is missing.",
+    "router_dtype": "A dispatcher requires float32 router probabilities, but the router uses another type.",
+    "graph_captured": "CUDA graphs were captured. The text identifies the implementation.",
     "out_of_memory": "A GPU ran out of memory.",
     "deepep_timeout": "DeepEP waited too long for tokens.",
-    "nccl_timeout": "A collective operation took too long.",
+    "nccl_timeout": "A collective operation timed out.",
     "nccl_error": "NCCL reported an error.",
     "not_finite": "The NaN checks found a value that is not finite, or not reproducible.",
-    "process_failed": "torchrun found a process that had failed.",
-    "exit_code": "The exit code that torchrun tells of a process.",
-    "scheduler": "Slurm tells of an error or of an end from outside.",
+    "process_failed": "torchrun reported a failed process.",
+    "exit_code": "torchrun reported the exit code of a process.",
+    "scheduler": "Slurm reported an error or ended the job.",
     "error": "Another Python exception.",
 }
-"""What can happen, by the name that `LogEvent.kind` has."""
+"""Descriptions by `LogEvent.kind`."""
 
 FAILURES = frozenset(
     {
@@ -59,15 +59,15 @@ FAILURES = frozenset(
         "process_failed",
     }
 )
-"""Kinds after which a run does not go on. `error`, `exit_code` and `scheduler` tell more about them, or nothing."""
+"""Kinds that end a run. `error`, `exit_code` and `scheduler` only add detail."""
 
 ENDS = frozenset({"training_done", "exit_duration", "exit_signal", "exit_iteration"})
-"""Kinds by which the trainer itself says that it stops."""
+"""Kinds with which the trainer announces its own end."""
 
 _AT_ITERATION = re.compile(r"iteration[ #]{1,10}(\d{1,12})")
 _RANK = re.compile(r"\b[Rr]ank (\d{1,7})\b")
 
-# The first text found in the line decides; a text that is part of another comes after it
+# The first matching text decides, so a text that is part of another one comes after it.
 _TEXTS: tuple[tuple[str, str], ...] = (
     ("[before the start of training step]", "training_started"),
     ("successfully loaded checkpoint from", "checkpoint_loaded"),
@@ -124,7 +124,7 @@ _ERROR = re.compile(r"(?:^|[\s:])([A-Za-z_][\w.]{0,80}(?:Error|Exception)): |^As
 
 
 class EventReader:
-    """Collects events. Most failures are Python exceptions, so `rror: ` finds them (and Slurm's `error: `) at once."""
+    """Collects events. Most failures are Python exceptions, so the key `rror: ` covers them and Slurm's `error: `."""
 
     keys: Sequence[bytes] = (
         b"] datetime:",
@@ -179,7 +179,7 @@ class EventReader:
         if count <= MAX_A_KIND:
             self.events.append(event)
         else:
-            self._notes.problem("many events", f"Only {MAX_A_KIND} lines of one kind of event were kept.", event.line)
+            self._notes.problem("many events", f"Only the first {MAX_A_KIND} events of one kind were kept.", event.line)
 
 
 def _kind(text: str) -> str | None:
@@ -190,6 +190,6 @@ def _kind(text: str) -> str | None:
 
 
 def _rank(text: str, from_prefix: int | None) -> int | None:
-    """The rank that the text names, else that of its prefix (which may be another rank's report of it)."""
+    """Return the rank in the text, else the rank in its prefix (which may only report the event of another rank)."""
     named = _RANK.search(text)
     return int(named[1]) if named else from_prefix

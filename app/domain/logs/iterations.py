@@ -1,6 +1,6 @@
-"""Reads the iteration lines of trainers that print ` iteration 5/ 100 | name: value | ...`, whatever the fields are.
+"""Reads the iteration lines of trainers that print ` iteration 5/ 100 | name: value | ...` with any fields.
 
-Fields are known by their names, never by their place: forks put theirs in between, and losses come in any order.
+Fields are identified by name, never by position: forks insert their own, and losses come in any order.
 """
 
 import re
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from app.domain.logs.lines import Notes, without_colours
 
-# --- The iteration lines of a log, of all trainers' kinds together, in the order of the log.
+# --- The iteration lines of all trainer families, in the order of the log.
 
 MAX_ROWS = 1_000_000
-"""Iteration lines kept: twice what the longest runs print, and a bound on memory (about 150 MB)."""
+"""Iteration lines kept: twice as many as the longest runs print. Bounds memory to about 150 MB."""
 
 STAMP_LENGTH = 32
 _STAMP = re.compile(rb"\[\d{4}-\d\d-\d\d (\d\d):(\d\d):(\d\d\.\d{1,6})\] ?\Z")
@@ -21,17 +21,17 @@ _STAMP = re.compile(rb"\[\d{4}-\d\d-\d\d (\d\d):(\d\d):(\d\d\.\d{1,6})\] ?\Z")
 
 @dataclass(slots=True)
 class Table:
-    """Lines of one kind, and the numbers read from them, row after row. The first column is the iteration."""
+    """Holds the numbers of all lines of one kind, row by row. The first column is the iteration."""
 
     trainer: str
     columns: tuple[str, ...]
     scales: tuple[float, ...]
     values: "array[float]" = field(default_factory=lambda: array("d"))
     rows: "array[int]" = field(default_factory=lambda: array("q"))
-    """Which iteration line of the log each row is, counted from 0."""
+    """Index of each row among all iteration lines of the log, from 0."""
 
     def add(self, values: Iterable[float]) -> bool:
-        """Append a row; False, and nothing is kept, when one of the values turns out to be no number."""
+        """Append a row. Return False and keep nothing when one of the values is not a number."""
         stored = self.values
         before = len(stored)
         try:
@@ -42,27 +42,27 @@ class Table:
         return True
 
     def drop_last(self) -> None:
-        """Forget the row that was added last."""
+        """Remove the last row."""
         del self.values[-len(self.columns) :]
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A process began: `after` is the iteration of the checkpoint that it loaded, None when none is named."""
+    """Marks a process start. `after`: iteration of the checkpoint that it loaded; None when the log names none."""
 
     after: int | None = None
 
 
 class Rows:
-    """The iteration lines in the order of the log; their numbers are in the tables."""
+    """Holds the iteration lines in the order of the log. Their numbers are in the tables."""
 
     def __init__(self, notes: Notes) -> None:
         self.tables: list[Table] = []
         self.lines: array[int] = array("q")
         self.starts: dict[int, Start] = {}
-        """The rows before which the log says that a process started."""
+        """Process starts that the log announces, by the row that follows them."""
         self.stamps: dict[int, float] = {}
-        """Seconds of the day of rows near the start of a process, where stamps have microseconds."""
+        """Seconds of the day of rows near a process start, when time stamps have microseconds."""
         self.has_microseconds = False
         self._notes = notes
         self._start: Start | None = None
@@ -70,12 +70,12 @@ class Rows:
         self._last_iteration = -1.0
 
     def process_started(self, after: int | None = None) -> None:
-        """The log says that a process starts, or that it goes on `after` an iteration."""
+        """Record that a process starts, or that it resumes `after` an iteration."""
         if self._start is None or after is not None:
             self._start = Start(after)
 
     def place(self, table: Table, data: bytes, begin: int, line: int) -> None:
-        """Give the row that the table took last its place in the log; its time stamp stands before `begin`."""
+        """Assign the table's last row to its line of the log. Its time stamp precedes `begin`."""
         lines = self.lines
         row = len(lines)
         if row >= MAX_ROWS:
@@ -90,7 +90,7 @@ class Rows:
         self._last_iteration = iteration
 
     def _note_start(self, row: int, data: bytes, begin: int, *, goes_on: bool) -> None:
-        """Remember where a process starts, and the stamps of its first two lines."""
+        """Record where a process starts, and the time stamps of its first two lines."""
         if self._start is not None:
             self.starts[row] = self._start
             self._start = None
@@ -104,19 +104,19 @@ class Rows:
             self.stamps[row] = int(stamp[1]) * 3600 + int(stamp[2]) * 60 + float(stamp[3])
 
 
-# --- Reads ` name: value | name: value |` lines: slowly the first time, by a pattern made from that line afterwards.
+# --- Reads ` name: value | name: value |` lines: slowly the first time, then with a pattern made from that line.
 #
-# The lines of one log all have the same fields, so the first one becomes a template: a pattern whose only freedom is
-# what stands between two bars. It cannot backtrack, and one call reads a line.
+# All lines of a log have the same fields, so the first one becomes a template: a pattern that varies only between
+# bars. It cannot backtrack, and one call reads a line.
 
 MAX_NAME = 100
-"""Bytes of a field's name; a longer one is not a name."""
+"""Bytes. Longer text is not a field name."""
 
 RUNNING_AVERAGE = "_running_avg"
-"""Ends the column of the second number of a pair current/average."""
+"""Suffix of the column for the second number of a current/average pair."""
 
 _NO_FIGURES = frozenset({b"eta"})
-"""Names of fields whose text nobody misses."""
+"""Fields whose values are text by design and are not reported as unread."""
 
 _NUMBER = rb" *([-+.0-9A-Za-z]+) *"
 _ANYTHING = rb"[^|\r]*"
@@ -135,10 +135,10 @@ _THOUSANDS = {b"K": 1e3, b"M": 1e6, b"B": 1e9, b"T": 1e12}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One part of a line: the pattern of it, whose groups are the columns; none when its value is no number.
+    """One part of a line: its pattern, whose groups are the columns (none when the value is not a number).
 
-    `name` is as printed, "" for a part that has none; `example` is the part. `left_out`: it has a number that is not
-    read, because the log has too many names.
+    `name`: as printed, "" for a part without a name. `example`: the text of the part. `left_out`: it has a number that
+    is not read because the log has too many names.
     """
 
     pattern: bytes
@@ -151,9 +151,9 @@ class Field:
 
 @dataclass(slots=True)
 class Template(Table):
-    """Lines that have the same fields in the same order. `unread`: those that have a name but no number.
+    """Lines with the same fields in the same order.
 
-    `left_out`: how many of them have a number that is not read.
+    `unread`: fields with a name but no number. `left_out`: number of fields whose number is not read.
     """
 
     pattern: re.Pattern[bytes] = re.compile(b"")
@@ -162,12 +162,12 @@ class Template(Table):
 
 
 def word(name: str) -> str:
-    """A printed name as a column name: `max attention logit` -> `max_attention_logit`."""
+    """Return a printed name as a column name: `max attention logit` -> `max_attention_logit`."""
     return _NO_WORD.sub("_", name.lower()).strip("_")
 
 
 def number(text: bytes) -> float | None:
-    """The number that `text` spells, NaN and infinity included; None for anything else."""
+    """Return the number in `text`, including NaN and infinity; None for other text."""
     try:
         return None if b"_" in text else float(text)
     except ValueError:
@@ -175,10 +175,10 @@ def number(text: bytes) -> float | None:
 
 
 def split_fields(body: bytes, *, cut: bool) -> tuple[list[bytes], bool]:
-    """The parts between the bars of `body`, and whether the last of them was closed by a bar.
+    """Return the parts between the bars of `body`, and whether a bar closes the last one.
 
-    Text that another process printed straight behind the closing bar is no field: it lacks the space of one. With
-    `cut` the log ended in the middle of the last part, which is then worth nothing.
+    Text that another process printed directly after the closing bar is not a field: it lacks the leading space. With
+    `cut` the log ends inside the last part, which is dropped.
     """
     parts = body.split(b"|")
     last = parts.pop()
@@ -188,7 +188,7 @@ def split_fields(body: bytes, *, cut: bool) -> tuple[list[bytes], bool]:
 
 
 def read_field(part: bytes, names: Mapping[bytes, tuple[str, float]]) -> tuple[Field, tuple[float, ...]]:
-    """One part of a line and its numbers; of a pair current/average both count, of longer lists the first."""
+    """Return one part of a line and its numbers: both of a current/average pair, the first of a longer list."""
     label, colon, rest = part.partition(b":")
     name = _RANK_NAME.sub(b"", label.strip())
     if not colon or not name or len(name) > MAX_NAME:
@@ -199,17 +199,17 @@ def read_field(part: bytes, names: Mapping[bytes, tuple[str, float]]) -> tuple[F
     if shape is None or not column:
         return Field(_ANYTHING, name=name, example=part[:MAX_NAME]), ()
     pattern, columns, factors, values = shape
-    return Field(before + pattern, columns, tuple(scale * one for one in factors), name), values
+    return Field(before + pattern, columns, tuple(scale * factor for factor in factors), name), values
 
 
 def any_but(names: Collection[bytes]) -> Field:
-    """A part whose number is left out: any part that has none of these names."""
-    known = b"|".join(re.escape(name) for name in sorted(names))
-    return Field(rb"(?! *(?:" + known + rb") *:)" + _ANYTHING, left_out=True)
+    """Return a part that matches every name except `names` and whose number is not read."""
+    excluded = b"|".join(re.escape(name) for name in sorted(names))
+    return Field(rb"(?! *(?:" + excluded + rb") *:)" + _ANYTHING, left_out=True)
 
 
 def _shape(rest: bytes, column: str) -> tuple[bytes, tuple[str, ...], tuple[float, ...], tuple[float, ...]] | None:
-    """How the value of a field is written: the pattern of it, its columns, their factors, and their numbers here."""
+    """Return how a field's value is written: pattern, columns, factors, and the numbers in this line."""
     if (plain := _PLAIN.match(rest)) and (value := number(plain[1])) is not None:
         return _NUMBER, (column,), (1.0,), (value,)
     for pattern, between, behind in ((_PAIR, b"/", b""), (_AVERAGE, rb"\(avg ", rb"\) *")):
@@ -222,9 +222,9 @@ def _shape(rest: bytes, column: str) -> tuple[bytes, tuple[str, ...], tuple[floa
         return _NUMBER + b"/" + _ANYTHING, (column,), (1.0,), (value,)
     if (size := _SIZE.match(rest)) and (value := number(size[1])) is not None:
         # A gigabyte of an unknown field may be 10^9 or 2^30 bytes: its unit stays in the name
-        known = column.endswith("_bytes")
-        name = column if known else f"{column}_{size[2].decode().lower()}b"
-        return rb" *([.0-9]+) ?" + size[2] + _ANYTHING, (name,), (_BYTES[size[2]] if known else 1.0,), (value,)
+        is_bytes = column.endswith("_bytes")
+        name = column if is_bytes else f"{column}_{size[2].decode().lower()}b"
+        return rb" *([.0-9]+) ?" + size[2] + _ANYTHING, (name,), (_BYTES[size[2]] if is_bytes else 1.0,), (value,)
     if (count := _COUNT.match(rest)) and (value := number(count[1])) is not None:
         return rb" *([.0-9]+)" + count[2] + b" *", (column,), (_THOUSANDS[count[2]],), (value,)
     return None
@@ -233,46 +233,46 @@ def _shape(rest: bytes, column: str) -> tuple[bytes, tuple[str, ...], tuple[floa
 def make_template(
     trainer: str, head: bytes, columns: Sequence[str], fields: Sequence[Field], *, closed: bool
 ) -> Template:
-    """The template of lines that start with the pattern `head`, whose groups are the first `columns`."""
+    """Return the template of lines that start with the pattern `head`, whose groups are the first `columns`."""
     parts = [head]
     names = list(columns)
     scales = [1.0] * len(names)
-    for one in fields:
-        if any(column in names for column in one.columns):
+    for part in fields:
+        if any(column in names for column in part.columns):
             parts.append(_ANYTHING)
             continue
-        parts.append(one.pattern)
-        names.extend(one.columns)
-        scales.extend(one.scales)
+        parts.append(part.pattern)
+        names.extend(part.columns)
+        scales.extend(part.scales)
     pattern = rb"\|".join(parts) + (rb"\|" if closed else rb"\r*\Z")
-    unread = tuple(one for one in fields if one.name and not one.columns and one.name not in _NO_FIGURES)
-    left_out = sum(one.left_out for one in fields)
+    unread = tuple(part for part in fields if part.name and not part.columns and part.name not in _NO_FIGURES)
+    left_out = sum(part.left_out for part in fields)
     return Template(trainer, tuple(names), tuple(scales), pattern=re.compile(pattern), unread=unread, left_out=left_out)
 
 
 MAX_RECORD = 1 << 14
-"""Bytes of one iteration line, its prefix not counted. Real ones have up to 1,200."""
+"""Bytes of one iteration line without its prefix. Real ones have up to 1,200."""
 
 MAX_TEMPLATES = 100
-"""Kinds of lines kept apart. Real logs have up to five: first line, skipped steps, pairs, NaN, the usual."""
+"""Kinds of lines told apart. Real logs have up to five: first line, skipped steps, pairs, NaN, regular."""
 
 MAX_NAMES = 56
-"""Names of fields whose numbers are read, those that every log of the shape may have not counted. Real logs have about
-30. A log with new ones on every line would need a pattern for each line."""
+"""Field names whose numbers are read, in addition to those of the shape. Real logs have about 30. A log with new names
+on every line would need a pattern for each line."""
 
 TRIED = 4
-"""Templates tried before a line is taken apart: logs that alternate between kinds stay fast."""
+"""Templates tried before a line is parsed field by field, so that logs that alternate between kinds stay fast."""
 
 _REACH = 600
-"""Bytes in front of a key in which its record starts: before the step time stand only a few fields."""
+"""Bytes before a key within which its record starts: only a few fields precede the step time."""
 
 _KEY = 20
-"""Bytes: no key is shorter, and the record starts before it."""
+"""Bytes. No key is shorter, and the record starts before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """How a record starts, and the columns of its groups."""
+    """The pattern of a record's start, and the columns of its groups."""
 
     pattern: re.Pattern[bytes]
     columns: tuple[str, ...]
@@ -287,11 +287,11 @@ _HEAD = re.compile(_HEADS[0].pattern.pattern + rb"\|")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What tells one trainer's iteration lines. `keys` end right before the step time, or before its unit.
+    """Describes the iteration lines of a trainer. `keys` end directly before the step time or its unit.
 
-    `first_keys`, if any, stand in front of the step time in each of its lines, so that a line torn before it is seen.
-    `names`: printed names whose column is not simply the name made a word, with the factor to the column's unit.
-    `trainer` names the family of a line from its prefix and its printed names.
+    `first_keys`: texts that precede the step time in every line, so that a line torn before the step time is noticed.
+    `names`: printed names with a column name of their own, with the factor to the column's unit. `trainer` returns the
+    family of a line from its prefix and its printed names.
     """
 
     keys: tuple[bytes, ...]
@@ -317,7 +317,7 @@ class RecordReader:
     def block(self, data: bytes) -> None: ...
 
     def ended_in(self, text: bytes, line: int) -> None:
-        """The log ended with `text`, which has no line break: it may be an iteration line cut before its step time."""
+        """Handle a last line without a line break: it may be an iteration line that is cut before its step time."""
         if any(key in text for key in self._shape.keys):
             return
         head = _HEADS[0].pattern.search(text)
@@ -330,7 +330,7 @@ class RecordReader:
             return hit if self._is_first(data, hit) else self._refuse(data, start, end, hit, line)
         for template in self._recent:
             match = template.pattern.match(data, begin, end)
-            # Another bar behind the match: more fields than the template has, or a second record on the same line
+            # Another bar after the match: more fields than the template has, or a second record on the same line
             if match and data.find(b"|", match.end(), end) < 0:
                 if not template.add(map(float, match.groups())):
                     break
@@ -347,9 +347,9 @@ class RecordReader:
         return any(data.startswith(key, hit - len(key)) for key in self._shape.first_keys)
 
     def _whole(self, data: bytes, begin: int, hit: int, end: int, line: int) -> int | None:
-        """Where the record that has a step time begins; the half of a line that was torn in front of it is noted."""
+        """Return where the record with a step time begins. Notes the half of a torn line in front of it."""
         stop = min(end, hit + _REACH)
-        key = min((at for one in self._shape.keys if (at := data.find(one, hit, stop)) >= 0), default=-1)
+        key = min((at for literal in self._shape.keys if (at := data.find(literal, hit, stop)) >= 0), default=-1)
         if key < 0:
             if stop < len(data) and _HEAD.match(data, begin):
                 self._notes.torn(line, data[begin:stop])
@@ -361,7 +361,7 @@ class RecordReader:
         return last
 
     def _read_slowly(self, data: bytes, start: int, end: int, begin: int, line: int) -> int:
-        """Read a line whose fields were not seen before, or one that is broken."""
+        """Read a line with new fields, or a broken one."""
         stop = self._record_end(data, begin, end)
         raw, cut = _record(data, start, begin, stop, cut=stop == len(data))
         kind = _HEADS[raw.startswith(b"iteration:")]
@@ -372,16 +372,16 @@ class RecordReader:
         parts, closed = split_fields(body, cut=cut)
         if cut and body.rpartition(b"|")[2].strip():
             self._notes.cut_off(line, raw)
-        fields, values = [], [float(one) for one in head.groups()]
+        fields, values = [], [float(group) for group in head.groups()]
         seen = set(kind.columns)
         for part in parts:
-            one, numbers = read_field(part, self._shape.names)
-            if one.columns and (other := self._beyond_names(one.name)):
-                fields.append(other)
+            parsed, numbers = read_field(part, self._shape.names)
+            if parsed.columns and (substitute := self._beyond_names(parsed.name)):
+                fields.append(substitute)
                 continue
-            fields.append(one)
-            if seen.isdisjoint(one.columns):
-                seen.update(one.columns)
+            fields.append(parsed)
+            if seen.isdisjoint(parsed.columns):
+                seen.update(parsed.columns)
                 values.extend(numbers)
         if "step_time_ms" not in seen:
             return end if cut else self._refuse(data, start, end, stop, line)
@@ -392,7 +392,7 @@ class RecordReader:
         return stop
 
     def _beyond_names(self, name: bytes) -> Field | None:
-        """What stands for a field whose name comes after too many others; None for one that is read."""
+        """Return the substitute for a field beyond the limit of names; None for a field that is read."""
         if name in self._names:
             return None
         if len(self._names) < self._most_names:
@@ -405,28 +405,28 @@ class RecordReader:
     def _template(
         self, prefix: bytes, head: _Head, fields: list[Field], values: list[float], *, closed: bool
     ) -> tuple[Template, list[float]]:
-        """The template of lines with these fields, most recent first in the list of those that are tried."""
-        key = (b"|" if closed else b"", head.pattern.pattern, *(one.pattern for one in fields))
+        """Return the template of lines with these fields and move it to the front of the templates that are tried."""
+        key = (b"|" if closed else b"", head.pattern.pattern, *(part.pattern for part in fields))
         template = self._known.get(key)
         if template is None:
             if len(self._known) >= MAX_TEMPLATES:
-                # Hostile or very odd: keep what every line has
+                # Hostile or very unusual input: keep only what every line has
                 values = [*values[: len(head.columns)], _step_time(head.columns, fields, values)]
-                fields = [Field(rb"[^|\r]*"), next(one for one in fields if "step_time_ms" in one.columns)]
+                fields = [Field(rb"[^|\r]*"), next(part for part in fields if "step_time_ms" in part.columns)]
                 key = (b"only", head.pattern.pattern, fields[1].pattern)
                 values = values if len(fields[1].columns) == 1 else [*values, float("nan")]
                 self._notes.problem("many kinds of lines", "Of some iteration lines only the step time was kept.")
                 template = self._known.get(key)
             if template is None:
-                trainer = self._shape.trainer(prefix, [one.name for one in fields])
+                trainer = self._shape.trainer(prefix, [part.name for part in fields])
                 template = make_template(trainer, head.pattern.pattern, head.columns, fields, closed=closed)
                 self._known[key] = template
                 self._rows.tables.append(template)
-        self._recent = [template, *(one for one in self._recent if one is not template)][:TRIED]
+        self._recent = [template, *(other for other in self._recent if other is not template)][:TRIED]
         return template, values
 
     def _record_end(self, data: bytes, begin: int, end: int) -> int:
-        """Where the record at `begin` ends: at the line's end, a carriage return, or the next record glued to it."""
+        """Return where the record at `begin` ends: line end, carriage return, or the next record on the same line."""
         end = min(end, begin + MAX_RECORD)
         reach = min(end, begin + 2 * _REACH)
         own = min((at for key in self._shape.keys if (at := data.find(key, begin, reach)) >= 0), default=begin)
@@ -444,7 +444,7 @@ class RecordReader:
 
 
 def _record(data: bytes, start: int, begin: int, stop: int, *, cut: bool) -> tuple[bytes, bool]:
-    """The bytes of a record without wrapping and colours, and whether it was cut off."""
+    """Return a record without wrapping and colours, and whether it is cut off."""
     raw = data[begin:stop]
     if data.startswith(b'{"', start):  # Docker's JSON: the line break is part of the text
         raw, closed, _ = raw.partition(b'\\n"')
@@ -453,9 +453,9 @@ def _record(data: bytes, start: int, begin: int, stop: int, *, cut: bool) -> tup
 
 
 def _step_time(columns: Sequence[str], fields: Sequence[Field], values: Sequence[float]) -> float:
-    """The step time among the values of a line."""
+    """Return the step time from the values of a line."""
     names = list(columns)
-    for one in fields:
-        if not any(column in names for column in one.columns):
-            names.extend(one.columns)
+    for part in fields:
+        if not any(column in names for column in part.columns):
+            names.extend(part.columns)
     return values[names.index("step_time_ms")]

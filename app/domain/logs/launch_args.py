@@ -1,6 +1,6 @@
-"""Reads command-line flags: of Megatron-LM, of Megatron-Bridge's harness, and Bridge's overrides `model.name=value`.
+"""Reads flags of Megatron-LM and of Megatron-Bridge's harness, and Bridge's overrides `model.name=value`.
 
-A flag that is not there says nothing, since its default depends on the version; only what is stated is stated.
+An absent flag states nothing, because its default depends on the version.
 """
 
 import re
@@ -23,10 +23,10 @@ RENAMED = {
     "ng": "world_size",
     "num_gpus": "world_size",
 }
-"""Flags that are stored under another name than their own."""
+"""Flags whose argument has a different name."""
 
 A2A_OVERLAP = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
-"""Both are set by the one flag `--moe_a2a_overlap` of Megatron-Bridge's harness."""
+"""Arguments that the single flag `--moe_a2a_overlap` of Megatron-Bridge's harness sets."""
 
 LISTS = frozenset(
     {
@@ -39,7 +39,7 @@ LISTS = frozenset(
         "recompute_modules",
     }
 )
-"""Flags that take several values, which a mapping may hold as one text."""
+"""Flags with several values, which a mapping may hold as one text."""
 
 _FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
 _OVERRIDE = re.compile(r"\+{0,2}[a-z][\w.]{0,200}\.([a-z]\w{0,100})=(.*)\Z", re.DOTALL)
@@ -49,36 +49,36 @@ _NODE_FLAGS = ("nproc_per_node", "gpus_per_node", "gn")
 
 
 def stated_by_launch_args(args: Mapping[str, object] | str) -> tuple[dict[str, Stated], list[str]]:
-    """Contract fields that flags state, all with the source `metadata`, and warnings about what could not be used.
+    """Return the contract fields that flags state, all with the source `metadata`, and warnings about unusable values.
 
-    `args` is a command line, or maps flags (with or without dashes) to values; a value of True, None or "" is a flag
-    without one. Flags that no contract field comes from are passed over.
+    `args` is a command line, or maps flags (with or without dashes) to values. True, None and "" stand for a flag
+    without a value. Flags without a contract field are ignored.
     """
     pairs = list(_from_text(args) if isinstance(args, str) else _from_mapping(args))
     warnings: list[str] = []
     if not pairs and args:
-        warnings.append("launch_args holds no flags: write them as --name value, or as an object.")
+        warnings.append("launch_args contains no flags. Write them as --name value, or as a JSON object.")
     settings: dict[str, Setting] = {}
     for name, value in pairs:
         for setting in _settings(name, value):
-            known = settings.get(setting.name)
-            if known and known.value != setting.value:
-                warnings.append(f"launch_args states {setting.name} twice; {setting.value} was taken.")
+            earlier = settings.get(setting.name)
+            if earlier and earlier.value != setting.value:
+                warnings.append(f"launch_args states {setting.name} twice; {setting.value} is used.")
             settings[setting.name] = setting
     _add_derived(settings)
-    found, refused = contract_fields(settings)
+    fields, refused = contract_fields(settings)
     warnings.extend(f"launch_args: {sentence}" for sentence in refused)
     gpus_per_node = next((settings[name] for name in _NODE_FLAGS if name in settings), None)
     if gpus_per_node and isinstance(gpus_per_node.value, int) and gpus_per_node.value > 0:
-        found["gpus_per_node"] = Stated(gpus_per_node.value, "metadata", gpus_per_node.detail)
+        fields["gpus_per_node"] = Stated(gpus_per_node.value, "metadata", gpus_per_node.detail)
     return {
         name: replace(stated, source="metadata", detail=f"launch_args: {stated.detail}")
-        for name, stated in found.items()
+        for name, stated in fields.items()
     }, warnings
 
 
 def _from_text(text: str) -> Iterator[tuple[str, object]]:
-    """Flags of a command line with their values; what stands before the first flag is the program."""
+    """Yield the flags of a command line with their values. Words before the first flag are the program."""
     text = text[:MAX_TEXT].replace("\\\n", " ")
     try:
         words = shlex.split(text)
@@ -105,7 +105,7 @@ def _from_text(text: str) -> Iterator[tuple[str, object]]:
 
 
 def _values_of(name: str, values: list[str]) -> object:
-    """What a flag of a command line is set to; behind the last flag of a launcher stands a program's name."""
+    """Return the value of a flag. Only list flags take several words: a program may follow a launcher's last flag."""
     if len(values) > 1 and name.replace("-", "_") in LISTS:
         return values
     return values[0] if values else True
@@ -117,7 +117,7 @@ def _from_mapping(args: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def _settings(name: str, raw: object) -> Iterator[Setting]:
-    """The settings that one flag makes; `--no-x` switches x off."""
+    """Yield the settings of one flag; `--no-x` switches x off."""
     name = name.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
     name = RENAMED.get(name, name)
     value = _value(name, raw)
@@ -131,7 +131,7 @@ def _value(name: str, raw: object) -> Value:
     if isinstance(raw, str):
         if name == "moe_layer_freq" and (pattern := _layer_pattern(raw)):
             return pattern
-        # Job files write lists in every way: `attn mlp`, `attn,mlp`, `[attn mlp]`, `['attn', 'mlp']`
+        # Job files write lists in several ways: `attn mlp`, `attn,mlp`, `[attn mlp]`, `['attn', 'mlp']`
         words = _WORD.findall(raw) if name in LISTS else []
         return tuple(words) if len(words) > 1 else read_literal(raw)
     if isinstance(raw, Iterable):
@@ -141,7 +141,7 @@ def _value(name: str, raw: object) -> Value:
 
 
 def _layer_pattern(text: str) -> tuple[int, ...] | None:
-    """`([0]*3+[1]*58)`, which Megatron-LM evaluates: which layers are MoE layers."""
+    """Return the MoE layers of a pattern such as `([0]*3+[1]*58)`, which Megatron-LM evaluates; None for other text."""
     layers: list[int] = []
     for part in text.replace(" ", "").strip("()").split("+"):
         match = _PATTERN_PART.match(part)
@@ -152,12 +152,14 @@ def _layer_pattern(text: str) -> tuple[int, ...] | None:
 
 
 def _add_derived(settings: dict[str, Setting]) -> None:
-    """Settings that follow from other flags: torchrun's world size, chunks from layers per chunk, a backend's type."""
+    """Add settings that follow from other flags: torchrun's world size, pipeline chunks, the type of a backend."""
     backend = settings.get("moe_flex_dispatcher_backend")
-    if backend:  # Megatron-Bridge's harness names the backend only, and None for alltoall
+    if backend:  # Megatron-Bridge's harness sets only the backend, with None for alltoall
         kind = "alltoall" if backend.value is None else "flex"
         settings.setdefault("moe_token_dispatcher_type", Setting("moe_token_dispatcher_type", kind, "metadata"))
-    numbers = {name: one.value for name, one in settings.items() if type(one.value) is int and one.value > 0}
+    numbers = {
+        name: setting.value for name, setting in settings.items() if type(setting.value) is int and setting.value > 0
+    }
     nodes, per_node = numbers.get("nnodes"), next((numbers[name] for name in _NODE_FLAGS if name in numbers), None)
     if "world_size" not in settings and nodes and per_node:
         settings["world_size"] = Setting("world_size", nodes * per_node, "metadata")

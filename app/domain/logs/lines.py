@@ -1,4 +1,4 @@
-"""Prepares lines for the readers: prefixes taken off, broken lines joined, skipped bytes noted."""
+"""Prepares lines for the readers: removes prefixes, joins broken lines and records what was skipped."""
 
 import codecs
 import json
@@ -10,7 +10,7 @@ from app.domain.run import UNKNOWN_STEP, LineExample, Problem
 from app.domain.text import clean
 
 MAX_PREFIXES = 8
-"""More than anybody stacks; a line of nothing but prefixes ends here."""
+"""More than real logs stack. Bounds the work for a line of nothing but prefixes."""
 
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,30}[A-Za-z]")
 _JSON_START = b'{"'
@@ -32,7 +32,7 @@ _PREFIXES = tuple(
         rb"(?P<tag>\[[A-Za-z][\w.-]{0,63}:\d{1,5}\]) ",
         # srun --label: task number, right-aligned
         rb"(?P<tag> {0,6}(?P<rank>\d{1,7})): ",
-        # pdsh: host name, which has a digit in it (a word with a colon would be ordinary text)
+        # pdsh: host name, which contains a digit (a plain word with a colon would be ordinary text)
         rb"(?P<tag>(?=[a-z.-]{0,30}\d)[a-z][a-z0-9.-]{1,63}): ",
         # AMD Primus' logger: [20260511 02:59:23][rank-7/8][DEBUG]    [---utils.py:425] :
         rb"\[\d{8} [\d:]{8}\]\[(?P<tag>rank-(?P<rank>\d{1,7})/\d{1,7})\]\[[A-Z]{3,8} ?\] {0,8}\[[^\]\n]{1,80}\] : ?",
@@ -44,7 +44,7 @@ _PREFIXES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line without its wrapping. `tags` say which process printed it, `rank` is its global rank where they tell."""
+    """A line without its wrapping. `tags` identify the process that printed it; `rank`: its global rank, if known."""
 
     text: str
     tags: tuple[str, ...] = ()
@@ -52,14 +52,14 @@ class Line:
 
 
 def without_colours(data: bytes) -> bytes:
-    """`data` without ANSI control sequences."""
+    """Return `data` without ANSI control sequences."""
     return _ANSI.sub(b"", data) if b"\x1b" in data else data
 
 
 def unwrap_json(line: bytes) -> bytes:
-    """The `log` text of a line in Docker's JSON format, without its line break; any other line as it is.
+    """Return the `log` text of a line in Docker's JSON format without its line break; other lines unchanged.
 
-    A JSON line that was cut off gives what there is of its text.
+    A JSON line that is cut off returns the available part of its text.
     """
     if not line.lstrip().startswith(_JSON_START):
         return line
@@ -76,13 +76,13 @@ def unwrap_json(line: bytes) -> bytes:
 
 
 def last_overwrite(line: bytes) -> bytes:
-    """What a terminal would show of a line that a progress bar wrote over with carriage returns."""
+    """Return the text that a terminal would show of a line that a progress bar overwrites with carriage returns."""
     line = line.rstrip(b"\r")
     return line[line.rfind(b"\r") + 1 :]
 
 
 def unwrap(line: bytes) -> Line:
-    """Take off every prefix, colour and wrapping of one line (without its line break)."""
+    """Remove every prefix, colour and wrapping from one line (without its line break)."""
     line = without_colours(unwrap_json(last_overwrite(line)))
     tags: list[str] = []
     rank: int | None = None
@@ -95,19 +95,19 @@ def unwrap(line: bytes) -> Line:
         else:
             break
         at = match.end()
-        found = match.groupdict()
-        if found.get("tag"):
-            tags.append(found["tag"].decode("ascii", "replace").strip())
-        if found.get("rank"):
-            rank = int(found["rank"])
+        groups = match.groupdict()
+        if groups.get("tag"):
+            tags.append(groups["tag"].decode("ascii", "replace").strip())
+        if groups.get("rank"):
+            rank = int(groups["rank"])
     return Line(clean(line[at:].decode("utf-8", "replace")), tuple(tags), rank)
 
 
-# --- Joins the lines that a container's runtime broke in two: it does so after 16 kB.
+# --- Joins lines that a container runtime splits after 16 kB.
 #
 # Kubernetes (CRI) marks a part with `P` and the last one with `F`: `2026-04-14T17:50:00.281177123Z stdout P text`. In
-# Docker's JSON the text of a part has no line break at its end. The joined line stands where its last part stood, and
-# the others are left blank, so that line numbers stay what they are in the file.
+# Docker's JSON the text of a part does not end with a line break. The joined line replaces its last part, and the
+# other parts become blank lines, so that line numbers stay those of the file.
 
 MAX_JOINED = 1 << 20
 """Bytes of one joined line."""
@@ -117,9 +117,9 @@ _JSON = re.compile(rb'(\{"log": ?")([^\n]*)(", ?"stream": ?"(std(?:out|err))"[^\
 
 
 def whole_lines(blocks: Iterable[bytes], on_lost: Callable[[bytes], None]) -> Iterator[bytes]:
-    """The same blocks with broken lines joined. Which runtime wrote the log is told by its first line.
+    """Yield the blocks with split lines joined. The first line identifies the runtime.
 
-    `on_lost` gets a part whose end never came although other lines follow it.
+    `on_lost` receives each part whose end is missing although other lines follow it.
     """
     rest = iter(blocks)
     first = next(rest, b"")
@@ -139,17 +139,17 @@ def whole_lines(blocks: Iterable[bytes], on_lost: Callable[[bytes], None]) -> It
 
 
 class _Joiner:
-    """Parts of lines that wait for their end, by stream."""
+    """Holds parts of lines until their end arrives, by stream."""
 
     def __init__(self) -> None:
         self.parts: dict[bytes, bytes] = {}
-        """In the order in which they were met last."""
+        """Ordered by the last part of each stream."""
         self.ends_in_part = False
         self.owes_break = False
-        """Whether the line break of the last line is held back: that line is a part, and may be the log's last."""
+        """True when the line break of the last line is withheld: that line is a part and may be the log's last."""
 
     def join(self, block: bytes) -> bytes:
-        """`block` with the lines joined that end in it."""
+        """Return `block` with all lines joined that end in it."""
         before = b"\n" if self.owes_break else b""
         self.ends_in_part = self.owes_break = False
         if not self.parts and not self.has_parts(block):
@@ -169,7 +169,7 @@ class _Joiner:
         raise NotImplementedError
 
     def _add(self, stream: bytes, text: bytes, *, ends: bool) -> bytes | None:
-        """The whole text when it ends here, or when it becomes too long; None for a part."""
+        """Return the whole text when it ends here or becomes too long; None for a part."""
         text = self.parts.pop(stream, b"") + text
         if ends or len(text) > MAX_JOINED:
             return text
@@ -182,11 +182,11 @@ class _Cri(_Joiner):
         return b" stdout P " in block or b" stderr P " in block
 
     def line(self, line: bytes) -> bytes:
-        found = _CRI.match(line)
-        if found is None:
+        part = _CRI.match(line)
+        if part is None:
             return line
-        text = self._add(found[2], found[4], ends=found[3] == b"F")
-        return b"" if text is None else found[1] + b"F " + text
+        text = self._add(part[2], part[4], ends=part[3] == b"F")
+        return b"" if text is None else part[1] + b"F " + text
 
 
 class _Json(_Joiner):
@@ -195,14 +195,14 @@ class _Json(_Joiner):
         return whole != block.count(b"\n")
 
     def line(self, line: bytes) -> bytes:
-        found = _JSON.match(line)
-        if found is None:
+        part = _JSON.match(line)
+        if part is None:
             return line
-        text = self._add(found[4], found[2], ends=found[2].endswith(b"\\n"))
-        return b"" if text is None else found[1] + text + found[3]
+        text = self._add(part[4], part[2], ends=part[2].endswith(b"\\n"))
+        return b"" if text is None else part[1] + text + part[3]
 
 
-# --- NUL bytes in front of lines, as network file systems and crashed writers leave them: skipped and counted.
+# --- Skips and counts NUL bytes before lines, which network file systems and crashed writers leave behind.
 
 _BEFORE_A_LINE = re.compile(rb"\n\0+")
 _HEAD_BYTES = 64 * 1024
@@ -210,9 +210,10 @@ _DECODER = codecs.getincrementaldecoder("utf-8")
 
 
 class WithoutHoles:
-    """The chunks of a log without the NUL bytes in front of its lines.
+    """Iterates over the chunks of a log without the NUL bytes before its lines.
 
-    NULs inside a line stay: they tell that it is torn. `skipped` counts them once all chunks were read.
+    NULs inside a line stay because they show that it is torn. `skipped` is the number of removed bytes once all chunks
+    are read.
     """
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
@@ -233,29 +234,30 @@ class WithoutHoles:
                 at_line_start = text.endswith(b"\n")
                 yield text
         if at_line_start and chunk.endswith(b"\0"):
-            yield b"\0"  # the line that the hole is, so that lines are counted as they stand in the file
+            yield b"\0"  # the hole counts as a line, so that line numbers stay those of the file
 
     @property
     def invalid(self) -> int:
-        """Places in the first 64 KiB that are no UTF-8; a last character that is cut is none."""
+        """Number of places in the first 64 KiB that are not UTF-8, without a last character that is cut."""
         text = _DECODER("replace").decode(self._head)
         return text.count("\ufffd") - self._head.count("\ufffd".encode())
 
 
-# --- Collects what was skipped or is strange while a log is read, so that nothing is dropped in silence.
+# --- Collects what was skipped or looks wrong, so that nothing is dropped silently.
 
 MAX_A_KIND = 5
-"""Problems of one kind kept with their line; of the others only the number is told."""
+"""Problems of one kind that are kept with their line; further ones are only counted."""
 
 MAX_KINDS = 50
-"""Kinds of lines that were not understood; a trainer's lines have few."""
+"""Kinds of lines that were not understood. Real logs have few."""
 
 MAX_EXAMPLE = 200
-"""Characters of a line that are quoted."""
+"""Characters of a quoted line."""
 
 
 class Notes:
-    """`unread`: lines with the key of a line we know that could not be read. `cut`: the log ends inside a line."""
+    """Collects problems. `unread`: number of lines with a known key that could not be read. `cut`: the log ends
+    inside a line."""
 
     def __init__(self) -> None:
         self.unread = 0
@@ -267,13 +269,13 @@ class Notes:
         self._steps: list[LineExample] = []
 
     def problem(self, kind: str, message: str, line: int = 0, example: bytes | str = b"") -> None:
-        """Remember that something is strange. `kind` groups equal problems, `message` is a sentence for people."""
+        """Record a problem. `kind` groups equal problems; `message` is a sentence for users."""
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         if count <= MAX_A_KIND:
             self._kept.append(Problem(kind, message, line, quote(example)))
 
     def unreadable(self, what: str, line: int, example: bytes) -> None:
-        """Count a line that looks like a known one but could not be read."""
+        """Count a line that looks like a known kind but could not be read."""
         if line != self._last_unread:
             self.unread += 1
             self._last_unread = line
@@ -281,34 +283,32 @@ class Notes:
         self.problem("unreadable line", f"This looks like {what}, but it could not be read.", line, example)
 
     def torn(self, line: int, example: bytes) -> None:
-        """Another process printed into this iteration line; the rest of it may be anywhere."""
+        """Count an iteration line that another process printed into; its other half may be anywhere."""
         self.not_understood("half of an iteration line", line, example)
 
     def not_understood(self, kind: str, line: int, example: bytes | str, count: int = 1) -> None:
-        """Count lines of a kind that a person may want to report; the first one is the example."""
-        known = self._examples.get(kind)
-        if known is not None:
-            self._examples[kind] = replace(known, count=known.count + count)
+        """Count lines of a kind that users may want to report. The first one is the example."""
+        earlier = self._examples.get(kind)
+        if earlier is not None:
+            self._examples[kind] = replace(earlier, count=earlier.count + count)
         elif len(self._examples) < MAX_KINDS:
             self._examples[kind] = LineExample(kind, count, quote(example), line)
 
     def like_a_step(self, line: int, example: bytes) -> None:
-        """Remember a line that looks like a step of an unknown trainer: each is an example of its own."""
+        """Record a line that looks like a step of an unknown trainer. Each is an example of its own."""
         self._steps.append(LineExample(UNKNOWN_STEP, 1, quote(example), line))
 
     def examples(self) -> tuple[LineExample, ...]:
-        """What was not understood, the most frequent kind first."""
-        return (*self._steps, *sorted(self._examples.values(), key=lambda one: (-one.count, one.line)))
+        """Return the lines that were not understood, the most frequent kind first."""
+        return (*self._steps, *sorted(self._examples.values(), key=lambda example: (-example.count, example.line)))
 
     def cut_off(self, line: int, example: bytes) -> None:
-        """The log ends in the middle of this line."""
+        """Record that the log ends in the middle of this line."""
         self.cut = True
-        self.problem(
-            "cut off", "The log ends in the middle of this line; fields that were cut are left out.", line, example
-        )
+        self.problem("cut off", "The log ends in the middle of this line; truncated fields are omitted.", line, example)
 
     def problems(self) -> tuple[Problem, ...]:
-        """All problems in the order in which they were met, with a line for those that were only counted."""
+        """Return all problems in the order of the log, then one per kind for those that were only counted."""
         more = (
             Problem(kind, f"{count - MAX_A_KIND} more of this kind are not listed.")
             for kind, count in self._counts.items()
@@ -318,6 +318,6 @@ class Notes:
 
 
 def quote(line: bytes | str) -> str:
-    """The start of a line, fit for a page and a database."""
+    """Return the start of a line, safe for pages and databases."""
     text = line[: 4 * MAX_EXAMPLE].decode("utf-8", "replace") if isinstance(line, bytes) else line
     return clean(text).strip()[:MAX_EXAMPLE]

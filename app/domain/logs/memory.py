@@ -1,6 +1,6 @@
 """Reads the memory lines of Megatron-LM (MiB, called MB) and of Megatron-Bridge (10^9 bytes, GB) into bytes.
 
-Several ranks print at once without a lock, so two reports can stand on one line and one can be torn apart.
+Several ranks print at once without a lock, so a line can hold two reports, and a report can be torn apart.
 """
 
 import re
@@ -11,10 +11,10 @@ from app.domain.logs.lines import Notes, without_colours
 from app.domain.run import MemoryReport
 
 MAX_REPORTS = 20_000
-"""Reports kept; after that only one that tops all earlier ones of its rank. Trainers print one or two a process."""
+"""Reports kept; after that, only the highest of each rank. Trainers print one or two per process."""
 
 _HEAD_LENGTH = 60
-"""Bytes in front of the key in which rank and iteration stand."""
+"""Bytes before the key that hold rank and iteration."""
 
 MAX_REPORT = 2000
 """Bytes of one report. Real ones have up to 400."""
@@ -41,7 +41,7 @@ class MemoryReader:
 
     def __init__(self, notes: Notes) -> None:
         self.is_bridge = False
-        """Whether Megatron-Bridge's names were seen."""
+        """True once one of Megatron-Bridge's names was read."""
         self._notes = notes
         self._reports: list[MemoryReport] = []
         self._tops: dict[int | None, MemoryReport] = {}
@@ -51,23 +51,23 @@ class MemoryReader:
     def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
         head = self._head(data, start, end, hit)
         if head is None:
-            return hit  # "memory (" is ordinary English as well
+            return hit  # "memory (" is ordinary English too
         stop = min(end, hit + MAX_REPORT)
         following = data.find(self.keys[0], hit, stop)
         text = without_colours(data[head.end() : following if following >= 0 else stop])
-        found = _values(text, UNITS[head[3]])
-        if "max_allocated_bytes" not in found:
+        values = _values(text, UNITS[head[3]])
+        if "max_allocated_bytes" not in values:
             if stop == len(data):
                 self._notes.cut_off(line, data[head.start() : stop])
             else:
                 self._notes.unreadable("a memory line", line, data[head.start() : stop])
             return hit
         self.is_bridge = self.is_bridge or b"mem-" in text
-        self._keep(_report(line, head, found))
+        self._keep(_report(line, head, values))
         return hit
 
     def _head(self, data: bytes, start: int, end: int, hit: int) -> re.Match[bytes] | None:
-        """The start of the report: rank and iteration stand before the key, the unit behind it."""
+        """Match the start of the report: rank and iteration precede the key, the unit follows it."""
         key = hit - len(self.keys[0])
         for word in (b"[Rank ", b"(after "):
             begin = data.rfind(word, max(start, key - _HEAD_LENGTH), key)
@@ -81,7 +81,7 @@ class MemoryReader:
             self._reports.append(report)
             return
         self._notes.problem(
-            "many memory lines", f"Of the memory lines after {MAX_REPORTS} only each rank's top is kept."
+            "many memory lines", f"After {MAX_REPORTS} memory lines, only the highest value of each rank is kept."
         )
         top = self._tops.get(report.rank)
         if top.max_allocated_bytes < report.max_allocated_bytes if top else len(self._tops) < MAX_REPORTS:
@@ -89,27 +89,27 @@ class MemoryReader:
 
     @property
     def reports(self) -> tuple[MemoryReport, ...]:
-        """In the order of the log."""
+        """All kept reports in the order of the log."""
         return (*self._reports, *sorted(self._tops.values(), key=lambda report: report.line))
 
 
-def _report(line: int, head: re.Match[bytes], found: dict[str, float]) -> MemoryReport:
-    retries = found.get("alloc_retries")
+def _report(line: int, head: re.Match[bytes], values: dict[str, float]) -> MemoryReport:
+    retries = values.get("alloc_retries")
     return MemoryReport(
         line=line,
         rank=int(head[1]) if head[1] else None,
         iteration=int(head[2]) if head[2] else None,
-        max_allocated_bytes=found["max_allocated_bytes"],
-        max_reserved_bytes=found.get("max_reserved_bytes"),
-        allocated_bytes=found.get("allocated_bytes"),
-        reserved_bytes=found.get("reserved_bytes"),
+        max_allocated_bytes=values["max_allocated_bytes"],
+        max_reserved_bytes=values.get("max_reserved_bytes"),
+        allocated_bytes=values.get("allocated_bytes"),
+        reserved_bytes=values.get("reserved_bytes"),
         alloc_retries=None if retries is None else int(retries),
     )
 
 
 def _values(text: bytes, unit: int) -> dict[str, float]:
-    """The fields of one report, in bytes. Text glued behind a number does no harm, a name glued to another does."""
-    found: dict[str, float] = {}
+    """Return the fields of one report in bytes. Ignores text directly after a number."""
+    values: dict[str, float] = {}
     for part in text.split(b"|"):
         label, colon, rest = part.partition(b":")
         name = _NAMES.get(label.strip())
@@ -117,5 +117,5 @@ def _values(text: bytes, unit: int) -> dict[str, float]:
         value = number(leading[1]) if leading and colon else None
         if name is None or value is None or not 0 <= value < 1e9:
             continue
-        found.setdefault(name, value if name == "alloc_retries" else value * unit)
-    return found
+        values.setdefault(name, value if name == "alloc_retries" else value * unit)
+    return values

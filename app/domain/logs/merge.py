@@ -1,4 +1,4 @@
-"""Puts the logs of one run together into one `ParsedLog`."""
+"""Merges the logs of one run into one `ParsedLog`."""
 
 import calendar
 import hashlib
@@ -29,7 +29,7 @@ from app.domain.run import (
     last_start_line,
 )
 
-# --- Time stamps of a log, as far as its first and last lines and its events show them.
+# --- Time stamps in the first and last lines of a log and in its events.
 
 _STAMP = re.compile(r"(?<!\d)(20\d\d)-?([01]\d)-?([0-3]\d)[T _]([0-2]\d):([0-5]\d):([0-5]\d)(\.\d{1,6})?")
 """Of iteration lines, life-cycle lines, Primus (no dashes), torchrun's reports (`_`) and log shippers (`T`)."""
@@ -39,35 +39,35 @@ _PRECISE = re.compile(r":\d\d\.\d{1,6}\] iteration ")
 
 
 def has_microseconds(log: ParsedLog) -> bool:
-    """True when the iteration lines known here have stamps as Megatron Core 0.16 and later print them."""
+    """Return True when the iteration lines have the time stamps of Megatron Core 0.16 and later."""
     return any(_PRECISE.search(text) for text in (*log.first_lines, *log.last_lines))
 
 
 def first_stamp(log: ParsedLog) -> float | None:
-    """Seconds since 1970 (node's local time) of the first stamp that is known; None without any."""
+    """Return the first time stamp in seconds since 1970 (node's local time); None without one."""
     return next(_stamps((*log.first_lines, *(event.text for event in log.events), *log.last_lines)), None)
 
 
 def last_stamp(log: ParsedLog) -> float | None:
-    """Seconds since 1970 (node's local time) of the last stamp that is known; None without any."""
+    """Return the last time stamp in seconds since 1970 (node's local time); None without one."""
     texts = (*log.first_lines, *(event.text for event in log.events), *log.last_lines)
     return next(_stamps(reversed(texts), last=True), None)
 
 
 def _stamps(texts: Iterable[str], *, last: bool = False) -> Iterator[float]:
     for text in texts:
-        found = list(_STAMP.finditer(text))
-        for match in reversed(found) if last else found:
+        matches = list(_STAMP.finditer(text))
+        for match in reversed(matches) if last else matches:
             year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
             if 1 <= month <= 12 and 1 <= day <= 31 and hour <= 23:
                 whole = calendar.timegm((year, month, day, hour, minute, second))
                 yield whole + float(match[7] or 0)
 
 
-# --- Decides the part that each file plays in a run: which ones have the iterations, in which order, which are copies.
+# --- Assigns each file its role in a run: which files hold the iterations, in which order, and which are copies.
 
 _SAME = ("iteration", "step_time_ms", "lm_loss", "grad_norm")
-"""Lines that agree in these are the same line, printed or uploaded twice."""
+"""Lines with equal values in these columns are the same line, printed or uploaded twice."""
 
 
 _STARTS = ("training_started", "checkpoint_loaded")
@@ -75,7 +75,7 @@ _STARTS = ("training_started", "checkpoint_loaded")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of the run. `file`: its index as given; `first` and `last`: seconds since 1970, None when unknown."""
+    """A file of the run. `file`: its index in the upload; `first` and `last`: seconds since 1970, None if unknown."""
 
     file: int
     name: str
@@ -86,8 +86,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """`slices` have the iterations, in the order of the run; `beside` were printed at the same time by other ranks,
-    or are copies of slices (whose indexes are in `copies`)."""
+    """The files by role. `slices` hold the iterations, in the order of the run. `beside` were printed at the same time
+    by other ranks, or are copies of slices (their indexes are in `copies`)."""
 
     slices: tuple[Part, ...]
     beside: tuple[Part, ...]
@@ -95,7 +95,7 @@ class Roles:
 
 
 def assign(parts: Sequence[LogPart]) -> Roles:
-    """The role of every file."""
+    """Return the role of every file."""
     files = [
         Part(index, part.name, part.log, first_stamp(part.log), last_stamp(part.log))
         for index, part in enumerate(parts)
@@ -104,21 +104,21 @@ def assign(parts: Sequence[LogPart]) -> Roles:
     with_rows = counted or [file for file in files if file.log.n]
     copies = _copies(with_rows)
     slices = [file for file in with_rows if file.file not in copies]
-    kept = {file.file for file in slices}
-    beside = [file for file in files if file.file not in kept]
+    slice_files = {file.file for file in slices}
+    beside = [file for file in files if file.file not in slice_files]
     ordered = in_order(slices)
     ordered[1:] = [_without_repeated(before, part) for before, part in pairwise(ordered)]
     return Roles(tuple(ordered), tuple(in_order(beside)), frozenset(copies))
 
 
 def in_order(files: Sequence[Part]) -> list[Part]:
-    """By time where every file tells it, else by iterations: of two that begin together the longer one came later."""
+    """Sort by time when every file has time stamps, else by iterations; of equal first iterations, the longer last."""
     timed = all(file.last is not None for file in files)
     return sorted(files, key=lambda file: ((file.last or 0.0) if timed else 0.0, *_extent(file.log), _identity(file)))
 
 
 def _only_steps(log: ParsedLog) -> bool:
-    """True for the log of a rank that prints no iteration lines: its steps have no numbers of their own."""
+    """Return True for the log of a rank that prints no iteration lines: its steps have no iteration numbers."""
     return any(problem.kind == "no iteration lines" for problem in log.problems)
 
 
@@ -129,7 +129,7 @@ def _extent(log: ParsedLog) -> tuple[float, float]:
 
 
 def _identity(file: Part) -> str:
-    """Tells two files apart that nothing else orders, whatever order they came in."""
+    """Return a tie-breaker for the sort that does not depend on the order of upload."""
     digest = hashlib.sha256("\n".join((file.name, *file.log.first_lines, *file.log.last_lines)).encode())
     for name in sorted(file.log.columns):
         digest.update(file.log.columns[name].tobytes())
@@ -137,7 +137,7 @@ def _identity(file: Part) -> str:
 
 
 def _copies(files: Sequence[Part]) -> set[int]:
-    """Files whose iteration lines are all in another file, too. Of equal ones the one that says more is kept."""
+    """Return the files whose iteration lines are all in another file. Of equal files, the one with less is a copy."""
     by_size = sorted(
         files, key=lambda file: (file.log.n, len(file.log.arguments), file.log.line_count, _identity(file))
     )
@@ -160,7 +160,7 @@ def _rows(log: ParsedLog, names: Sequence[str]) -> set[tuple[float, ...]]:
 
 
 def starts_between(before: Part, part: Part) -> bool:
-    """True when one of two files tells of a start between the last iteration of one and the first of the other."""
+    """Return True when either file has a start between the last iteration of `before` and the first of `part`."""
     head, tail = int(part.log.line_numbers[0]), int(before.log.line_numbers[-1])
     return any(event.kind in _STARTS and event.line < head for event in part.log.events) or any(
         event.kind in _STARTS and event.line > tail for event in before.log.events
@@ -168,7 +168,7 @@ def starts_between(before: Part, part: Part) -> bool:
 
 
 def _without_repeated(before: Part, part: Part) -> Part:
-    """`part` without the lines at its start that `before` ends with: a log cut in two with some lines in both."""
+    """Return `part` without leading lines that `before` ends with, as when a log is split with an overlap."""
     names = [name for name in _SAME if name in before.log.columns and name in part.log.columns]
     old, new = (
         np.column_stack([np.nan_to_num(log.columns[name], nan=-1.0) for name in names])
@@ -185,7 +185,7 @@ def _without_repeated(before: Part, part: Part) -> Part:
     return replace(part, log=cut)
 
 
-# --- Joins the iteration lines of the slices of a run: later values win, restarts are marked, joints are not.
+# --- Joins the iteration lines of all slices: later values win, and restarts are marked, but not mere file boundaries.
 
 BoolArray = npt.NDArray[np.bool_]
 _ALWAYS = ("iteration", "step_time_ms", "step_time_true_ms")
@@ -193,7 +193,7 @@ _ALWAYS = ("iteration", "step_time_ms", "step_time_true_ms")
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Columns as in ParsedLog, the slices, and the lines (file, line) whose true step time a joint made known."""
+    """Columns as in ParsedLog, the slices, and the lines (file, line) whose true time the previous file reveals."""
 
     columns: dict[str, FloatArray]
     line_numbers: IntArray
@@ -204,7 +204,7 @@ class Rows:
 
 
 def join_rows(slices: Sequence[Part], beside: Sequence[Part]) -> Rows:
-    """All iteration lines of `slices`, which are in the order of the run. `beside` may tell of loaded checkpoints."""
+    """Join the iteration lines of `slices`, given in the order of the run. `beside` may report loaded checkpoints."""
     lengths = [part.log.n for part in slices]
     offsets = [0, *np.cumsum(lengths).tolist()]
     columns = _concatenate(slices, offsets)
@@ -221,16 +221,16 @@ def join_rows(slices: Sequence[Part], beside: Sequence[Part]) -> Rows:
             resolved.add((part.file, int(part.log.line_numbers[0])))
         elif before.log.n == 1 and has_microseconds(before.log):
             _forget_mean_of_start(columns, first, offsets[place] - 1)
-    kept = ~_superseded(columns["iteration"], first)
-    places: IntArray = np.unique(np.cumsum(kept)[first] - kept[first])
-    n = int(kept.sum())
-    found = _slices(slices, offsets, columns["iteration"], first, kept)
+    current = ~_superseded(columns["iteration"], first)
+    places: IntArray = np.unique(np.cumsum(current)[first] - current[first])
+    n = int(current.sum())
+    process_slices = _slices(slices, offsets, columns["iteration"], first, current)
     return Rows(
-        columns={name: column[kept] for name, column in columns.items()},
-        line_numbers=lines[kept],
+        columns={name: column[current] for name, column in columns.items()},
+        line_numbers=lines[current],
         segment_starts=tuple(int(place) for place in places if place < n),
-        slices=found,
-        problems=tuple(_dropped(slices, offsets, columns["iteration"], kept)),
+        slices=process_slices,
+        problems=tuple(_dropped(slices, offsets, columns["iteration"], current)),
         resolved=frozenset(resolved),
     )
 
@@ -250,7 +250,7 @@ def _concatenate(slices: Sequence[Part], offsets: Sequence[int]) -> dict[str, Fl
 
 
 def _begins_process(before: Part, part: Part, loaded: Container[float | None]) -> bool:
-    """Whether a file begins with a new process; False where it goes on in the middle of the one before."""
+    """Return True when a file begins with a new process, False when it continues the file before it."""
     iteration = float(part.log.columns["iteration"][0])
     if iteration <= before.log.columns["iteration"][-1] or iteration - 1 in loaded:
         return True
@@ -258,9 +258,10 @@ def _begins_process(before: Part, part: Part, loaded: Container[float | None]) -
 
 
 def _undo_first_iteration(columns: dict[str, FloatArray], first: BoolArray, row: int, part: Part) -> bool:
-    """Megatron Core 0.16 prints a mean over the first iteration, too: known when that one ends the file before.
+    """Compute the true second step time when the first iteration is the last line of the previous file.
 
-    The log's reader left the true time out, because it saw the second line only (`logs/true_step_time.py`).
+    Megatron Core 0.16 prints a mean that includes the first iteration. The reader of a single file cannot correct it
+    without that line (`true_step_times` in `series.py`). Return True when the time is resolved.
     """
     line = int(part.log.line_numbers[0])
     unknown = any(problem.kind == "unknown step time" and problem.line == line for problem in part.log.problems)
@@ -275,14 +276,14 @@ def _undo_first_iteration(columns: dict[str, FloatArray], first: BoolArray, row:
 
 
 def _forget_mean_of_start(columns: dict[str, FloatArray], first: BoolArray, row: int) -> None:
-    """A first line that is not that of iteration 1 is a mean over a line that is missing: its interval tells."""
+    """Drop the true time of a file's only line when its interval shows that it averages over a missing line."""
     iteration = columns["iteration"]
     if first[row] and 1 < iteration[row] <= iteration[row + 1] - iteration[row]:
         columns["step_time_true_ms"][row] = np.nan
 
 
 def _superseded(iteration: FloatArray, first: BoolArray) -> BoolArray:
-    """Lines whose iteration a later process repeats: training went back to before them."""
+    """Return a mask of lines that a later process repeats because training went back."""
     if len(iteration) == 0:
         return np.zeros(0, bool)
     restart = np.where(first, iteration, np.inf)
@@ -291,60 +292,60 @@ def _superseded(iteration: FloatArray, first: BoolArray) -> BoolArray:
 
 
 def _slices(
-    parts: Sequence[Part], offsets: Sequence[int], iteration: FloatArray, first: BoolArray, kept: BoolArray
+    parts: Sequence[Part], offsets: Sequence[int], iteration: FloatArray, first: BoolArray, current: BoolArray
 ) -> tuple[Slice, ...]:
-    """One a process start, with what it printed and how much of that a later one did not repeat."""
+    """Return a slice per process start, with the iterations that it printed and that no later process repeats."""
     starts = [int(row) for row in np.flatnonzero(first)]
-    places: IntArray = np.cumsum(kept) - kept
-    found: list[Slice] = []
+    places: IntArray = np.cumsum(current) - current
+    slices: list[Slice] = []
     begun: set[float] = set()
     for start, stop in pairwise([*starts, len(iteration)]):
         part = parts[int(np.searchsorted(offsets, start, side="right")) - 1]
         begins = float(iteration[start])
-        resumed = found or any(_is_load(e.kind) and e.iteration == begins - 1 for e in part.log.events)
-        found.append(
+        resumed = slices or any(_is_load(e.kind) and e.iteration == begins - 1 for e in part.log.events)
+        slices.append(
             Slice(
                 file=part.name,
-                kind="retry" if begins in begun or (found and begins == 1) else "resume" if resumed else "start",
+                kind="retry" if begins in begun or (slices and begins == 1) else "resume" if resumed else "start",
                 first_iteration=int(begins),
                 last_iteration=int(iteration[stop - 1]),
                 first_row=int(places[start]),
-                iterations_kept=int(kept[start:stop].sum()),
+                iterations_kept=int(current[start:stop].sum()),
             )
         )
         begun.add(begins)
-    return tuple(found)
+    return tuple(slices)
 
 
 def _dropped(
-    parts: Sequence[Part], offsets: Sequence[int], iteration: FloatArray, kept: BoolArray
+    parts: Sequence[Part], offsets: Sequence[int], iteration: FloatArray, current: BoolArray
 ) -> Iterable[Problem]:
-    """Iterations that no later file repeats, but that training forgot when it went back."""
-    shown = set(iteration[kept].tolist())
+    """Yield a problem for iterations that training discarded and did not reach again."""
+    shown = set(iteration[current].tolist())
     for place, part in enumerate(parts):
         rows = slice(offsets[place], offsets[place + 1])
-        lost = [value for value in iteration[rows][~kept[rows]].tolist() if value not in shown]
+        lost = [value for value in iteration[rows][~current[rows]].tolist() if value not in shown]
         if lost:
             yield Problem(
                 "went back",
-                f"Iterations {int(lost[0])} to {int(lost[-1])} of {part.name} are left out: a later start went back to "
+                f"Iterations {int(lost[0])} to {int(lost[-1])} of {part.name} are not counted: a later start resumed "
                 "before them and did not reach them again.",
                 file=part.file,
             )
 
 
-# --- Tells a crash loop from a resume: starts that all begin at the same point have reached nothing that could be kept.
+# --- Distinguishes a crash loop from a resume: repeated starts at the same point have made no lasting progress.
 
 MIN_STARTS = 3
-"""One retry is normal, two are bad luck."""
+"""Starts of a crash loop. One or two retries are normal."""
 
 _GOOD_ENDS = frozenset({"training_done", "exit_duration", "exit_signal", "exit_iteration", "checkpoint_saved"})
-"""After one of these a later start begins further on, or none is needed."""
+"""After one of these events, a later start begins further on, or none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A start from a checkpoint (0: from the beginning), and whether something of it was kept."""
+    """A start from a checkpoint (0: from the beginning). `got_on`: it made lasting progress."""
 
     checkpoint: int
     got_on: bool
@@ -353,8 +354,8 @@ class _Start:
 
 
 def crash_loops(slices: tuple[Slice, ...], files: Sequence[Part]) -> tuple[tuple[Slice, ...], tuple[Problem, ...]]:
-    """The slices, those of a crash loop marked, and a sentence on each loop. `files` are in the order of the run."""
-    starts = list(_told_starts(files)) or [
+    """Mark the slices of crash loops, and return a problem for each loop. `files` are in the order of the run."""
+    starts = list(_starts_in_events(files)) or [
         _Start(piece.first_iteration - 1, False, 0, 0) for piece in slices if piece.first_iteration
     ]
     marked, problems = list(slices), []
@@ -369,8 +370,8 @@ def crash_loops(slices: tuple[Slice, ...], files: Sequence[Part]) -> tuple[tuple
         problems.append(
             Problem(
                 "crash loop",
-                f"The job was started {len(tries)} times from {at}, and {len(failed)} of these starts got no further: "
-                "nothing was kept of them. This is a crash loop, not a resume.",
+                f"The job was started {len(tries)} times from {at}, and {len(failed)} of these starts made no lasting "
+                "progress. This is a crash loop, not a resume.",
                 line=failed[-1].line,
                 file=failed[-1].file,
             )
@@ -381,8 +382,8 @@ def crash_loops(slices: tuple[Slice, ...], files: Sequence[Part]) -> tuple[tuple
     return tuple(marked), tuple(problems)
 
 
-def _told_starts(files: Sequence[Part]) -> Iterator[_Start]:
-    """Starts that the life-cycle lines tell of, each once, whichever ranks told of it."""
+def _starts_in_events(files: Sequence[Part]) -> Iterator[_Start]:
+    """Yield the starts in the events, each once even when several ranks report it."""
     seen: set[str] = set()
     for part in files:
         checkpoint, open_start = 0, None
@@ -402,33 +403,34 @@ def _told_starts(files: Sequence[Part]) -> Iterator[_Start]:
 
 
 def _went_on(slices: Sequence[Slice], checkpoint: int) -> bool:
-    """True when the last slice printed more than any earlier one that began where it did."""
+    """Return True when the last slice got further than all earlier ones with the same first iteration."""
     if not slices:
         return False
     earlier = [piece.last_iteration for piece in slices[:-1] if piece.first_iteration == checkpoint + 1]
     return bool(earlier) and slices[-1].last_iteration > max(earlier)
 
 
-# --- Whether the files of a run belong to one job: what they state about it must agree.
+# --- Checks that all files of a run belong to one job.
 
 _ONE_JOB = ("world_size", "train_iters", "seed", "num_layers", "hidden_size")
-"""Settings that two slices of one job share. A seed is never changed on a resume, the others hardly ever."""
+"""Settings that all slices of a job share. A resume never changes the seed, and hardly ever the others."""
 
 
 def contradictions(files: Sequence[Part]) -> Iterator[Problem]:
-    """Sentences on files that state different jobs. `files` are in the order of the run."""
+    """Yield a problem for files that describe different jobs. `files` are in the order of the run."""
     facts = [(part, _facts(part)) for part in files]
     for name in _ONE_JOB:
-        told = [(part, fact[name]) for part, fact in facts if fact.get(name) is not None]
-        other = next(((part, value) for part, value in told[1:] if value != told[0][1]), None)
-        if other is not None:
-            (one, first), (two, second) = told[0], other
-            yield Problem(
-                "different jobs",
-                f"{one.name} and {two.name} look like two different jobs: {name} is {shown(first)} in one and "
-                f"{shown(second)} in the other. Upload them as two runs if they are.",
-                file=two.file,
-            )
+        values = [(part, fact[name]) for part, fact in facts if fact.get(name) is not None]
+        for part, value in values[1:]:
+            first_part, first_value = values[0]
+            if value != first_value:
+                yield Problem(
+                    "different jobs",
+                    f"{first_part.name} and {part.name} look like two different jobs: {name} is {shown(first_value)} "
+                    f"in one and {shown(value)} in the other. Upload them as two runs if they are.",
+                    file=part.file,
+                )
+                break
 
 
 def _facts(part: Part) -> dict[str, Value]:
@@ -441,38 +443,38 @@ def _facts(part: Part) -> dict[str, Value]:
 
 
 def merged_fields(files: Sequence[Part]) -> tuple[dict[str, Stated], list[Problem]]:
-    """Contract fields of all files; the last file that states one in its arguments wins, and what changed is told."""
-    found: dict[str, tuple[Part, Stated]] = {}
+    """Merge the contract fields of all files, and report changes. The last file with a field in its arguments wins."""
+    fields: dict[str, tuple[Part, Stated]] = {}
     problems = []
     for part in files:
         changed = []
         for name, stated in part.log.stated.items():
-            known = found.get(name)
-            if known is None or stated.source != "log line" or known[1].source == "log line":
-                if known and known[1].source == stated.source == "arguments" and known[1].value != stated.value:
-                    changed.append(f"`{name}` {shown(known[1].value)} -> {shown(stated.value)}")
-                found[name] = (part, stated)
+            earlier = fields.get(name)
+            if earlier is None or stated.source != "log line" or earlier[1].source == "log line":
+                if earlier and earlier[1].source == stated.source == "arguments" and earlier[1].value != stated.value:
+                    changed.append(f"`{name}` {shown(earlier[1].value)} -> {shown(stated.value)}")
+                fields[name] = (part, stated)
         if changed:
             problems.append(
                 Problem(
                     "changed settings",
-                    f"{part.name} sets {len(changed)} fields differently than the file before it: "
+                    f"{part.name} sets {len(changed)} fields differently from the file before it: "
                     f"{', '.join(changed[:10])}. Its values are used.",
                     file=part.file,
                 )
             )
-    return {name: replace(stated, file=part.file) for name, (part, stated) in found.items()}, problems
+    return {name: replace(stated, file=part.file) for name, (part, stated) in fields.items()}, problems
 
 
 GENERIC = ("", "Megatron-LM")
-"""What a log without a dump is taken for: any other trainer's name says more."""
+"""Trainer names of logs without a dump. Any other name is more specific."""
 
 ROUNDING_MS, CLOCKS = 6.0, 0.01
-"""How far a step line of rank 0 may be from the last rank's iteration line."""
+"""Tolerance between a step line of rank 0 and the last rank's iteration line."""
 
 
 def merge_logs(parts: Sequence[LogPart]) -> ParsedLog:
-    """One log of all files. Raises ValueError without any file; which one came first changes nothing but indexes."""
+    """Merge all files into one log. Their order affects only indexes. Raises ValueError without any file."""
     if not parts:
         raise ValueError("a run needs at least one log")
     roles = assign(parts)
@@ -484,7 +486,7 @@ def merge_logs(parts: Sequence[LogPart]) -> ParsedLog:
     last = roles.slices[-1] if roles.slices else files[-1]
     process_lines = _process_lines(parts, roles, last)
     events = tuple(_events(files, roles))
-    told = any(_tells_an_end(event, process_lines) for event in events)
+    has_end = any(_tells_an_end(event, process_lines) for event in events)
     return ParsedLog(
         trainer=_trainer(files),
         columns=rows.columns,
@@ -502,7 +504,7 @@ def merge_logs(parts: Sequence[LogPart]) -> ParsedLog:
         unrecognised_lines=sum(part.log.unrecognised_lines for part in parts),
         first_lines=files[0].log.first_lines,
         last_lines=last.log.last_lines,
-        truncated=last.log.truncated and not (len(parts) > 1 and told),
+        truncated=last.log.truncated and not (len(parts) > 1 and has_end),
         files=tuple(part.name for part in parts),
         slices=slices,
         process_lines=process_lines,
@@ -524,7 +526,7 @@ def _arguments(files: Sequence[Part]) -> dict[str, Value]:
 
 
 def _memory(files: Sequence[Part]) -> Iterator[MemoryReport]:
-    """All reports; one that two files hold is kept once, with the place where it was met first."""
+    """Yield all memory reports. A report in two files appears once, with its first position."""
     seen: set[MemoryReport] = set()
     for part in files:
         for report in part.log.memory:
@@ -535,7 +537,7 @@ def _memory(files: Sequence[Part]) -> Iterator[MemoryReport]:
 
 
 def _events(files: Sequence[Part], roles: Roles) -> Iterator[LogEvent]:
-    """Events in the order of the run; what a file beside the slices repeats from another file is told once."""
+    """Yield the events in the order of the run, without those that a file beside the slices repeats."""
     beside = {part.file for part in roles.beside}
     seen: set[tuple[str, str, int | None]] = {
         (event.kind, event.text, event.rank) for part in roles.slices for event in part.log.events
@@ -552,14 +554,14 @@ def _events(files: Sequence[Part], roles: Roles) -> Iterator[LogEvent]:
 
 
 def _process_lines(parts: Sequence[LogPart], roles: Roles, last: Part) -> tuple[int, ...]:
-    """Of each file, the line behind which it tells of the last process: its end when it tells of earlier ones only."""
+    """Return for each file the line after which it covers the last process; its end if it covers only earlier ones."""
     lines = []
     beside = {part.file: part for part in roles.beside}
     after = [part for part in roles.beside if _starts_after(part, last)]
     for index, part in enumerate(parts):
         own = last_start_line(part.log)
         if after:
-            current = any(one.file == index for one in after)
+            current = any(later.file == index for later in after)
         elif index in beside:
             stamp = beside[index].last
             current = stamp is None or last.first is None or stamp >= last.first
@@ -570,7 +572,7 @@ def _process_lines(parts: Sequence[LogPart], roles: Roles, last: Part) -> tuple[
 
 
 def _starts_after(part: Part, last: Part) -> bool:
-    """A start after the last iteration that printed none itself; not what the running job said at its end."""
+    """Return True for a start after the last iteration; False for a rank's output at the end of the running job."""
     starts = bool(part.log.arguments) or any(event.kind == "training_started" for event in part.log.events)
     return starts and last.last is not None and part.first is not None and part.first > last.last
 
@@ -580,7 +582,7 @@ def _tells_an_end(event: LogEvent, process_lines: Sequence[int]) -> bool:
 
 
 def _problems(files: Sequence[Part], roles: Roles, rows: Rows) -> Iterator[Problem]:
-    """Remarks of all files but those of copies, and those that another file made good."""
+    """Yield the problems of all files except copies, without those that another file resolves."""
     counted = {part.file for part in roles.slices}
     for part in files:
         if part.file in roles.copies:
@@ -593,25 +595,25 @@ def _problems(files: Sequence[Part], roles: Roles, rows: Rows) -> Iterator[Probl
 
 
 def _examples(files: Sequence[Part]) -> Iterator[LineExample]:
-    found: dict[object, LineExample] = {}
+    examples: dict[object, LineExample] = {}
     for part in files:
         for example in part.log.not_understood:
             key = (part.file, example.line) if example.kind == UNKNOWN_STEP else example.kind
-            known = found.get(key)
-            found[key] = (
-                replace(known, count=known.count + example.count) if known else replace(example, file=part.file)
+            earlier = examples.get(key)
+            examples[key] = (
+                replace(earlier, count=earlier.count + example.count) if earlier else replace(example, file=part.file)
             )
-    yield from found.values()
+    yield from examples.values()
 
 
 def _tflops_of_steps(rows: Rows, roles: Roles) -> dict[str, FloatArray]:
-    """TFLOP/s that only rank 0 of Megatron-Bridge prints, when its steps are those of the iteration lines."""
+    """Return TFLOP/s from rank 0 of Megatron-Bridge when its steps match the iteration lines; empty otherwise."""
     for part in roles.beside:
         column = part.log.columns.get("tflops_per_gpu")
         if part.file in roles.copies or column is None or len(column) != len(rows.line_numbers):
             continue
         times, printed = part.log.columns["step_time_ms"], rows.columns["step_time_ms"]
         if bool((np.abs(times - printed) <= ROUNDING_MS + CLOCKS * printed).all()):
-            known = rows.columns.get("tflops_per_gpu", np.full(len(column), np.nan))
-            return {"tflops_per_gpu": np.where(np.isnan(known), column, known)}
+            tflops = rows.columns.get("tflops_per_gpu", np.full(len(column), np.nan))
+            return {"tflops_per_gpu": np.where(np.isnan(tflops), column, tflops)}
     return {}

@@ -1,4 +1,4 @@
-"""Puts the readers of all kinds of lines together, and what they found into one `ParsedLog`."""
+"""Runs the readers of all kinds of lines over a log and assembles their results into one `ParsedLog`."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from app.domain.logs.trainers.nemo import NemoReader
 from app.domain.logs.trainers.pith_train import PithTrainReader
 from app.domain.run import ParsedLog, Stated, Value
 
-# --- Names the trainer of a log: the family whose iteration lines are most of it, told finer by words that only it has.
+# --- Names the trainer of a log: the family with most iteration lines, refined by words that only one fork prints.
 
 FLAGSCALE = "FlagScale"
 MINDSPEED = "MindSpeed"
@@ -32,7 +32,7 @@ _WORDS = {
     b"ModelLink/": MINDSPEED,
 }
 """Parts of module names and paths in warnings and tracebacks. These trainers print Megatron-LM's own lines, so nothing
-else tells them; where no such word is printed the log is Megatron-LM's."""
+else identifies them. Without such a word the log counts as Megatron-LM's."""
 
 
 KNOWN_FORMATS = (
@@ -45,11 +45,11 @@ KNOWN_FORMATS = (
     "MindSpeed",
     "pith-train",
 )
-"""Trainers whose logs are read, as people call them."""
+"""Display names of the trainers whose logs are read."""
 
 
 class FamilyReader:
-    """Remembers which families' words a log has."""
+    """Collects the forks whose words appear in a log."""
 
     keys: Sequence[bytes] = tuple(_WORDS)
 
@@ -64,7 +64,7 @@ class FamilyReader:
 
 
 def name_trainer(rows: Rows, *, is_bridge: bool, is_megatron: bool, words: set[str]) -> str:
-    """The family of most iteration lines, of the last ones among equals; "" when nothing tells one."""
+    """Return the family with most iteration lines, on a tie the one with the last line; "" when unknown."""
     counts: dict[str, tuple[int, int]] = {}
     for table in rows.tables:
         if table.rows:
@@ -76,7 +76,7 @@ def name_trainer(rows: Rows, *, is_bridge: bool, is_megatron: bool, words: set[s
     return min(words) if trainer == megatron_lm.TRAINER and words else trainer
 
 
-# --- Reads the line in which Megatron-LM tells how it spread the job over its GPUs, before it prints its arguments.
+# --- Reads the line in which Megatron-LM prints its parallelism before its arguments.
 
 _SIZES = re.compile(r"([a-z][a-z -]{0,40}?) size: {1,4}(\d{1,7})(?=,|\s|\Z)")
 _FIELDS = {
@@ -87,7 +87,7 @@ _FIELDS = {
     "pipeline-model-parallel": "pp",
 }
 _REACH = 600
-"""Bytes behind the key in which the line ends."""
+"""Bytes after the key within which the line ends."""
 
 
 class WorldSizeReader:
@@ -107,20 +107,19 @@ class WorldSizeReader:
         return end
 
 
-# --- Reads the versions that libraries print of themselves.
+# --- Reads the versions that libraries print.
 #
-# `NCCL version 2.27.3+cuda12.9` is what NCCL prints with NCCL_DEBUG=VERSION or more, `PyTorch Version
-# 2.9.0a0+145a3a7` is in the banner of NVIDIA's containers. A version is for the record: no key of a comparison holds
-# it.
+# NCCL prints `NCCL version 2.27.3+cuda12.9` with NCCL_DEBUG=VERSION or higher. The banner of NVIDIA's containers has
+# `PyTorch Version 2.9.0a0+145a3a7`. Versions are shown only; they are not part of any key.
 
 _VERSION = re.compile(rb"(NCCL version|PyTorch Version) (\d[\w.]{0,30})(?:\+(cuda(\d[\d.]{0,10})|\w{1,40}))?")
-_VERSIONS_FIELDS = {b"NCCL version": "nccl_version", b"PyTorch Version": "pytorch_version"}
-_VERSIONS_REACH = 100
-"""Bytes behind the key in which the version ends."""
+_VERSION_FIELDS = {b"NCCL version": "nccl_version", b"PyTorch Version": "pytorch_version"}
+_VERSION_REACH = 100
+"""Bytes after the key within which the version ends."""
 
 
 class VersionReader:
-    """The first version told of each library counts: other ranks only repeat it."""
+    """Keeps the first version of each library, because other ranks only repeat it."""
 
     keys: Sequence[bytes] = (b"NCCL version ", b"PyTorch Version ")
 
@@ -130,28 +129,28 @@ class VersionReader:
     def block(self, data: bytes) -> None: ...
 
     def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
-        stop = min(end, hit + _VERSIONS_REACH)
-        if found := _VERSION.search(data, max(start, hit - len(b"PyTorch Version ")), stop):
-            detail = f"line {line}: {found[0].decode('ascii', 'replace')}"
-            build = b"" if found[4] or not found[3] else b"+" + found[3]
-            self._keep(_VERSIONS_FIELDS[found[1]], found[2] + build, detail)
-            if found[4]:
-                self._keep("cuda_version", found[4], detail)
+        stop = min(end, hit + _VERSION_REACH)
+        if match := _VERSION.search(data, max(start, hit - len(b"PyTorch Version ")), stop):
+            detail = f"line {line}: {match[0].decode('ascii', 'replace')}"
+            build = b"" if match[4] or not match[3] else b"+" + match[3]
+            self._keep(_VERSION_FIELDS[match[1]], match[2] + build, detail)
+            if match[4]:
+                self._keep("cuda_version", match[4], detail)
         return hit
 
     def _keep(self, field: str, version: bytes, detail: str) -> None:
         self.stated.setdefault(field, Stated(version.decode("ascii", "replace"), "log line", detail))
 
 
-# --- Reads what a trainer computes of its model before it trains: parameter counts and its estimate of the memory.
+# --- Reads what a trainer computes before training: parameter counts and its memory estimate.
 #
 # `Number of parameters in transformer block in billions: 0.08`, `Theoretical memory footprints: weight and
-# optimizer=2121.85 MB, activation=2785.59 MB, total=29485.06 MB`. MB are 2^20 bytes, and an estimate is no
+# optimizer=2121.85 MB, activation=2785.59 MB, total=29485.06 MB`. MB are 2^20 bytes. The memory is an estimate, not a
 # measurement. Megatron-LM `megatron/training/theoretical_memory_usage.py`.
 
 _COUNT = re.compile(rb"((?:Number|Total number) of [a-z ]{1,80} in billions): {0,4}(\d[.0-9]{0,20})")
 _MEMORY = re.compile(rb" ?([a-z ]{1,40})=(\d[.0-9]{0,20}) MB")
-_FACTS_REACH = 300
+_FACT_REACH = 300
 
 
 class FactReader:
@@ -163,7 +162,7 @@ class FactReader:
     def block(self, data: bytes) -> None: ...
 
     def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:  # noqa: ARG002 - as LineReader has it
-        stop = min(end, hit + _FACTS_REACH)
+        stop = min(end, hit + _FACT_REACH)
         if count := _COUNT.search(data[max(start, hit - 120) : stop]):
             self._keep(count[1].decode().lower(), count[2])
         elif data.startswith(b"footprints:", hit - 11):
@@ -178,10 +177,10 @@ class FactReader:
 
 
 SHOWN_LINES = 5
-"""Lines kept from the start and from the end of a log, for people who ask why nothing was read."""
+"""Lines kept from the start and the end of a log, to show users whose log was not read."""
 
 _EDGE = 16_384
-"""Bytes looked at for them."""
+"""Bytes inspected at the start and the end for those lines."""
 _SHOWN_LENGTH = 300
 
 _COUNTER = re.compile(rb"(?:\b|_)(?:steps?|iter|iterations?|epoch)\b['\"]?[\s:=\[/]*\d|\b\d+/\d+ \[\d")
@@ -189,7 +188,7 @@ _MEASURE = re.compile(
     rb"loss|\blr\b|learning_rate|grad_norm|it/s\b|s/it\b|samples?_?(?:/|per_?)s|tok(?:en)?s?(?:/|_per_)s|\btps\b|tflop"
     rb"|throughput|\d ?m?s(?:ec(?:onds)?)?\b|seconds|elapsed|_time\b|\btime\b"
 )
-"""Words of a step in lower case, beside a counter, as trainers print it that no reader knows."""
+"""Lower-case words that, beside a counter, mark a step of an unknown trainer."""
 _SHOWN_STEPS = 3
 
 
@@ -215,7 +214,7 @@ class Reading:
         self._last = b""
 
     def _readers(self) -> Sequence[LineReader]:
-        """All readers; those of further trainer families come here."""
+        """Return all readers. Add those of further trainer families here."""
         return (
             self._iterations,
             NemoReader(self._rows, self._notes),
@@ -240,16 +239,16 @@ class Reading:
         self._scanner.scan(block)
 
     def lost_part(self, text: bytes) -> None:
-        """A container's runtime broke a line, and the end of it is missing."""
-        self._notes.problem("broken line", "The container's runtime broke this line; its end is missing.", 0, text)
+        """Record a line that the container runtime split and whose end is missing."""
+        self._notes.problem("broken line", "The container runtime split this line, and its end is missing.", 0, text)
 
     def damaged(self, *, skipped: int, invalid: int) -> None:
-        """Say what of the log was no text: NUL bytes in front of lines, and bytes near its start that are no UTF-8."""
+        """Record damaged text: NUL bytes before lines, and bytes near the start that are not UTF-8."""
         if skipped:
-            where = "A network file system or a crashed writer left them."
-            self._notes.problem("hole", f"{skipped:,} NUL bytes in front of lines were skipped. {where}")
+            cause = "Network file systems and crashed writers leave them behind."
+            self._notes.problem("hole", f"{skipped:,} NUL bytes before lines were skipped. {cause}")
         if invalid:
-            message = f"{invalid:,} places near the start of the log are no UTF-8 text; nothing was read from them."
+            message = f"{invalid:,} places near the start of the log are not UTF-8 text and were not read."
             self._notes.problem("no text", message)
 
     def result(self) -> ParsedLog:
@@ -292,19 +291,19 @@ class Reading:
         )
 
     def _note_unread(self, end: bytes, line_count: int) -> None:
-        """Fields without a number, and lines that may be steps of a trainer that is not known, for people to report."""
+        """Record fields without a number and lines that may be steps of an unknown trainer, for users to report."""
         left_out = sum(table.left_out * len(table.rows) for table in self._rows.tables if isinstance(table, Template))
         if left_out:
             self._notes.problem(
-                "many names", f"Iteration lines name too many values: {left_out:,} with further names were left out."
+                "many names", f"Iteration lines have too many field names; {left_out:,} values were left out."
             )
         for table in self._rows.tables:
             if isinstance(table, Template) and table.rows:
                 line = self._rows.lines[table.rows[0]]
-                for one in table.unread:
-                    name = quote(one.name)
+                for field in table.unread:
+                    name = quote(field.name)
                     self._notes.not_understood(
-                        f"the field {name} of an iteration line", line, one.example, len(table.rows)
+                        f"the field {name} of an iteration line", line, field.example, len(table.rows)
                     )
         if self._rows.lines or self._steps.steps.lines or self._notes.unread:
             return
@@ -314,19 +313,19 @@ class Reading:
             numbered = [*enumerate(self._head.split(b"\n"), 1), *numbered[1:]]
         states = ((line, text.rstrip(b"\r").rpartition(b"\r")[2]) for line, text in numbered)  # the last one of a bar
         steps = {line: text for line, text in states if _looks_like_a_step(text[:_SHOWN_LENGTH].lower())}
-        # The last one says how far the job came.
+        # The last one shows how far the job got.
         for line in dict.fromkeys([*list(steps)[: _SHOWN_STEPS - 1], *list(steps)[-1:]]):
             self._notes.like_a_step(line, steps[line])
 
     def _stops_early(self, series: Series) -> bool:
-        """True when iterations stop before the last planned one, and no line says why."""
+        """Return True when iterations stop before the last planned one and no later event explains it."""
         if series.total_iterations is None or not len(series.line_numbers):
             return False
         last = series.columns["iteration"][-1]
-        told = any(
+        explained = any(
             event.kind in ENDS | FAILURES for event in self._events.events if event.line > series.line_numbers[-1]
         )
-        return bool(last < series.total_iterations and not told)
+        return bool(last < series.total_iterations and not explained)
 
 
 def _looks_like_a_step(text: bytes) -> bool:
@@ -338,7 +337,7 @@ def _whole(value: object) -> int | None:
 
 
 def _batch_size(series: Series) -> Stated | None:
-    """The global batch size that the iteration lines print, when it is one and the same."""
+    """Return the global batch size of the iteration lines; None when it changes or is missing."""
     column = series.columns.get("global_batch_size")
     values = np.unique(column[np.isfinite(column)]) if column is not None else np.empty(0)
     if len(values) != 1 or not 1 <= values[0] <= 10**9:
@@ -348,7 +347,7 @@ def _batch_size(series: Series) -> Stated | None:
 
 
 def _shown(data: bytes, *, first: bool) -> tuple[str, ...]:
-    """The first or last lines of `data` that are not blank, without colours and control characters."""
+    """Return the first or last non-blank lines of `data` without colours and control characters."""
     lines = [line for line in data.split(b"\n") if line.strip()]
     chosen = lines[:SHOWN_LINES] if first else lines[-SHOWN_LINES:]
     return tuple(unwrap(line[-_EDGE:]).text.strip()[:_SHOWN_LENGTH] for line in chosen)

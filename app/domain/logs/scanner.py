@@ -1,7 +1,7 @@
-"""Finds the few lines of a log that matter: one Hyperscan pass over its bytes for all keys of all readers.
+"""Finds the few relevant lines of a log with one Hyperscan pass over its bytes for all keys of all readers.
 
-A log of hundreds of ranks is mostly NCCL notes and warnings. Lines are therefore neither split nor decoded; a reader
-is called for those that hold one of its literal keys and gets the bytes around them.
+A log of hundreds of ranks is mostly NCCL notes and warnings, so lines are neither split nor decoded. A reader is called
+for the lines that contain one of its literal keys and gets the bytes around them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,43 +15,43 @@ import numpy.typing as npt
 BoolArray = npt.NDArray[np.bool_]
 
 MAX_LINE = 1 << 20
-"""Bytes. A longer line is read in pieces of this size, so that a file without a line break needs no more memory.
-The pieces are counted from the start of the line: the result does not depend on how the bytes arrived."""
+"""Bytes. A longer line is read in pieces of this size, so that a file without line breaks needs no extra memory.
+Pieces are counted from the start of the line: the result does not depend on how the bytes arrive."""
 
 BLOCK = 1 << 18
 """Bytes scanned at a time: small enough to stay in the processor's cache between the passes over them."""
 
 
 class LineReader(Protocol):
-    """What reads one kind of line.
+    """Reads one kind of line.
 
-    `keys` are literals that its lines have, as few as will do. Where there is a choice they end in bytes that are rare
-    in ordinary logs (`MODEL_TF` rather than `GPU`): Hyperscan looks at the ends first, and each look costs.
+    `keys` are literals that identify its lines, as few as possible. They should end in bytes that are rare in ordinary
+    logs (`MODEL_TF` rather than `GPU`), because Hyperscan checks the ends first and each check has a cost.
     """
 
     @property
     def keys(self) -> Sequence[bytes]: ...
 
     def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
-        """Read what the key before `hit` announced in `data[start:end]`, a line without its break.
+        """Read the line `data[start:end]` (without its break), whose key ends at `hit`.
 
-        Returns the offset up to which keys of this reader are dealt with. `end == len(data)` means that no line break
-        was seen: the log ends here, or a very long line goes on.
+        Returns the offset up to which this reader has handled its keys. `end == len(data)` means that there was no line
+        break: the log ends here, or a very long line continues.
         """
         ...
 
     def block(self, data: bytes) -> None:
-        """Called for every block after its keys; readers of several lines take up here what follows their key."""
+        """Finish a block after all its keys; readers of multi-line records collect the text after their key here."""
         ...
 
 
 def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in blocks that end at a line break, except for the last block and pieces of very long lines."""
+    """Yield the bytes in blocks that end at a line break, except for the last block and pieces of very long lines."""
     carry = b""
     for joined in _joined(chunks):
         data = joined
         first = data.find(b"\n")
-        # Only the line that was carried over can be too long: all others arrived within one or two blocks
+        # Only the carried line can be too long: all others arrived within one or two blocks
         pieces = (len(carry) + (first if first >= 0 else len(data))) // MAX_LINE
         if pieces:
             carry, data = b"", carry + data
@@ -68,7 +68,7 @@ def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of one to two blocks, however small or large the chunks are."""
+    """Yield the bytes in pieces of one to two blocks for chunks of any size."""
     parts: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -84,14 +84,14 @@ def _joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 @lru_cache(maxsize=8)
 def _database(keys: tuple[bytes, ...]) -> hyperscan.Database:
-    """Compiled once a process and set of keys; literal patterns need neither time nor memory beyond their length."""
+    """Compile a set of keys, once per process. Literal patterns need time and memory only for their length."""
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     database.compile(expressions=list(keys), ids=list(range(len(keys))), elements=len(keys), literal=True)
     return database
 
 
 class Scanner:
-    """Carries the blocks of one log to the readers, and counts lines on the way."""
+    """Passes the blocks of one log to the readers and counts lines."""
 
     def __init__(self, readers: Sequence[LineReader]) -> None:
         self._readers = readers
@@ -101,7 +101,7 @@ class Scanner:
         self._hits: list[tuple[int, int]] = []
         self._is_break = np.empty(0, np.bool_)
         self._line = 1
-        """Number of the line in which the next block starts."""
+        """Line number at which the next block starts."""
 
     def scan(self, data: bytes) -> None:
         """Read one block of `blocks()`."""
@@ -109,7 +109,7 @@ class Scanner:
         hits.clear()
         self._database.scan(data, match_event_handler=self._on_match, scratch=self._scratch)
         if len(data) > len(self._is_break):
-            self._is_break = np.empty(len(data), np.bool_)  # kept: fresh memory would cost more than the comparison
+            self._is_break = np.empty(len(data), np.bool_)  # reused: allocation would cost more than the comparison
         is_break = np.equal(np.frombuffer(data, np.uint8), 10, out=self._is_break[: len(data)])
         counted = 0
         if hits:
@@ -123,7 +123,7 @@ class Scanner:
         self._hits.append((end, key))
 
     def _read_hits(self, data: bytes, hits: list[tuple[int, int]], is_break: BoolArray) -> int:
-        """Call the readers; returns the offset up to which line breaks were added to `_line`."""
+        """Call the readers. Return the offset up to which line breaks were added to `_line`."""
         done = [0] * len(self._readers)
         start, end = 0, -1
         for hit, key in hits:
@@ -143,5 +143,5 @@ class Scanner:
 
     @property
     def line_breaks(self) -> int:
-        """Line breaks seen."""
+        """Number of line breaks so far."""
         return self._line - 1

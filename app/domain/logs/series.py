@@ -1,4 +1,4 @@
-"""Turns the iteration lines of a log into columns: without doubled lines, with overlaps of restarts resolved."""
+"""Turns the iteration lines of a log into columns without duplicate lines and with restarts resolved."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from app.domain.logs.lines import Notes
 from app.domain.logs.trainers.megatron_bridge import Steps
 from app.domain.run import FloatArray, IntArray
 
-# --- Undoes an artefact of Megatron Core 0.16 and later: the time printed second holds the first iteration as well.
+# --- Corrects an artefact of Megatron Core 0.16 and later: the second printed time includes the first iteration.
 #
-# Since then a line is also printed after the first iteration of a process, without a reset of the interval timer, so
-# the next line averages over the first iteration too: with a line for every iteration it prints (t1 + t2) / 2. These
-# are the versions whose time stamps have microseconds. Megatron-LM `megatron/training/training.py`, `training_log()`.
+# These versions also print a line after the first iteration of a process without resetting the interval timer, so the
+# next line averages over the first iteration too: with a line for every iteration it prints (t1 + t2) / 2. Their time
+# stamps have microseconds. Megatron-LM `megatron/training/training.py`, `training_log()`.
 
 STAMP_SLACK = 1.005
 STAMP_SLACK_MS = 5.0
-"""How much longer than the time between its stamps a step may be: printing takes a moment on both sides."""
+"""Tolerance of a step time against the time between its stamps: printing takes a moment on both sides."""
 
 _DAY_MS = 86_400_000.0
 
@@ -31,10 +31,10 @@ def true_step_times(
     lines: IntArray,
     notes: Notes,
 ) -> FloatArray:
-    """The printed times with the artefact undone, NaN where that is not possible.
+    """Return the printed times without the artefact, NaN where the true time is unknown.
 
     `starts`: rows at which a process starts. `stamps`: seconds of the day of rows near them; None when the time stamps
-    have no microseconds, and so the trainer no artefact. `lines`: for the notes.
+    have no microseconds, which means that the trainer has no artefact. `lines`: line numbers for the notes.
     """
     iteration, printed = columns["iteration"], columns["step_time_ms"]
     true = printed.copy()
@@ -49,8 +49,8 @@ def true_step_times(
             true[row] = np.nan
             notes.problem(
                 "unknown step time",
-                f"The time printed for iteration {iteration[row]:.0f} also holds the first iteration of the process, "
-                "whose line is not in the log; its true time is unknown.",
+                f"The time printed for iteration {iteration[row]:.0f} includes the first iteration of the process, "
+                "whose line is not in the log. The true time is unknown.",
                 int(lines[row]),
             )
         elif begins and following < len(true) and following not in starts:
@@ -60,15 +60,15 @@ def true_step_times(
             if np.isnan(true[following]):
                 notes.problem(
                     "unknown step time",
-                    f"The time printed for iteration {iteration[following]:.0f} should also hold the first iteration "
-                    "of the process, but is shorter than that allows; its true time is unknown.",
+                    f"The time printed for iteration {iteration[following]:.0f} should include the first iteration "
+                    "of the process but is too short for that. The true time is unknown.",
                     int(lines[following]),
                 )
     return true
 
 
 def _begins_process(iteration: float, start: Start | None, interval: float, *, is_first_row: bool) -> bool | None:
-    """Whether a line is that of its process's first iteration, or the next one; None for the middle of a run."""
+    """Return True for the line of a process's first iteration, False for the next line, None in the middle of a run."""
     if iteration == 1:
         return True
     if start is not None and start.after is not None:
@@ -79,10 +79,10 @@ def _begins_process(iteration: float, start: Start | None, interval: float, *, i
 
 
 def _without_first(first: float, mean: float, count: float, passed: float | None) -> float:
-    """The mean time of `count` - 1 iterations, from the `mean` that holds the `first` one too; NaN if there is none.
+    """Return the mean time of `count` - 1 iterations from a `mean` that includes the `first`; NaN if impossible.
 
-    `passed`: ms between the two lines. When the result needs more, but the printed mean does not, then this trainer
-    resets its timer and the printed mean is true.
+    `passed`: ms between the two lines. When the result exceeds it but the printed mean does not, the trainer resets its
+    timer and the printed mean is the true time.
     """
     rest = count * mean - first
     if passed is not None and rest > passed * STAMP_SLACK + STAMP_SLACK_MS >= mean * (count - 1):
@@ -91,7 +91,7 @@ def _without_first(first: float, mean: float, count: float, passed: float | None
 
 
 def _milliseconds_between(stamps: Mapping[int, float], row: int, following: int) -> float | None:
-    """Time between two lines, past midnight too; None when one of them has no stamp."""
+    """Return the time between two lines, also across midnight; None when one of them has no stamp."""
     if row not in stamps or following not in stamps:
         return None
     return (stamps[following] - stamps[row]) * 1000 % _DAY_MS
@@ -100,19 +100,19 @@ def _milliseconds_between(stamps: Mapping[int, float], row: int, following: int)
 BoolArray = npt.NDArray[np.bool_]
 
 MAX_COLUMNS = 64
-"""Columns kept, in the order in which they first appear. Trainers with every option on print about 30."""
+"""Columns kept, in order of appearance. Trainers print about 30 with every option on."""
 
 MAX_TIMER_CELLS = 8_000_000
-"""Numbers in the columns of timers: 64 MB."""
+"""Values in the timer columns: 64 MB."""
 
 ROUNDING_MS = 6.0
 CLOCKS = 0.01
-"""How far a step line may be from its iteration line: its seconds have two decimals, and rank 0 has its own clock."""
+"""Tolerance between a step line and its iteration line: seconds have two decimals, and rank 0 has its own clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The columns of `ParsedLog`, see there."""
+    """Holds the columns as in `ParsedLog`."""
 
     columns: dict[str, FloatArray]
     line_numbers: IntArray
@@ -122,7 +122,7 @@ class Series:
 
 
 def build(rows: Rows, timers: Sequence[Table], steps: Steps, notes: Notes) -> Series:
-    """All columns of a log. Without iteration lines the step lines are counted from 1."""
+    """Return all columns of a log. Without iteration lines, step lines are counted from 1."""
     if not rows.lines:
         return _from_steps(steps, notes)
     printed = _scatter(rows, notes)
@@ -133,28 +133,28 @@ def build(rows: Rows, timers: Sequence[Table], steps: Steps, notes: Notes) -> Se
     fresh = ~_doubled(printed, rows)
     printed |= _scatter_timers(timers, fresh, notes)
     first = _first_of_process(printed["iteration"], rows, fresh)
-    kept = fresh & ~_superseded(printed["iteration"], first, fresh)
-    starts = _starts(first, kept, rows)
-    columns = {name: column[kept] for name, column in printed.items()}
-    columns["step_time_true_ms"] = true_step_times(columns, starts, _stamps(rows, kept), lines[kept], notes)
-    return Series(columns, lines[kept], tuple(starts), total, log_interval(columns["iteration"]))
+    current = fresh & ~_superseded(printed["iteration"], first, fresh)
+    starts = _starts(first, current, rows)
+    columns = {name: column[current] for name, column in printed.items()}
+    columns["step_time_true_ms"] = true_step_times(columns, starts, _stamps(rows, current), lines[current], notes)
+    return Series(columns, lines[current], tuple(starts), total, log_interval(columns["iteration"]))
 
 
 def log_interval(iteration: FloatArray) -> int | None:
-    """Iterations between two lines: what occurs most often, None when there is no pair of lines."""
+    """Return the most frequent number of iterations between two lines; None without a pair of lines."""
     steps = np.diff(iteration)
     values, counts = np.unique(steps[steps > 0], return_counts=True)
     return int(values[counts.argmax()]) if len(values) else None
 
 
 def _total(totals: FloatArray | None) -> int | None:
-    """The planned iterations that the last line which names them names."""
+    """Return the planned iterations as last printed; None when no line has them."""
     named = totals[np.isfinite(totals)] if totals is not None else np.empty(0)
     return int(named[-1]) if len(named) else None
 
 
 def _scatter(rows: Rows, notes: Notes) -> dict[str, FloatArray]:
-    """The numbers of all tables as columns, in the units of the columns, NaN where nothing was printed."""
+    """Return the numbers of all tables as columns in their units, NaN where nothing was printed."""
     n = len(rows.lines)
     columns: dict[str, FloatArray] = {}
     left_out: set[str] = set()
@@ -172,14 +172,12 @@ def _scatter(rows: Rows, notes: Notes) -> dict[str, FloatArray]:
             with np.errstate(over="ignore"):  # a damaged number that is too large for its unit becomes infinite
                 columns[name][at] = values[:, place] * scale
     if left_out:
-        notes.problem(
-            "many columns", f"Only the first {MAX_COLUMNS} kinds of values were kept; {len(left_out)} were left out."
-        )
+        notes.problem("many columns", f"Only the first {MAX_COLUMNS} columns were kept; {len(left_out)} were left out.")
     return columns
 
 
 def _scatter_timers(timers: Sequence[Table], fresh: BoolArray, notes: Notes) -> dict[str, FloatArray]:
-    """The timers as columns. Those behind a doubled line belong to the line that it doubles."""
+    """Return the timers as columns. Timers after a duplicate line belong to the original line."""
     n = len(fresh)
     columns: dict[str, FloatArray] = {}
     origin = np.maximum.accumulate(np.where(fresh, np.arange(n), 0))
@@ -198,9 +196,9 @@ def _scatter_timers(timers: Sequence[Table], fresh: BoolArray, notes: Notes) -> 
 
 
 def _with_step_lines(columns: dict[str, FloatArray], lines: IntArray, steps: Steps) -> FloatArray:
-    """TFLOP/s with those that only Megatron-Bridge's step lines tell, each paired with the iteration line of its time.
+    """Return TFLOP/s, filled from Megatron-Bridge's step lines, which are paired with iteration lines by their time.
 
-    Either may come first and either may be missing, but both come in order, so one pass over both finds the pairs.
+    Either line may come first or be missing, but both are in order, so one pass over both finds the pairs.
     """
     tflops = columns.get("tflops_per_gpu", np.full(len(lines), np.nan))
     times = columns["step_time_ms"]
@@ -218,7 +216,7 @@ def _with_step_lines(columns: dict[str, FloatArray], lines: IntArray, steps: Ste
 
 
 def _doubled(columns: dict[str, FloatArray], rows: Rows) -> BoolArray:
-    """Lines that repeat the line before them in every value: two sinks of one logger wrote them."""
+    """Return a mask of lines that repeat the previous line in every value, as two sinks of one logger write them."""
     same = np.ones(len(rows.lines), bool)
     same[0] = False
     for column in columns.values():
@@ -229,7 +227,7 @@ def _doubled(columns: dict[str, FloatArray], rows: Rows) -> BoolArray:
 
 
 def _first_of_process(iteration: FloatArray, rows: Rows, fresh: BoolArray) -> BoolArray:
-    """Lines that are the first of a process: the log says so, or the iteration goes back."""
+    """Return a mask of the first lines of processes: the log announces a start, or the iteration goes back."""
     first = np.zeros(len(iteration), bool)
     first[1:] = (np.diff(iteration) < 0) & fresh[1:]
     first[[0, *rows.starts]] = True
@@ -237,35 +235,38 @@ def _first_of_process(iteration: FloatArray, rows: Rows, fresh: BoolArray) -> Bo
 
 
 def _superseded(iteration: FloatArray, first: BoolArray, fresh: BoolArray) -> BoolArray:
-    """Lines whose iteration comes again: training went back to a checkpoint, or several ranks print."""
+    """Return a mask of lines whose iteration appears again: training went back, or several ranks print."""
     again = first.copy()
     again[1:] |= (np.diff(iteration) == 0) & fresh[1:]
     lowest_from_here = np.minimum.accumulate(np.where(again, iteration, np.inf)[::-1])[::-1]
     return np.append(iteration[:-1] >= lowest_from_here[1:], False)
 
 
-def _starts(first: BoolArray, kept: BoolArray, rows: Rows) -> dict[int, Start | None]:
-    """Kept rows at which a process starts, with what the log says about it; the next kept row for one that went."""
-    place: IntArray = np.cumsum(kept) - kept
-    n = int(kept.sum())
+def _starts(first: BoolArray, current: BoolArray, rows: Rows) -> dict[int, Start | None]:
+    """Return the current rows at which processes start, with the log's announcement (None without one).
+
+    A start at a superseded row moves to the next current row.
+    """
+    place: IntArray = np.cumsum(current) - current
+    n = int(current.sum())
     return {int(place[row]): rows.starts.get(int(row)) for row in np.flatnonzero(first) if place[row] < n}
 
 
-def _stamps(rows: Rows, kept: BoolArray) -> dict[int, float] | None:
-    """The time stamps of kept rows, None when stamps have no microseconds."""
+def _stamps(rows: Rows, current: BoolArray) -> dict[int, float] | None:
+    """Return the time stamps of current rows; None when stamps have no microseconds."""
     if not rows.has_microseconds:
         return None
-    place: IntArray = np.cumsum(kept) - kept
-    return {int(place[row]): stamp for row, stamp in rows.stamps.items() if kept[row]}
+    place: IntArray = np.cumsum(current) - current
+    return {int(place[row]): stamp for row, stamp in rows.stamps.items() if current[row]}
 
 
 def _from_steps(steps: Steps, notes: Notes) -> Series:
-    """What a log without iteration lines tells: times of 10 ms precision, in order."""
+    """Return the columns of a log without iteration lines. Times have a precision of 10 ms."""
     n = len(steps.lines)
     if n:
         notes.problem(
             "no iteration lines",
-            "The log has only step lines, which have no iteration number: they were counted from 1. "
+            "The log has only step lines, which have no iteration number, so they are counted from 1. "
             "Their times are rounded to 10 ms.",
             int(steps.lines[0]),
         )

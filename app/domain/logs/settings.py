@@ -1,4 +1,4 @@
-"""Merges the dumps of a log into one set of settings: what each name was set to, and who says so."""
+"""Merges the configuration dumps of a log into one set of settings with their sources."""
 
 import ast
 import math
@@ -12,11 +12,11 @@ from app.domain.logs.lines import Notes, unwrap, unwrap_json, without_colours
 from app.domain.run import Scalar, Source, Value
 from app.domain.text import clean
 
-# --- One setting of a trainer: a name as the trainer has it, its value, and where it stands.
+# --- One setting of a trainer: its name, its value and its position.
 
 
 class Setting(NamedTuple):
-    """`line` counts from 1, 0 when it comes from no log; `section` is that of a configuration summary."""
+    """One setting. `line` counts from 1 and is 0 outside logs; `section` is that of a configuration summary."""
 
     name: str
     value: Value
@@ -26,17 +26,17 @@ class Setting(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """For people: `line 12: moe_token_dispatcher_type = alltoall`."""
+        """Position and value for users: `line 12: moe_token_dispatcher_type = alltoall`."""
         name = f"{self.section}.{self.name}" if self.section else self.name
         if self.source == "default":
             return f"{name} is not in the summary (line {self.line}): Megatron Core's default, {self.value}"
         return f"line {self.line}: {name} = {self.value}" if self.line else f"{name} = {self.value}"
 
 
-# --- Megatron Core's defaults, for Megatron-Bridge's summary, which leaves out what equals them.
+# --- Megatron Core's defaults for Megatron-Bridge's summary, which omits values that equal them.
 #
 # From `megatron/core/transformer/transformer_config.py`, `megatron/core/model_parallel_config.py` and
-# `megatron/core/distributed/distributed_data_parallel_config.py`. Only settings that a contract field comes from.
+# `megatron/core/distributed/distributed_data_parallel_config.py`. Only settings with a contract field.
 
 DEFAULTS: dict[str, dict[str, Value]] = {
     "model": {
@@ -101,10 +101,10 @@ DEFAULTS: dict[str, dict[str, Value]] = {
 # --- Reads the Python values that trainers print with `str()` or `repr()`: `None`, `1e-05`, `['attn', 'moe']`, enums.
 
 MAX_TEXT = 2000
-"""Characters kept of one value."""
+"""Characters kept per value."""
 
 MAX_ITEMS = 2000
-"""Items of a list; a longer one is kept as text. Lists with an item for each layer have up to 130."""
+"""Items of a list; a longer one stays text. Lists with an item per layer have up to 130."""
 
 _CONSTANTS = {"None": None, "True": True, "False": False}
 _WHOLE = re.compile(r"[-+]?\d{1,18}\Z")
@@ -115,8 +115,8 @@ _MEMBER = re.compile(r"\w{1,60}\.(\w{1,60})\Z")
 
 
 def read_literal(text: str) -> Value:
-    """The value that `text` spells; lists become tuples, enums the name of their member, the rest stays text."""
-    if text in _CONSTANTS:  # most of what an arguments block has
+    """Return the value of a Python literal; lists become tuples, enums their member's name, the rest stays text."""
+    if text in _CONSTANTS:  # the most frequent values of an arguments block
         return _CONSTANTS[text]
     text = text.strip()[:MAX_TEXT]
     if text in _CONSTANTS:
@@ -153,7 +153,7 @@ def _read_items(text: str) -> Value:
 
 
 def _bare_words(text: str) -> Value:
-    """A list without quotes: `[<CudaGraphModule.attn: 1>]`, `[CudaGraphModule.attn]`, or a shell's `[attn moe]`."""
+    """Read an unquoted list: `[<CudaGraphModule.attn: 1>]`, `[CudaGraphModule.attn]`, or a shell's `[attn moe]`."""
     if _WORDS.match(text):
         return tuple(text[1:-1].replace(",", " ").split())
     members = [_ENUM.match(item.strip()) or _MEMBER.match(item.strip()) for item in text[1:-1].split(",")]
@@ -169,7 +169,7 @@ def _read_quoted(text: str) -> Value:
 
 
 def _scalar(value: object) -> Scalar | None:
-    """`value` when a contract value can hold it. Integers beyond 64 bits cannot be stored."""
+    """Return `value` when a contract value can hold it, else None. Integers beyond 64 bits cannot be stored."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**63):
@@ -177,19 +177,18 @@ def _scalar(value: object) -> Scalar | None:
     return value if isinstance(value, float) and math.isfinite(value) else None
 
 
-# --- Collects the trainers' configuration dumps: Megatron-LM's arguments block and Megatron-Bridge's summary.
+# --- Collects configuration dumps: Megatron-LM's arguments block and Megatron-Bridge's summary.
 #
-# Both are many lines that other processes may print into, so the text from the start line to the end line is kept,
-# and taken apart once it is whole.
+# Other processes may print into both, so the text from the start line to the end line is buffered and parsed at once.
 
 MAX_DUMP = 1 << 20
-"""Bytes kept of one dump with what was printed into it. Real dumps have 30 to 150 kB."""
+"""Bytes kept of one dump, including foreign lines. Real dumps have 30 to 150 kB."""
 
 MAX_NAMES = 3000
 """Names kept of one dump. Real dumps have up to 900."""
 
 MAX_DUMPS = 8
-"""Dumps kept of one log; every restart prints one. The last one always stays."""
+"""Dumps kept of one log; every restart prints one. The last one is always kept."""
 
 ARGUMENTS_START = b" arguments --"
 ARGUMENTS_END = b"end of arguments"
@@ -198,16 +197,16 @@ RULE = b"=" * 70
 
 _ARGUMENT = re.compile(r"  ([A-Za-z_]\w{0,100}) (?:\.{1,48} |(?<=\w{47} ) )([^\r\n]*)", re.ASCII)
 _SECTION = re.compile(r"\[(\w{1,40})\](?: Non-default values \(vs Mcore \w{1,60}\))?: {0,4}\Z")
-# Two spaces; one of them may have been taken for part of a prefix, some of which end in one
+# Two spaces; a prefix pattern may have consumed one of them
 _ITEM = re.compile(r" {1,2}([A-Za-z_]\w{0,100}): ")
 _DEFAULT = "  (Mcore default: "
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """One dump, as far as it was printed. `is_summary`: it lists only what differs from Megatron Core's defaults.
+    """One dump, possibly incomplete. `is_summary`: it lists only values that differ from Megatron Core's defaults.
 
-    `sections` are those whose end was printed: what a cut one leaves out is unknown, not a default.
+    `sections`: the complete sections. An omission from an incomplete one is unknown, not a default.
     """
 
     line: int
@@ -218,7 +217,7 @@ class Dump:
 
 @dataclass(slots=True)
 class _Open:
-    """A dump whose end has not come yet: its first line and the text behind it."""
+    """A dump whose end has not arrived yet: its first line and the text after it."""
 
     line: int
     is_summary: bool
@@ -236,7 +235,7 @@ class DumpReader:
         self._on_start = on_start
         self._open: _Open | None = None
         self._at = 0
-        """Offset in the current block from which on the text belongs to the open dump."""
+        """Offset in the current block from which the text belongs to the open dump."""
 
     def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
         self._take(data, start)
@@ -256,12 +255,12 @@ class DumpReader:
         self._at = 0
 
     def dumps(self) -> tuple[Dump, ...]:
-        """All dumps in the order of the log; call it when the log was read."""
+        """Return all dumps in the order of the log. Call it at the end of the log."""
         self._close(whole=False)
         return tuple(self._dumps)
 
     def _take(self, data: bytes, stop: int) -> None:
-        """Move what `data` has of the open dump, up to `stop`, to its text."""
+        """Append `data` up to `stop` to the open dump."""
         now = self._open
         if now is None or stop <= self._at:
             return
@@ -287,7 +286,7 @@ class DumpReader:
         dump = _read_summary(now, whole=whole) if now.is_summary else _read_arguments(now)
         if not whole:
             self._notes.problem(
-                "unfinished dump", "This configuration dump has no end; what it has was read.", now.line
+                "unfinished dump", "This configuration dump has no end. Its existing part was read.", now.line
             )
         if len(self._dumps) >= MAX_DUMPS:
             self._dumps.pop()
@@ -295,14 +294,14 @@ class DumpReader:
 
 
 def _plain(text: bytes) -> bytes:
-    """The same lines without colours and JSON wrapping."""
+    """Return the lines without colours and JSON wrapping."""
     if b'{"' in text:
         text = b"\n".join(map(unwrap_json, text.split(b"\n")))
     return without_colours(text)
 
 
 def _read_arguments(source: _Open) -> Dump:
-    """`  name ..... value`, whatever stands in front of it. Names of 48 letters and more have no dots."""
+    """Read `  name ..... value` lines with any prefix. Names of 48 letters and more have no dots."""
     text = _plain(bytes(source.text)).decode("utf-8", "replace")
     settings: list[Setting] = []
     line, counted = source.line + 1, 0
@@ -316,7 +315,7 @@ def _read_arguments(source: _Open) -> Dump:
 
 
 def _read_summary(source: _Open, *, whole: bool) -> Dump:
-    """`[section]` lines and `  name: value  (Mcore default: ...)` lines, of the process that printed the title."""
+    """Read the `[section]` and `  name: value  (Mcore default: ...)` lines of the process that printed the title."""
     section = ""
     sections: set[str] = set()
     settings: list[Setting] = []
@@ -338,16 +337,16 @@ def _read_summary(source: _Open, *, whole: bool) -> Dump:
 
 
 SECTIONS = ("model", "train", "dataset", "ddp", "optimizer", "comm_overlap", "mixed_precision", "rng")
-"""Of a name that stands in several sections of a summary, the first of these counts."""
+"""Sections by precedence for a name that appears in several sections of a summary."""
 
-# Names that differ between the processes of one job, or after a resume, without anything being different
+# Names that may differ between the processes of a job or after a resume although the configuration is the same
 _PASSING = frozenset({"consumed_train_samples", "consumed_valid_samples", "iteration", "load", "rank", "local_rank"})
 
 
 def merge(dumps: Sequence[Dump], notes: Notes) -> tuple[dict[str, Setting], dict[str, Value]]:
-    """Settings under the trainer's names, and every name of the dumps with its value.
+    """Return settings by the trainer's names, and every name of the dumps with its value.
 
-    A later dump wins over an earlier one (the log of a resumed job holds one for each start); what changed is noted.
+    A later dump wins over an earlier one (a resumed job prints one per start). Changes are noted as problems.
     """
     settings: dict[str, Setting] = {}
     for dump in dumps:
@@ -357,26 +356,24 @@ def merge(dumps: Sequence[Dump], notes: Notes) -> tuple[dict[str, Setting], dict
         ]
         if changed:
             listed = ", ".join(sorted(changed)[:10])
-            notes.problem(
-                "changed settings", f"A later dump sets {len(changed)} names differently: {listed}.", dump.line
-            )
+            notes.problem("changed settings", f"A later dump changes {len(changed)} settings: {listed}.", dump.line)
         settings.update(added)
     arguments = {name: setting.value for name, setting in settings.items() if setting.source != "default"}
     for dump in dumps:
         for setting in dump.settings if dump.is_summary else ():
-            # A later summary may leave the name out: then its default counts, and it is no argument
+            # A later summary may omit the name: then the default applies, and the name is no argument
             if arguments.get(setting.name, setting.value) != setting.value:
                 arguments[f"{setting.section}.{setting.name}"] = setting.value
     return settings, arguments
 
 
 def _of_summary(dump: Dump) -> dict[str, Setting]:
-    """What a summary lists, and Megatron Core's default for what a section that it has leaves out."""
+    """Return what a summary lists, and Megatron Core's defaults for what its complete sections omit."""
     settings: dict[str, Setting] = {}
     for section in SECTIONS:
         for name, value in DEFAULTS.get(section, {}).items() if section in dump.sections else ():
             settings.setdefault(name, Setting(name, value, "default", dump.line, section))
     order = {section: place for place, section in enumerate(SECTIONS)}
-    for setting in sorted(dump.settings, key=lambda one: order.get(one.section, len(SECTIONS)), reverse=True):
+    for setting in sorted(dump.settings, key=lambda entry: order.get(entry.section, len(SECTIONS)), reverse=True):
         settings[setting.name] = setting
     return settings

@@ -1,9 +1,9 @@
-"""Reads how long the parts of a step took: Megatron's timer blocks, and the one-line forms of old and of DeepSpeed.
+"""Reads the timers of a step: Megatron's blocks, and the one-line forms of old versions and of DeepSpeed.
 
 `(min, max) time across ranks (ms):` and a line for each timer below it; `max time across ranks (ms):` with one number;
-`times across ranks (ms):` with a line for each rank. Before 2022 `time (ms) | forward-compute: 53.79 | ...`. They
-belong to the iteration that they follow, but DeepSpeed prints its line before that of the iteration. Timers at level 1
-and 2 put barriers into the step and make it slower. Megatron-LM `megatron/core/timers.py`.
+`times across ranks (ms):` with a line for each rank. Before 2022 `time (ms) | forward-compute: 53.79 | ...`. Timers
+belong to the iteration that they follow, but DeepSpeed prints its line before the iteration. Timers at levels 1 and 2
+add barriers to the step and slow it down. Megatron-LM `megatron/core/timers.py`.
 """
 
 import re
@@ -15,20 +15,20 @@ from app.domain.logs.lines import Notes
 from app.domain.run import Value
 
 MAX_TIMERS = 60
-"""Timers of one log that are kept. Megatron-LM has about 30 at its highest level."""
+"""Timers kept per log. Megatron-LM has about 30 at its highest level."""
 
 MAX_VALUES = 8_000_000
-"""Numbers kept of all timers: 64 MB."""
+"""Values kept of all timers: 64 MB."""
 
 _ACROSS = b" across ranks (ms):"
 _ONE_LINE = b"time (ms) |"
 
 _REGION, _REGION_OF_RANKS = 1 << 14, 1 << 16
-"""Bytes behind the header in which a block is looked for; one that lists all ranks is larger."""
+"""Bytes after the header that may belong to a block; one that lists all ranks is larger."""
 
 _MAX_LINE = 500
 _MISSES = 16
-"""Lines of other processes that may stand in a block."""
+"""Lines of other processes that a block may contain."""
 
 _MAX_ENTRIES = 400
 
@@ -40,14 +40,14 @@ _PART = re.compile(rb" *([A-Za-z][\w/ -]{0,90}): *(\d[.0-9]{0,20})")
 
 @dataclass(slots=True)
 class _Block(Table):
-    """Blocks with the same timers. `pattern`: one such block, everything but its numbers as it was met first."""
+    """Holds blocks with the same timers. `pattern`: matches the first such block with any numbers."""
 
     pattern: re.Pattern[bytes] | None = None
 
 
 @dataclass(slots=True)
 class _Open:
-    """A header whose block goes on in the next bytes of the log."""
+    """A header whose block continues in the next bytes of the log."""
 
     row: int
     line: int
@@ -62,7 +62,7 @@ class TimerReader:
     def __init__(self, rows: Rows, notes: Notes) -> None:
         self.tables: list[Table] = []
         self.facts: dict[str, Value] = {}
-        """Timers of the start-up, before any iteration."""
+        """Timers of the start-up, before the first iteration."""
         self._rows = rows
         self._notes = notes
         self._known: dict[tuple[str, ...], _Block] = {}
@@ -77,7 +77,7 @@ class TimerReader:
         self._at = 0
 
     def finish(self) -> None:
-        """The log ended."""
+        """Read the open block at the end of the log."""
         now, self._open = self._open, None
         if now is not None:
             self._read_block(bytes(now.text), 0, len(now.text), now)
@@ -102,7 +102,7 @@ class TimerReader:
         return hit
 
     def _take(self, data: bytes, stop: int) -> None:
-        """Move what `data` has of the open block, up to `stop`, to its text."""
+        """Append `data` up to `stop` to the open block."""
         now = self._open
         if now is None or stop <= self._at:
             return
@@ -119,15 +119,15 @@ class TimerReader:
                 self._add(recent, [float(value) for value in match.groups()], now.row)
                 return
         if now.header.endswith(b"times"):
-            found = {name: (max(values), min(values)) for name, values in _values_of_ranks(data[begin:stop]).items()}
-            self._keep({name: one for name, one in found.items() if one}, now.row)
+            timers = {name: (max(values), min(values)) for name, values in _values_of_ranks(data[begin:stop]).items()}
+            self._keep({name: times for name, times in timers.items() if times}, now.row)
             return
         self._read_slowly(data[begin:stop], now)
 
     def _read_slowly(self, text: bytes, now: _Open) -> None:
-        """Line by line, for a block that was not met before or that others printed into."""
+        """Read a block line by line when it is new or other processes printed into it."""
         alone = not now.header.endswith(b"(min, max) time")
-        found: dict[str, tuple[float, ...]] = {}
+        timers: dict[str, tuple[float, ...]] = {}
         spans: list[tuple[int, int]] = []
         for place, line in _lines(text):
             entry = _ENTRY.search(line)
@@ -136,12 +136,12 @@ class TimerReader:
             groups = (4,) if alone else (3, 2)
             values = tuple(number(entry[group]) for group in groups)
             name = word(entry[1].decode("ascii", "replace"))
-            if name and name not in found and None not in values:
-                found[name] = tuple(value for value in values if value is not None)
+            if name and name not in timers and None not in values:
+                timers[name] = tuple(value for value in values if value is not None)
                 spans += [(place + entry.start(group), place + entry.end(group)) for group in sorted(groups)]
-        if not found:
+        if not timers:
             return
-        table = self._keep(found, now.row)
+        table = self._keep(timers, now.row)
         if table is not None and table.pattern is None and len(spans) == len(table.columns):
             table.pattern = _pattern(text, spans)
         self._recent = table
@@ -150,35 +150,35 @@ class TimerReader:
         parts = text.split(b"|")
         if cut:
             parts.pop()
-        found = {word(part[1].decode("ascii", "replace")): number(part[2]) for part in map(_PART.match, parts) if part}
-        self._keep({name: (value,) for name, value in found.items() if name and value is not None}, row)
+        timers = {word(part[1].decode("ascii", "replace")): number(part[2]) for part in map(_PART.match, parts) if part}
+        self._keep({name: (value,) for name, value in timers.items() if name and value is not None}, row)
 
-    def _keep(self, found: dict[str, tuple[float, ...]], row: int) -> _Block | None:
-        """Store timers: name -> (slowest rank's ms, fastest rank's ms) or the one number that there is."""
+    def _keep(self, timers: dict[str, tuple[float, ...]], row: int) -> _Block | None:
+        """Store timers: name -> (slowest rank's ms, fastest rank's ms), or only one number."""
         if row < 0:
-            self.facts.update({f"start-up timer: {name} (ms)": values[0] for name, values in found.items()})
+            self.facts.update({f"start-up timer: {name} (ms)": values[0] for name, values in timers.items()})
             return None
-        for name in list(found):
+        for name in list(timers):
             if name not in self._names and len(self._names) >= MAX_TIMERS:
-                del found[name]
+                del timers[name]
                 self._notes.problem("many timers", f"Only the first {MAX_TIMERS} timers were kept.")
             else:
                 self._names[name] = None
-        if not found:
+        if not timers:
             return None
         # In the order in which a block prints them: the fastest rank's first
-        columns = [column for name, values in found.items() for column in _columns(name)[: len(values)][::-1]]
+        columns = [column for name, values in timers.items() for column in _columns(name)[: len(values)][::-1]]
         key = tuple(columns)
         table = self._known.get(key)
         if table is None:
             table = self._known[key] = _Block("", key, (1.0,) * len(key))
             self.tables.append(table)
-        self._add(table, [value for values in found.values() for value in values[::-1]], row)
+        self._add(table, [value for values in timers.values() for value in values[::-1]], row)
         return table
 
     def _add(self, table: _Block, values: list[float], row: int) -> None:
         if self._stored + len(values) > MAX_VALUES:
-            self._notes.problem("many timers", "Of the timers only the first iterations' were kept.")
+            self._notes.problem("many timers", "Timers were kept for the first iterations only.")
             return
         self._stored += len(values)
         table.values.extend(values)
@@ -186,19 +186,19 @@ class TimerReader:
 
 
 def _goes_on(data: bytes, end: int, stop: int) -> bool:
-    """Whether the line below holds one more timer: a log's blocks can have more of them later."""
+    """Return True when the next line holds another timer: later blocks of a log can have more timers."""
     following = data.find(b"\n", end, stop) + 1
     line = data[following : min(stop, following + _MAX_LINE)].partition(b"\n")[0] if following else b""
     return b".: " in line or b" : (" in line
 
 
 def _columns(name: str) -> tuple[str, str]:
-    """The columns of a timer: its slowest rank's, its fastest rank's."""
+    """Return the columns of a timer for its slowest and its fastest rank."""
     return f"timer_{name}_ms", f"timer_{name}_min_ms"
 
 
 def _lines(text: bytes) -> Iterator[tuple[int, bytes]]:
-    """Lines that may hold a timer, each with its place, until too many hold none."""
+    """Yield offset and text of lines that may hold a timer, until too many hold none."""
     place, misses, count = 0, 0, 0
     while place < len(text) and misses <= _MISSES and count < _MAX_ENTRIES:
         stop = text.find(b"\n", place)
@@ -213,8 +213,8 @@ def _lines(text: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _values_of_ranks(text: bytes) -> dict[str, list[float]]:
-    """`  name:` and under it `     rank  0: 12.34`, as the option `all` prints them."""
-    found: dict[str, list[float]] = {}
+    """Read `  name:` followed by `     rank  0: 12.34` lines, as the option `all` prints them."""
+    timers: dict[str, list[float]] = {}
     values: list[float] = []
     misses = 0
     for line in text.split(b"\n"):
@@ -222,14 +222,14 @@ def _values_of_ranks(text: bytes) -> dict[str, list[float]]:
         if rank and (value := number(rank[1])) is not None:
             values.append(value)
         elif name:
-            values = found.setdefault(word(name[1].decode("ascii", "replace")), [])
+            values = timers.setdefault(word(name[1].decode("ascii", "replace")), [])
         elif (misses := misses + 1) > _MISSES:
             break
-    return {name: values for name, values in found.items() if name and values}
+    return {name: values for name, values in timers.items() if name and values}
 
 
 def _pattern(text: bytes, spans: Sequence[tuple[int, int]]) -> re.Pattern[bytes]:
-    """The text up to the last number, with every number free."""
+    """Return a pattern of the text up to the last number that matches any numbers."""
     parts, done = [], 0
     for start, end in spans:
         parts += [re.escape(text[done:start]), rb"(\d+\.\d+)"]

@@ -54,7 +54,7 @@ def test_the_dispatcher_that_ran(
     assert (found.requested.value, found.active.value, found.active.source) == (requested, *active)
     assert found.agrees is agrees
     assert summary.contract["dispatcher"].value == active[0]
-    assert any("was asked for, but" in warning for warning in summary.warnings) is not agrees
+    assert any("was requested, but" in warning for warning in summary.warnings) is not agrees
 
 
 def test_a_run_that_stopped_before_its_first_iteration_shows_no_active_dispatcher() -> None:
@@ -75,7 +75,7 @@ def test_captured_graphs_are_those_that_count(text: str, impl: str) -> None:
     summary = summary_of(log_of(asked, LogEvent("graph_captured", 90, text)))
     assert summary.activity["graph_impl"].agrees is False
     assert summary.contract["graph_impl"].value == impl
-    assert f"The CUDA-graph implementation none was asked for, but {impl} ran (line 90: {text})." in " ".join(
+    assert f"The CUDA-graph implementation none was requested, but {impl} was active (line 90: {text})." in " ".join(
         summary.warnings
     )
 

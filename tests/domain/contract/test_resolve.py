@@ -149,8 +149,8 @@ def test_the_dispatcher_that_ran_counts() -> None:
     contract = resolved(stated, events=(event,))
     assert contract.fields["dispatcher"].value == "alltoall"
     assert contract.warnings == (
-        "The dispatcher deepep was asked for, but alltoall ran (line 7: Current GPU: X. Falling back to alltoall.). "
-        "The run counts for alltoall only.",
+        "The dispatcher deepep was requested, but alltoall was active (line 7: Current GPU: X. Falling back to "
+        "alltoall.). The run counts as alltoall.",
     )
 
 

@@ -232,7 +232,7 @@ def test_contradictions_are_told():
     )
     assert read_bridge_config(text).problems == (
         "The sequence lengths differ: model.seq_length = 4096 and dataset.sequence_length = 8192. "
-        "The model's was taken.",
+        "The model's value is used.",
         "The dispatcher is flex without a backend: Megatron-Bridge resets it to alltoall.",
     )
 

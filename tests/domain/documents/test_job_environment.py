@@ -100,7 +100,7 @@ def test_single_variables(text, name, value):
 
 def test_a_node_list_that_does_not_fit_is_told():
     problems = read_job_environment("SLURM_NNODES=4\nSLURM_JOB_NODELIST=n[1-2]\n").problems
-    assert problems == ("Slurm says 4 nodes, its node list names 2.",)
+    assert problems == ("Slurm reports 4 nodes, but its node list has 2.",)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_megatron_lm_command():
 
 
 def test_shell_variables_are_left_out_and_told():
-    assert "1 flags have shell variables as values and were not read." in read_launch_command(MEGATRON).problems
+    assert "1 flags were not read: their values are shell variables." in read_launch_command(MEGATRON).problems
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_flags_alone_are_read():
 
 def test_an_open_quote_is_told():
     problems = read_launch_command("python pretrain_gpt.py --bf16 --tensor-model-parallel-size 2 --save 'x").problems
-    assert "A quote is not closed; the words behind it may be wrong." in problems
+    assert "A quote is not closed; the words after it may be wrong." in problems
 
 
 @pytest.mark.parametrize("text", ["", "ls -l", "hello", "# --bf16", "x" * 300_000, "'" * 1000])

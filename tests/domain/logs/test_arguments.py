@@ -74,7 +74,7 @@ def test_the_block_of_a_restart_wins_and_what_it_changes_is_said() -> None:
     assert log.stated["num_experts"].value == 32
     (problem,) = log.problems
     assert (problem.kind, problem.line) == ("changed settings", 5)
-    assert problem.message == "A later dump sets 1 names differently: num_experts."
+    assert problem.message == "A later dump changes 1 settings: num_experts."
 
 
 def test_the_line_before_the_block_tells_the_sizes_too() -> None:

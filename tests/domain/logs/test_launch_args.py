@@ -79,10 +79,10 @@ def test_where_a_value_comes_from_is_told() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("just words", "holds no flags"),
+        ("just words", "contains no flags"),
         (
             "--tensor-model-parallel-size 2 --tensor-model-parallel-size 4",
-            "tensor_model_parallel_size twice; 4 was taken",
+            "tensor_model_parallel_size twice; 4 is used",
         ),
         ("--tensor-model-parallel-size zero", "tp must be a whole number"),
         ("--tensor-model-parallel-size", "tp must be a whole number"),

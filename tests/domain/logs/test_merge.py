@@ -105,7 +105,7 @@ def test_a_retry_begins_again_and_what_it_does_not_reach_is_told() -> None:
     assert printed(log) == list(range(1, 21))
     assert [one.kind for one in log.slices] == ["start", "retry"]
     (problem,) = (one for one in log.problems if one.kind == "went back")
-    assert problem.message.startswith("Iterations 21 to 30 of a.log are left out")
+    assert problem.message.startswith("Iterations 21 to 30 of a.log are not counted")
 
 
 def test_without_stamps_the_longer_of_two_that_begin_together_came_later() -> None:

@@ -18,12 +18,12 @@ _STEP = re.compile(
     rb"Step Time ?: ?(\d{1,12}\.?\d{0,9}) ?s {1,4}GPU utilization: ?([-+.0-9a-z]{1,20}?) ?MODEL_TFLOP/s/GPU"
 )
 _REACH = 200
-"""Bytes on either side of the key in which the whole line lies."""
+"""Bytes on either side of the key that contain the whole line."""
 
 
 @dataclass(slots=True)
 class Steps:
-    """Step lines in the order of the log."""
+    """Holds the step lines in the order of the log."""
 
     lines: "array[int]" = field(default_factory=lambda: array("q"))
     seconds: "array[float]" = field(default_factory=lambda: array("d"))

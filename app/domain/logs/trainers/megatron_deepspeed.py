@@ -1,4 +1,4 @@
-"""What Megatron-DeepSpeed prints otherwise than Megatron-LM: seconds, TFLOPs at the end, tokens per GPU and second."""
+"""Names that Megatron-DeepSpeed prints differently from Megatron-LM: TFLOPs, and tokens per GPU and second."""
 
 from collections.abc import Sequence
 
@@ -12,5 +12,5 @@ NAMES: dict[bytes, tuple[str, float]] = {
 
 
 def trainer(names: Sequence[bytes]) -> str | None:
-    """The family's name for a line that tells its samples per second and its TFLOPs, as no other does."""
+    """Return the family's name for a line with its characteristic fields, else None."""
     return TRAINER if b"samples per second" in names and (b"TFLOPs" in names or b"actual seqlen" in names) else None

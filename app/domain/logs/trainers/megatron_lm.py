@@ -1,4 +1,4 @@
-"""Reads the iteration line of Megatron-LM, which Megatron-Bridge and all forks print too.
+"""Describes the iteration line of Megatron-LM, which Megatron-Bridge and all forks print too.
 
 ` [2026-05-11 02:59:22.912300] iteration  1/  20 | consumed samples: 896 | elapsed time per iteration (ms): 782.5 | ...`
 """
@@ -12,7 +12,7 @@ TRAINER = "Megatron-LM"
 
 ELAPSED = b"elapsed time per iteration ("
 ELAPSED_WITHOUT_BLANK = b"elapsed time per iteration("
-"""The step time's name is in every period of the format, and in no other line; some forks drop its blank."""
+"""All versions print the step time under this name, and no other line has it. Some forks omit the blank."""
 
 NAMES: dict[bytes, tuple[str, float]] = {
     ELAPSED + b"ms)": ("step_time_ms", 1.0),
@@ -32,7 +32,7 @@ NAMES: dict[bytes, tuple[str, float]] = {
 
 
 def trainer(prefix: bytes, names: Sequence[bytes]) -> str:
-    """The family whose line has this prefix and these fields; Megatron-LM where nothing tells another."""
+    """Return the family of a line with this prefix and these fields; Megatron-LM by default."""
     return primus.trainer(prefix, names) or megatron_deepspeed.trainer(names) or TRAINER
 
 

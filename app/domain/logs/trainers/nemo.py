@@ -1,8 +1,8 @@
 """Reads NeMo's steps.
 
 NeMo 2: `Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_step: 28 | train_step_timing in s: 0.189 | ...`. It
-counts from 0, and the number behind the slash is that of the last iteration; both are kept as printed.
-NeMo 1: `train_step_timing in s: [9.9, 5.1, ...]`, all steps in one list at the end, which has no numbers of its own.
+counts from 0, and the number after the slash is that of the last iteration; both are stored as printed.
+NeMo 1: `train_step_timing in s: [9.9, 5.1, ...]`, all steps in one list at the end, without iteration numbers.
 """
 
 import re
@@ -27,7 +27,7 @@ NAMES: dict[bytes, tuple[str, float]] = {
 SHAPE = Shape(keys=(TIMING,), first_keys=(), names=NAMES, trainer=lambda _prefix, _names: NEMO_2)
 
 MAX_LIST = 1 << 20
-"""Bytes of a list of steps; 1,000 steps have some 6,000."""
+"""Bytes of a list of steps; 1,000 steps take about 6,000."""
 
 _ITEMS = re.compile(rb" ?\[([-+0-9., eE]{1,1048576})(\])?")
 
@@ -44,7 +44,7 @@ class NemoReader(RecordReader):
         return items.end()
 
     def _read_list(self, items: re.Match[bytes], line: int) -> None:
-        """One row an entry. A list that was cut ends with a number that may be cut, too."""
+        """Store one row per entry. The last number of a truncated list is dropped because it may be truncated too."""
         texts = items[1].split(b",", MAX_ROWS)
         if not items[2]:
             texts.pop()
@@ -58,6 +58,6 @@ class NemoReader(RecordReader):
                 self._rows.place(table, b"", 0, line)
         self._notes.problem(
             "list of step times",
-            "The steps have no numbers: they were counted from 0, as NeMo does. The first ones can be running means.",
+            "The steps have no numbers, so they are counted from 0, as NeMo does. The first ones can be running means.",
             line,
         )

@@ -1,7 +1,7 @@
-"""Reads pith-train's steps, which are no relatives of Megatron's.
+"""Reads pith-train's steps, whose format is unrelated to Megatron's.
 
 `2026-04-01 14:27:31 | INFO | step 00000001/00000015 | step-time 43.142 sec | cross-entropy-loss 2.4934 | ... |
-tokens-per-second 48,611 | peak-gpu-memory 57.26 GB`. The tokens are those of the whole job.
+tokens-per-second 48,611 | peak-gpu-memory 57.26 GB`. Tokens per second refer to the whole job.
 """
 
 import re
@@ -16,7 +16,7 @@ MAX_RECORD = 1 << 12
 """Bytes of one line; real ones have 250."""
 
 MAX_TABLES = 50
-"""Kinds of lines kept apart."""
+"""Kinds of lines told apart."""
 
 _REACH = 60
 _HEAD = re.compile(rb"step (\d{1,12})/(\d{1,12}) \|")
@@ -28,8 +28,8 @@ NAMES: dict[str, tuple[str, float]] = {
     "gradient-norm": ("grad_norm", 1.0),
     "peak-gpu-memory GB": ("peak_memory_bytes", 2.0**30),
 }
-"""Printed names, with the unit where one is printed. The memory is the maximum over all ranks. The loss of load balance
-keeps its printed name: early versions print it with its coefficient, so it is not that of Megatron-LM."""
+"""Printed names, with their unit if there is one. The memory is the maximum over all ranks. The load-balance loss keeps
+its printed name: early versions print it with its coefficient, so it differs from Megatron-LM's."""
 
 
 class PithTrainReader:
@@ -54,11 +54,11 @@ class PithTrainReader:
             self._notes.cut_off(line, parts.pop())
         names, scales, values = ["iteration", "total_iterations"], [1.0, 1.0], [float(head[1]), float(head[2])]
         for part in parts:
-            found = _FIELD.match(part)
-            value = number(found[2].replace(b",", b"")) if found else None
-            if found is None or value is None:
+            field = _FIELD.match(part)
+            value = number(field[2].replace(b",", b"")) if field else None
+            if field is None or value is None:
                 continue
-            printed, unit = found[1].decode(), (found[3] or b"").decode()
+            printed, unit = field[1].decode(), (field[3] or b"").decode()
             name, scale = NAMES.get(f"{printed} {unit}".strip()) or (word(f"{printed} {unit}"), 1.0)
             if name not in names:
                 names.append(name)
@@ -74,7 +74,7 @@ class PithTrainReader:
         table = self._tables.get(names)
         if table is None:
             if len(self._tables) >= MAX_TABLES:
-                self._notes.problem("many kinds of lines", "Some steps of pith-train have ever other fields.", line)
+                self._notes.problem("many kinds of lines", "The fields of pith-train's steps vary too much.", line)
                 return
             table = self._tables[names] = Table(TRAINER, names, scales)
             self._rows.tables.append(table)
