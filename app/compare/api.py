@@ -146,7 +146,7 @@ def compare_runs(request: Request, session: ReadSession, a: Runs = "", b: Runs =
 
 
 def _answer(comparison: Comparison, base_url: str) -> CompareOut:
-    sides, told = comparison.sides, comparison.told
+    sides, told = comparison.sides, comparison.text
     return CompareOut(
         url=f"{base_url}{comparison.selection.address()}",
         kind=sides.kind,

@@ -66,7 +66,7 @@ class ComparePage:
     @property
     def answer(self) -> str:
         same = len(self.comparison.same)
-        return f"{self.comparison.told.differs} {counted(same, 'field')} {'is' if same == 1 else 'are'} the same."
+        return f"{self.comparison.text.differs} {counted(same, 'field')} {'is' if same == 1 else 'are'} the same."
 
     @property
     def title(self) -> str:

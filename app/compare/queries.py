@@ -21,7 +21,7 @@ from app.domain.verdict.comparison import (
     same_fields,
     window_step_times,
 )
-from app.domain.verdict.comparison_words import Told, told
+from app.domain.verdict.comparison_words import ComparisonText, comparison_text
 from app.domain.verdict.record import RunRecord, shared_losses
 from app.domain.verdict.step_time import Prior
 from app.errors import FieldError, InvalidQuery, NotFound, NotReady
@@ -298,8 +298,8 @@ class Comparison:
         return refused | {int(one.run): one.why for one in outliers}
 
     @cached_property
-    def told(self) -> Told:
-        return told(self.sides)
+    def text(self) -> ComparisonText:
+        return comparison_text(self.sides)
 
     @cached_property
     def same(self) -> tuple[SameField, ...]:

@@ -86,8 +86,8 @@ def new_badge_secret() -> str:
 
 
 def badge_key(secret: str, stack_key: str) -> str:
-    made = hmac.new(secret.encode(), f"threewalls badges of {stack_key}".encode(), hashlib.sha256)
-    return made.hexdigest()[: 2 * _BYTES]
+    digest = hmac.new(secret.encode(), f"threewalls badges of {stack_key}".encode(), hashlib.sha256)
+    return digest.hexdigest()[: 2 * _BYTES]
 
 
 def opens(key: str, secret: str, stack_key: str) -> bool:

@@ -1,7 +1,7 @@
-"""Versions of what the stored figures and verdicts mean, so that older ones can be told from newer ones and made again.
+"""Versions of the rules behind stored figures and verdicts, so that outdated ones can be found and recomputed.
 
-Raise the one whose rule changes, and say in `docs/metrics.md` what changed. The service then computes every run again
-(`app/pipeline/process.py`), or judges every stack again when only a rule of verdicts changed.
+Raise the version of a rule when it changes, and describe the change in `docs/metrics.md`. The service then recomputes
+every run (`app/pipeline/process.py`), or only judges every stack again when a rule of verdicts changed.
 """
 
 from collections.abc import Mapping
@@ -17,34 +17,43 @@ DEFINITIONS: dict[str, int] = {
     "timers": 1,
     "activity": 1,
 }
-"""Rule -> version. `reading`: what is taken from logs and documents; the others are computed from what was taken.
-`reading`: 2 since a log that no reader knows is unread, and lines of it that look like steps have their place.
-`flops`: 2 since the formula's figure stands in for a printed one that is rounded from it. `keys`: 2
-since captured CUDA graphs and HybridEP's fallback count as what ran, 3 since neither a selection of environment
-variables nor a cut dump states what it leaves out. `activity`: since it is
-there, iterations let a dispatcher be inferred only of trainers that do not start without it."""
+"""Rule -> version. `reading` covers what is read from logs and documents; all other rules compute from that.
+
+`reading`: 2 since logs of unknown trainers are `unread` and their step-like lines are kept. `flops`: 2 since the
+formula's figure replaces a printed one that was rounded from it. `keys`: 2 since captured CUDA graphs and HybridEP's
+fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out stay unknown.
+`activity`: iterations prove a dispatcher only for trainers that do not start without it."""
 
 DEFINITION_VERSION = sum(DEFINITIONS.values())
-"""All of them in one number, which grows with every change."""
+"""One number for all rules; it grows with every change."""
 
-VERDICT_RULES: dict[str, int] = {"baseline": 2, "step_time": 2, "memory": 1, "loss": 1, "levels": 1, "suspects": 2}
-"""Rule -> version of what is concluded from figures (`docs/verdicts.md`): a change needs no figure computed again.
-`baseline`: 2 since young histories have levels, too. `step_time`: 2 since reruns that contradict each other decide
-nothing. `suspects`: 2 since what is shown to be the same has none."""
+VERDICT_RULES: dict[str, int] = {
+    "baseline": 2,
+    "step_time": 2,
+    "memory": 1,
+    "loss": 1,
+    "levels": 1,
+    "suspects": 2,
+    "sentences": 1,
+}
+"""Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
+
+`baseline`: 2 since young histories are segmented, too. `step_time`: 2 since contradicting reruns are inconclusive.
+`suspects`: 2 since `no_change` has none. `sentences`: the wording of stored reasons and notes."""
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 
-RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 3, "ties": 3, "sentences": 3}
-"""Rule -> version of what is ranked (`docs/leaderboards.md`): a change has every stack ranked again, and no figure."""
+RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 3, "ties": 3, "sentences": 4}
+"""Rule -> version of rankings (`docs/leaderboards.md`); a change ranks every stack again and recomputes no figure."""
 
 RANKING_VERSION = sum(RANKING_RULES.values()) + VERDICT_VERSION
-"""Ties are decided by the verdict's own test."""
+"""Ties are decided by the test of verdicts, so its version is part of this one."""
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """What differs between two sets of rules, for people: `flops 1 -> 2, keys 2 -> 3`; empty when nothing does.
+    """Describe the difference between two sets of rules: `flops 1 -> 2, keys 2 -> 3`; empty when they are equal.
 
-    A rule that `before` does not know is new; figures that carry no rules at all are of an earlier version.
+    Figures without any rules (`before` is empty) come from an earlier version of the service.
     """
     if not before:
         return "an earlier version"

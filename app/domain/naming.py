@@ -30,16 +30,16 @@ class TitledStack:
 def stack_names(stacks: Iterable[TitledStack]) -> dict[str, str]:
     """Stack key -> name. Stacks of one title are neighbours; a stack without any has its title for a name."""
     neighbours: dict[str, list[TitledStack]] = defaultdict(list)
-    for one in stacks:
-        neighbours[one.title].append(one)
+    for stack in stacks:
+        neighbours[stack.title].append(stack)
     return {key: name for own in neighbours.values() for key, name in _names(own).items()}
 
 
 def _names(stacks: Sequence[TitledStack]) -> dict[str, str]:
-    parts = {one.stack_key: [one.title] for one in stacks}
+    parts = {stack.stack_key: [stack.title] for stack in stacks}
     for name in _told(stacks):
-        for one in stacks:
-            parts[one.stack_key].append(_words(one, name))
+        for stack in stacks:
+            parts[stack.stack_key].append(_words(stack, name))
     names = {key: SEPARATOR.join(own) for key, own in parts.items()}
     several = Counter(names.values())
     return {key: name if several[name] == 1 else f"{name}{SEPARATOR}{key[:_KEY_DIGITS]}" for key, name in names.items()}
@@ -47,27 +47,27 @@ def _names(stacks: Sequence[TitledStack]) -> dict[str, str]:
 
 def _told(stacks: Sequence[TitledStack]) -> list[str]:
     """Fields in which they differ: the size of the work, and of the others what tells more of them apart."""
-    told = [name for name in _ALWAYS if _groups(stacks, [name]) > 1]
-    groups = _groups(stacks, told)
+    fields = [name for name in _ALWAYS if _groups(stacks, [name]) > 1]
+    groups = _groups(stacks, fields)
     for name in ("project", *STACK_FIELDS):
         # Most fields are the same in all of them, which is quickly seen.
         if groups == len(stacks) or name in _ALWAYS or _groups(stacks, [name]) == 1:
             continue
-        finer = _groups(stacks, [*told, name])
+        finer = _groups(stacks, [*fields, name])
         if finer > groups:
-            told.append(name)
+            fields.append(name)
             groups = finer
-    return told
+    return fields
 
 
 def _groups(stacks: Sequence[TitledStack], fields: Sequence[str]) -> int:
-    return len({tuple(_value(one, name) for name in fields) for one in stacks})
+    return len({tuple(_value(stack, name) for name in fields) for stack in stacks})
 
 
-def _value(one: TitledStack, name: str) -> str:
+def _value(stack: TitledStack, name: str) -> str:
     if name == "project":
-        return one.project
-    return contract_value(one.known[name]) if name in one.known else "unknown"
+        return stack.project
+    return contract_value(stack.known[name]) if name in stack.known else "unknown"
 
 
 def common_parts(names: Sequence[str]) -> tuple[str, ...]:
@@ -91,10 +91,10 @@ def field_words(name: str, value: Value) -> str:
     return f"{word} {contract_value(value)}".strip()
 
 
-def _words(one: TitledStack, name: str) -> str:
+def _words(stack: TitledStack, name: str) -> str:
     if name == "project":
-        return f"project {one.project}"
-    return field_words(name, one.known[name]) if name in one.known else f"{name.replace('_', ' ')} unknown"
+        return f"project {stack.project}"
+    return field_words(name, stack.known[name]) if name in stack.known else f"{name.replace('_', ' ')} unknown"
 
 
 # --- A stack in one line for people: `Qwen3-30B-A3B · 16 × H100 · hybridep · forced balance · nemo:26.06`.

@@ -329,15 +329,15 @@ class RunSummary:
 
 def start_lines(log: ParsedLog) -> dict[int, list[int]]:
     """Lines at which processes start, by file: as the log says so, or the first iteration that they printed."""
-    found: dict[int, set[int]] = {}
+    starts: dict[int, set[int]] = {}
     for event in log.events:
         if event.kind == "training_started":
-            found.setdefault(event.file, set()).add(event.line)
+            starts.setdefault(event.file, set()).add(event.line)
     files = log.columns.get("log_file")
     for row in log.segment_starts or (0,):
         if row < log.n:
-            found.setdefault(0 if files is None else int(files[row]), set()).add(int(log.line_numbers[row]))
-    return {file: sorted(lines) for file, lines in found.items()}
+            starts.setdefault(0 if files is None else int(files[row]), set()).add(int(log.line_numbers[row]))
+    return {file: sorted(lines) for file, lines in starts.items()}
 
 
 def last_start_line(log: ParsedLog) -> int:

@@ -70,4 +70,4 @@ def read_template(text: str, placeholders: tuple[str, ...]) -> str:
 def _filled(template: str, values: dict[str, str]) -> str:
     if not template.startswith(("https://", "http://")) or not all(values.values()):
         return ""
-    return _PLACEHOLDER.sub(lambda found: quote(values.get(found[1], ""), safe=""), template)
+    return _PLACEHOLDER.sub(lambda match: quote(values.get(match[1], ""), safe=""), template)

@@ -28,7 +28,7 @@ def test_two_real_runs_of_one_test_case_are_judged(rendered: Path) -> None:
     answer = threewalls("compare", *setting(PLACE), "--baseline", rendered / BASELINE, "--", rendered / CANDIDATE)
     # One baseline run cannot carry more: 1,935.0 and 1,934.6 ms, run-to-run variation unknown.
     assert answer.code == 5
-    assert answer.lines[0].startswith("inconclusive (provisional): step time, no difference shown: 0.02 % faster")
+    assert answer.lines[0].startswith("inconclusive (provisional): step time, no significant difference: 0.02 % faster")
     assert answer.lines[1].startswith(f"baseline: 1 run ({BASELINE}), same configuration")
     assert "6 baseline runs instead of 1" in answer.output
     assert "Provisional: nobody states pp_overlap." in answer.output
@@ -38,12 +38,11 @@ def test_another_container_is_no_baseline_and_the_field_is_named(rendered: Path)
     sides = ["--baseline-set", "container=pytorch:26.02", "--candidate-set", "container=pytorch:26.04"]
     answer = threewalls("compare", *sides, "--baseline", rendered / BASELINE, "--", rendered / CANDIDATE)
     assert answer.code == 4
-    assert answer.lines[0].startswith("no baseline; against container pytorch:26.02: step time, no difference shown:")
-    assert answer.lines[1].endswith("differs in container (pytorch:26.02 -> pytorch:26.04)")
-    assert (
-        "the difference belongs to container, as far as contracts can tell. This is no verdict on the code."
-        in answer.output
+    assert answer.lines[0].startswith(
+        "no baseline; contrast with container pytorch:26.02: step time, no significant difference:"
     )
+    assert answer.lines[1].endswith("differs in container (pytorch:26.02 -> pytorch:26.04)")
+    assert "the contracts attribute the difference to container. This is not a verdict on the code." in answer.output
     assert "regression" not in answer.output
 
 
@@ -68,7 +67,7 @@ def test_a_slow_down_is_a_regression(baseline: list[Path], tmp_path: Path) -> No
     )
     table = [line.split("  ")[0] for line in answer.lines[3:8]]
     assert table == ["figure", "Step time", "Tokens, tokens/s/GPU", "Model FLOPs, TFLOP/s/GPU", "MFU"]
-    assert "commit (0f3c2a9d -> 77aa01bc): All code between the two commits." in answer.output
+    assert "commit (0f3c2a9d -> 77aa01bc): All changes between the two commits." in answer.output
 
 
 def test_options_may_follow_the_run_to_judge(baseline: list[Path], tmp_path: Path) -> None:
@@ -101,7 +100,7 @@ def test_more_memory_is_a_regression_however_fast(baseline: list[Path], tmp_path
     hungry = write_logs(tmp_path, [100], "hungry", memory=1.05)
     answer = threewalls("compare", *setting(PLACE), "--baseline", *baseline, "--", *hungry)
     assert answer.code == 1
-    assert answer.lines[0].startswith("regression: peak memory +5.0 % higher, where 1.0 % is the limit")
+    assert answer.lines[0].startswith("regression: peak memory +5.0 % higher (limit 1.0 %)")
 
 
 def test_a_knob_that_was_turned_is_the_first_suspect(baseline: list[Path], tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_two_containers_have_no_winner(open_page: OpenPage, runs: dict[str, int]
     expect(page.get_by_role("region", name="Fields that differ")).to_contain_text("nvcr.io/nvidia/nemo:26.08")
     result = page.locator("#result")
     expect(result).to_contain_text("single-field contrast")
-    expect(result).to_contain_text("No winner is named: container differs, and must be equal before runs are ranked.")
+    expect(result).to_contain_text("No winner: container differs, but must be equal to name a winner.")
     figures = page.get_by_role("region", name="Figures of both sides")
     expect(figures).to_contain_text("differs")
     words = f"{result.inner_text()} {figures.inner_text()}"

@@ -84,7 +84,7 @@ def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
 
 
 def test_an_inconclusive_report_says_what_would_decide() -> None:
-    said = "3 more runs of this commit would decide, if the difference stays what it is."
+    said = "3 more runs of this commit would decide if the difference stays the same."
     lines = verdict_text({"headline": "inconclusive: step time", "baseline": "12 runs", "what_would_decide": said})
     assert lines == ["inconclusive: step time", "12 runs", "", said]
 

@@ -49,7 +49,7 @@ def test_a_contrast_has_no_winner_and_says_why(client: TestClient, make: Make) -
     a, b = make(), make({"container": "nemo:26.08"}, step_time_ms=40_000.0)
     found = client.get(f"/api/v1/compare?a={a}&b={b}").json()
     assert (found["kind"], found["attributed_to"], found["winner"]) == ("contrast", "container", None)
-    assert found["no_winner_because"] == ["`container` differs, and must be equal before runs are ranked."]
+    assert found["no_winner_because"] == ["`container` differs, but must be equal to name a winner."]
     assert found["metrics"]["step_time_ms"]["decision"] == "differs"
 
 

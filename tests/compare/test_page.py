@@ -65,7 +65,7 @@ def test_no_winner_is_named_between_two_containers(client: TestClient, make: Mak
     a, b = make(), make(OTHER_CONTAINER, step_time_ms=40_000.0)
     text = words(client.get(f"/compare?a={a}&b={b}").text)
     assert "single-field contrast no winner" in text
-    assert "No winner is named: container differs, and must be equal before runs are ranked." in text
+    assert "No winner: container differs, but must be equal to name a winner." in text
     assert "What is measured is attributed to container; it is no verdict on the code" in text
     figures = text[text.index("Figures") : text.index("Steady windows")]
     assert "slower" in figures
@@ -86,11 +86,11 @@ def test_different_tasks_are_shown_and_not_compared(client: TestClient, make: Ma
 @pytest.mark.parametrize(
     ("fields", "columns", "says"),
     [
-        ({"routing_mode": "forced-balance"}, {}, "No winner is named: forced balance against natural routing"),
-        ({}, {"definition_version": 2}, "No winner is named: the figures were made by different versions"),
-        ({}, {"health": {"outcome": "failed"}}, "No winner is named: #2 failed (the job failed)"),
-        ({}, {"quarantine": "a hot node"}, "No winner is named: #2 is quarantined: a hot node"),
-        ({}, {"status": "failed"}, "No winner is named: #2 failed"),
+        ({"routing_mode": "forced-balance"}, {}, "No winner: forced balance against natural routing"),
+        ({}, {"definition_version": 2}, "No winner: the figures use different versions"),
+        ({}, {"health": {"outcome": "failed"}}, "No winner: #2 failed (the job failed)"),
+        ({}, {"quarantine": "a hot node"}, "No winner: #2 is quarantined: a hot node"),
+        ({}, {"status": "failed"}, "No winner: #2 failed"),
     ],
 )
 def test_the_sentence_says_why_nobody_wins(
@@ -107,7 +107,7 @@ def test_the_sentence_says_why_nobody_wins(
 def test_short_runs_are_directional_with_their_iterations(client: TestClient, make: Make) -> None:
     a, b = make(iterations=10), make({"ep_overlap": True}, iterations=12, step_time_ms=23_800.0)
     text = words(client.get(f"/compare?a={a}&b={b}").text)
-    assert "Directional only: it rests on 6 iterations of A and 8 of B" in text
+    assert "Direction only, from 6 iterations of A and 8 of B" in text
 
 
 def test_a_set_is_pooled_by_run_and_says_when_it_is_none(client: TestClient, make: Make) -> None:

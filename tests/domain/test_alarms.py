@@ -33,7 +33,7 @@ CAUSES = [
     (
         make_record(slower=0.1, commit="commit of run 7"),
         "unknown:",
-        "Nothing that is known differs: the nodes, or chance.",
+        "No known difference: the nodes, or chance.",
     ),
     (
         make_record(fields={"container": "new"}, slower=0.1),

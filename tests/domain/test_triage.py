@@ -28,10 +28,10 @@ def test_what_is_sensible_is_allowed(before: str, after: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "because"),
     [
-        ("fixed", "acknowledged", "it is fixed, which only open may follow"),
-        ("fixed", "expected", "it is fixed, which only open may follow"),
-        ("invalid", "fixed", "it is invalid, which only open may follow"),
-        ("expected", "acknowledged", "it is expected, which only open, fixed or invalid may follow"),
+        ("fixed", "acknowledged", "it is fixed and can only become open"),
+        ("fixed", "expected", "it is fixed and can only become open"),
+        ("invalid", "fixed", "it is invalid and can only become open"),
+        ("expected", "acknowledged", "it is expected and can only become open, fixed or invalid"),
     ],
 )
 def test_what_was_decided_is_opened_before_it_is_decided_otherwise(before: str, after: str, because: str) -> None:

@@ -64,10 +64,10 @@ def test_any_place_or_version_may_be_the_upgrade(field: str, old: str, new: str)
 def test_a_stack_on_one_side_only_says_what_is_missing() -> None:
     found = report([config(OLD)], [])
     assert [run.run for run in found.only_old] == ["6"]
-    assert told(found) == "No stack can be measured on both sides: run a stack with container train:2026.10, too."
+    assert told(found) == "No stack can be compared on both sides: also run a stack with container train:2026.10."
     found = report([], [config(NEW)])
     assert [run.run for run in found.only_new] == ["6"]
-    assert told(found) == "No stack can be measured on both sides: run a stack with container train:2026.09, too."
+    assert told(found) == "No stack can be compared on both sides: also run a stack with container train:2026.09."
 
 
 def test_a_stack_that_differs_in_more_is_named_with_the_fields_and_not_measured() -> None:
@@ -76,7 +76,9 @@ def test_a_stack_that_differs_in_more_is_named_with_the_fields_and_not_measured(
     assert not found.pairs
     assert [[one.field for one in near.differences] for near in found.near] == [["gpu"]]
     assert [run.run for run in found.only_old] == ["25"]
-    assert told(found).startswith("No stack can be measured on both sides: 1 stack came near, but more than the")
+    assert told(found).startswith(
+        "No stack can be compared on both sides: 1 near match with more than container different"
+    )
 
 
 def test_a_knob_that_was_turned_as_well_is_no_contrast() -> None:
@@ -116,5 +118,5 @@ def test_stacks_that_share_all_but_the_field_are_counted() -> None:
 
 def test_nothing_on_either_side_says_so() -> None:
     assert told(report([], [])) == (
-        "No stack can be measured on both sides: no CI run has container train:2026.09 or train:2026.10."
+        "No stack can be compared on both sides: no CI run has container train:2026.09 or train:2026.10."
     )

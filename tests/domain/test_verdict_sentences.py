@@ -24,7 +24,7 @@ def plain(text: str) -> str:
             make_record(slower=-0.0334),
             "3.3 % faster than the last 12 runs of this stack, beyond what launches of the same job vary.",
         ),
-        (make_record(slower=0.001), "As fast as the last 12 runs of this stack, to within 2 %."),
+        (make_record(slower=0.001), "As fast as the last 12 runs of this stack, within 2 %."),
         (
             make_record(slower=0.0334, short=True),
             "3.4 % slower than the last 12 runs of this stack, but on few iterations: a full run must confirm it.",
@@ -32,7 +32,7 @@ def plain(text: str) -> str:
         (make_record(steady=False), "The step time cannot be judged: not steady."),
         (
             make_record(outcome="out_of_memory"),
-            "The job ran out of memory, so its speed is no evidence of anything.",
+            "The job ran out of memory, so its speed does not count.",
         ),
         (
             make_record(fields={"dispatcher": "hybridep"}, slower=-0.2, purpose="experiment"),
@@ -41,24 +41,24 @@ def plain(text: str) -> str:
         ),
         (
             make_record(fields={"dispatcher": "hybridep", "tp": 2}, slower=-0.2, purpose="experiment"),
-            "18.1 % faster than the last 12 runs of this stack, which had other knobs, beyond what launches of the "
-            "same job vary. 2 knobs differ, so it is evidence about none of them alone.",
+            "18.1 % faster than the last 12 runs of this stack, which used other knobs, beyond what launches of the "
+            "same job vary. 2 knobs differ, so the change is not attributed to any of them.",
         ),
         (
             make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="89abcdef01"),
-            "No run of this stack can be its baseline yet. 5.1 % slower than 12 runs with container train:2026.09 "
-            "instead of train:2026.10, certain enough to act on. It may be container, and it may be the code, which is "
-            "another, too: commit (01234567 -> 89abcdef). A single-field contrast, no verdict on the code.",
+            "No run of this stack can serve as its baseline yet. 5.1 % slower than 12 runs with container train:2026.09 "
+            "instead of train:2026.10, certain enough to act on. The difference may come from container or "
+            "from the code: commit (01234567 -> 89abcdef). This is a single-field contrast, not a verdict on the code.",
         ),
         (
             make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="0123456789"),
-            "No run of this stack can be its baseline yet. 5.1 % slower than 12 runs with container train:2026.09 "
-            "instead of train:2026.10, certain enough to act on. The difference belongs to container, as far as "
-            "contracts can tell. A single-field contrast, no verdict on the code.",
+            "No run of this stack can serve as its baseline yet. 5.1 % slower than 12 runs with container train:2026.09 "
+            "instead of train:2026.10, certain enough to act on. The contracts attribute the difference to "
+            "container. This is a single-field contrast, not a verdict on the code.",
         ),
         (
             make_record(fields={"container": "train:2026.10", "gpu": "B200"}),
-            "No earlier run may be compared. The closest, #12, differs in gpu, container.",
+            "No earlier run is comparable. The closest, #12, differs in gpu, container.",
         ),
     ],
 )
@@ -88,16 +88,14 @@ def test_memory_that_counts_as_a_regression_comes_first() -> None:
     earlier = [holding(record, 60.0) for record in make_baseline()]
     document = make_document(holding(make_record(slower=-0.05), 63.0), earlier)
     first, second = plain(answer(document)).split(". ")
-    assert (
-        first == "5.0 % more peak memory than the last 12 runs of this stack, where 1.0 % more counts as a regression"
-    )
+    assert first == "5.0 % more peak memory than the last 12 runs of this stack (limit 1.0 %)"
     assert second.startswith("4.9 % faster than the last 12 runs")
 
 
 def test_an_inconclusive_verdict_says_what_would_decide_and_says_it_once() -> None:
     document = make_document(make_record(slower=0.03), make_baseline(2), prior=DEFAULT_PRIOR)
     assert plain(answer(document)) == (
-        "No difference shown against the last 2 runs of this stack: 3.1 % slower (3.5 faster to 10.2 slower), too "
+        "No significant difference from the last 2 runs of this stack: 3.1 % slower (3.5 faster to 10.2 slower), too "
         "uncertain to call."
     )
     told = what_would_decide(document)

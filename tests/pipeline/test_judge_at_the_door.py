@@ -71,7 +71,7 @@ def test_a_log_without_iterations_gets_the_verdict_failed(client: TestClient) ->
     tasks.process_run(run_id)
     found = verdict(client, run_id)
     assert found["verdict"] == "failed"
-    assert found["reason"] == "The job ran out of memory, so its speed is no evidence of anything."
+    assert found["reason"] == "The job ran out of memory, so its speed does not count."
 
 
 def test_of_verdicts_that_were_made_again_those_stay_that_somebody_knows(client: TestClient, engine: Engine) -> None:

@@ -162,7 +162,7 @@ def test_without_ci_runs_an_experiment_is_measured_against_the_nearest_one(engin
     found = document_of(engine, trial)
     assert (found.baseline_kind, found.baseline) == ("nearest", (str(nearest),))
     assert (found.decision, found.rests_on) == ("improvement", 10)
-    assert found.verdict.notes[0].startswith("A direction only: the shorter side rests on 10 iterations.")
+    assert found.verdict.notes[0].startswith("Direction only: the shorter side has 10 iterations.")
     assert document_of(engine, first).decision == "no_baseline"
 
 

@@ -97,7 +97,7 @@ def test_the_page_answers_what_how_much_since_when_and_at_what_cost(
     assert "1 run a day × 1,000\u202fms more a step × 50 steps a run × 16 GPUs = 0.2\u202fGPU-hours a day" in text
     assert re.search(r'href="https://git.example/\w{40}\.\.\.\w{40}"', text)
     assert "than the last 13 runs of this stack" in text
-    assert "All code between the two commits." in text
+    assert "All changes between the two commits." in text
     assert text.count("<summary>13 baseline runs") == 2
     assert f'href="/history/{stack.stack_key}?config={stack.config_key}"' in text
 

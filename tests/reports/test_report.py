@@ -118,7 +118,7 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
     lab.judge(moved)
     lines = comment(client, lab, moved)
     assert lines[0] == (
-        "**◌ no baseline; against container train:2026.09: step time +22.2 % slower (19.1 to 25.3, 99 % interval), "
+        "**◌ no baseline; contrast with container train:2026.09: step time +22.2 % slower (19.1 to 25.3, 99 % interval), "
         "a contrast; certain enough to act on**  "
     )
     assert lines[1].startswith(
@@ -127,7 +127,7 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
     assert "differs in container (train:2026.09 -&gt; train:2026.10), commit (0000000b -&gt; 0000000c)" in lines[1]
     text = "\n".join(lines)
     assert "it may be container, and it may be the code, which is another, too: commit (0000000b" in text
-    assert "This is no verdict on the code." in text
+    assert "This is not a verdict on the code." in text
     assert "| worse |" in text
     assert "**Nearest misses**" in text
     assert "regression" not in text
@@ -141,7 +141,7 @@ def test_a_contrast_on_one_commit_belongs_to_its_field_and_one_of_two_commits_ha
     moved = lab.run({"container": "train:2026.10"}, slower=0.2, commit="same")
     lab.judge(moved)
     text = "\n".join(comment(client, lab, moved))
-    assert "the difference belongs to container, as far as contracts can tell. This is no verdict on the code." in text
+    assert "the contracts attribute the difference to container. This is not a verdict on the code." in text
     lab.records.pop()
     other = lab.run({"container": "train:2026.10"}, slower=0.2, commit="other")
     lab.judge(other)

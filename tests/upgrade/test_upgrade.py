@@ -151,7 +151,7 @@ def test_a_value_without_runs_says_so(client: TestClient, session: Session) -> N
     stack(session, OLD, 400.0)
     session.commit()
     found = report(client, **{"from": "a:1", "to": "b:<i>2"})
-    assert found["summary"] == "No stack can be measured on both sides: no CI run has container a:1 or b:<i>2."
+    assert found["summary"] == "No stack can be compared on both sides: no CI run has container a:1 or b:<i>2."
     assert "<i>" not in client.get("/upgrade?from=a:1&to=b:<i>2").text
 
 

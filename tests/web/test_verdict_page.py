@@ -73,7 +73,7 @@ def test_the_baseline_is_listed_with_who_is_left_out_and_why(client: TestClient,
     verdict = part(page(client, make(earlier=[*range(1, 13), short, odd], slower=0.03)), "verdict")
     assert "12 runs of the same configuration: #1 , #2 ," in verdict
     assert f"#{short} : too short to tell" in verdict
-    assert f"#{odd} : its purpose is experiment" in verdict
+    assert f"#{odd} : its purpose is experiment, not ci" in verdict
 
 
 def test_suspects_have_their_axis_and_the_commits_link_to_the_repository(

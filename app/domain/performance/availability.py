@@ -24,18 +24,18 @@ def availability(
 ) -> tuple[DispatcherAvailability, ...]:
     """One fact a dispatcher that the log proves something about; what ran counts over an earlier failed import."""
     container = _container(contract)
-    found: dict[str, DispatcherAvailability] = {}
+    facts: dict[str, DispatcherAvailability] = {}
     last = events_of_last_process(log)
     for event in (*(event for event in log.events if event not in last), *last):
         if event.kind in _MISSING:
             name = _MISSING[event.kind]
-            before = found[name].evidence if name in found else ()
-            found[name] = DispatcherAvailability(name, False, container, (*before, _evidence(event))[:MAX_EVIDENCE])
+            before = facts[name].evidence if name in facts else ()
+            facts[name] = DispatcherAvailability(name, False, container, (*before, _evidence(event))[:MAX_EVIDENCE])
     used = activities.get("dispatcher")
     active = used.active if used is not None else None
     if active is not None and isinstance(active.value, str) and log.n:
-        found[active.value] = DispatcherAvailability(active.value, True, container, _use(log, active))
-    return tuple(found.values())
+        facts[active.value] = DispatcherAvailability(active.value, True, container, _use(log, active))
+    return tuple(facts.values())
 
 
 def _container(contract: Mapping[str, Stated]) -> str | None:

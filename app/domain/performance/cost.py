@@ -96,8 +96,8 @@ def steps_of_run(slices: Sequence[Mapping[str, Any]], health: Mapping[str, Any])
 
 def total_cost(costs: Sequence[float | None]) -> float | None:
     """The cost of a regression from those of its members: the sum of the known ones, None when none is known."""
-    known = [cost for cost in costs if cost is not None]
-    return math.fsum(known) if known else None
+    stated = [cost for cost in costs if cost is not None]
+    return math.fsum(stated) if stated else None
 
 
 def _nothing(rate: float | None, *, is_over: bool) -> str:

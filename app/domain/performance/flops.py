@@ -86,8 +86,8 @@ def _attention_products(shape: ModelShape, seq_len: int, *, discount_window: boo
     layers = shape.layers + shape.mtp_layers
     attention = shape.attention
     if isinstance(attention, LatentAttention):
-        one = _latent_projections(attention, shape.hidden) + _latent_core(attention, seq_len)
-        everything = layers * one
+        per_layer = _latent_projections(attention, shape.hidden) + _latent_core(attention, seq_len)
+        everything = layers * per_layer
     else:
         context = _context_of_layers(attention, layers, seq_len, discount_window=discount_window)
         query = attention.heads * attention.head_width
@@ -240,8 +240,8 @@ def _fitting(wanted: float, inputs: Inputs, tolerance: float) -> list[str]:
 def _flops(inputs: Inputs) -> float:
     """FLOPs of a GPU's tokens in a step, in units of its own."""
     context = inputs.seq_len if inputs.masked else 2 * inputs.seq_len
-    one = flops_per_token(inputs.shape, context, discount_window=inputs.discount_window)
-    return inputs.times * inputs.seq_len * one
+    per_token = flops_per_token(inputs.shape, context, discount_window=inputs.discount_window)
+    return inputs.times * inputs.seq_len * per_token
 
 
 def _groups(inputs: Inputs) -> Iterator[Iterator[_Change]]:
@@ -265,7 +265,7 @@ def _batch() -> Iterator[_Change]:
 
 
 def _times(factor: float) -> Callable[[Inputs], Inputs]:
-    return lambda one: replace(one, times=one.times * factor)
+    return lambda inputs: replace(inputs, times=inputs.times * factor)
 
 
 def _sequence(inputs: Inputs) -> Iterator[_Change]:
@@ -276,11 +276,11 @@ def _sequence(inputs: Inputs) -> Iterator[_Change]:
 
 
 def _length(seq_len: int) -> Callable[[Inputs], Inputs]:
-    return lambda one: replace(one, seq_len=seq_len)
+    return lambda inputs: replace(inputs, seq_len=seq_len)
 
 
 def _shape(**changes: Any) -> Callable[[Inputs], Inputs]:
-    return lambda one: replace(one, shape=replace(one.shape, **changes))
+    return lambda inputs: replace(inputs, shape=replace(inputs.shape, **changes))
 
 
 def _multi_token_prediction(inputs: Inputs) -> Iterator[_Change]:
@@ -326,11 +326,14 @@ def _attention(inputs: Inputs) -> Iterator[_Change]:
         if attention.window is not None:
             counted = "in full" if inputs.discount_window else "as the windows they are"
             other = not inputs.discount_window
-            yield f"sliding windows are counted {counted}", lambda one: replace(one, discount_window=other)
+            yield f"sliding windows are counted {counted}", lambda changed: replace(changed, discount_window=other)
         if attention.query_groups != attention.heads:
             every = replace(attention, query_groups=attention.heads)
             yield "every head has its own keys and values (`num_query_groups` is unset)", _shape(attention=every)
-    yield "attention is counted without its causal half, as older trainers do", lambda one: replace(one, masked=False)
+    yield (
+        "attention is counted without its causal half, as older trainers do",
+        lambda changed: replace(changed, masked=False),
+    )
 
 
 def _hybrid(inputs: Inputs) -> Iterator[_Change]:

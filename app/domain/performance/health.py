@@ -82,20 +82,22 @@ def is_unread(log: ParsedLog) -> bool:
 
 def _steps_follow(event: LogEvent, log: ParsedLog) -> bool:
     """Return whether an unknown trainer went on after the event: it was caught."""
-    lines = (one.line for one in log.not_understood if one.kind == UNKNOWN_STEP and one.file == event.file)
+    lines = (
+        example.line for example in log.not_understood if example.kind == UNKNOWN_STEP and example.file == event.file
+    )
     return any(line > event.line for line in lines)
 
 
 def root_of(events: Sequence[LogEvent]) -> LogEvent | None:
     """The cause among the failures of one process: what ended the job from outside when it came first, else by kind."""
-    known = [(kind, event) for event in events if (kind := failure_kind(event)) is not None]
-    if not known:
+    failures = [(kind, event) for event in events if (kind := failure_kind(event)) is not None]
+    if not failures:
         return None
-    kind, first = min(known, key=lambda one: (one[1].file, one[1].line))
+    kind, first = min(failures, key=lambda pair: (pair[1].file, pair[1].line))
     if kind in FROM_OUTSIDE:
         return first
     # A kind that is known by name says more than torchrun's report of an exit code, and that more than its headline
-    return min(known, key=lambda one: (_ORDER[one[0]], one[1].kind == "process_failed", one[1].line))[1]
+    return min(failures, key=lambda pair: (_ORDER[pair[0]], pair[1].kind == "process_failed", pair[1].line))[1]
 
 
 def ends_a_run(event: LogEvent, log: ParsedLog) -> bool:
@@ -214,8 +216,8 @@ def _last_iteration(iterations: FloatArray) -> int | None:
 
 
 def _gib(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return max(known) / BYTES_PER_GIB if known else None
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return max(finite) / BYTES_PER_GIB if finite else None
 
 
 # --- From the events and columns of a log to failures that a person can act on.
@@ -230,8 +232,8 @@ _SURVIVED = frozenset({"error", "scheduler", "exit_code"})
 
 def explain_failures(log: ParsedLog) -> tuple[Failure, ...]:
     """All failures: how the run ended, then what it survived, then how earlier processes of it ended, last first."""
-    found = [*_end(log), *_values(log), *_crash_loops(log), *_earlier(log)]
-    return tuple(found[:MAX_FAILURES])
+    failures = [*_end(log), *_values(log), *_crash_loops(log), *_earlier(log)]
+    return tuple(failures[:MAX_FAILURES])
 
 
 def _end(log: ParsedLog) -> Iterator[Failure]:

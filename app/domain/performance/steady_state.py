@@ -35,21 +35,21 @@ def left_out(log: ParsedLog) -> list[str]:
     printed, true = log.columns["step_time_ms"], log.columns["step_time_true_ms"]
     absurd = ~np.isnan(printed) & ~usable(printed)
     damaged = absurd | (~np.isnan(true) & ~usable(true))
-    told = []
+    sentences = []
     if damaged.any():
         row = int(np.argmax(damaged))
         value = printed[row] if absurd[row] else true[row]
-        told.append(
+        sentences.append(
             f"{_share(damaged)} a step time that none can have (under {MIN_STEP_MS:g} ms or over {MAX_STEP_MS:g} ms); "
             f"{_they(damaged)} left out. The first is {value:g} ms in iteration {_iteration(log, row)}."
         )
     missing = np.isnan(printed)
     if missing.any() and not missing.all():
-        told.append(
+        sentences.append(
             f"{_share(missing)} no step time; {_they(missing)} left out. The first is iteration "
             f"{_iteration(log, int(np.argmax(missing)))}."
         )
-    return told
+    return sentences
 
 
 def _share(rows: npt.NDArray[np.bool_]) -> str:
@@ -127,8 +127,8 @@ def clip_around_median(values: FloatArray, spread: float, widths: float) -> Floa
 def theil_sen_slope(values: FloatArray) -> float:
     """The median of all pairwise slopes, per step."""
     block = -(-len(values) // MAX_TREND_POINTS)
-    kept = len(values) - len(values) % block
-    points = values[:kept].reshape(-1, block).mean(axis=1)
+    length = len(values) - len(values) % block
+    points = values[:length].reshape(-1, block).mean(axis=1)
     earlier, later = np.triu_indices(len(points), k=1)
     return float(np.median((points[later] - points[earlier]) / (later - earlier))) / block
 
@@ -260,8 +260,8 @@ def steady_state(
 
 
 def _usable(step_times_ms: FloatArray, rows: npt.NDArray[np.intp]) -> _Part:
-    kept = rows[usable(step_times_ms[rows])]
-    return _Part(kept, np.log(step_times_ms[kept]))
+    usable_rows = rows[usable(step_times_ms[rows])]
+    return _Part(usable_rows, np.log(step_times_ms[usable_rows]))
 
 
 def _declared_span(
@@ -343,9 +343,9 @@ def _mser_drop(z: FloatArray) -> int:
     batches = len(z) // BATCH
     means = z[len(z) - BATCH * batches :].reshape(batches, BATCH).mean(axis=1)
     centred = means - means.mean()
-    kept = np.arange(batches, 0, -1)
+    remaining = np.arange(batches, 0, -1)
     sums, squares = np.cumsum(centred[::-1])[::-1], np.cumsum(centred[::-1] ** 2)[::-1]
-    scores = (squares - sums**2 / kept) / kept**2
+    scores = (squares - sums**2 / remaining) / remaining**2
     return int(np.argmin(scores[: batches // 2 + 1]))
 
 

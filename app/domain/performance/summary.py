@@ -218,9 +218,9 @@ def _unknown_warning(contract: Contract) -> list[str]:
 
 def _problems(log: ParsedLog) -> list[str]:
     """The reader's remarks as sentences, with their lines."""
-    told = [f"{_place(log, problem)}{problem.message}" for problem in log.problems[:MAX_PROBLEMS]]
+    sentences = [f"{_place(log, problem)}{problem.message}" for problem in log.problems[:MAX_PROBLEMS]]
     more = len(log.problems) - MAX_PROBLEMS
-    return [*told, f"{more} more remarks on the log are not listed."] if more > 0 else told
+    return [*sentences, f"{more} more remarks on the log are not listed."] if more > 0 else sentences
 
 
 def _place(log: ParsedLog, problem: Problem) -> str:

@@ -104,9 +104,9 @@ def across(standings: Iterable[StackStandings], floor: str) -> tuple[ClassSummar
 def summaries(boards: Iterable[BoardResults]) -> tuple[ClassSummary, ...]:
     """The same from the results of boards, all of one floor."""
     classes: dict[tuple[str, str, str, str], list[BoardResults]] = {}
-    for one in sorted(boards, key=lambda one: one.stack_key):
-        key = (one.hardware, one.family, one.routing_mode, one.semantic_class)
-        classes.setdefault(key, []).append(one)
+    for board in sorted(boards, key=lambda board: board.stack_key):
+        key = (board.hardware, board.family, board.routing_mode, board.semantic_class)
+        classes.setdefault(key, []).append(board)
     return tuple(_summary(classes[key]) for key in sorted(classes))
 
 
@@ -128,16 +128,16 @@ def results_of(stack: StackStandings, board: Board) -> tuple[StackResult, ...]:
     ]  # fmt: skip
     apart = [
         StackResult(
-            stack.stack_key, one.dispatcher, "directional" if one.directional else "alone", ep_size(one.ep),
+            stack.stack_key, item.dispatcher, "directional" if item.directional else "alone", ep_size(item.ep),
             stack.precision,
         )
-        for one in board.outside
+        for item in board.outside
     ]  # fmt: skip
-    names = {one.dispatcher for one in (*done, *apart)}
+    names = {item.dispatcher for item in (*done, *apart)}
     could_not: list[StackResult] = [
-        StackResult(stack.stack_key, one.dispatcher, "could_not_run", ep_size(one.ep), stack.precision)
-        for one in stack.missing
-        if one.dispatcher not in names
+        StackResult(stack.stack_key, item.dispatcher, "could_not_run", ep_size(item.ep), stack.precision)
+        for item in stack.missing
+        if item.dispatcher not in names
     ]
     return (*done, *apart, *could_not)
 
@@ -161,8 +161,8 @@ def _solid_gain(entry: Entry) -> float | None:
 
 
 def _summary(boards: Sequence[BoardResults]) -> ClassSummary:
-    results = [result for one in boards for result in one.results]
-    groups = sorted({(one.precision, one.ep_size) for one in results})
+    results = [result for board in boards for result in board.results]
+    groups = sorted({(board.precision, board.ep_size) for board in results})
     first = boards[0]
     return ClassSummary(
         hardware=first.hardware,
@@ -171,7 +171,7 @@ def _summary(boards: Sequence[BoardResults]) -> ClassSummary:
         semantic_class=first.semantic_class,
         floor=first.floor,
         stacks=len(boards),
-        rankings=sum(one.is_ranking for one in boards),
+        rankings=sum(board.is_ranking for board in boards),
         overall=TallyGroup(None, None, _tallies(results)),
         groups=tuple(
             TallyGroup(precision, size, _tallies([r for r in results if (r.precision, r.ep_size) == (precision, size)]))
@@ -182,14 +182,14 @@ def _summary(boards: Sequence[BoardResults]) -> ClassSummary:
 
 def _tallies(results: Sequence[StackResult]) -> tuple[Tally, ...]:
     """In the order of the dispatchers' names: an order by wins would be a ranking of unlike things."""
-    present = {one.dispatcher for one in results}
+    present = {result.dispatcher for result in results}
     names = [name for name in DISPATCHERS if name in present] + sorted(present.difference(DISPATCHERS))
-    return tuple(_tally(name, [one for one in results if one.dispatcher == name]) for name in names)
+    return tuple(_tally(name, [result for result in results if result.dispatcher == name]) for name in names)
 
 
 def _tally(name: str, results: Sequence[StackResult]) -> Tally:
     def times(result: Result) -> int:
-        return sum(one.result == result for one in results)
+        return sum(stack_result.result == result for stack_result in results)
 
     return Tally(
         dispatcher=name,
@@ -200,13 +200,13 @@ def _tally(name: str, results: Sequence[StackResult]) -> Tally:
         alone=times("alone"),
         could_not_run=times("could_not_run"),
         gain=None if name == REFERENCE else _gain_range(results),
-        stacks=tuple(one.stack_key for one in results),
+        stacks=tuple(stack_result.stack_key for stack_result in results),
     )
 
 
 def _gain_range(results: Sequence[StackResult]) -> GainRange | None:
-    known = sorted((one.gain_pct, one.stack_key) for one in results if one.gain_pct is not None)
-    if not known:
+    gains = sorted((result.gain_pct, result.stack_key) for result in results if result.gain_pct is not None)
+    if not gains:
         return None
-    (lowest, lowest_stack), (highest, highest_stack) = known[0], known[-1]
-    return GainRange(lowest, lowest_stack, highest, highest_stack, len(known))
+    (lowest, lowest_stack), (highest, highest_stack) = gains[0], gains[-1]
+    return GainRange(lowest, lowest_stack, highest, highest_stack, len(gains))

@@ -56,10 +56,10 @@ def comparison(first: Pool, second: Pool, contracts: Contracts) -> tuple[GainKin
     a, b = contracts.get(first.config_key), contracts.get(second.config_key)
     if a is None or b is None:
         return "unknown", ()
-    found = compare_contracts(_Configuration(a), _Configuration(b))
-    if found.kind == "matched_ab" and found.attributed_to == DISPATCHER:
+    comparability = compare_contracts(_Configuration(a), _Configuration(b))
+    if comparability.kind == "matched_ab" and comparability.attributed_to == DISPATCHER:
         return "matched_ab", ()
-    knobs = (knob.field for knob in (*found.stack, *found.knobs) if knob.follows != DISPATCHER)
+    knobs = (knob.field for knob in (*comparability.stack, *comparability.knobs) if knob.follows != DISPATCHER)
     return "side_by_side", tuple(field for field in knobs if field != DISPATCHER)
 
 
@@ -139,42 +139,44 @@ def candidates(runs: Sequence[RankedRun], pools: Pools, contracts: Contracts, fl
     by_key: dict[tuple[str, str], list[RankedRun]] = {}
     for run in runs:
         by_key.setdefault((run.dispatcher or "", run.facts.config_key), []).append(run)
-    found: dict[str, list[Pool]] = {}
-    for one in sorted((pools.pool(group) for group in by_key.values()), key=_fastest_first):
-        found.setdefault(one.dispatcher, []).append(one)
-    chosen = {name: _best_first(own) for name, own in found.items()}
+    by_dispatcher: dict[str, list[Pool]] = {}
+    for pool in sorted((pools.pool(group) for group in by_key.values()), key=_fastest_first):
+        by_dispatcher.setdefault(pool.dispatcher, []).append(pool)
+    chosen = {name: _best_first(own) for name, own in by_dispatcher.items()}
     ordered = dict(sorted(chosen.items(), key=lambda item: _fastest_first(item[1][0])))
     levels = {name: result_level(own[0], others_of(name, ordered), contracts) for name, own in ordered.items()}
     return {name: own for name, own in ordered.items() if reaches(levels[name], floor)}
 
 
 def others_of(name: str, offered: Candidates) -> list[Pool]:
-    return [one for other, pools in offered.items() if other != name for one in pools]
+    return [pool for other, pools in offered.items() if other != name for pool in pools]
 
 
-def _fastest_first(one: Pool) -> tuple[float, str, str]:
-    return one.log_step_time, one.dispatcher, one.config_key
+def _fastest_first(pool: Pool) -> tuple[float, str, str]:
+    return pool.log_step_time, pool.dispatcher, pool.config_key
 
 
 def _best_first(pools: Sequence[Pool]) -> list[Pool]:
     """Of one dispatcher, fastest first. Among those that tie with the fastest the better evidenced one stands: the
     fastest of many that were tried once was lucky. However fast it looks, no short one stands before a full one.
     """
-    ordered = sorted(pools, key=lambda one: one.directional)
+    ordered = sorted(pools, key=lambda pool: pool.directional)
     fastest = ordered[0]
-    tied = [one for one in ordered if one is fastest or (one.directional == fastest.directional and _tie(one, fastest))]
+    tied = [
+        pool for pool in ordered if pool is fastest or (pool.directional == fastest.directional and _tie(pool, fastest))
+    ]
     best = max(tied, key=_evidence)
-    return [best, *(one for one in ordered if one is not best)]
+    return [best, *(pool for pool in ordered if pool is not best)]
 
 
-def _tie(one: Pool, fastest: Pool) -> bool:
-    return duel(one, fastest, (one.config_key, fastest.config_key)).tie
+def _tie(pool: Pool, fastest: Pool) -> bool:
+    return duel(pool, fastest, (pool.config_key, fastest.config_key)).tie
 
 
-def _evidence(one: Pool) -> tuple[int, int]:
+def _evidence(pool: Pool) -> tuple[int, int]:
     """Of those alike the first one is taken, which is the fastest."""
-    strength = next((place for place, level in enumerate(LEVELS) if level == one.level), 0)
-    return strength, min(len(one.runs), ENOUGH_RUNS)
+    strength = next((place for place, level in enumerate(LEVELS) if level == pool.level), 0)
+    return strength, min(len(pool.runs), ENOUGH_RUNS)
 
 
 # --- Dispatchers that were measured, but on no stretch of the stack's code that the board is of: not compared there.
@@ -188,16 +190,16 @@ def outside(results: Results, here: int) -> tuple[Outside, ...]:
     if set().union(*(results.dispatchers(number) for number in results.numbers)) <= ranked.keys():
         return ()
     elsewhere = {number: results.on(number) for number in results.numbers if number != here}
-    names = sorted({name for found in elsewhere.values() for name in found}.difference(ranked))
+    names = sorted({name for candidates in elsewhere.values() for name in candidates}.difference(ranked))
     return tuple(_outside(name, elsewhere, here, ranked, results.stretches) for name in names)
 
 
 def _outside(
     name: str, elsewhere: Mapping[int, Candidates], here: int, ranked: Candidates, stretches: Stretches
 ) -> Outside:
-    mine = {number: found[name][0] for number, found in elsewhere.items() if name in found}
+    mine = {number: candidates[name][0] for number, candidates in elsewhere.items() if name in candidates}
     # Newest first, and one of full runs before all that are only a direction.
-    number = min(mine, key=lambda one: (mine[one].directional, -one))
+    number = min(mine, key=lambda segment_number: (mine[segment_number].directional, -segment_number))
     best, last = mine[number], mine[number].runs[-1]
     nearest = max((run for own in ranked.values() for run in own[0].runs), key=lambda run: run.place_in_time)
     days = abs((last.ordered_at - nearest.ordered_at).total_seconds()) / _DAY
@@ -221,13 +223,13 @@ def _outside(
 
 def _met(name: str, other: str, elsewhere: Mapping[int, Candidates]) -> str | None:
     """Who won when both were measured on one stretch last; "" for a tie, None when that never was."""
-    together = [found for found in elsewhere.values() if name in found and other in found]
+    together = [candidates for candidates in elsewhere.values() if name in candidates and other in candidates]
     return duel(together[0][name][0], together[0][other][0]).winner if together else None
 
 
-def interval(one: Pool) -> Interval:
+def interval(pool: Pool) -> Interval:
     """The step time of a result, with its 95 % interval over launches."""
-    middle, half = one.log_step_time, one.half_width
+    middle, half = pool.log_step_time, pool.half_width
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
@@ -241,13 +243,13 @@ def _sentence(name: str, days: float, changes: int, other: str, *, before: bool)
 
 def unbeaten_by(leader: str, others: Iterable[Outside]) -> tuple[str, ...]:
     """Those that the leader never showed itself faster than. A direction is no result."""
-    return tuple(one.dispatcher for one in others if not one.directional and leader not in one.beaten_by)
+    return tuple(other.dispatcher for other in others if not other.directional and leader not in other.beaten_by)
 
 
 def newest_elsewhere(name: str, results: Results, here: int) -> Pool | None:
     """The result of a dispatcher on the newest stretch after `here`, None where it has none."""
-    found = (results.on(number) for number in results.numbers if number > here)
-    return next((one[name][0] for one in found if name in one), None)
+    newer = (results.on(number) for number in results.numbers if number > here)
+    return next((candidates[name][0] for candidates in newer if name in candidates), None)
 
 
 # --- One row of a board: a dispatcher by the configuration that stands for it, with its gain over alltoall.
@@ -271,7 +273,7 @@ def entry_of(name: str, field: Field, newest_elsewhere: Pool | None) -> Entry:
     """`newest_elsewhere`: its result on a newer stretch than the board's."""
     best = field.candidates[name][0]
     newest = best.runs[-1]
-    own = [one if one.first == name else one.turned() for one in field.duels if name in (one.first, one.second)]
+    own = [item if item.first == name else item.turned() for item in field.duels if name in (item.first, item.second)]
     return Entry(
         dispatcher=name,
         place=next((place for place in field.ranking if place.name == name), None),
@@ -288,19 +290,19 @@ def entry_of(name: str, field: Field, newest_elsewhere: Pool | None) -> Entry:
         unproven=all(run.active is None for run in best.runs),
         ep=newest.ep,
         gain=_gain(name, field),
-        configurations=tuple(_configuration(one, best) for one in field.candidates[name]),
+        configurations=tuple(_configuration(item, best) for item in field.candidates[name]),
         left_out=_left_out(best, field.runs),
         inferred=all(run.inferred for run in best.runs),
         from_prior=len(best.runs) == 1,
         last_at=newest.ordered_at,
         newest=None if newest_elsewhere is None else interval(newest_elsewhere),
-        worse_loss_than=tuple(one.second for one in own if one.worse_loss == name),
+        worse_loss_than=tuple(item.second for item in own if item.worse_loss == name),
     )
 
 
-def _configuration(one: Pool, best: Pool) -> Configuration:
-    against = None if one is best else duel(one, best, (one.config_key, best.config_key))
-    return Configuration(one.config_key, len(one.runs), interval(one), one.directional, against)
+def _configuration(pool: Pool, best: Pool) -> Configuration:
+    against = None if pool is best else duel(pool, best, (pool.config_key, best.config_key))
+    return Configuration(pool.config_key, len(pool.runs), interval(pool), pool.directional, against)
 
 
 def _left_out(best: Pool, runs: Sequence[RankedRun]) -> tuple[DroppedRun, ...]:
@@ -325,12 +327,12 @@ def _gain(name: str, field: Field) -> Gain | None:
     return Gain(REFERENCE, seen, kind, differs_in, more, gain_sentence(name, seen, more, clear))
 
 
-def _throughput(one: Pool, figures: Sequence[float | None]) -> Interval | None:
+def _throughput(pool: Pool, figures: Sequence[float | None]) -> Interval | None:
     """A constant over the step time, so its interval is that of the step time; never a mean of ratios."""
-    work = log_work(one, figures)
+    work = log_work(pool, figures)
     if work is None:
         return None
-    middle, half = work - one.log_step_time, one.half_width
+    middle, half = work - pool.log_step_time, pool.half_width
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
@@ -410,9 +412,11 @@ def empty_board(routing_mode: str, semantic_class: str, floor: str, why: str) ->
     return Board(floor, routing_mode, semantic_class, "nothing_ranked", sentence, (), (), (), (), (), False, 0)
 
 
-def _unranked(refused: Sequence[Refusal], told: set[str]) -> tuple[Refusal, ...]:
+def _unranked(refused: Sequence[Refusal], shown: set[str]) -> tuple[Refusal, ...]:
     """In the order of their names. A run says what it was, unless it only fell back from it."""
-    newest = {one.dispatcher: one for one in refused if one.dispatcher and one.dispatcher not in told}
+    newest = {
+        refusal.dispatcher: refusal for refusal in refused if refusal.dispatcher and refusal.dispatcher not in shown
+    }
     return tuple(newest[name] for name in sorted(newest))
 
 
@@ -424,7 +428,7 @@ def _duels(best: Sequence[Pool], losses: LossGuard) -> tuple[Duel, ...]:
 
 def _stretch(best: Sequence[Pool], here: int, stretches: Stretches) -> Stretch:
     """Of the runs that stand on the board."""
-    times = [run.ordered_at for one in best for run in one.runs]
+    times = [run.ordered_at for pool in best for run in pool.runs]
     change = stretches.changed_after(here)
     return Stretch(
         first_at=min(times),
@@ -436,30 +440,30 @@ def _stretch(best: Sequence[Pool], here: int, stretches: Stretches) -> Stretch:
 
 
 def _flops_differ(pools: Sequence[Pool]) -> bool:
-    works = [log_work(one, [run.tflops_per_gpu for run in one.runs]) for one in pools]
-    known = [work for work in works if work is not None]
-    return bool(known) and max(known) - min(known) > SAME_WORK
+    works = [log_work(pool, [run.tflops_per_gpu for run in pool.runs]) for pool in pools]
+    values = [work for work in works if work is not None]
+    return bool(values) and max(values) - min(values) > SAME_WORK
 
 
 def _by_memory(pools: Sequence[Pool]) -> tuple[Place, ...]:
     """Least first; () when the memory of one is unknown, or there is nothing to order."""
-    known = [(memory, one.dispatcher, one) for one in pools if (memory := one.peak_memory_gib) is not None]
-    if len(known) != len(pools) or len(pools) < 2:
+    measured = [(memory, pool.dispatcher, pool) for pool in pools if (memory := pool.peak_memory_gib) is not None]
+    if len(measured) != len(pools) or len(pools) < 2:
         return ()
-    ordered = [one for _, _, one in sorted(known, key=lambda item: item[:2])]
+    ordered = [pool for _, _, pool in sorted(measured, key=lambda item: item[:2])]
     duels = [met for a, b in combinations(ordered, 2) if (met := duel_by_memory(a, b)) is not None]
-    return places([one.dispatcher for one in ordered], duels)
+    return places([pool.dispatcher for pool in ordered], duels)
 
 
-def _seen(told: set[str], runs: Sequence[RankedRun], glimpses: Sequence[Glimpse], floor: str) -> tuple[Glimpse, ...]:
+def _seen(shown: set[str], runs: Sequence[RankedRun], glimpses: Sequence[Glimpse], floor: str) -> tuple[Glimpse, ...]:
     """Of each dispatcher without a result: its newest run below the floor, else one that may be ranked nowhere."""
     why = f"below the evidence level asked for ({floor})"
-    found: Mapping[str, Glimpse] = {one.dispatcher: one for one in glimpses} | {
+    results: Mapping[str, Glimpse] = {result.dispatcher: result for result in glimpses} | {
         run.dispatcher or "": Glimpse(run.dispatcher or "", run.name, math.exp(run.facts.estimate.log_step_time), why)
         for run in runs
-        if run.dispatcher not in told
+        if run.dispatcher not in shown
     }
-    return tuple(found[name] for name in sorted(found) if name not in told)
+    return tuple(results[name] for name in sorted(results) if name not in shown)
 
 
 def _reading(
@@ -467,7 +471,7 @@ def _reading(
 ) -> Reading:
     if len(entries) == 1 and others:
         return "not_compared"
-    if len(entries) == 1 or (not entries and len({one.dispatcher for one in glimpses}) == 1):
+    if len(entries) == 1 or (not entries and len({result.dispatcher for result in glimpses}) == 1):
         return "only_measurement"
     if not entries:
         return "nothing_ranked"

@@ -54,13 +54,13 @@ class LossGuard:
 
     def read(self, pools: Sequence[Pool]) -> None:
         """Read what `worse` needs of these results, at once."""
-        names = [run.name for one in pools for run in one.runs[-NEWEST:] if run.name not in self._losses]
+        names = [run.name for pool in pools for run in pool.runs[-NEWEST:] if run.name not in self._losses]
         if names:
             self._losses |= self._read(names)
 
     def worse(self, first: Pool, second: Pool) -> WorseLoss | None:
         """By the verdict's test of losses, over iterations that all of the runs have. None: neither, or unknown."""
-        key = tuple(tuple(run.name for run in one.runs[-NEWEST:]) for one in (first, second))
+        key = tuple(tuple(run.name for run in pool.runs[-NEWEST:]) for pool in (first, second))
         if key not in self._compared:
             self.read((first, second))
             self._compared[key] = _worse(first, second, self._losses)
@@ -68,11 +68,11 @@ class LossGuard:
 
 
 def _worse(first: Pool, second: Pool, losses: Mapping[str, Losses]) -> WorseLoss | None:
-    sides = [[run.facts.estimate for run in one.runs[-NEWEST:] if run.name in losses] for one in (first, second)]
+    sides = [[run.facts.estimate for run in item.runs[-NEWEST:] if run.name in losses] for item in (first, second)]
     if not all(sides):
         return None
-    typical = iter(typical_losses([losses[one.run] for side in sides for one in side]))
-    mine, theirs = ([replace(one, loss=next(typical)) for one in side] for side in sides)
+    typical = iter(typical_losses([losses[item.run] for side in sides for item in side]))
+    mine, theirs = ([replace(item, loss=next(typical)) for item in side] for side in sides)
     for name, new, old in ((first.dispatcher, mine, theirs), (second.dispatcher, theirs, mine)):
         change = compare_loss(new, old)
         if change is not None and change.decision == "worse" and change.delta_pct is not None:
@@ -190,9 +190,9 @@ def duel(
     test, k, m = _test(first, second), len(first.runs), len(second.runs)
     outcome, half, shift = test.outcome(k, m), test.half_width(k, m), test.forward.shift
     decides = test.deciding_half_width(k, m)
-    one, other = names or (first.dispatcher, second.dispatcher)
-    made = Duel(
-        first=one,
+    name, other = names or (first.dispatcher, second.dispatcher)
+    result = Duel(
+        first=name,
         second=other,
         outcome=outcome,
         gain_pct=_gain(shift),
@@ -204,13 +204,13 @@ def duel(
         decides_high_pct=_gain(shift - decides),
     )
     if worse_loss is not None:
-        made = _guarded(made, worse_loss)
-    elif made.tie and abs(shift) > half:
-        made = replace(made, tie_because=_because(made, shift))
-    if made.outcome != "equal":
-        return made
+        result = _guarded(result, worse_loss)
+    elif result.tie and abs(shift) > half:
+        result = replace(result, tie_because=_because(result, shift))
+    if result.outcome != "equal":
+        return result
     within = test.equivalence_half_width(k, m)
-    return replace(made, decides_low_pct=_gain(shift + within), decides_high_pct=_gain(shift - within))
+    return replace(result, decides_low_pct=_gain(shift + within), decides_high_pct=_gain(shift - within))
 
 
 def gain(first: Pooled, second: Pooled) -> tuple[float, float, float]:
@@ -220,19 +220,19 @@ def gain(first: Pooled, second: Pooled) -> tuple[float, float, float]:
     return _gain(shift), _gain(shift + half), _gain(shift - half)
 
 
-def _guarded(made: Duel, worse: WorseLoss) -> Duel:
-    made = replace(made, worse_loss=worse.dispatcher, loss_delta_pct=worse.delta_pct)
-    if made.winner != worse.dispatcher:
-        return made
+def _guarded(result: Duel, worse: WorseLoss) -> Duel:
+    result = replace(result, worse_loss=worse.dispatcher, loss_delta_pct=worse.delta_pct)
+    if result.winner != worse.dispatcher:
+        return result
     because = f"the loss of {worse.dispatcher} is {percent(worse.delta_pct)} worse, so its speed is no improvement"
-    return replace(made, outcome="undecided", tie_because=because)
+    return replace(result, outcome="undecided", tie_because=because)
 
 
-def _because(made: Duel, shift: float) -> str:
+def _because(result: Duel, shift: float) -> str:
     """Why two tie although the 99 % interval between them leaves zero out."""
     if abs(shift) < RELEVANT_SHIFT:
         return "under 1 %, a difference is nothing to act on, however certain it is"
-    ends = f"{percent(made.decides_low_pct or 0.0)} to {percent(made.decides_high_pct or 0.0)}"
+    ends = f"{percent(result.decides_low_pct or 0.0)} to {percent(result.decides_high_pct or 0.0)}"
     return f"an improvement has to be sure to 99.8 %, and by that measure the gain is {ends}"
 
 
@@ -313,12 +313,12 @@ class Place:
 
 def places(names: Sequence[str], duels: Iterable[Duel]) -> tuple[Place, ...]:
     """The places of `names`, which are in the order in which they are shown; a pair without a duel is a tie."""
-    winners = {frozenset((one.first, one.second)): one.winner for one in duels}
-    found = []
+    winners = {frozenset((pair.first, pair.second)): pair.winner for pair in duels}
+    ranks = []
     for name in names:
         against = [(other, winners.get(frozenset((name, other)), "")) for other in names if other != name]
         beats = tuple(other for other, winner in against if winner == name)
         beaten_by = tuple(other for other, winner in against if winner == other)
         ties = tuple(other for other, winner in against if not winner)
-        found.append(Place(name, 1 + len(beaten_by), len(names) - len(beats), beats, beaten_by, ties))
-    return tuple(found)
+        ranks.append(Place(name, 1 + len(beaten_by), len(names) - len(beats), beats, beaten_by, ties))
+    return tuple(ranks)

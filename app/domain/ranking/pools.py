@@ -79,9 +79,9 @@ class Pool:
 
     @cached_property
     def peak_memory_gib(self) -> float | None:
-        known = [estimate.peak_memory_bytes for estimate in self.estimates]
-        found = [value for value in known if value is not None and math.isfinite(value) and value > 0]
-        return float(np.median(found)) / BYTES_PER_GIB if found else None
+        stated = [estimate.peak_memory_bytes for estimate in self.estimates]
+        values = [value for value in stated if value is not None and math.isfinite(value) and value > 0]
+        return float(np.median(values)) / BYTES_PER_GIB if values else None
 
     @cached_property
     def level(self) -> str:
@@ -126,11 +126,11 @@ class Pools:
         return self._made[names]
 
 
-def log_work(one: Pool, figures: Sequence[float | None]) -> float | None:
+def log_work(pool: Pool, figures: Sequence[float | None]) -> float | None:
     """ln of figure (of each run) times step time: what a step is worth in units of the figure. No mean of ratios."""
-    pairs = zip(figures, one.estimates, strict=True)
-    known = [math.log(value) + estimate.log_step_time for value, estimate in pairs if value is not None and value > 0]
-    return sum(known) / len(known) if known else None
+    pairs = zip(figures, pool.estimates, strict=True)
+    logs = [math.log(value) + estimate.log_step_time for value, estimate in pairs if value is not None and value > 0]
+    return sum(logs) / len(logs) if logs else None
 
 
 def _why(run: RankedRun, full_runs_exist: bool) -> str:
@@ -181,9 +181,9 @@ class Stretches:
         """Even, ascending with time; odd within a change; None for a run that is older than was looked at."""
         return self._numbers.get(run.name)
 
-    def changes_between(self, one: int, other: int) -> int:
+    def changes_between(self, first: int, second: int) -> int:
         """How many changes lie between runs of two stretches, or may."""
-        return len(between(self.changes, one, other))
+        return len(between(self.changes, first, second))
 
     def changed_after(self, number: int) -> Change | None:
         """The first change after a stretch."""
@@ -196,9 +196,9 @@ def number_of(place: Place, changes: Iterable[Change]) -> int:
     return sum(change.passed(place) for change in changes)
 
 
-def between(changes: Sequence[Change], one: int, other: int) -> Sequence[Change]:
+def between(changes: Sequence[Change], a: int, b: int) -> Sequence[Change]:
     """Those that lie between runs of two stretches, or may."""
-    first, last = sorted((one, other))
+    first, last = sorted((a, b))
     return changes[first // 2 : (last + 1) // 2]
 
 
@@ -215,13 +215,13 @@ def _by_configuration(runs: Sequence[RankedRun]) -> dict[str, list[RankedRun]]:
 
 def _changes(runs: Sequence[RankedRun], prior: Prior) -> list[Change]:
     """Of every configuration by itself. Short runs tell no level, unless they are declared to count in full."""
-    found = []
+    changes = []
     for group in _by_configuration([run for run in runs if not run.directional]).values():
         recent = group[-LOOK_BACK:]
         starts = level_starts([_in_full(run.facts) for run in recent], prior)
         pairs = ((recent[at - 1], recent[at]) for at in starts)
-        found += [Change(old.place_in_time, new.place_in_time, new.ordered_at) for old, new in pairs]
-    return found
+        changes += [Change(old.place_in_time, new.place_in_time, new.ordered_at) for old, new in pairs]
+    return changes
 
 
 def _in_full(facts: RunFacts) -> RunFacts:
@@ -231,10 +231,10 @@ def _in_full(facts: RunFacts) -> RunFacts:
 
 def merged(changes: Iterable[Change]) -> tuple[Change, ...]:
     """In the order of time. Those that may be one, since they overlap, are one: where all of them allow it."""
-    found: list[Change] = []
+    result: list[Change] = []
     for change in sorted(changes, key=lambda one: (one.first, one.last)):
-        if found and change.last < found[-1].first:
-            found[-1] = replace(found[-1], last=max(found[-1].last, change.last))
+        if result and change.last < result[-1].first:
+            result[-1] = replace(result[-1], last=max(result[-1].last, change.last))
         else:
-            found.append(change)
-    return tuple(found)
+            result.append(change)
+    return tuple(result)

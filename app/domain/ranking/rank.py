@@ -55,7 +55,7 @@ def rank_stack(
         refused=tuple([refused[run.name] for run in reversed(ordered) if run.name in refused][:MOST_NAMED]),
         refused_count=len(refused),
         fallbacks=fallbacks(reversed(eligible))[:MOST_NAMED],
-        partial=any(one.why == "other_definitions" for one in refused.values()),
+        partial=any(item.why == "other_definitions" for item in refused.values()),
     )
 
 
@@ -92,7 +92,7 @@ def _with_ep(ordered: Sequence[RankedRun]) -> list[RankedRun]:
 def _refused(ordered: Sequence[RankedRun], definition_version: int) -> dict[str, Refusal]:
     refused = {run.name: why for run in ordered if (why := refusal(run, definition_version))}
     shapes = other_shapes([run for run in ordered if run.name not in refused])
-    return refused | {one.run: one for one in shapes}
+    return refused | {shape.run: shape for shape in shapes}
 
 
 def _missing(ordered: Sequence[RankedRun]) -> tuple[MissingDispatcher, ...]:
@@ -119,27 +119,29 @@ def _boards(
     losses: LossReader,
 ) -> Iterable[Board]:
     """At each floor one for each class that has something to show, at least one: a stack of failures is a stack."""
-    made: list[Board] = []
+    boards: list[Board] = []
     for wanted in sorted({class_of(run) for run in ordered}):
         mine = [run for run in ordered if class_of(run) == wanted and run.name not in refused]
         seen = [refused[run.name] for run in ordered if class_of(run) == wanted and run.name in refused]
-        known = prior if isinstance(prior, Prior) else prior.get(wanted[1], DEFAULT_PRIOR)
-        measured = Measured(*wanted, mine, Stretches(mine, known), Pools(known), contracts, LossGuard(losses))
-        found = (board(measured, _glimpses(seen), missing, floor, seen) for floor in LEVELS)
-        made += [one for one in found if one is not None]
-    shown = {one.floor for one in made}
+        family_prior = prior if isinstance(prior, Prior) else prior.get(wanted[1], DEFAULT_PRIOR)
+        measured = Measured(
+            *wanted, mine, Stretches(mine, family_prior), Pools(family_prior), contracts, LossGuard(losses)
+        )
+        offered = (board(measured, _glimpses(seen), missing, floor, seen) for floor in LEVELS)
+        boards += [one for one in offered if one is not None]
+    shown = {one.floor for one in boards}
     newest = refused.get(ordered[-1].name)
     why = newest.sentence if newest else "below the evidence level asked for"
-    made += [empty_board(*class_of(ordered[-1]), floor, why) for floor in LEVELS if floor not in shown]
-    return sorted(made, key=lambda one: (one.routing_mode, one.semantic_class, LEVELS.index(one.floor)))
+    boards += [empty_board(*class_of(ordered[-1]), floor, why) for floor in LEVELS if floor not in shown]
+    return sorted(boards, key=lambda one: (one.routing_mode, one.semantic_class, LEVELS.index(one.floor)))
 
 
 def _glimpses(refused: Sequence[Refusal]) -> tuple[Glimpse, ...]:
     """The newest of each dispatcher."""
     newest: dict[str, Glimpse] = {}
-    for one in refused:
-        if one.why in MEASURED and one.dispatcher and one.step_time_ms is not None:
-            newest[one.dispatcher] = Glimpse(one.dispatcher, one.run, one.step_time_ms, one.sentence)
+    for item in refused:
+        if item.why in MEASURED and item.dispatcher and item.step_time_ms is not None:
+            newest[item.dispatcher] = Glimpse(item.dispatcher, item.run, item.step_time_ms, item.sentence)
     return tuple(newest[name] for name in sorted(newest))
 
 
@@ -204,10 +206,10 @@ def head_changes(standings: StackStandings, last_heads: Sequence[Head]) -> tuple
     if standings.partial:
         return ()
     now = {_class_of(head): head for head in heads_of(standings)}
-    known = {_class_of(head): head for head in last_heads}
-    gone = {key: Head(*key, "nothing_ranked", ()) for key in known if key not in now}
-    changes = [HeadChange(known.get(key), head) for key, head in sorted((now | gone).items())]
-    return tuple(one for one in changes if _is_news(one))
+    before = {_class_of(head): head for head in last_heads}
+    gone = {key: Head(*key, "nothing_ranked", ()) for key in before if key not in now}
+    changes = [HeadChange(before.get(key), head) for key, head in sorted((now | gone).items())]
+    return tuple(change for change in changes if _is_news(change))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ def explained(change: HeadChange, kept: Kept, now: Board | None, places: Mapping
     again = [run for run in came if _arrival(run) <= _arrival(kept.newest)] if change.before is not None else []
     new = [run for run in came if run not in again]
     run = next((runs[-1] for runs in (new, again, left) if runs), "")
-    at = max((places[one] for one in came), default=None) or change.after.at or max(places.values(), default=None)
+    at = max((places[name] for name in came), default=None) or change.after.at or max(places.values(), default=None)
     why = _because(new, again, left) or (_OTHER_RULES if kept.other_rules else _OTHER_PRIOR)
     return replace(change, after=replace(change.after, at=at, run=run, because=why, by_runs=bool(run)))
 
@@ -254,14 +256,14 @@ def _runs_of(board: Board | None) -> set[str]:
 
 
 def _because(new: Sequence[str], again: Sequence[str], left: Sequence[str]) -> str:
-    told = []
+    parts = []
     if new:
-        told.append(f"{_named(new)} came in")
+        parts.append(f"{_named(new)} came in")
     if again:
-        told.append(f"{_named(again)} {'counts' if len(again) == 1 else 'count'} again")
+        parts.append(f"{_named(again)} {'counts' if len(again) == 1 else 'count'} again")
     if left:
-        told.append(f"{_named(left)} no longer {'counts' if len(left) == 1 else 'count'}")
-    text = ", and ".join(told)
+        parts.append(f"{_named(left)} no longer {'counts' if len(left) == 1 else 'count'}")
+    text = ", and ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
@@ -303,13 +305,13 @@ def told(head: Head) -> str:
     return f"{listed(head.dispatchers)}{qualifier}"
 
 
-def prior_to_keep(kept: Prior | None, fresh: Prior) -> Prior:
+def prior_to_keep(stored: Prior | None, fresh: Prior) -> Prior:
     """The family's prior to rank with: `kept`, until what is learned now is another one.
 
     When it changes, all stacks of the family are ranked again; a rebuild uses the kept one.
     """
-    if kept is None or (kept.configurations == 0) != (fresh.configurations == 0):
+    if stored is None or (stored.configurations == 0) != (fresh.configurations == 0):
         return fresh
-    moved = math.sqrt(max(kept.variance, fresh.variance) / max(min(kept.variance, fresh.variance), 1e-12))
-    more_sure = abs(kept.degrees_of_freedom - fresh.degrees_of_freedom) >= 1
-    return fresh if moved > _PRIOR_MOVED or more_sure else kept
+    moved = math.sqrt(max(stored.variance, fresh.variance) / max(min(stored.variance, fresh.variance), 1e-12))
+    more_sure = abs(stored.degrees_of_freedom - fresh.degrees_of_freedom) >= 1
+    return fresh if moved > _PRIOR_MOVED or more_sure else stored

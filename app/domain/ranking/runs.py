@@ -128,10 +128,10 @@ class Refusal:
 
 def refusal(run: RankedRun, definition_version: int = DEFINITION_VERSION) -> Refusal | None:
     """Why `run` by itself may stand in no ranking; None when it may."""
-    found = next(((why, sentence) for why, sentence in _reasons(run, definition_version) if sentence), None)
-    if found is None:
+    reason = next(((why, sentence) for why, sentence in _reasons(run, definition_version) if sentence), None)
+    if reason is None:
         return None
-    why, sentence = found
+    why, sentence = reason
     name = run.requested if why in ("import_failed", "not_active") else run.dispatcher
     figure = _step_time(run) if why in MEASURED else None
     return Refusal(run.name, name or "", why, sentence, figure)
@@ -176,7 +176,7 @@ def other_shapes(runs: Sequence[RankedRun]) -> tuple[Refusal, ...]:
     refused = []
     for run in reversed(runs):
         shape = run.facts.shape
-        if any(known and stated and known != stated for known, stated in zip(outline, shape, strict=False)):
+        if any(expected and stated and expected != stated for expected, stated in zip(outline, shape, strict=False)):
             sentence = "its model has another shape than that of the newest run"
             refused.append(Refusal(run.name, run.dispatcher or "", "other_shape", sentence))
             continue
@@ -222,8 +222,8 @@ def family_of(model: str | None, shape: Mapping[str, Value] | None = None) -> Fa
         recognised = recognise(shape)
         return _named(recognised.name) if recognised else UNKNOWN_FAMILY
     name = canonical_model(model.strip())
-    known = known_model(name)
-    if known is not None and differences(known, shape):
+    reference = known_model(name)
+    if reference is not None and differences(reference, shape):
         return _named(f"{name} (other shape)")
     return _named(name)
 

@@ -99,7 +99,9 @@ class ScalingPool:
         estimates = [
             RunEstimate(name, of.log_step_times[k], of.errors[k], FEWEST_ITERATIONS) for name, k in offered.items()
         ]
-        used = [offered[one.run] for one in select_baseline(estimates, of.prior.variance).used] or [chosen[-1]]
+        used = [offered[estimate.run] for estimate in select_baseline(estimates, of.prior.variance).used] or [
+            chosen[-1]
+        ]
         self.of = of
         self.runs = tuple(of.runs[k] for k in used)
         self.first_at, self.last_at = (datetime.fromtimestamp(of.at[k], UTC) for k in (used[0], used[-1]))
@@ -175,7 +177,9 @@ def _kept(runs: Sequence[RankedRun], contract: Mapping[str, Stated], prior: Prio
         log_flops=_log_flops(own),
         prior=replace(prior, degrees_of_freedom=float(prior.degrees_of_freedom)),  # as it is read again
         known={name: contract[name].value for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name in contract},
-        changes=tuple(KeptChange(one.last[0], one.last[2], one.first[0], one.first[2]) for one in stretches.changes),
+        changes=tuple(
+            KeptChange(change.last[0], change.last[2], change.first[0], change.first[2]) for change in stretches.changes
+        ),
     )
 
 
@@ -191,12 +195,12 @@ def _newest_of_each(runs: Sequence[RankedRun], stretches: Stretches) -> list[Ran
 
 
 def _log_flops(runs: Sequence[RankedRun]) -> float | None:
-    known = [
+    logs = [
         math.log(run.tflops_per_gpu) + run.facts.estimate.log_step_time
         for run in runs
         if run.tflops_per_gpu is not None and run.tflops_per_gpu > 0
     ]
-    return sum(known) / len(known) if known else None
+    return sum(logs) / len(logs) if logs else None
 
 
 def _place(at: float, name: str) -> Place:
@@ -258,18 +262,18 @@ class Measured:
     def days_apart(self) -> float:
         if self.smallest is None:
             return 0.0
-        one, other = self.pool, self.smallest.pool
-        gap = max((one.first_at - other.last_at).total_seconds(), (other.first_at - one.last_at).total_seconds())
+        mine, other = self.pool, self.smallest.pool
+        gap = max((mine.first_at - other.last_at).total_seconds(), (other.first_at - mine.last_at).total_seconds())
         return max(0.0, gap) / _DAY
 
     @property
     def tokens_pct(self) -> Interval | None:
-        return self._throughput(lambda one: one.size.log_tokens)
+        return self._throughput(lambda measured: measured.size.log_tokens)
 
     @property
     def flops_pct(self) -> Interval | None:
         """None, too, where a log shows no FLOPs."""
-        return self._throughput(lambda one: one.pool.of.log_flops)
+        return self._throughput(lambda measured: measured.pool.of.log_flops)
 
     def _throughput(self, log_work: Callable[["Measured"], float | None]) -> Interval | None:
         """Percent of the smallest size's; that one is 100 by definition, without an interval. `log_work` of a step."""
@@ -328,30 +332,30 @@ class _Candidate:
         return self.pool.directional, self.pool.log_step_time, self.pool.of.config_key
 
 
-def _measured(one: _Chosen, pools: Made) -> _Candidate:
-    key = (one.size.runs.config_key, one.runs)
+def _measured(chosen: _Chosen, pools: Made) -> _Candidate:
+    key = (chosen.size.runs.config_key, chosen.runs)
     if key not in pools:
-        pools[key] = ScalingPool(one.size.runs, one.runs)
-    return _Candidate(one.size, pools[key])
+        pools[key] = ScalingPool(chosen.size.runs, chosen.runs)
+    return _Candidate(chosen.size, pools[key])
 
 
 def _by_code(runs: ScalingRuns, changes: Sequence[Change]) -> Mapping[Code, Sequence[int]]:
     if not changes:
         return {(0, 0.0): range(len(runs.runs))}
-    found: dict[Code, list[int]] = {}
+    by_code: dict[Code, list[int]] = {}
     for index in range(len(runs.runs)):
         number = number_of(runs.place(index), changes)
-        found.setdefault((number, runs.at[index] if number % 2 else 0.0), []).append(index)
-    return found
+        by_code.setdefault((number, runs.at[index] if number % 2 else 0.0), []).append(index)
+    return by_code
 
 
 def _full(sizes: Mapping[int, Sequence[_Chosen]]) -> int:
     """How many sizes have full runs."""
-    return sum(any(not one.size.runs.directional for one in own) for own in sizes.values())
+    return sum(any(not chosen.size.runs.directional for chosen in own) for own in sizes.values())
 
 
-def _apart(changes: Sequence[Change], one: Code, other: Code) -> Sequence[Change]:
-    return () if one == other else between(changes, one[0], other[0])
+def _apart(changes: Sequence[Change], code: Code, other: Code) -> Sequence[Change]:
+    return () if code == other else between(changes, code[0], other[0])
 
 
 Key = TypeVar("Key")
@@ -460,33 +464,33 @@ def scaling_series(runs: Iterable[ScalingRuns]) -> tuple[ScalingSeries, ...]:
     for one in runs:
         values = {name: _known(one.known, name) for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
         for kind in KINDS:
-            made = _size(one, kind)
-            if made is not None:
-                series.setdefault((kind, _key(made, kind, values)), []).append(made)
+            size = _size(one, kind)
+            if size is not None:
+                series.setdefault((kind, _key(size, kind, values)), []).append(size)
     several = ((kind, sizes) for (kind, _), sizes in series.items() if len({one.size for one in sizes}) > 1)
     pools: Made = {}
-    found = [_series(kind, sizes, pools) for kind, sizes in several]
-    return tuple(sorted(found, key=lambda one: (KINDS.index(one.kind), one.dispatcher, one.points[0].config_key)))
+    result = [_series(kind, sizes, pools) for kind, sizes in several]
+    return tuple(sorted(result, key=lambda one: (KINDS.index(one.kind), one.dispatcher, one.points[0].config_key)))
 
 
-def _size(one: ScalingRuns, kind: Kind) -> Sized | None:
+def _size(runs: ScalingRuns, kind: Kind) -> Sized | None:
     """None where a number that the series rests on is unknown."""
-    gpus, gbs, seq_len, cp = (_count(one.known.get(name)) for name in ("gpus", "gbs", "seq_len", "cp"))
+    gpus, gbs, seq_len, cp = (_count(runs.known.get(name)) for name in ("gpus", "gbs", "seq_len", "cp"))
     if gpus is None or gbs is None or seq_len is None:
         return None
-    return Sized(gpus if _ALONG[kind] == "gpus" else seq_len, gbs * seq_len, gpus, cp, one)
+    return Sized(gpus if _ALONG[kind] == "gpus" else seq_len, gbs * seq_len, gpus, cp, runs)
 
 
 def _count(value: Value) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _key(one: Sized, kind: Kind, values: Mapping[str, object]) -> tuple[object, ...]:
+def _key(size: Sized, kind: Kind, values: Mapping[str, object]) -> tuple[object, ...]:
     """What must be equal in all points; `values`: of all members of both keys."""
-    known = one.runs.known
-    gpus, gbs, seq_len = (_count(known.get(name)) or 0 for name in ("gpus", "gbs", "seq_len"))
+    contract = size.runs.known
+    gpus, gbs, seq_len = (_count(contract.get(name)) or 0 for name in ("gpus", "gbs", "seq_len"))
     members = tuple(values[name] for name in _members(kind))
-    return (one.runs.semantic_class, one.runs.shape, _invariant(kind, gpus, gbs, seq_len), *members)
+    return (size.runs.semantic_class, size.runs.shape, _invariant(kind, gpus, gbs, seq_len), *members)
 
 
 def _invariant(kind: Kind, gpus: int, gbs: int, seq_len: int) -> object:
@@ -501,15 +505,15 @@ def _members(kind: Kind) -> tuple[str, ...]:
     return tuple(name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _FREE[kind])
 
 
-def _known(known: Mapping[str, Value], name: str) -> object:
-    return comparable(name, known[name]) if name in known else ("unknown",)
+def _known(contract: Mapping[str, Value], name: str) -> object:
+    return comparable(name, contract[name]) if name in contract else ("unknown",)
 
 
 def _series(kind: Kind, members: Sequence[Sized], pools: Made) -> ScalingSeries:
     unknown = [
         name
         for name in _members(kind)
-        if not name.startswith(PREFIX) and any(name not in one.runs.known for one in members)
+        if not name.startswith(PREFIX) and any(name not in member.runs.known for member in members)
     ]
     newest = members[-1].runs
     return ScalingSeries(
@@ -518,25 +522,25 @@ def _series(kind: Kind, members: Sequence[Sized], pools: Made) -> ScalingSeries:
         dispatcher=newest.dispatcher,
         routing_mode=newest.routing_mode,
         semantic_class=newest.semantic_class,
-        points=tuple(_point(kind, one) for one in measured(members, pools)),
+        points=tuple(_point(kind, member) for member in measured(members, pools)),
         unknown=tuple(unknown),
     )
 
 
-def _point(kind: Kind, one: Measured) -> ScalingPoint:
-    tokens = one.tokens_pct
+def _point(kind: Kind, measured_size: Measured) -> ScalingPoint:
+    tokens = measured_size.tokens_pct
     return ScalingPoint(
-        size=one.size.size,
-        cp=one.size.cp,
-        config_key=one.pool.of.config_key,
-        runs=one.pool.runs,
-        first_at=one.pool.first_at,
-        last_at=one.pool.last_at,
-        step_time_ms=one.step_time_ms,
-        efficiency_pct=tokens if kind in ("weak", "strong") else one.flops_pct,
+        size=measured_size.size.size,
+        cp=measured_size.size.cp,
+        config_key=measured_size.pool.of.config_key,
+        runs=measured_size.pool.runs,
+        first_at=measured_size.pool.first_at,
+        last_at=measured_size.pool.last_at,
+        step_time_ms=measured_size.step_time_ms,
+        efficiency_pct=tokens if kind in ("weak", "strong") else measured_size.flops_pct,
         tokens_pct=tokens,
-        directional=one.directional,
-        compared=one.compared,
-        days_apart=one.days_apart,
-        changed_at=one.changed_at,
+        directional=measured_size.directional,
+        compared=measured_size.compared,
+        days_apart=measured_size.days_apart,
+        changed_at=measured_size.changed_at,
     )

@@ -220,12 +220,12 @@ class StackStandings:
 
     def board(self, floor: str, routing_mode: str, semantic_class: str) -> Board | None:
         wanted = (routing_mode, semantic_class)
-        found = (one for one in self.boards_at(floor) if (one.routing_mode, one.semantic_class) == wanted)
-        return next(found, None)
+        boards = (one for one in self.boards_at(floor) if (one.routing_mode, one.semantic_class) == wanted)
+        return next(boards, None)
 
 
 def missing_names(missing: Iterable[MissingDispatcher]) -> tuple[str, ...]:
-    return tuple(one.dispatcher for one in missing)
+    return tuple(item.dispatcher for item in missing)
 
 
 # --- What a board says, in a sentence: who leads, who ties, and where no ranking may be read from it.

@@ -44,7 +44,7 @@ def report_key(stated: Mapping[str, object], earlier: Sequence[Mapping[str, obje
     job = _job(stated)
     if not job or not stated.get("ci_url"):
         return stack[:_STACK_CHARACTERS]
-    before = sum(_job(one) == job for one in earlier)
+    before = sum(_job(run) == job for run in earlier)
     return job if not before else f"{job} #{before + 1}"
 
 

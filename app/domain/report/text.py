@@ -131,8 +131,8 @@ def _suspects(
     document: VerdictDocument, ranked: Sequence[RankedSuspect] | None
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if ranked is None:
-        return tuple((suspect_line(one), ()) for one in document.suspects)
-    return tuple((suspect_line(one.suspect), one.evidence) for one in ranked)
+        return tuple((suspect_line(suspect), ()) for suspect in document.suspects)
+    return tuple((suspect_line(suspect.suspect), suspect.evidence) for suspect in ranked)
 
 
 # --- Untrusted text inside Markdown: names, values and log lines must not become markup, links or mentions.
@@ -153,8 +153,8 @@ def escaped(text: str, most: int = LONGEST) -> str:
     line = one_line(text)
     line = line if len(line) <= most else line[: most - 1] + "…"
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    line = _MARKUP.sub(lambda found: "\\" + found[0], line)
-    line = _REFERENCE.sub(lambda found: found[0] + _NO_WIDTH, line)
+    line = _MARKUP.sub(lambda match: "\\" + match[0], line)
+    line = _REFERENCE.sub(lambda match: match[0] + _NO_WIDTH, line)
     return _BLOCK_AT_START.sub(_NO_WIDTH, line)
 
 
@@ -162,7 +162,7 @@ def link(text: str, address: str) -> str:
     """`[text](address)`; the text alone without an address of the web."""
     if not address.startswith(("https://", "http://")):
         return escaped(text)
-    safe = re.sub(r"[\s()<>\\\"`|]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), address)
+    safe = re.sub(r"[\s()<>\\\"`|]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), address)
     return f"[{escaped(text)}]({safe})"
 
 
@@ -307,10 +307,10 @@ def _summary(report: RunReport) -> str:
 
 def _folded(report: RunReport) -> Iterator[str]:
     yield from _list(
-        "Lines that look like steps", [escaped(f"line {one.line}: {one.example}") for one in report.step_lines]
+        "Lines that look like steps", [escaped(f"line {item.line}: {item.example}") for item in report.step_lines]
     )
     yield from _list("What went wrong", [escaped(problem) for problem in report.problems])
-    yield from _list("Regression", [_regression(one) for one in report.regressions])
+    yield from _list("Regression", [_regression(item) for item in report.regressions])
     if report.text is not None:
         yield from _said(report.text)
     if report.changed is not None:
@@ -325,7 +325,9 @@ def _said(text: VerdictText) -> Iterator[str]:
     if text.supply:
         names = ", ".join(f"`{name}`" for name in text.supply)
         yield from ("", f"{text.supply_why} {names}. State each in `meta`, in the job's log, or on the run's page.")
-    yield from _list("Suspects", [" ".join([escaped(line), *map(escaped, found)]) for line, found in text.suspects])
+    yield from _list(
+        "Suspects", [" ".join([escaped(line), *map(escaped, evidence)]) for line, evidence in text.suspects]
+    )
     if text.contrast:
         yield from ("", *(escaped(line) for line in text.contrast), *_moved(text.contrast_moved))
     yield from _list("Nearest misses", [escaped(miss) for miss in text.misses])
@@ -334,26 +336,27 @@ def _said(text: VerdictText) -> Iterator[str]:
 
 def _changes(changed: WhatChanged) -> Iterator[str]:
     for axis, changes in changed.axes:
-        yield from _list(f"Changed: {AXIS_TITLES[axis].lower()}", [_change(one, changed) for one in changes])
+        yield from _list(f"Changed: {AXIS_TITLES[axis].lower()}", [_change(change, changed) for change in changes])
 
 
-def _change(one: Change, changed: WhatChanged) -> str:
-    before, after = escaped(one.before, 120), escaped(one.after, 120)
-    if one.field == "commit" and changed.commit_range is not None:
+def _change(change: Change, changed: WhatChanged) -> str:
+    before, after = escaped(change.before, 120), escaped(change.after, 120)
+    if change.field == "commit" and changed.commit_range is not None:
         commits = changed.commit_range
-        before, after = link(one.before, commits.first_address), link(one.after, commits.last_address)
-    follows = f" (follows {escaped(one.follows)})" if one.follows else ""
-    return f"{escaped(one.field)}: {before} → {after}{follows}"
+        before, after = link(change.before, commits.first_address), link(change.after, commits.last_address)
+    follows = f" (follows {escaped(change.follows)})" if change.follows else ""
+    return f"{escaped(change.field)}: {before} → {after}{follows}"
 
 
-def _regression(one: RegressionOfRun) -> str:
-    how = "opened by this run" if one.opened_by_it else "covers this level"
+def _regression(regression: RegressionOfRun) -> str:
+    how = "opened by this run" if regression.opened_by_it else "covers this level"
+    address = link(f"regression {regression.id}", regression.address)
     parts = [
-        f"{link(f'regression {one.id}', one.address)}, {escaped(one.state)}, {how}: {escaped(one.cause)}",
-        f"{counted(one.stacks, 'stack')}",
-        daily_cost(one.gpu_hours_per_day) if one.gpu_hours_per_day is not None else "",
-        f"with {escaped(one.assignee)}" if one.assignee else "",
-        link("issue", one.external_url) if one.external_url else "",
+        f"{address}, {escaped(regression.state)}, {how}: {escaped(regression.cause)}",
+        f"{counted(regression.stacks, 'stack')}",
+        daily_cost(regression.gpu_hours_per_day) if regression.gpu_hours_per_day is not None else "",
+        f"with {escaped(regression.assignee)}" if regression.assignee else "",
+        link("issue", regression.external_url) if regression.external_url else "",
     ]
     return "; ".join(part for part in parts if part)
 

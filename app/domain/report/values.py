@@ -20,7 +20,7 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
     """Without `schema`, which says whose JSON it is. `suspects`: with evidence, where a service has some."""
     verdict, time = document.verdict, document.verdict.step_time
     undecided = verdict.decision == "inconclusive"
-    found: dict[str, object] = {
+    values: dict[str, object] = {
         "verdict": verdict.decision,
         "exit_code": exit_code(verdict.decision, raises_regression=document.raises_regression),
         "reason": verdict.reason,
@@ -48,21 +48,21 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
             "other_branch": document.other_branch,
         },
         "comparability": None if document.comparability is None else comparability_json(document.comparability),
-        "suspects": _plain_suspects(document) if suspects is None else [suspect_json(one) for one in suspects],
+        "suspects": _plain_suspects(document) if suspects is None else [suspect_json(suspect) for suspect in suspects],
         "contrast": None if document.contrast is None else _contrast(document.contrast),
         "nearest_misses": [_miss(miss) for miss in document.misses],
     }
-    plain: dict[str, Any] = storable(found)
+    plain: dict[str, Any] = storable(values)
     return plain
 
 
-def comparability_json(found: Comparability) -> dict[str, object]:
+def comparability_json(comparability: Comparability) -> dict[str, object]:
     return {
-        "kind": found.kind,
-        "attributed_to": found.attributed_to,
-        "differences": _differences(found.differences),
-        "unknown": found.unknown,
-        "one_is_benchmark_only": found.one_is_benchmark_only,
+        "kind": comparability.kind,
+        "attributed_to": comparability.attributed_to,
+        "differences": _differences(comparability.differences),
+        "unknown": comparability.unknown,
+        "one_is_benchmark_only": comparability.one_is_benchmark_only,
     }
 
 
@@ -71,16 +71,16 @@ def what_changed_json(changed: WhatChanged) -> dict[str, object]:
     return {"axes": dict(changed.axes), "commit_range": changed.commit_range}
 
 
-def suspect_json(one: RankedSuspect) -> dict[str, object]:
-    suspect = one.suspect
+def suspect_json(ranked: RankedSuspect) -> dict[str, object]:
+    suspect = ranked.suspect
     return {
         "axis": suspect.axis,
         "field": suspect.field or None,
         "reason": suspect.reason,
-        "standing": one.standing,
-        "evidence": one.evidence,
-        "past_results": one.past,
-        "other_stacks": one.elsewhere,
+        "standing": ranked.standing,
+        "evidence": ranked.evidence,
+        "past_results": ranked.past,
+        "other_stacks": ranked.elsewhere,
     }
 
 
@@ -96,23 +96,26 @@ def storable(value: object) -> Any:
 
 
 def _plain_suspects(document: VerdictDocument) -> list[dict[str, object]]:
-    return [{"axis": one.axis, "field": one.field or None, "reason": one.reason} for one in document.suspects]
+    return [
+        {"axis": suspect.axis, "field": suspect.field or None, "reason": suspect.reason}
+        for suspect in document.suspects
+    ]
 
 
-def _differences(found: Iterable[Difference]) -> list[dict[str, object]]:
-    return [difference_json(one) for one in found]
+def _differences(differences: Iterable[Difference]) -> list[dict[str, object]]:
+    return [difference_json(difference) for difference in differences]
 
 
-def difference_json(one: Difference) -> dict[str, object]:
+def difference_json(difference: Difference) -> dict[str, object]:
     """`a` is the baseline's value, `b` the candidate's; null where it is unknown, `known` then says that it is."""
     return {
-        "field": one.field,
-        "role": one.role,
-        "axis": one.axis,
-        "follows": one.follows or None,
-        "a": _value(one.a),
-        "b": _value(one.b),
-        "known": [one.a is not None, one.b is not None],
+        "field": difference.field,
+        "role": difference.role,
+        "axis": difference.axis,
+        "follows": difference.follows or None,
+        "a": _value(difference.a),
+        "b": _value(difference.b),
+        "known": [difference.a is not None, difference.b is not None],
     }
 
 

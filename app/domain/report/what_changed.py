@@ -67,7 +67,7 @@ class WhatChanged:
         return self._of("environment")
 
     def _of(self, kind: Kind) -> tuple[Change, ...]:
-        return tuple(one for _, changes in self.axes for one in changes if one.kind == kind)
+        return tuple(change for _, changes in self.axes for change in changes if change.kind == kind)
 
 
 def what_changed(
@@ -82,7 +82,7 @@ def what_changed(
     `environment`: all variables that were stated for the baseline and for the run, of which the contract holds some.
     """
     by_axis = {} if comparability is None else comparability.by_axis()
-    changes = {axis: [_change(one) for one in found] for axis, found in by_axis.items()}
+    changes = {axis: [_change(difference) for difference in group] for axis, group in by_axis.items()}
     changes.setdefault("recipe", []).extend(_other_variables(*environment))
     commits = _commits(by_axis.get("code", ()))
     return WhatChanged(
@@ -91,15 +91,17 @@ def what_changed(
     )
 
 
-def _change(one: Difference) -> Change:
-    before, after = side_text(one.field, one.a), side_text(one.field, one.b)
-    return Change(one.field, one.axis, _kind(one), before, after, one.follows, one.is_certain)
+def _change(difference: Difference) -> Change:
+    before, after = side_text(difference.field, difference.a), side_text(difference.field, difference.b)
+    return Change(
+        difference.field, difference.axis, _kind(difference), before, after, difference.follows, difference.is_certain
+    )
 
 
-def _kind(one: Difference) -> Kind:
-    if one.field.startswith(PREFIX):
+def _kind(difference: Difference) -> Kind:
+    if difference.field.startswith(PREFIX):
         return "environment"
-    field = FIELDS.get(one.field)
+    field = FIELDS.get(difference.field)
     return "package" if field is not None and field.group == "Software" and field.role == "info" else "field"
 
 
@@ -118,9 +120,9 @@ def _variable(value: object) -> str:
 
 
 def _commits(code: Iterable[Difference]) -> CommitRange | None:
-    for one in code:
-        if one.field == COMMIT and one.a is not None and one.b is not None:
-            return CommitRange(str(one.a.value), str(one.b.value), "", "", "")
+    for difference in code:
+        if difference.field == COMMIT and difference.a is not None and difference.b is not None:
+            return CommitRange(str(difference.a.value), str(difference.b.value), "", "", "")
     return None
 
 

@@ -1,6 +1,6 @@
-"""What of a verdict somebody should look at: which figure became worse, from which level to which, and why.
+"""Derive alarms from a verdict: which figure became worse, from which level to which, and the likely cause.
 
-Alarms of one cause belong together, in however many stacks they show (`app/pipeline/regressions.py`).
+Alarms with the same cause form one regression, across stacks (`app/pipeline/regressions.py`).
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _EVERYWHERE = ("code:", "upgrade:")
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`key` is the same for all that belong together, and begins with the axis or with `upgrade`."""
+    """Why a figure became worse. `key` groups alarms of one cause; it begins with the axis or with `upgrade`."""
 
     kind: Literal["run", "upgrade"]
     key: str
@@ -35,7 +35,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Levels are ln of the metric (ms, GiB). `tolerance`: how far two single runs of one level may lie apart, in ln."""
+    """A metric that became worse. Levels are ln of the metric (ms, GiB); `tolerance`: spread of single runs (ln)."""
 
     metric: Literal["step_time_ms", "peak_memory_gib"]
     usual_level: float
@@ -45,8 +45,10 @@ class Alarm:
     cause: Cause
 
     def is_covered_by(self, slow_level: float, *, has_ended: bool) -> bool:
-        """Whether a regression to `slow_level` explains it: as long as it lasts any alarm up to there; once it has
-        ended, only one at that level, which may be its coming back.
+        """Return whether a regression to `slow_level` covers this alarm.
+
+        An active regression covers every alarm up to its level; an ended one only alarms at that level, which may mean
+        that it came back.
         """
         reach = max(SAME_LEVEL, self.tolerance)
         return self.slow_level <= slow_level + reach and (not has_ended or self.slow_level >= slow_level - reach)
@@ -55,10 +57,10 @@ class Alarm:
 def alarms_of(
     document: VerdictDocument, *, stack_key: str, run: str, purpose: str, branch: str = ""
 ) -> tuple[Alarm, ...]:
-    """The alarms of a verdict, or of the contrast that stands in for one after an upgrade; most verdicts have none.
+    """Return the alarms of a verdict, or of the contrast that replaces it after an upgrade; most verdicts have none.
 
-    `branch`: on which it was found, when that is not the baseline branch. There it is a cause of its own, unless it is
-    a commit or an upgrade, which are the same everywhere.
+    `branch`: the run's branch when it is not the baseline branch. It then is part of the cause, except for commits and
+    upgrades, which are the same on every branch.
     """
     if document.raises_regression and document.decision == "regression" and document.comparability is not None:
         cause = _cause(document.comparability, f"{stack_key[:16]}:{run}")
@@ -66,10 +68,14 @@ def alarms_of(
     contrast = document.contrast
     if contrast is None or document.quarantined or purpose == "experiment" or document.decision != "no_baseline":
         return ()
-    found = contrast.comparability
-    if found.attributed_to not in UPGRADES or found.one_is_benchmark_only or contrast.measured.decision != "regression":
+    comparability = contrast.comparability
+    if (
+        comparability.attributed_to not in UPGRADES
+        or comparability.one_is_benchmark_only
+        or contrast.measured.decision != "regression"
+    ):
         return ()
-    return tuple(_alarms(contrast.measured, _on_branch(_upgrade(found.stack[0]), branch)))
+    return tuple(_alarms(contrast.measured, _on_branch(_upgrade(comparability.stack[0]), branch)))
 
 
 def _alarms(verdict: Verdict, cause: Cause) -> Iterator[Alarm]:
@@ -82,7 +88,7 @@ def _alarms(verdict: Verdict, cause: Cause) -> Iterator[Alarm]:
 def _of_step_time(time: StepTimeChange, cause: Cause) -> Alarm:
     usual = math.log(time.baseline_ms)
     half_width = time.shift - math.log1p(time.ci_low_pct / 100)
-    # Two single runs differ by chance a little more than a run and a baseline do.
+    # Two single runs differ by chance more than a run and a baseline.
     return Alarm("step_time_ms", usual, usual + time.shift, time.delta_pct, math.sqrt(2) * half_width, cause)
 
 
@@ -91,20 +97,20 @@ def _of_memory(memory: MemoryChange, cause: Cause) -> Alarm:
     return Alarm("peak_memory_gib", usual, slow, memory.delta_pct, math.log1p(memory.alarm_pct / 100), cause)
 
 
-def _cause(found: Comparability, unique: str) -> Cause:
-    """Knobs first, because somebody turned them; then the code; then what the container holds, and the place."""
-    knobs = [one for one in (*found.stack, *found.knobs) if one.is_certain]
+def _cause(comparability: Comparability, unique: str) -> Cause:
+    """Name the cause: knobs first, because they were changed on purpose; then code; then container and place."""
+    knobs = [difference for difference in (*comparability.stack, *comparability.knobs) if difference.is_certain]
     if knobs:
         return Cause("run", _key(knobs[0].axis, knobs), f"{differences(knobs)}.")
-    beside = [one for one in found.beside if one.is_certain]
-    code = [one for one in beside if one.field == "commit"]
+    beside = [difference for difference in comparability.beside if difference.is_certain]
+    code = [difference for difference in beside if difference.field == "commit"]
     if code:
-        others = [one for one in beside if one.field != "commit"]
-        also = f"; beside it {differences(others)}" if others else ""
+        others = [difference for difference in beside if difference.field != "commit"]
+        also = f"; also {differences(others)}" if others else ""
         return Cause("run", _key("code", code), f"Code: {_values(code[0])}{also}.")
     if beside:
         return Cause("run", _key(beside[0].axis, beside), f"{differences(beside)}.")
-    return Cause("run", f"unknown:{unique}", "Nothing that is known differs: the nodes, or chance.")
+    return Cause("run", f"unknown:{unique}", "No known difference: the nodes, or chance.")
 
 
 def _on_branch(cause: Cause, branch: str) -> Cause:
@@ -114,31 +120,31 @@ def _on_branch(cause: Cause, branch: str) -> Cause:
     return Cause(cause.kind, key, f"{cause.text.rstrip('.')}, on branch {branch}.")
 
 
-def _upgrade(one: Difference) -> Cause:
-    old, new = ("" if side is None else shown(side.value) for side in (one.a, one.b))
-    key = upgrade_key(one.field, old, new)
-    return Cause("upgrade", key[:MOST_KEY], f"Upgrade of the {one.field}: {_values(one)}.")
+def _upgrade(difference: Difference) -> Cause:
+    old, new = ("" if side is None else shown(side.value) for side in (difference.a, difference.b))
+    key = upgrade_key(difference.field, old, new)
+    return Cause("upgrade", key[:MOST_KEY], f"Upgrade of the {difference.field}: {_values(difference)}.")
 
 
-def _values(one: Difference) -> str:
-    return f"{side_text(one.field, one.a)} -> {side_text(one.field, one.b)}"
+def _values(difference: Difference) -> str:
+    return f"{side_text(difference.field, difference.a)} -> {side_text(difference.field, difference.b)}"
 
 
-def _key(axis: str, found: Sequence[Difference]) -> str:
-    """The commit that is slow, wherever each stack stood before it; else every field with its two values."""
-    if axis == "code" and found[0].field == "commit" and found[0].b is not None:
-        return f"code:{found[0].b.value}"[:MOST_KEY]
-    parts = [f"{one.field}:{_raw(one, 'a')}:{_raw(one, 'b')}" for one in found]
+def _key(axis: str, changed: Sequence[Difference]) -> str:
+    """Return the key: for code the slow commit, whatever each stack ran before; else every field with both values."""
+    if axis == "code" and changed[0].field == "commit" and changed[0].b is not None:
+        return f"code:{changed[0].b.value}"[:MOST_KEY]
+    parts = [f"{difference.field}:{_raw(difference, 'a')}:{_raw(difference, 'b')}" for difference in changed]
     return _shortened(f"{axis}:{';'.join(parts)}")
 
 
 def _shortened(key: str) -> str:
-    """With its axis, which it begins with."""
+    """Hash a key that is too long, keeping its leading axis."""
     if len(key) <= MOST_KEY:
         return key
     return f"{key.partition(':')[0]}:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def _raw(one: Difference, side: str) -> str:
-    stated = one.a if side == "a" else one.b
+def _raw(difference: Difference, side: str) -> str:
+    stated = difference.a if side == "a" else difference.b
     return "" if stated is None else str(stated.value)

@@ -1,7 +1,7 @@
-"""From runs to an answer: the baseline is chosen, the run is judged, and the result is put in its place.
+"""Choose the baseline of a run and judge the run against it.
 
-A failed run gets no speed; a run without a baseline gets the nearest misses, and a measured contrast where exactly one
-field of the stack stands between; an experiment gets an A/B.
+A failed run gets no speed verdict. A run without a baseline gets its nearest misses, and a measured contrast where
+exactly one stack field differs. An experiment gets an A/B.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from app.domain.verdict.baseline import (
     unfit_because,
 )
 from app.domain.verdict.comparability import Comparability, Suspect, compare_contracts, suspects
-from app.domain.verdict.decide import judge
+from app.domain.verdict.decide import judge, left_out_note
 from app.domain.verdict.record import RunFacts, RunRecord
 from app.domain.verdict.step_time import DEFAULT_PRIOR, DroppedRun, Prior, Verdict
 
 UPGRADES = ("container", "cluster")
-"""Fields of the stack that a project moves to as a whole. More GPUs or another model are another task."""
+"""Stack fields that a project changes as a whole. More GPUs or another model make a different task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """A difference that was measured between stacks: no verdict, never ranked.
+    """A difference measured between two stacks: not a verdict, and never ranked.
 
-    `measured.decision` says whether the difference is certain, `comparability.attributed_to` whose it is.
+    `measured.decision` says whether the difference is certain, `comparability.attributed_to` which field explains it.
     """
 
     runs: tuple[RunFacts, ...]
@@ -38,11 +38,11 @@ class Contrast:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """`raises_regression` is false for an experiment: its result is an A/B, however slow it is.
+    """The verdict on a run with its baseline. `raises_regression` is false for experiments and quarantined runs.
 
-    `rests_on`: iterations of the shorter side of an A/B that is a direction only, because a side is short; else None.
-    `misses` and `contrast` are looked for only without a baseline, `suspects` only with one and where something may
-    have changed.
+    `rests_on`: iterations of the shorter side of an A/B that only gives a direction, because a side is short; else
+    None. `misses` and `contrast` are set only without a baseline, `suspects` only with one and unless the verdict is
+    `no_change`.
     """
 
     verdict: Verdict
@@ -63,19 +63,19 @@ def assess(
     looks: int = 1,
 ) -> Assessment:
     """Judge reruns of one commit and config, at least one, against what `earlier` runs (oldest first) offer."""
-    candidate, reruns = candidates[-1], {one.run for one in candidates}
-    earlier = [one for one in earlier if one.run not in reruns]
+    candidate, reruns = candidates[-1], {run.run for run in candidates}
+    earlier = [run for run in earlier if run.run not in reruns]
     choice = choose_baseline(candidate, earlier, rules, prior)
     assessment = conclude(candidate, candidates, choice, prior=prior, looks=looks)
     if choice.comparability is not None:
         return assessment
     rules = rules or BaselineRules()
-    usable = [one for one in earlier if not unfit_because(one, candidate, rules)]
-    found = nearest_contrast(candidate, usable)
+    usable = [run for run in earlier if not unfit_because(run, candidate, rules)]
+    nearest = nearest_contrast(candidate, usable)
     contrast = None
-    if found is not None:
-        runs = [one for one in usable if one.config_key == found[0].config_key]
-        contrast = measure_contrast(candidates, runs, found[1], prior)
+    if nearest is not None:
+        runs = [run for run in usable if run.config_key == nearest[0].config_key]
+        contrast = measure_contrast(candidates, runs, nearest[1], prior)
     return replace(assessment, misses=nearest_misses(candidate, earlier), contrast=contrast)
 
 
@@ -87,7 +87,7 @@ def conclude(
     prior: Prior = DEFAULT_PRIOR,
     looks: int = 1,
 ) -> Assessment:
-    """The verdict on `candidates`, reruns of which `candidate` is the newest, against a baseline that was chosen."""
+    """Judge `candidates`, reruns of which `candidate` is the newest, against the chosen baseline."""
     is_experiment = candidate.purpose == "experiment"
     verdict = _judge(candidates, choice.runs, prior, looks, directional=choice.kind == "nearest")
     if choice.comparability is None:
@@ -95,29 +95,29 @@ def conclude(
     rests_on = _rests_on(verdict, candidates, choice.runs) if is_experiment else None
     if rests_on is not None:
         verdict = replace(verdict, notes=(_direction(rests_on), *verdict.notes))
-    # What is shown to be the same has no cause.
     same = verdict.decision == "no_change"
-    found = () if same else suspects(candidate, choice.runs, choice.comparability)
-    quarantined = all(one.quarantined for one in candidates)
-    return Assessment(verdict, choice, not is_experiment and not quarantined, rests_on, found)
+    causes = () if same else suspects(candidate, choice.runs, choice.comparability)
+    quarantined = all(run.quarantined for run in candidates)
+    return Assessment(verdict, choice, not is_experiment and not quarantined, rests_on, causes)
 
 
 def nearest_contrast(candidate: RunRecord, usable: Sequence[RunRecord]) -> tuple[RunRecord, Comparability] | None:
-    """The run that differs in one field of the stack: one from before an upgrade first, one of another workload last;
-    among equals those that no knob sets apart, then the newest.
+    """Return the best run for a single-field contrast, with its comparability; None when no run qualifies.
+
+    Runs from before an upgrade come first and other workloads last; then the fewest knobs that differ, then the newest.
 
     `usable`: oldest first; one run of each config key is enough.
     """
     newest: dict[str, RunRecord] = {}
-    for one in reversed(usable):
-        newest.setdefault(one.config_key, one)
-    offered = [(one, compare_contracts(one, candidate)) for one in newest.values()]
-    contrasts = [(one, found) for one, found in offered if found.kind == "contrast"]
+    for run in reversed(usable):
+        newest.setdefault(run.config_key, run)
+    offered = [(run, compare_contracts(run, candidate)) for run in newest.values()]
+    contrasts = [(run, comparability) for run, comparability in offered if comparability.kind == "contrast"]
     return min(contrasts, key=lambda pair: (_remoteness(pair[1]), len(pair[1].knobs)), default=None)
 
 
 def _remoteness(contrast: Comparability) -> int:
-    """An upgrade is measured against the same job before it, not against another number of GPUs after it."""
+    """Rank a contrast: 0 for an upgrade, so that it is measured against the same job before it; 2 for a workload."""
     field = contrast.stack[0]
     return 0 if field.field in UPGRADES else 2 if field.axis == "workload" else 1
 
@@ -125,44 +125,44 @@ def _remoteness(contrast: Comparability) -> int:
 def measure_contrast(
     candidates: Sequence[RunFacts], runs: Sequence[RunFacts], comparability: Comparability, prior: Prior
 ) -> Contrast | None:
-    """None when a candidate failed: its speed is no evidence."""
-    if any(one.failed_because for one in candidates):
+    """Measure a contrast; None when a candidate failed."""
+    if any(run.failed_because for run in candidates):
         return None
-    measured = judge([one.estimate for one in candidates], [one.estimate for one in runs], prior)
+    measured = judge([run.estimate for run in candidates], [run.estimate for run in runs], prior)
     return Contrast(tuple(runs), comparability, measured)
 
 
 def _judge(
     candidates: Sequence[RunFacts], baseline: Sequence[RunFacts], prior: Prior, looks: int, *, directional: bool
 ) -> Verdict:
-    """The verdict on the reruns that did not fail; `failed` when all of them did."""
-    alive = [one for one in candidates if not one.failed_because]
+    """Judge the reruns that did not fail; the verdict is `failed` when all of them did."""
+    alive = [run for run in candidates if not run.failed_because]
     verdict = judge(
-        [one.estimate for one in alive or candidates],
-        [one.estimate for one in baseline],
+        [run.estimate for run in alive or candidates],
+        [run.estimate for run in baseline],
         prior,
         looks=looks,
         directional=directional,
     )
     if not alive:
-        reason = f"{_sentence(candidates[-1].failed_because)}, so its speed is no evidence of anything."
+        reason = f"{_sentence(candidates[-1].failed_because)}, so its speed does not count."
         return replace(verdict, decision="failed", reason=reason, notes=(), step_time=None, memory=None)
-    failed = tuple(DroppedRun(one.run, one.failed_because) for one in candidates if one.failed_because)
-    notes = tuple(f"Left out: {one.run} ({one.why})." for one in failed)
+    failed = tuple(DroppedRun(run.run, run.failed_because) for run in candidates if run.failed_because)
+    notes = tuple(left_out_note(run) for run in failed)
     return replace(verdict, notes=(*notes, *verdict.notes), dropped=(*failed, *verdict.dropped))
 
 
 def _rests_on(verdict: Verdict, candidates: Sequence[RunFacts], baseline: Sequence[RunFacts]) -> int | None:
-    """Iterations of the shorter side, when a side has nothing but short runs; None when both are long enough."""
+    """Return the iterations of the shorter side when one side has only short runs, else None."""
     used = {*verdict.candidates_used, *verdict.baseline_used}
-    sides = [[one.estimate for one in side if one.run in used] for side in (candidates, baseline)]
-    if verdict.step_time is None or not any(all(one.short for one in side) for side in sides):
+    sides = [[run.estimate for run in side if run.run in used] for side in (candidates, baseline)]
+    if verdict.step_time is None or not any(all(run.short for run in side) for side in sides):
         return None
-    return min(sum(one.window_length for one in side) for side in sides)
+    return min(sum(run.window_length for run in side) for side in sides)
 
 
 def _direction(iterations: int) -> str:
-    return f"A direction only: the shorter side rests on {iterations} iterations. Let runs of 50 steps confirm it."
+    return f"Direction only: the shorter side has {iterations} iterations. Confirm it with runs of 50 steps."
 
 
 def _sentence(text: str) -> str:

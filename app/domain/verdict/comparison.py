@@ -1,6 +1,6 @@
-"""Side A against side B, each a run or reruns of one: what their contracts allow, and what the figures then say.
+"""Compare side A with side B, each a run or reruns of one: what the contracts allow, and what the figures show.
 
-The run is the sample, not the iteration: a side of three runs is three values of the step time.
+The run is the sample, not the iteration: a side of three runs has three values of the step time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,10 +19,10 @@ from app.domain.verdict.differences import Difference
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior, Verdict
 
-# --- The steady window of a run as a distribution: quantiles, and a density where there are values enough for one.
+# --- The distribution of step times in the steady window: quantiles, and a density when there are enough values.
 
 FEWEST_FOR_DENSITY = 15
-"""Fewer values are better seen one by one."""
+"""Fewer values are plotted individually."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _GRID = 120
 _BINS = 600
@@ -46,14 +46,14 @@ class Distribution:
 
 
 def step_times(columns: dict[str, FloatArray]) -> FloatArray:
-    """Step times in ms as they were; as printed where the printed value is an artefact that cannot be resolved."""
+    """Return step times in ms; the printed value where an artefact could not be resolved."""
     printed = columns["step_time_ms"]
     true = columns.get("step_time_true_ms", printed)
     return np.where(np.isfinite(true), true, printed)
 
 
 def window_step_times(columns: dict[str, FloatArray], steady: SteadyState | None) -> FloatArray:
-    """What counts of a run's step times, in ms; empty where the run has no window, or no series."""
+    """Return the usable step times of the steady window, in ms; empty without a window or series."""
     if steady is None or "step_time_ms" not in columns or "iteration" not in columns:
         return np.empty(0)
     times, iterations = step_times(columns), columns["iteration"]
@@ -62,10 +62,10 @@ def window_step_times(columns: dict[str, FloatArray], steady: SteadyState | None
 
 
 def distribution(values: FloatArray, steady: SteadyState | None) -> Distribution | None:
-    """None where there is nothing to describe."""
+    """Describe the values; None when there are none."""
     if steady is None or not len(values):
         return None
-    # Of logarithms, as the steady step time is: the median mark must be the figure that stands in the table above.
+    # Of logarithms, like the steady step time, so that the median equals the figure in the table.
     quantiles = np.exp(np.quantile(np.log(values), QUANTILES))
     return Distribution(
         n=len(values),
@@ -78,7 +78,7 @@ def distribution(values: FloatArray, steady: SteadyState | None) -> Distribution
 
 
 def density(values: FloatArray, low: float, high: float) -> tuple[FloatArray, FloatArray]:
-    """A Gaussian kernel estimate on an even grid from `low` to `high`: places, and heights with 1 as the highest.
+    """Estimate a Gaussian kernel density on an even grid from `low` to `high`: grid points, and heights scaled to 1.
 
     Silverman's rule on the robust spread, because spikes would smear a bandwidth made from the standard deviation.
     """
@@ -87,7 +87,7 @@ def density(values: FloatArray, low: float, high: float) -> tuple[FloatArray, Fl
     if not len(inside) or high <= low:
         return places, np.zeros(_GRID)
     width = (high - low) / _BINS
-    # A series without a spread still has a width on the screen.
+    # A constant series still needs a visible width.
     bandwidth = max(_SILVERMAN * mad(values) * len(values) ** -0.2, 2 * width)
     counts, edges = np.histogram(inside, bins=_BINS, range=(low, high))
     centres = (edges[:-1] + edges[1:]) / 2
@@ -95,7 +95,7 @@ def density(values: FloatArray, low: float, high: float) -> tuple[FloatArray, Fl
     return places, heights / heights.max()
 
 
-# --- What two contracts have in common, and what neither side states.
+# --- Fields that both contracts state with the same value.
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class SameField:
 
 
 def same_fields(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> tuple[SameField, ...]:
-    """Members of the keys that both sides state, with the same value; in the registry's order."""
+    """Return key members that both sides state with the same value, in the registry's order."""
     return tuple(
         SameField(name, a[name], b[name])
         for name in (*STACK_FIELDS, *CONFIG_FIELDS)
@@ -114,14 +114,14 @@ def same_fields(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> tuple[SameF
     )
 
 
-# --- What the runs of one set do not share. Only reruns of one job are one sample of it.
+# --- Differences among the runs of one side. Only reruns of one job are samples of the same thing.
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """`stack` and `knobs`: members of the keys that differ between runs of the set, or may.
+    """How the runs of one side differ. `stack` and `knobs`: members of the keys that differ, or may.
 
-    `commits`: how many different ones are stated; `commit_unknown`: a run of several states none.
+    `commits`: number of different commits stated; `commit_unknown`: of several runs, at least one states no commit.
     """
 
     stack: tuple[str, ...] = ()
@@ -131,29 +131,29 @@ class Within:
 
     @property
     def one_configuration(self) -> bool:
-        """All runs could have one config key, so that their mean is of something."""
+        """Whether all runs may share one config key, so that their mean is meaningful."""
         return not self.stack and not self.knobs
 
     @property
     def reruns(self) -> bool:
-        """Nothing differs that is known, and all of one commit."""
+        """Whether all runs have the same commit and no known difference."""
         return self.one_configuration and self.commits <= 1 and not self.commit_unknown
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What keeps them from being reruns of each other; `commit` for the code."""
+        """Fields that keep the runs from being reruns of each other; `commit` for the code."""
         code = ("commit",) if self.commits > 1 or self.commit_unknown else ()
         return (*self.stack, *self.knobs, *code)
 
 
 def within(runs: Sequence[RunRecord]) -> Within:
-    """The runs of one set, at least one. Each is compared with the first."""
+    """Compare each run of a side, at least one, with its first."""
     first, *others = runs
-    found = [compare_contracts(first, other) for other in others]
+    comparabilities = [compare_contracts(first, other) for other in others]
     commits = [run.commit for run in runs]
     return Within(
-        stack=_fields(one.field for each in found for one in each.stack),
-        knobs=_fields(one.field for each in found for one in each.knobs),
+        stack=_fields(difference.field for comparability in comparabilities for difference in comparability.stack),
+        knobs=_fields(difference.field for comparability in comparabilities for difference in comparability.knobs),
         commits=len(_distinct(commits)),
         commit_unknown=len(runs) > 1 and not all(commits),
     )
@@ -164,27 +164,25 @@ def _fields(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _distinct(commits: Sequence[str]) -> list[str]:
-    """Stated commits, where one may be the short form of another."""
-    found: list[str] = []
+    """Return the distinct stated commits; a short form counts as its long form."""
+    distinct: list[str] = []
     for commit in sorted(filter(None, commits), key=len, reverse=True):
-        if not any(longer.startswith(commit) for longer in found):
-            found.append(commit)
-    return found
+        if not any(longer.startswith(commit) for longer in distinct):
+            distinct.append(commit)
+    return distinct
 
 
-# --- Which side may be called the better one, and why often none may be.
-#
-# Speed, memory and loss are one answer: a faster side that pays with memory or with loss is no winner.
+# --- The winner, if any. A side that is faster at the cost of memory or loss is not a winner.
 
 Winner = Literal["", "a", "b"]
 
 _FORCED = ("forced-balance", "forced-biased")
 _NO_END = ("truncated", "stopped", "running")
-"""Endings after which a figure is still a figure, but no result: the job did not do what it was started for."""
+"""Outcomes with valid figures but no result, because the job did not finish."""
 
 
 def winner(measured: Verdict | None) -> Winner:
-    """The side that is better in step time and pays for it with nothing; empty when neither is, or nobody can say."""
+    """Return the faster side when it costs neither memory nor loss; empty when there is no such side."""
     if measured is None or measured.step_time is None or measured.decision == "failed":
         return ""
     memory, loss, time = measured.memory, measured.loss, measured.step_time.decision
@@ -194,7 +192,7 @@ def winner(measured: Verdict | None) -> Winner:
         )
         return "" if pays else "b"
     if time == "regression":
-        # The mirror image: A is faster. It pays when B needs clearly less memory, or has a clearly better loss.
+        # The mirror image: A is faster. That has a cost when B needs clearly less memory or has a clearly better loss.
         lighter = memory is not None and memory.decision == "improvement"
         learns = loss is not None and loss.delta_pct is not None and -loss.delta_pct > (loss.alarm_pct or 0.0)
         return "" if lighter or learns else "a"
@@ -202,7 +200,7 @@ def winner(measured: Verdict | None) -> Winner:
 
 
 def paid_with(measured: Verdict | None) -> str:
-    """What a faster side pays with, as a sentence; empty when neither is faster, or it pays with nothing."""
+    """Say what the faster side costs in memory or loss; empty when neither is faster or it costs nothing."""
     if measured is None or measured.step_time is None or winner(measured) or measured.decision == "failed":
         return ""
     time, loss = measured.step_time.decision, measured.loss
@@ -221,60 +219,67 @@ def paid_with(measured: Verdict | None) -> str:
 def why_none(
     a: Sequence[RunRecord], b: Sequence[RunRecord], comparability: Comparability, sets: tuple[Within, Within]
 ) -> tuple[str, ...]:
-    """Why no side may be called better, whatever was measured: sentences, the weightiest first."""
+    """Return sentences on why no side may be called better, most important first; empty when one may."""
     return tuple(dict.fromkeys(_reasons(a, b, comparability, sets)))
 
 
 def _reasons(
-    a: Sequence[RunRecord], b: Sequence[RunRecord], found: Comparability, sets: tuple[Within, Within]
+    a: Sequence[RunRecord], b: Sequence[RunRecord], comparability: Comparability, sets: tuple[Within, Within]
 ) -> Iterator[str]:
-    yield from _classes(a, found)
-    if found.stack:
-        alone, certain = len(found.stack) == 1, all(one.is_certain for one in found.stack)
+    yield from _classes(a, comparability)
+    if comparability.stack:
+        alone, certain = len(comparability.stack) == 1, all(difference.is_certain for difference in comparability.stack)
         verb = ("differs" if alone else "differ") + ("" if certain else " or may differ")
-        yield f"{_listed(found.stack)} {verb}, and must be equal before runs are ranked."
+        yield f"{_listed(comparability.stack)} {verb}, but must be equal to name a winner."
     for side, inside in zip("AB", sets, strict=True):
         if not inside.one_configuration:
             names = ", ".join(f"`{name}`" for name in (*inside.stack, *inside.knobs))
-            yield f"The runs of {side} are no reruns of each other: they differ in {names}."
+            yield f"The runs of {side} are not reruns of one job: they differ in {names}."
     for run in (*a, *b):
         yield from _of_run(run)
     alive = [run for run in (*a, *b) if not run.failed_because]
     if len({run.definition_version for run in alive}) > 1:
-        yield "The figures were made by different versions of the definitions, until all runs were read again."
+        yield "The figures use different versions of the definitions; wait until all runs are recomputed."
     if len({run.fair_for_timing for run in alive}) > 1:
-        yield "Only some of the runs were slowed down by timers of their own."
+        yield "Only some of the runs were slowed down by timer barriers."
 
 
-def _classes(a: Sequence[RunRecord], found: Comparability) -> Iterator[str]:
-    routing = next((one for one in found.stack if one.field == "routing_mode" and one.is_certain), None)
+def _classes(a: Sequence[RunRecord], comparability: Comparability) -> Iterator[str]:
+    routing = next(
+        (
+            difference
+            for difference in comparability.stack
+            if difference.field == "routing_mode" and difference.is_certain
+        ),
+        None,
+    )
     if routing is not None and _forced(routing, "a") != _forced(routing, "b"):
         forced, natural = ("A", "B") if _forced(routing, "a") else ("B", "A")
         yield (
-            f"Forced balance against natural routing: {forced} spreads its tokens by force, so its speed promises "
-            f"nothing for {natural}."
+            f"Forced balance against natural routing: {forced} balances its tokens artificially, so its speed does not "
+            f"predict that of {natural}."
         )
-    elif found.one_is_benchmark_only:
+    elif comparability.one_is_benchmark_only:
         side = "A" if any(run.semantic_class == "benchmark_only" for run in a) else "B"
-        yield f"{side} is benchmark only (forced routing or made-up data): its speed promises nothing for training."
+        yield f"{side} is benchmark only (forced routing or synthetic data): its speed does not predict training."
 
 
 def _of_run(run: RunRecord) -> Iterator[str]:
     if run.failed_because:
-        yield f"#{run.run} failed ({run.failed_because}), so its speed is no evidence of anything."
+        yield f"#{run.run} failed ({run.failed_because}), so its speed does not count."
     elif run.outcome in _NO_END:
-        yield f"#{run.run} did not come to its end: {replace(run, quarantined='').never_a_baseline_because}."
+        yield f"#{run.run} did not finish: {replace(run, quarantined='').never_a_baseline_because}."
     if run.quarantined:
         yield f"#{run.run} is quarantined: {run.quarantined}"
 
 
-def _forced(one: Difference, side: Literal["a", "b"]) -> bool:
-    stated = one.a if side == "a" else one.b
+def _forced(difference: Difference, side: Literal["a", "b"]) -> bool:
+    stated = difference.a if side == "a" else difference.b
     return stated is not None and shown(stated.value) in _FORCED
 
 
-def _listed(found: Sequence[Difference]) -> str:
-    names = [f"`{one.field}`" for one in found]
+def _listed(differences: Sequence[Difference]) -> str:
+    names = [f"`{difference.field}`" for difference in differences]
     if len(names) > 6:
         return f"{', '.join(names[:5])} and {len(names) - 5} more fields"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
@@ -282,7 +287,7 @@ def _listed(found: Sequence[Difference]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutRun:
-    """A run that counts for nothing in the figures of its side."""
+    """A run that does not count in the figures of its side."""
 
     run: str
     why: str
@@ -292,9 +297,9 @@ class LeftOutRun:
 class SideComparison:
     """`a` is the baseline and `b` the candidate, each oldest first. `comparability` is of the newest run of both.
 
-    `kind` is that of the comparability, or a lower one where a side is several configurations. `measured`: None where
-    nothing may be measured, or nothing could be; `not_measured` then says why. `no_winner`: why no side may be called
-    better. `short`: the smallest windows of A and of B, where one has too few iterations for more than a direction.
+    `kind` is that of the comparability, or a weaker one when a side has several configurations. `measured` is None when
+    no test was possible or allowed; `not_measured` then says why. `no_winner`: why no side may be called better.
+    `short`: the shortest windows of A and of B in iterations, set when either is too short for more than a direction.
     """
 
     a: tuple[RunRecord, ...]
@@ -314,20 +319,20 @@ class SideComparison:
 
     @property
     def directional(self) -> bool:
-        """Too few iterations for more than a direction: a full run must confirm it."""
+        """Whether there are too few iterations for more than a direction, which a full run must confirm."""
         return self.measured is not None and self.short is not None
 
     @property
     def attributed_to(self) -> str | None:
-        """The field that explains a difference, if the contracts leave one; None where none may be named."""
+        """The field that the contracts attribute a difference to; None when there is no such field."""
         return self.comparability.attributed_to if self.kind == self.comparability.kind else None
 
 
 def compare_sides(a: Sequence[RunRecord], b: Sequence[RunRecord], prior: Prior = DEFAULT_PRIOR) -> SideComparison:
-    """Compare at least one run a side. `prior`: what is known of run-to-run variation (`family_prior`)."""
-    found = compare_contracts(a[-1], b[-1])
+    """Compare two sides of at least one run each. `prior`: the run-to-run variation of the family (`family_prior`)."""
+    comparability = compare_contracts(a[-1], b[-1])
     sets = within(a), within(b)
-    kind = _kind(found, sets)
+    kind = _kind(comparability, sets)
     left_out = tuple(LeftOutRun(run.run, why) for run in (*a, *b) if (why := unusable_because(run)))
     used_a, used_b = _used(a, left_out), _used(b, left_out)
     obstacle = _obstacle(kind, sets, (a, used_a), (b, used_b), left_out)
@@ -336,19 +341,19 @@ def compare_sides(a: Sequence[RunRecord], b: Sequence[RunRecord], prior: Prior =
     return SideComparison(
         a=tuple(a),
         b=tuple(b),
-        comparability=found,
+        comparability=comparability,
         sets=sets,
         kind=kind,
         measured=measured,
         not_measured=obstacle,
-        no_winner=why_none(used_a or a, used_b or b, found, sets),
+        no_winner=why_none(used_a or a, used_b or b, comparability, sets),
         left_out=left_out,
         short=(windows[0], windows[1]) if any(run.estimate.short for run in (*used_a, *used_b)) else None,
     )
 
 
 def unusable_because(run: RunRecord) -> str:
-    """Why the figures of a run can stand for nothing; empty when they can. A short run can show a direction."""
+    """Say why the figures of a run do not count; empty when they do. A short run can show a direction."""
     if run.failed_because:
         return run.failed_because
     if run.quarantined:
@@ -358,16 +363,16 @@ def unusable_because(run: RunRecord) -> str:
     return run.estimate.unusable_because
 
 
-def _kind(found: Comparability, sets: tuple[Within, Within]) -> Kind:
+def _kind(comparability: Comparability, sets: tuple[Within, Within]) -> Kind:
     if any(inside.stack for inside in sets):
         return "incomparable"
     if any(inside.knobs for inside in sets):
-        return "side_by_side" if not found.stack else "incomparable"
-    return found.kind
+        return "side_by_side" if not comparability.stack else "incomparable"
+    return comparability.kind
 
 
 def _used(runs: Sequence[RunRecord], left_out: Sequence[LeftOutRun]) -> list[RunRecord]:
-    refused = {one.run for one in left_out}
+    refused = {dropped.run for dropped in left_out}
     return [run for run in runs if run.run not in refused]
 
 
@@ -378,39 +383,39 @@ def _obstacle(
     b: tuple[Sequence[RunRecord], Sequence[RunRecord]],
     left_out: Sequence[LeftOutRun],
 ) -> str:
-    """Why the figures of both sides must not be held against each other, or cannot be; empty when they may."""
+    """Say why the two sides cannot be tested against each other; empty when they can."""
     if kind == "incomparable":
-        return "they are different tasks, or may be"
+        return "they are, or may be, different tasks"
     if not all(inside.one_configuration for inside in sets):
-        return "a mean over several configurations is the speed of none of them"
+        return "a mean over several configurations does not describe any of them"
     for name, (offered, used) in (("A", a), ("B", b)):
         if not used:
-            whys = {one.run: one.why for one in left_out}
-            told = "; ".join(f"#{run.run}: {whys[run.run]}" for run in offered)
-            return f"no run of {name} can be measured ({told})"
+            why = {dropped.run: dropped.why for dropped in left_out}
+            reasons = "; ".join(f"#{run.run}: {why[run.run]}" for run in offered)
+            return f"no run of {name} is usable ({reasons})"
     runs = (*a[1], *b[1])
     if len({run.definition_version for run in runs}) > 1:
-        return "their figures are of different versions of the definitions"
+        return "their figures use different versions of the definitions"
     if len({run.fair_for_timing for run in runs}) > 1:
-        return "only some of the runs were slowed down by timers of their own"
+        return "only some of the runs were slowed down by timer barriers"
     return ""
 
 
 def _measure(a: Sequence[RunRecord], b: Sequence[RunRecord], prior: Prior) -> Verdict:
-    """The test of verdicts. Short runs may be a baseline here: a person chose them, and is told."""
+    """Run the test of verdicts. Short runs may be the baseline here, because the user chose them and sees a warning."""
     return judge([run.estimate for run in b], [run.estimate for run in a], prior, directional=True)
 
 
-# --- What a comparison says of each headline figure: better, worse, or, where no winner may be named, that it differs.
+# --- Outcome of each headline figure: better or worse, or only `differs` when no winner may be named.
 
 OutcomeWord = Literal["better", "worse", "differs", "no_change", "changed", "inconclusive", "not_judged"]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricOutcome:
-    """One figure of both sides. Percentages are of the figure itself; the interval is one of 99 %.
+    """One figure of both sides. Percentages are of the figure itself, with a 99 % interval.
 
-    A side's value is None where it is unknown; the change where nothing was measured.
+    A side's value is None where it is unknown; the change is None where nothing was measured.
     """
 
     baseline: float | None
@@ -424,7 +429,7 @@ class MetricOutcome:
 def metric_outcomes(
     comparison: SideComparison, metrics: Mapping[str, Mapping[str, Metric | None]]
 ) -> dict[str, MetricOutcome | None]:
-    """Of every headline figure; None where no side knows it. `metrics`: those of each run, by its name."""
+    """Return the outcome of each headline figure, None where neither side has it. `metrics`: figures by run name."""
     measured = comparison.measured
     changes = dict.fromkeys(METRICS) if measured is None else metric_changes(measured, metrics)
     sides = [[metrics[run.run] for run in side] for side in (comparison.a, comparison.b)]
@@ -455,8 +460,8 @@ def _word(change: MetricChange, *, may_name: bool) -> OutcomeWord:
 
 
 def _typical(name: str, runs: list[Mapping[str, Metric | None]]) -> float | None:
-    """The middle of what the runs of a side have; None when one of them does not have it."""
-    values = sorted(metric.value for one in runs if (metric := one.get(name)) is not None)
+    """Return the median over the runs of a side; None when a run lacks the figure."""
+    values = sorted(metric.value for metrics in runs if (metric := metrics.get(name)) is not None)
     if not values or len(values) < len(runs):
         return None
     half = len(values) // 2

@@ -1,4 +1,4 @@
-"""A comparison in plain words: what differs, what came out, what kind of comparison it is and what may be said."""
+"""Sentences of a comparison: what differs, the result, and what this kind of comparison allows to conclude."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app.domain.contract.fields import PREFIX
 from app.domain.numbers import THIN, change_text, counted, percent
 from app.domain.verdict.comparison import SideComparison
-from app.domain.verdict.decide import prior_sentence
+from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
 from app.domain.verdict.step_time import StepTimeChange, certainty, is_wider, within
 from app.domain.verdict.words import differences
 
@@ -25,8 +25,8 @@ _CERTAINTY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """`differs` and `result` are read first. `rule`: what may be said of two such sides. `notes`: the rest."""
+class ComparisonText:
+    """`differs` and `result` come first. `rule`: what may be concluded from two such sides. `notes`: further facts."""
 
     differs: str
     result: str
@@ -34,8 +34,9 @@ class Told:
     notes: tuple[str, ...]
 
 
-def told(comparison: SideComparison) -> Told:
-    return Told(
+def comparison_text(comparison: SideComparison) -> ComparisonText:
+    """Describe a comparison of two sides."""
+    return ComparisonText(
         differs=_differs(comparison),
         result=" ".join(_result(comparison)),
         rule=_rule(comparison),
@@ -44,29 +45,35 @@ def told(comparison: SideComparison) -> Told:
 
 
 def _differs(comparison: SideComparison) -> str:
-    found = comparison.comparability
-    # What follows another field counts as part of it.
-    members = [one for one in (*found.stack, *found.knobs) if one.is_certain or not one.field.startswith(PREFIX)]
-    one_sided = len(found.stack) + len(found.knobs) - len(members)
-    known = "is known" if one_sided == 1 else "are known"
-    variables = f" {counted(one_sided, 'environment variable')} {known} on one side only." if one_sided else ""
+    comparability = comparison.comparability
+    # A field that follows another one counts as part of it.
+    members = [
+        difference
+        for difference in (*comparability.stack, *comparability.knobs)
+        if difference.is_certain or not difference.field.startswith(PREFIX)
+    ]
+    one_sided = len(comparability.stack) + len(comparability.knobs) - len(members)
+    verb = "is known" if one_sided == 1 else "are known"
+    variables = f" {counted(one_sided, 'environment variable')} {verb} on one side only." if one_sided else ""
     if members:
-        return f"Differs in {differences(sorted(members, key=lambda one: not one.is_certain))}.{variables}"
-    beside = f", beside {differences(found.beside)}" if found.beside else ""
-    return f"Nothing of the contract differs that is known{beside}.{variables}"
+        return (
+            f"Differs in {differences(sorted(members, key=lambda difference: not difference.is_certain))}.{variables}"
+        )
+    beside = f"; outside the contract: {differences(comparability.beside)}" if comparability.beside else ""
+    return f"No known contract field differs{beside}.{variables}"
 
 
 def _result(comparison: SideComparison) -> Iterator[str]:
     measured = comparison.measured
     time = None if measured is None else measured.step_time
     if comparison.no_winner:
-        yield f"No winner is named: {_lower(comparison.no_winner[0])}"
+        yield f"No winner: {_lower(comparison.no_winner[0])}"
         if time is not None:
-            yield f"Measured all the same: {_change(time)}, {_certainty(time)}."
+            yield f"Measured for information: {_change(time)}, {_certainty(time)}."
     elif measured is None:
-        yield f"Nothing can be said of their speed: {comparison.not_measured}."
+        yield f"Their speeds cannot be compared: {comparison.not_measured}."
     elif measured.decision == "failed" or time is None:
-        yield f"Nothing can be said of their speed. {measured.reason}"
+        yield f"Their speeds cannot be compared. {measured.reason}"
     else:
         yield _called(comparison, time)
     if comparison.directional and time is not None:
@@ -76,16 +83,16 @@ def _result(comparison: SideComparison) -> Iterator[str]:
 def _called(comparison: SideComparison, time: StepTimeChange) -> str:
     change, winner = _change(time), comparison.winner
     if time.decision == "no_change":
-        return f"B is as fast as A, to {within(time)}: {change}."
+        return f"B is as fast as A, {within(time)}: {change}."
     if time.decision == "inconclusive":
         return f"{_first(change)}: {_certainty(time)}."
     if not winner:
-        return f"{_first(change)}, {_certainty(time)}; but no winner is named, because {_price(comparison)}."
+        return f"{_first(change)}, {_certainty(time)}; but there is no winner, because {_price(comparison)}."
     return f"{_first(change)}, {_certainty(time)}."
 
 
 def _price(comparison: SideComparison) -> str:
-    """What the faster side pays with."""
+    """Say what the faster side costs in memory or loss."""
     measured = comparison.measured
     memory = None if measured is None else measured.memory
     loss = None if measured is None else measured.loss
@@ -94,11 +101,11 @@ def _price(comparison: SideComparison) -> str:
         parts.append(f"it needs {percent(abs(memory.delta_pct))} more memory")
     if loss is not None and loss.delta_pct is not None and abs(loss.delta_pct) > (loss.alarm_pct or 0.0):
         parts.append(f"its loss is {percent(abs(loss.delta_pct))} worse")
-    return f"the faster side pays: {' and '.join(parts)}"
+    return f"the faster side has a cost: {' and '.join(parts)}"
 
 
 def _change(time: StepTimeChange) -> str:
-    """`a step of B is 24.1 % faster than one of A (20.3 to 27.7)`."""
+    """Return `a step of B is 24.1 % faster than one of A (20.3 to 27.7)`."""
     text = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
     level = f", 99{THIN}% interval" if time.decision == "no_change" and is_wider(time) else ""
     interval = f" ({text.interval}{level})" if text.interval else ""
@@ -115,33 +122,32 @@ def _directional(comparison: SideComparison) -> str:
     assert comparison.short is not None  # noqa: S101  # `directional` says so
     first, second = comparison.short
     windows = counted(first, "iteration") + (" a side" if first == second else f" of A and {second} of B")
-    return f"Directional only: it rests on {windows}, and longer runs must confirm it."
+    return f"Direction only, from {windows}: longer runs must confirm it."
 
 
 def _rule(comparison: SideComparison) -> str:
-    found, kind = comparison.comparability, comparison.kind
+    comparability, kind = comparison.comparability, comparison.kind
     if kind == "verdict":
-        return "Same configuration: a difference is code, environment or noise."
+        return "Same configuration: any difference comes from code, environment or noise."
     if kind == "matched_ab":
-        return (
-            f"Matched A/B: `{found.attributed_to}` is the only knob that differs, so a difference is evidence about it."
-        )
+        knob = comparability.attributed_to
+        return f"Matched A/B: `{knob}` is the only knob that differs, so a difference is evidence about it."
     if kind == "side_by_side":
-        return "Side by side: several knobs differ or may differ, so a difference is attributed to none of them."
+        return "Side by side: several knobs differ or may differ, so a difference is not attributed to any of them."
     if kind == "contrast":
-        field = found.stack[0].field
-        whose = (
+        field = comparability.stack[0].field
+        attribution = (
             f"is attributed to `{field}`"
-            if not found.knobs
-            else "belongs to no single field, because knobs differ, too"
+            if not comparability.knobs
+            else "is not attributed to one field, because knobs also differ"
         )
         return (
-            f"Single-field contrast: the stacks differ in `{field}` alone. What is measured {whose}; it is no verdict "
-            "on the code, and such runs are never ranked."
+            f"Single-field contrast: the stacks differ only in `{field}`. The difference {attribution}. This is not a "
+            "verdict on the code, and such runs are never ranked together."
         )
     return (
-        "Incomparable: the stacks differ in more than one field, or may. Their figures are shown, and no figure of the "
-        "one says anything about the other."
+        "Incomparable: the stacks differ, or may differ, in more than one field. The figures are shown, but "
+        "they measure different tasks."
     )
 
 
@@ -149,40 +155,39 @@ def _notes(comparison: SideComparison) -> Iterator[str]:
     yield from comparison.no_winner[1:]
     for side, inside, runs in zip("AB", comparison.sets, (comparison.a, comparison.b), strict=True):
         if inside.one_configuration and inside.commits > 1:
-            yield f"The runs of {side} are of {inside.commits} commits: what is measured holds for them together."
+            yield f"The runs of {side} come from {inside.commits} commits: the result holds for all of them together."
         elif inside.one_configuration and inside.commit_unknown:
-            yield f"Not every run of {side} states its commit, so they may be of different code."
+            yield f"Not every run of {side} states its commit, so their code may differ."
         elif inside.reruns and len(runs) > 1:
             yield f"{side} is {counted(len(runs), 'rerun')} of one job; each counts once."
     if comparison.measured is None and comparison.no_winner and not comparison.left_out:
-        yield f"Nothing is measured between them: {comparison.not_measured}."
-    yield from (f"#{one.run} counts for nothing: {one.why}." for one in comparison.left_out)
+        yield f"No difference was measured: {comparison.not_measured}."
+    yield from (f"#{run.run} is left out: {run.why}." for run in comparison.left_out)
     if comparison.measured is not None:
         yield from _of_the_test(comparison)
     if comparison.comparability.provisional:
-        yield "Provisional: it rests on fields that nobody stated, which are not known to be equal."
+        yield "Provisional: some fields are not stated on both sides, so they may differ."
 
 
 def _of_the_test(comparison: SideComparison) -> Iterator[str]:
     measured = comparison.measured
     assert measured is not None  # noqa: S101  # asked before
     time = measured.step_time
-    yield from (f"Left out as an outlier: #{one.run} ({one.why})." for one in measured.dropped)
+    yield from (f"Left out as an outlier: #{run.run} ({run.why})." for run in measured.dropped)
     if time is None:
         return
     if time.decision == "inconclusive" and time.need_runs is not None:
-        yield f"{counted(time.need_runs, 'more run')} of B would decide, if the difference stays what it is."
+        yield f"{counted(time.need_runs, 'more run')} of B would decide if the difference stays the same."
     elif time.decision == "inconclusive" and time.alternative is not None:
         reruns = time.alternative.reruns
         with_reruns = f" and {counted(reruns, 'more run')} of B" if reruns else ""
         runs = counted(time.alternative.baseline_runs, "run")
         yield f"{runs} in A{with_reruns} would decide; more of B alone would not."
     elif time.decision == "inconclusive":
-        yield "Not even 20 runs on each side would decide: the difference lies too close to what counts as one."
+        yield TOO_CLOSE
     m = len(measured.baseline_used)
-    sentence = prior_sentence(measured.prior, m, time.run_to_run_sd)
-    yield sentence.replace("baseline runs", "runs in A").replace("baseline run", "run in A")
-    yield f"The smallest slow-down that this comparison could have called is {percent(time.smallest_callable_pct)}."
+    yield prior_sentence(f"{counted(m, 'run')} in A", m, measured.prior, time.run_to_run_sd)
+    yield f"The smallest slow-down that this comparison can detect is {percent(time.smallest_callable_pct)}."
 
 
 def _first(text: str) -> str:
@@ -190,6 +195,6 @@ def _first(text: str) -> str:
 
 
 def _lower(sentence: str) -> str:
-    """The sentence behind a colon; names of sides and of runs stay as they are."""
+    """Lower the first letter of a sentence after a colon, unless it begins with the name of a side or a run."""
     word = sentence.partition(" ")[0]
     return sentence if len(word) == 1 or not word.isalpha() else sentence[:1].lower() + sentence[1:]

@@ -1,4 +1,4 @@
-"""Decides on a run: the step-time test, the guards of memory and loss, and the overall verdict."""
+"""Judge a run: the step-time test, the memory and loss guards, and the overall verdict."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ from app.domain.verdict.step_time import (
     within,
 )
 
-# --- Memory and loss: what a fast step must not have paid with (DETECTION section 2, last rule; PRODUCT, promise 12).
+# --- Memory and loss: a faster step must not cost either.
 #
-# Neither gets a t-test: the variance between launches is often exactly zero.
+# Neither gets a t-test, because the variance between launches is often exactly zero.
 
 SAME_MEMORY_PCT = 0.1
 """Equal within 0.1 % in 77 % of adjacent versions of one job."""
@@ -42,7 +42,7 @@ _RANGES = 3  # an increase must also stand out from what the baseline itself doe
 
 
 def compare_memory(candidates: Sequence[RunEstimate], baseline: Sequence[RunEstimate]) -> MemoryChange | None:
-    """Medians of peak memory; None when it is unknown on one side."""
+    """Compare medians of peak memory; None when one side has no value."""
     new, old = _known(r.peak_memory_bytes for r in candidates), _known(r.peak_memory_bytes for r in baseline)
     if not new or not old:
         return None
@@ -57,7 +57,7 @@ def compare_memory(candidates: Sequence[RunEstimate], baseline: Sequence[RunEsti
 
 
 def compare_loss(candidates: Sequence[RunEstimate], baseline: Sequence[RunEstimate]) -> LossChange | None:
-    """`worse` only when clearly so; a single iteration without a finite loss is `not_finite`. None when unknown."""
+    """Compare median losses; one iteration without a finite loss makes it `not_finite`. None when unknown."""
     if not_finite := sum(run.not_finite_iterations for run in candidates):
         return LossChange("not_finite", not_finite_iterations=not_finite)
     new, old = _known(r.loss for r in candidates), _known(r.loss for r in baseline)
@@ -76,30 +76,30 @@ def _memory_decision(delta: float, alarm: float) -> MemoryDecision:
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
-    """Zero is what a log prints where nothing was measured."""
+    """Drop missing values; logs print zero where nothing was measured."""
     return [value for value in values if value is not None and math.isfinite(value) and value > 0]
 
 
 def _delta_and_alarm(new: Sequence[float], old: Sequence[float]) -> tuple[float, float]:
-    """Percent of the baseline's median: the difference, and the increase from which it is an alarm."""
+    """Return the difference and the alarm threshold, both in percent of the baseline's median."""
     middle = median(old)
     baseline_range = 100 * (max(old) - min(old)) / middle
     return 100 * (median(new) - middle) / middle, max(ALARM_PCT, _RANGES * baseline_range)
 
 
-# --- What a verdict says of each headline figure: one test of step time, seen as throughput, and the rule for memory.
+# --- Changes of the headline figures: throughput follows from the one test of step time, memory has its own rule.
 
 MetricDecision = Decision | MemoryDecision | Literal["not_judged"]
 
 SAME_WORK = 0.005
-"""In ln. Trainers print TFLOP/s with one decimal, so the work of a step that they imply moves a little by itself."""
+"""In ln. Trainers print TFLOP/s with one decimal, so the work per step derived from it varies a little."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
     """Percentages are of the metric itself, so a slower step is less throughput. Memory has no interval: None.
 
-    `not_judged`: both sides do, or count, other work in a step, so that this figure does not follow the step time.
+    `not_judged`: the two sides do or count different work per step, so the figure does not follow the step time.
     """
 
     baseline: float
@@ -113,7 +113,7 @@ class MetricChange:
 def metric_changes(
     verdict: Verdict, metrics: Mapping[str, Mapping[str, Metric | None]]
 ) -> dict[str, MetricChange | None]:
-    """Of every headline figure; None where it is unknown on a side. `metrics`: those of each run, by its name."""
+    """Return the change of each headline figure, None where one side is unknown. `metrics`: figures by run name."""
     changes: dict[str, MetricChange | None] = dict.fromkeys(METRICS)
     if verdict.memory is not None:
         changes["peak_memory_gib"] = _memory(verdict.memory)
@@ -135,14 +135,14 @@ def _memory(memory: MemoryChange) -> MetricChange:
 
 
 def _work(name: str, runs: Sequence[Mapping[str, Metric | None]]) -> float | None:
-    """Mean ln of figure times step time (ms): what a step is worth in units of the figure."""
-    found = []
+    """Return the mean ln(figure x step time in ms), i.e. the work of a step in units of the figure."""
+    logs = []
     for metrics in runs:
         metric, step_time = metrics.get(name), metrics.get("step_time_ms")
         if metric is None or step_time is None or metric.value <= 0:
             return None
-        found.append(math.log(metric.value) + math.log(step_time.value))
-    return sum(found) / len(found)
+        logs.append(math.log(metric.value) + math.log(step_time.value))
+    return sum(logs) / len(logs)
 
 
 def _throughput(time: StepTimeChange, old_work: float | None, new_work: float | None) -> MetricChange | None:
@@ -162,16 +162,16 @@ def _throughput(time: StepTimeChange, old_work: float | None, new_work: float | 
     )
 
 
-# --- A verdict in plain words. How a change is written: `app/domain/numbers.py`; how sure it is: `certainty.py`.
+# --- Reason and notes of a verdict.
 
 
 def reason(verdict: Verdict, obstacle: str) -> str:
-    """The sentence that is read first. `obstacle`: why no step time of the candidate could be compared, if so."""
+    """Return the main sentence. `obstacle`: why the candidate's step time could not be compared, if so."""
     if verdict.decision == "no_baseline":
         return "There is no usable run to compare with."
     if verdict.decision == "failed":
         iterations = counted(verdict.loss.not_finite_iterations, "iteration") if verdict.loss else "some iterations"
-        return f"The loss was not finite in {iterations}: the speed of this run is no evidence of anything."
+        return f"The loss was not finite in {iterations}, so the speed of this run does not count."
     return _plain(" ".join(_reasons(verdict, obstacle)))
 
 
@@ -188,78 +188,85 @@ def _reasons(verdict: Verdict, obstacle: str) -> Iterator[str]:
 
 
 def notes(verdict: Verdict) -> tuple[str, ...]:
-    """Everything else that a careful reader would ask, one sentence each, most important first."""
+    """Return further facts about the test, one sentence each, most important first."""
     return tuple(map(_plain, _notes(verdict)))
 
 
 def _notes(verdict: Verdict) -> Iterator[str]:
-    if told := what_would_decide(verdict):
-        yield told
+    if advice := what_would_decide(verdict):
+        yield advice
     if verdict.memory is not None and verdict.memory.decision != "regression":
         yield _memory_note(verdict.memory)
     if verdict.looks > 1:
-        yield f"This is look {verdict.looks} at this commit: each look is another chance of a false alarm."
+        yield f"This commit was judged {verdict.looks} times; each judgement adds a chance of a false alarm."
     if verdict.step_time is not None:
-        yield prior_sentence(verdict.prior, len(verdict.baseline_used), verdict.step_time.run_to_run_sd)
+        n = len(verdict.baseline_used)
+        yield prior_sentence(counted(n, "baseline run"), n, verdict.prior, verdict.step_time.run_to_run_sd)
         callable_from = percent(verdict.step_time.smallest_callable_pct)
-        yield f"The smallest slow-down this comparison could have called is {callable_from}."
+        yield f"The smallest slow-down that this comparison can detect is {callable_from}."
     yield from (left_out_note(dropped) for dropped in verdict.dropped)
 
 
+TOO_CLOSE = "Not even 20 runs on each side would decide: the difference is too close to a threshold."
+"""Said of an inconclusive comparison that more runs cannot decide."""
+
+
 def what_would_decide(verdict: Verdict) -> str:
-    """How many runs would decide an inconclusive verdict; empty for another, and where it does not hang on runs."""
+    """Say what would decide an inconclusive verdict; empty for other verdicts and where more runs would not help."""
     change = verdict.step_time
     if verdict.decision != "inconclusive" or change is None or change.decision != "inconclusive":
         return ""
     if change.reruns_apart_pct is not None:
         return (
-            "Reruns of one job that lie so far apart were not the same job, or one of them had a bad node: "
-            "quarantine the one that is wrong."
+            "Reruns that differ this much were not the same job, or one of them had a bad node: quarantine the bad one."
         )
     if change.need_runs is not None:
         more = counted(change.need_runs, "more run")
-        return f"{more} of this commit would decide, if the difference stays what it is."
+        return f"{more} of this commit would decide if the difference stays the same."
     if change.alternative is None:
-        return "Not even 20 runs on each side would decide: the difference lies too close to what counts as one."
+        return TOO_CLOSE
     reruns = change.alternative.reruns
     with_reruns = f" and {counted(reruns, 'more run')} of this commit" if reruns else ""
     return (
-        "More runs of this commit alone would not decide: the baseline is what limits. "
+        "More runs of this commit alone would not decide, because the baseline is too small: it takes "
         f"{counted(change.alternative.baseline_runs, 'baseline run')} instead of {len(verdict.baseline_used)}"
-        f"{with_reruns} would."
+        f"{with_reruns}."
     )
 
 
 def left_out_note(dropped: DroppedRun) -> str:
+    """Return the note on a run that was left out of the test."""
     return f"Left out: {dropped.run} ({dropped.why})."
 
 
-def prior_sentence(prior: Prior, baseline_runs: int, sd: float) -> str:
-    """Where the run-to-run variation came from: this baseline, other configurations, or an assumption."""
-    runs = counted(baseline_runs, "baseline run")
+def prior_sentence(runs: str, baseline_runs: int, prior: Prior, sd: float) -> str:
+    """Say how the run-to-run variation was estimated: from the baseline, other configurations, or an assumption.
+
+    `runs`: the baseline runs with their number, as the sentence names them.
+    """
     others = f"{prior.configurations} other configurations" if prior.configurations else ""
     assumed = percent(100 * math.sqrt(prior.variance))
     if baseline_runs == 1:
-        origin = f"from {others} ({assumed})" if others else f"{assumed}, nothing learned yet"
+        origin = f"from {others} ({assumed})" if others else f"{assumed} (no data from other configurations yet)"
         return f"{runs}; run-to-run variation assumed {origin}."
-    return f"{runs}; run-to-run variation {percent(100 * sd)}, from these and {others or f'an assumed {assumed}'}."
+    source = others or f"an assumed {assumed}"
+    return f"{runs}; run-to-run variation {percent(100 * sd)}, estimated from them and {source}."
 
 
 def _step_time_sentence(change: StepTimeChange, baseline_runs: int) -> str:
-    told = change_text(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
+    text = change_text(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
     level = f", 99{THIN}% interval" if change.decision == "no_change" and is_wider(change) else ""
-    size, runs = f"{told.sentence} ({told.interval}{level})", f"its {counted(baseline_runs, 'baseline run')}"
+    size, runs = f"{text.sentence} ({text.interval}{level})", f"its {counted(baseline_runs, 'baseline run')}"
     if change.decision == "no_change":
-        return f"As fast as {runs}, to {within(change)}: {size}."
+        return f"As fast as {runs}, {within(change)}: {size}."
     if shows_no_difference(change):
-        return f"No difference shown against {runs}: {size}, {certainty(change)}."
+        return f"No significant difference from {runs}: {size}, {certainty(change)}."
     return f"{size} than {runs}, {certainty(change)}."
 
 
 def _memory_alarm(memory: MemoryChange) -> str:
     return (
-        f"Peak memory is {percent(memory.delta_pct)} higher than in the baseline "
-        f"(an increase over {percent(memory.alarm_pct)} is a regression)."
+        f"Peak memory is {percent(memory.delta_pct)} higher than in the baseline (limit {percent(memory.alarm_pct)})."
     )
 
 
@@ -268,19 +275,21 @@ def _memory_note(memory: MemoryChange) -> str:
         return "Peak memory is unchanged."
     side = "higher" if memory.delta_pct > 0 else "lower"
     return f"Peak memory is {percent(abs(memory.delta_pct))} {side}" + (
-        ": less than counts as a regression." if memory.delta_pct > 0 else "."
+        ", below the limit for a regression." if memory.delta_pct > 0 else "."
     )
 
 
 def _loss_alarm(loss: LossChange, faster: bool) -> str:
     higher = f"{percent(loss.delta_pct or 0.0)} higher"
     if faster:
-        return f"But the loss is {higher}: speed bought with loss is no improvement. Explain the loss first."
+        return (
+            f"But the loss is {higher}: a faster run with a worse loss is not an improvement. Explain the loss first."
+        )
     return f"The loss is {higher}: explain that first."
 
 
 def _plain(sentence: str) -> str:
-    """With the spaces of text: reasons and notes are values of the API, too."""
+    """Replace thin spaces: the API serves reasons and notes as plain text."""
     return sentence.replace(THIN, " ")
 
 
@@ -292,19 +301,19 @@ def judge(
     looks: int = 1,
     directional: bool = False,
 ) -> Verdict:
-    """Judge reruns of one commit and config, pooled as one candidate, against earlier comparable runs.
+    """Judge reruns of one commit and configuration, pooled as one candidate, against earlier comparable runs.
 
-    `baseline`: runs of the same config key in the current segment of its history, oldest first; unusable ones and
-    outliers are left out and named. `prior`: from `family_prior`. `looks`: how many times this commit was judged so
-    far, this time included; it changes no threshold, but the verdict says it. `directional`: a baseline of short runs
-    counts, and the result is an indication. Raises ValueError without a candidate.
+    `baseline`: runs of the same config key in the current segment of its history, oldest first; unusable runs and
+    outliers are dropped and listed. `prior`: from `family_prior`. `looks`: how often this commit was judged so far,
+    including this time; a note reports it, no threshold depends on it. `directional`: short baseline runs count, too,
+    and the result only indicates a direction. Raises ValueError without a candidate.
     """
     if not candidates:
         raise ValueError("a verdict needs at least one run to judge")
     against = select_baseline(baseline, prior.variance, also_short=directional)
     usable = [run for run in candidates if not run.unusable_because]
     step_time = compare_step_time(usable, against, prior) if usable and against.used else None
-    # Memory and loss are facts of every rerun, also of one whose step time never settled.
+    # Memory and loss count for every rerun, even one whose step time never became steady.
     memory = compare_memory(candidates, against.used)
     loss = compare_loss(candidates, against.used)
     refused = [DroppedRun(run.run, why) for run in candidates if (why := run.unusable_because)]
@@ -314,7 +323,7 @@ def judge(
         notes=(),
         candidates_used=tuple(run.run for run in usable),
         baseline_used=tuple(run.run for run in against.used),
-        # A single run that cannot be judged is not left out of anything: it is the reason itself.
+        # When the only candidate cannot be judged, the reason says so; nothing else was left out.
         dropped=(*(refused if len(candidates) > 1 else ()), *against.dropped),
         prior=prior,
         looks=looks,

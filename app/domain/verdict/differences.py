@@ -1,7 +1,7 @@
-"""What differs between two contracts, field by field, and on which axis: container, recipe, code, place or workload.
+"""Find what differs between two contracts, field by field, and on which axis.
 
-Compared are the members of the keys; versions, driver and commit beside them, because they are suspects; and the
-model's shape, which is what the model is where its name does not say it.
+Compared are the members of the keys; versions, driver and commit, because they are suspects; and the model's shape,
+which identifies the model where its name does not.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,12 +14,12 @@ from app.domain.run import Stated
 
 Axis = Literal["workload", "container", "recipe", "code", "place"]
 AXES: tuple[Axis, ...] = ("workload", "container", "recipe", "code", "place")
-"""`workload` is what was trained: with it nothing is attributed, because such runs are different tasks."""
+"""`workload` is what was trained. Differences there are not attributed, because such runs are different tasks."""
 
 PROJECT = "project"
 COMMIT = "commit"
 ENVIRONMENT = "env"
-"""How the environment's variables are supplied, all at once."""
+"""Name under which all environment variables are supplied together."""
 
 _AXIS_OF_GROUP: Mapping[str, Axis] = {
     "Workload": "workload",
@@ -37,14 +37,14 @@ _AXIS: Mapping[str, Axis] = {
 }
 _BESIDE = (*(name for name, field in FIELDS.items() if field.group == "Software" and field.role == "info"), "driver")
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "topk")
-"""The outline by which models are recognised. Other sizes are written in several ways, or follow a knob."""
+"""Sizes by which models are recognised. Other sizes have several notations or follow a knob."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field that differs, or may: None is a side on which nobody states it.
+    """A field that differs, or may differ: a side is None where it is not stated.
 
-    `follows`: the field because of which it differs, empty for one that differs by itself (`following.py`).
+    `follows`: the field that causes this difference; empty when it differs by itself.
     """
 
     field: str
@@ -56,30 +56,31 @@ class Difference:
 
     @property
     def is_certain(self) -> bool:
-        """False when a side is unknown: then the two may be equal, and may not."""
+        """Whether both sides are stated; otherwise the two may be equal."""
         return self.a is not None and self.b is not None
 
     @property
     def to_supply(self) -> str:
-        """What to state to make it certain; empty when it is."""
+        """Name of the field to state to make it certain; empty when it is."""
         return "" if self.is_certain else supplied_as(self.field)
 
     def turned(self) -> "Difference":
-        """The same with the sides exchanged."""
+        """Exchange the sides."""
         return replace(self, a=self.b, b=self.a)
 
 
 def axis_of(field: str) -> Axis:
-    """The axis of a contract field, of `project` and of `commit`; knobs are the recipe."""
+    """Return the axis of a contract field, of `project` or of `commit`; knobs belong to the recipe."""
     return _AXIS.get(field) or _AXIS_OF_GROUP.get(FIELDS[field].group, "recipe")
 
 
 def supplied_as(field: str) -> str:
+    """Return the name under which a field is supplied: `env` for all environment variables."""
     return ENVIRONMENT if field.startswith(PREFIX) else field
 
 
 def differing(names: Iterable[str], a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
-    """Fields of `names` that differ or are known on one side only; one that nobody knows is no difference."""
+    """Yield fields of `names` that differ or are stated on one side only."""
     for name in names:
         left, right = a.get(name), b.get(name)
         if left is None and right is None:
@@ -89,15 +90,16 @@ def differing(names: Iterable[str], a: Mapping[str, Stated], b: Mapping[str, Sta
 
 
 def differing_project(a: str, b: str) -> Iterator[Difference]:
+    """Yield the project when the names differ, ignoring case."""
     if a.casefold() != b.casefold():
         yield Difference(PROJECT, "stack", axis_of(PROJECT), Stated(a, "metadata"), Stated(b, "metadata"))
 
 
 def differing_shape(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
-    """The model, when its shape is known on both sides and is not the same, whatever the models are called."""
-    found = [name for name in SHAPE if name in a and name in b and not same_value(name, a[name].value, b[name].value)]
-    if found:
-        yield Difference("model", "stack", axis_of("model"), _shape(found, a), _shape(found, b))
+    """Yield `model` when both shapes are known and differ, whatever the models are called."""
+    names = [name for name in SHAPE if name in a and name in b and not same_value(name, a[name].value, b[name].value)]
+    if names:
+        yield Difference("model", "stack", axis_of("model"), _shape(names, a), _shape(names, b))
 
 
 def _shape(names: Iterable[str], contract: Mapping[str, Stated]) -> Stated:
@@ -105,20 +107,18 @@ def _shape(names: Iterable[str], contract: Mapping[str, Stated]) -> Stated:
 
 
 def differing_beside(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
-    """Versions, digest and driver that are known on both sides and differ. No key holds them."""
-    return (one for one in differing(_BESIDE, a, b) if one.is_certain)
+    """Return versions, digest and driver that are stated on both sides and differ; no key holds them."""
+    return (difference for difference in differing(_BESIDE, a, b) if difference.is_certain)
 
 
 def differing_commit(a: str, b: str) -> Iterator[Difference]:
-    """Commits that are stated on both sides and differ; one may be the short form of the other."""
+    """Yield the commit when both sides state it and neither is the short form of the other."""
     if a and b and not (a.startswith(b) or b.startswith(a)):
         yield Difference(COMMIT, "info", "code", Stated(a, "metadata"), Stated(b, "metadata"))
 
 
-# --- Knobs that differ only because another one does: an A/B of dispatchers is one knob, though one side has no SM
-# count.
-#
-# The fields are those that `unused_knobs` unsets when their switch leaves them without effect.
+# --- Knobs that differ only because another one does: an A/B of dispatchers is one knob, although one side has no SM
+# count. The fields are those that `unused_knobs` unsets when their switch disables them.
 
 _FOLLOWERS: Mapping[str, tuple[str, ...]] = {
     "dispatcher": ("dispatch_sms", "hybridep_preproc_sms", "hybridep_permute_fused"),
@@ -133,21 +133,21 @@ _FOLLOWERS: Mapping[str, tuple[str, ...]] = {
     "manual_gc": ("manual_gc_interval",),
 }
 FOLLOWS = {follower: switch for switch, followers in _FOLLOWERS.items() for follower in followers}
-"""Field -> the one that it follows."""
+"""Field -> the field that it follows."""
 
 
 def marked(differences: Sequence[Difference]) -> list[Difference]:
-    """The same differences; one that follows another of them says which (`Difference.follows`)."""
-    certain = {one.field for one in differences if one.is_certain}
+    """Set `follows` of each difference that another one in the list explains."""
+    certain = {difference.field for difference in differences if difference.is_certain}
     return [
-        replace(one, follows=FOLLOWS[one.field])
-        if FOLLOWS.get(one.field) in certain and _is_without_choice(one)
-        else one
-        for one in differences
+        replace(difference, follows=FOLLOWS[difference.field])
+        if FOLLOWS.get(difference.field) in certain and _is_without_choice(difference)
+        else difference
+        for difference in differences
     ]
 
 
-def _is_without_choice(one: Difference) -> bool:
-    """Unset on a side, because it means nothing there, or taken from the other field on both (`etp` from `tp`)."""
-    known = [side for side in (one.a, one.b) if side is not None]
-    return any(side.value is None for side in known) or all(side.source == "derived" for side in known)
+def _is_without_choice(difference: Difference) -> bool:
+    """Whether it has no effect on one side, or is derived from the other field on both (`etp` from `tp`)."""
+    stated = [side for side in (difference.a, difference.b) if side is not None]
+    return any(side.value is None for side in stated) or all(side.source == "derived" for side in stated)

@@ -1,6 +1,6 @@
-"""A verdict as it is stored, served, shown and reported: the judge's answer with all that it rests on.
+"""The verdict document: what is stored, served, shown and reported about one verdict.
 
-Runs go by their names here: the number of a run, as text, in the service; the name of a file on the command line.
+Run names are run numbers (as text) in the service and file names on the command line.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from app.domain.verdict.step_time import Outcome, StepTimeChange, Verdict
 
 @dataclass(frozen=True, slots=True)
 class MeasuredContrast:
-    """Against `runs` of another stack. `measured.decision` tells whether it is certain; it is no verdict."""
+    """A contrast with `runs` of another stack: not a verdict. `measured.decision` says whether it is certain."""
 
     runs: tuple[str, ...]
     comparability: Comparability
@@ -26,9 +26,9 @@ class MeasuredContrast:
 
 @dataclass(frozen=True, slots=True)
 class OtherBranch:
-    """Runs of the stack that would be the baseline if the project's baseline branch were theirs.
+    """Runs of the stack that could serve as baseline if the project's baseline branch were theirs.
 
-    `baseline_branch`: the project's setting. `branches`: those of the runs, empty text where none is stated.
+    `baseline_branch`: the project setting. `branches`: the runs' branches, an empty string where none is stated.
     """
 
     baseline_branch: str
@@ -38,13 +38,13 @@ class OtherBranch:
 
 @dataclass(frozen=True, slots=True)
 class VerdictDocument:
-    """`candidates`: all reruns that were judged together, oldest first; `verdict.candidates_used` those that counted.
+    """A verdict with its inputs.
 
-    `baseline`: the runs that were chosen, oldest first; `verdict.baseline_used` those that counted. `comparability`:
-    with the newest of them, None without a baseline. `metrics`: of each headline figure, by its name.
-    `left_out`: the newest runs of the stack that are no baseline; `more_left_out` counts those that are not listed.
-    `rests_on`: iterations behind an A/B that shows a direction only, else None. `quarantined`: a person's reason why
-    the run itself counts for nothing, else empty.
+    `candidates`: all reruns judged together, oldest first; `verdict.candidates_used`: those that counted. `baseline`:
+    the chosen runs, oldest first; `verdict.baseline_used`: those that counted. `comparability`: with the newest run of
+    the baseline, None without one. `metrics`: changes by headline figure. `left_out`: the newest runs of the stack that
+    are not in the baseline; `more_left_out` counts those not listed. `rests_on`: iterations behind an A/B that only
+    gives a direction, else None. `quarantined`: the reason a user gave for excluding the run, else empty.
     """
 
     verdict: Verdict
@@ -70,24 +70,24 @@ class VerdictDocument:
 
     @property
     def compared(self) -> Comparability | None:
-        """What it was compared with: the baseline, else the other side of the contrast."""
+        """The comparability with the baseline, else with the other side of the contrast."""
         return self.contrast.comparability if self.comparability is None and self.contrast else self.comparability
 
     @property
     def measured(self) -> StepTimeChange | None:
-        """The change of the step time against what `compared` says."""
+        """The change of step time against the runs that `compared` describes."""
         return (
             self.contrast.measured.step_time if self.comparability is None and self.contrast else self.verdict.step_time
         )
 
     @property
     def provisional(self) -> bool:
-        """It rests on a field that nobody stated."""
+        """Whether a field that is not stated on both sides may differ."""
         return self.comparability is not None and self.comparability.provisional
 
     @property
     def to_supply(self) -> tuple[str, ...]:
-        """Fields to state: those of the comparison, or without one those that hide a near miss."""
+        """Fields to state: those of the comparison; without a baseline those that may hide a match."""
         if self.comparability is not None:
             return self.comparability.unknown
         missing = (
@@ -102,13 +102,13 @@ def verdict_document(
     metrics: Mapping[str, Mapping[str, Metric | None]],
     definition_version: int,
 ) -> VerdictDocument:
-    """`candidates`: names of all reruns; `metrics`: those of each run, by its name."""
+    """Assemble the document. `candidates`: names of all reruns; `metrics`: figures by run name."""
     choice, contrast = assessment.choice, assessment.contrast
     return VerdictDocument(
         verdict=assessment.verdict,
         candidates=candidates,
         baseline_kind=choice.kind,
-        baseline=tuple(one.run for one in choice.runs),
+        baseline=tuple(run.run for run in choice.runs),
         left_out=choice.left_out,
         comparability=choice.comparability,
         metrics=metric_changes(assessment.verdict, metrics),
@@ -123,7 +123,7 @@ def verdict_document(
 
 def _measured(contrast: Contrast, metrics: Mapping[str, Mapping[str, Metric | None]]) -> MeasuredContrast:
     return MeasuredContrast(
-        tuple(one.run for one in contrast.runs),
+        tuple(run.run for run in contrast.runs),
         contrast.comparability,
         contrast.measured,
         metric_changes(contrast.measured, metrics),

@@ -1,6 +1,6 @@
-"""Suspects of a verdict with the evidence that the service has, and in the order that it gives them.
+"""Rank the suspects of a verdict by two kinds of evidence.
 
-Two kinds of evidence: earlier A/Bs on the same knob with the same two values, and other stacks at the same time.
+Earlier A/Bs on the same knob with the same two values, and other stacks that went through the same change.
 """
 
 import math
@@ -12,23 +12,23 @@ from typing import Literal
 from app.domain.contract.values import shown
 from app.domain.numbers import change_text, counted
 from app.domain.run import Stated
-from app.domain.verdict.comparability import Suspect
+from app.domain.verdict.comparability import ALL_CHANGES, Suspect
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import RELEVANT_SHIFT
 
-Standing = Literal["supported", "open", "unlikely"]
-_ORDER: tuple[Standing, ...] = ("supported", "open", "unlikely")
+Support = Literal["supported", "open", "unlikely"]
+_ORDER: tuple[Support, ...] = ("supported", "open", "unlikely")
 EXPLAINS = 0.5
-"""An A/B supports a suspect that explains half of the change: the rest may well be noise or a second cause."""
+"""Share of the change that an A/B must explain to support a suspect; the rest may be noise or a second cause."""
 FEWEST_STILL = 2
-"""One other stack that stands still may not use the code in question; two or more are a hint."""
+"""A single unchanged stack may not use the code in question; two or more are a hint."""
 MOST_VALUE = 500
-"""Characters of a value that are stored beside a verdict."""
+"""Longest value, in characters, that is stored with a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastResult:
-    """One A/B, or contrast, on a field, as the step time changed from the first value to the second."""
+    """One A/B or contrast on a field: the change of step time from the first value to the second."""
 
     run: str
     stack_key: str
@@ -39,9 +39,9 @@ class PastResult:
 
 @dataclass(frozen=True, slots=True)
 class PastResults:
-    """What `n` A/Bs on one field measured between the same two values, in per cent of step time; positive is slower.
+    """Results of `n` A/Bs on one field between the same two values, in percent of step time; positive is slower.
 
-    `stacks`: their keys; `runs`: the runs, newest first, as links for whoever doubts.
+    `stacks`: keys of their stacks; `runs`: their runs, newest first, for links.
     """
 
     n: int
@@ -54,7 +54,7 @@ class PastResults:
 
 @dataclass(frozen=True, slots=True)
 class StackMove:
-    """What another stack did where this one changed: its decisive run and its change in per cent, None if unknown."""
+    """How another stack reacted to the same change: its decisive run and its change in percent, None if unknown."""
 
     run: str
     stack_key: str
@@ -64,7 +64,7 @@ class StackMove:
 
 @dataclass(frozen=True, slots=True)
 class OtherStacks:
-    """Stacks that went through the same change; `moved` in the same direction as this one, `still` certainly not."""
+    """Stacks that went through the same change: `moved` in the same direction as this one, `still` shown not to."""
 
     moved: tuple[StackMove, ...]
     still: tuple[StackMove, ...]
@@ -77,82 +77,84 @@ class OtherStacks:
 
 @dataclass(frozen=True, slots=True)
 class RankedSuspect:
-    """`past` and `elsewhere` are None where the service knows nothing. `evidence`: the same in sentences."""
+    """A suspect with its evidence; `past` and `elsewhere` are None without data. `evidence`: the same in sentences."""
 
     suspect: Suspect
-    standing: Standing
+    standing: Support
     past: PastResults | None
     elsewhere: OtherStacks | None
     evidence: tuple[str, ...]
 
 
 def suspects_of(document: VerdictDocument) -> tuple[Suspect, ...]:
-    """Those of the verdict; without a baseline what a measured contrast would belong to."""
+    """Return the suspects of the verdict; without a baseline, those of a measured contrast."""
     return document.suspects or _of_contrast(document.contrast)
 
 
 def change_pct(document: VerdictDocument) -> float | None:
-    """The change of step time that wants an explanation: that of the verdict, else of the contrast."""
+    """Return the change of step time to explain, in percent: that of the verdict, else of the contrast."""
     return document.measured.delta_pct if document.measured else None
 
 
-def past_results(found: Iterable[PastResult], from_value: str, to_value: str) -> PastResults | None:
-    """Pooled over both directions: what was measured the other way round counts inversely. `found`: newest first."""
+def past_results(results: Iterable[PastResult], from_value: str, to_value: str) -> PastResults | None:
+    """Pool results of both directions, inverting those measured the other way round. `results`: newest first."""
     pairs = {(from_value, to_value): 1, (to_value, from_value): -1}
-    hits = [(one, sign) for one in found if (sign := pairs.get((one.from_value, one.to_value)))]
+    hits = [(result, sign) for result in results if (sign := pairs.get((result.from_value, result.to_value)))]
     if not hits:
         return None
-    changes = [100 * math.expm1(sign * math.log1p(one.delta_pct / 100)) for one, sign in hits]
-    stacks = tuple(dict.fromkeys(one.stack_key for one, _ in hits))
-    runs = tuple(one.run for one, _ in hits)
+    changes = [100 * math.expm1(sign * math.log1p(result.delta_pct / 100)) for result, sign in hits]
+    stacks = tuple(dict.fromkeys(result.stack_key for result, _ in hits))
+    runs = tuple(result.run for result, _ in hits)
     return PastResults(len(hits), statistics.median(changes), min(changes), max(changes), stacks, runs)
 
 
 def other_stacks(moves: Iterable[StackMove]) -> OtherStacks | None:
-    """One move a stack: if any of its runs moved it did, else if any stood still it did."""
+    """Keep one move per stack: moved if any of its runs did, else still if any of its runs was."""
     best: dict[str, StackMove] = {}
     rank = {"moved": 2, "still": 1, "undecided": 0}
-    for one in moves:
-        before = best.get(one.stack_key)
-        if before is None or rank[one.move] > rank[before.move]:
-            best[one.stack_key] = one
+    for stack_move in moves:
+        before = best.get(stack_move.stack_key)
+        if before is None or rank[stack_move.move] > rank[before.move]:
+            best[stack_move.stack_key] = stack_move
     if not best:
         return None
-    moved, still = (tuple(one for one in best.values() if one.move == move) for move in ("moved", "still"))
+    moved, still = (tuple(item for item in best.values() if item.move == move) for move in ("moved", "still"))
     return OtherStacks(moved, still, len(best) - len(moved) - len(still))
 
 
 def rank_suspects(
-    change: float | None, found: Sequence[tuple[Suspect, PastResults | None, OtherStacks | None]]
+    change: float | None, suspects: Sequence[tuple[Suspect, PastResults | None, OtherStacks | None]]
 ) -> tuple[RankedSuspect, ...]:
-    """What evidence supports first, what it speaks against last; otherwise in the order given."""
+    """Sort suspects: supported by evidence first, contradicted last, otherwise in the order given."""
     ranked = [
-        RankedSuspect(suspect, _standing(change, past, elsewhere), past, elsewhere, _sentences(past, elsewhere))
-        for suspect, past, elsewhere in found
+        RankedSuspect(suspect, _support(change, past, elsewhere), past, elsewhere, _sentences(past, elsewhere))
+        for suspect, past, elsewhere in suspects
     ]
-    return tuple(sorted(ranked, key=lambda one: _ORDER.index(one.standing)))
+    return tuple(sorted(ranked, key=lambda item: _ORDER.index(item.standing)))
 
 
 def value_text(stated: Stated | None) -> str:
-    """A side of a difference as it is stored beside a verdict, to be found again."""
+    """Return a side of a difference as it is stored with a verdict, for later lookups."""
     return "" if stated is None else shown(stated.value)[:MOST_VALUE]
 
 
 def _of_contrast(contrast: MeasuredContrast | None) -> tuple[Suspect, ...]:
     if contrast is None:
         return ()
-    found = contrast.comparability
-    differ = (*found.stack, *found.knobs)
+    comparability = contrast.comparability
+    differ = (*comparability.stack, *comparability.knobs)
     reason = (
-        "The only field of the contract that is known to differ."
+        "The only contract field that is known to differ."
         if len(differ) == 1
-        else f"One of {len(differ)} that differ."
+        else f"One of {len(differ)} contract fields that differ."
     )
-    code = (Suspect(one.axis, one.field, "All code between the two commits.", one) for one in found.other_code)
-    return (*(Suspect(one.axis, one.field, reason, one) for one in differ), *code)
+    code = (
+        Suspect(difference.axis, difference.field, ALL_CHANGES, difference) for difference in comparability.other_code
+    )
+    return (*(Suspect(difference.axis, difference.field, reason, difference) for difference in differ), *code)
 
 
-def _standing(change: float | None, past: PastResults | None, elsewhere: OtherStacks | None) -> Standing:
+def _support(change: float | None, past: PastResults | None, elsewhere: OtherStacks | None) -> Support:
     votes = _vote_of_past(change, past) + _vote_of_stacks(elsewhere)
     return "supported" if votes > 0 else "unlikely" if votes < 0 else "open"
 
@@ -180,17 +182,17 @@ def _sentences(past: PastResults | None, elsewhere: OtherStacks | None) -> tuple
 
 
 def _past_sentence(past: PastResults) -> str:
-    told = change_text(past.median_pct, past.low_pct, past.high_pct)
+    change = change_text(past.median_pct, past.low_pct, past.high_pct)
     where = f"on {counted(len(past.stacks), 'stack')}"
     if past.n == 1:
-        return f"Measured here once, {where}: {told.sentence}."
-    return f"Measured here in {past.n} A/Bs {where}: {told.sentence} (median; {told.interval})."
+        return f"Measured once before, {where}: {change.sentence}."
+    return f"Measured before in {past.n} A/Bs {where}: {change.sentence} (median; {change.interval})."
 
 
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
     moved, still = len(elsewhere.moved), len(elsewhere.still)
     if elsewhere.n == 1:
-        what = "moved, too" if moved else "did not move" if still else "is undecided"
-        return f"One other stack went through the same change: it {what}."
+        what = "moved as well" if moved else "did not move" if still else "is undecided"
+        return f"1 other stack went through the same change: it {what}."
     tail = f", {elsewhere.undecided} undecided" if elsewhere.undecided else ""
-    return f"Of {elsewhere.n} other stacks with the same change {moved} moved, too, and {still} did not{tail}."
+    return f"Of {elsewhere.n} other stacks with the same change, {moved} moved as well and {still} did not{tail}."

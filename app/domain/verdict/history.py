@@ -160,8 +160,8 @@ def _merge(z: FloatArray, starts: list[int], prior: Prior) -> list[int]:
     """Remove boundaries that are uncertain or too small, the smallest shift first, until none is left."""
     starts = _without_small(z, starts)
     while starts:
-        found = _change_points(z, _segments(z, starts), prior)
-        weak = [point for point in found if point.p_value > MOST_P]
+        points = _change_points(z, _segments(z, starts), prior)
+        weak = [point for point in points if point.p_value > MOST_P]
         if not weak:
             return starts
         smallest = min(weak, key=lambda point: abs(point.shift))

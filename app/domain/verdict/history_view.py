@@ -153,10 +153,10 @@ def configurations(
         places.setdefault(run.config_key, []).append(place)
     counted = {key: [place for place in of_key if standings[place] == "counts"] for key, of_key in places.items()}
     last = max((place for of_key in counted.values() for place in of_key), default=len(runs) - 1)
-    found = []
+    result = []
     for index, (key, of_key) in enumerate(places.items()):
         history = _history([runs[place] for place in counted[key]], (priors or {}).get(key, DEFAULT_PRIOR))
-        found.append(
+        result.append(
             Configuration(
                 letter=letter(index),
                 config_key=key,
@@ -167,7 +167,7 @@ def configurations(
                 is_last=runs[last].config_key == key,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def letter(index: int) -> str:
@@ -186,8 +186,8 @@ def _history(counted: Sequence[HistoryRun], prior: Prior) -> History | None:
 
 def _levels(history: History | None, places: Sequence[int]) -> tuple[Level, ...]:
     return tuple(
-        Level(places[one.start], places[one.stop - 1], math.exp(one.level), one.stop - one.start)
-        for one in (history.segments if history else ())
+        Level(places[segment.start], places[segment.stop - 1], math.exp(segment.level), segment.stop - segment.start)
+        for segment in (history.segments if history else ())
     )
 
 
@@ -225,7 +225,7 @@ class PlacedAlarm:
 def alarm_of(change: LevelChange, end: int, alarms: Sequence[PlacedAlarm]) -> int | None:
     """The regression that the change opened, or that it ended. `end`: place of the last run of the new level."""
     slower = change.delta_pct > 0
-    places = [(one.slow_run if slower else one.fixed_by, one.regression_id) for one in alarms]
+    places = [(alarm.slow_run if slower else alarm.fixed_by, alarm.regression_id) for alarm in alarms]
     near = [
         (abs(place - change.run), number)
         for place, number in places
@@ -293,19 +293,21 @@ def drifts(
     by_id = {run.id: run for run in runs}
     places = {run.id: place for place, run in enumerate(runs)}
     ordered = sorted((pin for pin in pins if pin.run_id in by_id), key=lambda pin: (pin.pinned_at, pin.id))
-    found = []
+    result = []
     for number, pin in enumerate(ordered):
         run = by_id[pin.run_id]
-        earlier = next((by_id[one.run_id] for one in reversed(ordered[:number]) if one.run_id != run.id), None)
-        before = (one for one in reversed(runs[: places[run.id]]) if one.purpose == "release" and has_figure(one))
-        found.append(
+        earlier = next((by_id[other.run_id] for other in reversed(ordered[:number]) if other.run_id != run.id), None)
+        before = (
+            other for other in reversed(runs[: places[run.id]]) if other.purpose == "release" and has_figure(other)
+        )
+        result.append(
             PinDrift(pin, drift(run, earlier), drift(run, next(before, None)), _now(run, runs, configurations))
         )
-    return tuple(reversed(found))
+    return tuple(reversed(result))
 
 
 def _now(run: HistoryRun, runs: Sequence[HistoryRun], configurations: Sequence[Configuration]) -> Drift | None:
-    own = next(one for one in configurations if one.config_key == run.config_key)
+    own = next(configuration for configuration in configurations if configuration.config_key == run.config_key)
     return drift(runs[own.counted[-1]], run, own.now.step_time_ms) if own.now else None
 
 
@@ -405,11 +407,11 @@ class VersionChange:
 
 def changed_versions(probes: Sequence[VersionProbe]) -> tuple[VersionChange, ...]:
     """`probes` in the order of their places. A field that a run does not state is as it was last stated."""
-    found = []
-    known: dict[str, Stated] = {}
+    changes = []
+    last_stated: dict[str, Stated] = {}
     for number, probe in enumerate(probes):
-        differences = tuple(differing_beside(known, probe.contract))
+        differences = tuple(differing_beside(last_stated, probe.contract))
         if differences:
-            found.append(VersionChange(probe.place, probes[number - 1].place, differences))
-        known |= probe.contract
-    return tuple(found)
+            changes.append(VersionChange(probe.place, probes[number - 1].place, differences))
+        last_stated |= probe.contract
+    return tuple(changes)

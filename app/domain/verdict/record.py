@@ -92,8 +92,8 @@ class RunRecord(RunFacts):
 
     @classmethod
     def of(cls, facts: RunFacts, project: str, contract: Mapping[str, Stated]) -> Self:
-        known = {field.name: getattr(facts, field.name) for field in fields(RunFacts)}
-        return cls(**known, project=project, contract=contract)
+        values = {field.name: getattr(facts, field.name) for field in fields(RunFacts)}
+        return cls(**values, project=project, contract=contract)
 
     @classmethod
     def from_summary(cls, run: str, metadata: Metadata, summary: RunSummary, *, loss: float | None = None) -> Self:
@@ -134,8 +134,8 @@ def shape_of(contract: Mapping[str, Stated]) -> tuple[str, ...]:
 
 def not_finite_iterations(health: Mapping[str, object]) -> int:
     counted = health.get("nan_iterations")
-    known = counted if isinstance(counted, int) else 0
-    return max(known, 1) if health.get("loss_finite") is False else known
+    iterations = counted if isinstance(counted, int) else 0
+    return max(iterations, 1) if health.get("loss_finite") is False else iterations
 
 
 # --- The loss of runs that are compared, over iterations that all of them have: an earlier loss is always higher.
@@ -167,12 +167,12 @@ def typical_losses(runs: Sequence[Losses]) -> list[float | None]:
 
     A run without any loss is left out of the sharing; where nothing is shared, all are None.
     """
-    known = [one.iterations for one in runs if len(one.iterations)]
-    shared = reduce(_in_both, known)[-LAST_ITERATIONS:] if known else _NOTHING
+    iterations = [run.iterations for run in runs if len(run.iterations)]
+    shared = reduce(_in_both, iterations)[-LAST_ITERATIONS:] if iterations else _NOTHING
     if not len(shared):
         return [None] * len(runs)
-    typical = iter(np.median([one.at(shared) for one in runs if len(one.iterations)], axis=1).tolist())
-    return [next(typical) if len(one.iterations) else None for one in runs]
+    typical = iter(np.median([run.at(shared) for run in runs if len(run.iterations)], axis=1).tolist())
+    return [next(typical) if len(run.iterations) else None for run in runs]
 
 
 def losses_of(columns: Mapping[str, FloatArray]) -> Losses:
@@ -217,7 +217,7 @@ def whole_level(runs: Sequence[F], prior: Prior) -> list[F]:
 
 def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
     """Where the levels of a history begin, ascending, without 0; `runs`: at least one, oldest first."""
-    starts = [one.run for one in find_changes([one.estimate.log_step_time for one in runs], prior).change_points]
+    starts = [item.run for item in find_changes([item.estimate.log_step_time for item in runs], prior).change_points]
     start = starts[-1] if starts else 0
     for place in _not_seen_yet(start, len(runs)):
         # A level is three runs or more; only the first runs of all may be fewer, for nothing came before them.
@@ -236,7 +236,7 @@ def confirmed_level(runs: Sequence[F], prior: Prior) -> list[F]:
     two far ones are taken for a level together with the run before them.
     """
     level = whole_level(runs, prior)
-    before = [one.estimate.log_step_time for one in level[:-1]]
+    before = [run.estimate.log_step_time for run in level[:-1]]
     if not before or abs(level[-1].estimate.log_step_time - statistics.median(before)) < RELEVANT_SHIFT:
         return level
     just_made = len(level) == SHORTEST_SEGMENT < len(runs)
@@ -262,13 +262,13 @@ def _not_seen_yet(start: int, count: int) -> list[int]:
 
 def _is_a_change(before: Sequence[RunFacts], after: Sequence[RunFacts], prior: Prior) -> bool:
     """Whether `after`, pooled, is a regression or an improvement from `before`, and each of them is a part of it."""
-    values = [one.estimate.log_step_time for one in after]
-    old = [one.estimate.log_step_time for one in before[-MOST_BASELINE_RUNS:]]
+    values = [run.estimate.log_step_time for run in after]
+    old = [run.estimate.log_step_time for run in before[-MOST_BASELINE_RUNS:]]
     if not old or min(values) <= statistics.median(old) <= max(values):
         return False
-    against = select_baseline([one.estimate for one in before], prior.variance)
+    against = select_baseline([run.estimate for run in before], prior.variance)
     shift = statistics.fmean(values) - centre(against.log_step_times)
     nearest = min(abs(value - centre(against.log_step_times)) for value in values)
     if nearest < max(RELEVANT_SHIFT, _LEAST_SHARE * abs(shift)):
         return False
-    return decide_step_time([one.estimate for one in after], against, prior) in ("regression", "improvement")
+    return decide_step_time([run.estimate for run in after], against, prior) in ("regression", "improvement")

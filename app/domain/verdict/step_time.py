@@ -344,9 +344,9 @@ def sample_of(runs: Sequence[RunEstimate]) -> Sample | None:
     return (float(np.var(values, ddof=1)), len(values) - 1) if len(values) >= 2 else None
 
 
-def prior_of(found: Iterable[Sample | None]) -> Prior:
+def prior_of(offered: Iterable[Sample | None]) -> Prior:
     """The prior from what each configuration tells."""
-    samples = [one for one in found if one is not None]
+    samples = [sample for sample in offered if sample is not None]
     if len(samples) < FEWEST_CONFIGURATIONS:
         return DEFAULT_PRIOR
     variance, df = _fit(np.array([s for s, _ in samples]), [f for _, f in samples])

@@ -1,6 +1,6 @@
-"""What an upgrade did: one container (driver, cluster, version) against another, over all stacks of a project.
+"""Measure an upgrade: one container (driver, cluster, version) against another, over all stacks of a project.
 
-Each stack with runs on both sides gets its single-field contrast: measured like a verdict, and none on the code.
+Each stack with runs on both sides gets a single-field contrast, measured like a verdict but not a verdict on the code.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ UPGRADE_FIELDS = (
     "driver",
     *(name for name, field in FIELDS.items() if field.group == "Software" and field.role == "info"),
 )
-"""What a project moves to as a whole. A knob or a workload is no upgrade."""
+"""Fields that a project upgrades as a whole. A knob or a workload is not an upgrade."""
 NEAR = 3
-"""A stack that differs in up to so many further fields from one on the other side is shown with them."""
+"""Most further fields in which a stack may differ from one on the other side to be shown as a near pair."""
 
 Word = Literal["worse", "better", "no change", "inconclusive"]
 _WORDS: Mapping[str, Word] = {"regression": "worse", "improvement": "better", "no_change": "no change"}
@@ -44,7 +44,7 @@ class ConfigRuns:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A configuration on both sides, which nothing but the field sets apart. Runs: those of the current levels."""
+    """A configuration on both sides that differs only in the field, measured over the runs of its current segments."""
 
     old: RunRecord
     new: RunRecord
@@ -59,7 +59,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class NearPair:
-    """A stack of the new side and the nearest of the old: what differs besides the field."""
+    """A stack of the new side and the nearest of the old side, with what differs besides the field."""
 
     old: RunRecord
     new: RunRecord
@@ -68,7 +68,7 @@ class NearPair:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeReport:
-    """`pairs`: the slowest first. `only_old` and `only_new`: the newest run of each stack without a counterpart."""
+    """An upgrade measured. `pairs`: slowest first. `only_old`, `only_new`: newest run of each stack without a pair."""
 
     field: str
     old_value: str
@@ -80,44 +80,43 @@ class UpgradeReport:
 
     @property
     def cause_key(self) -> str:
-        """What the regression that this upgrade opened is found by."""
+        """Key of the regression that this upgrade opened."""
         return cause_key(self.field, self.old_value, self.new_value)
 
 
 def cause_key(field: str, old_value: str, new_value: str) -> str:
+    """Return the key that groups all regressions of one upgrade."""
     return f"upgrade:{field}:{old_value}:{new_value}"
 
 
 class Family:
-    """What is known of run-to-run variation: from the other configurations of the old side, on the same GPU and of the
-    same class.
-    """
+    """Run-to-run variation learned from the other configurations of the old side with the same GPU and class."""
 
     def __init__(self, configs: Sequence[ConfigRuns]) -> None:
-        self._levels = [(one, _estimates(current_level(one.runs, DEFAULT_PRIOR))) for one in configs]
+        self._levels = [(config, _estimates(current_level(config.runs, DEFAULT_PRIOR))) for config in configs]
 
     def prior(self, old: ConfigRuns) -> Prior:
         gpu, style = old.newest.contract.get("gpu"), old.newest.semantic_class
         return family_prior(
             level
-            for one, level in self._levels
-            if one is not old and one.newest.contract.get("gpu") == gpu and one.newest.semantic_class == style
+            for config, level in self._levels
+            if config is not old and config.newest.contract.get("gpu") == gpu and config.newest.semantic_class == style
         )
 
 
 def compare_sides(
     field: str, old_value: str, new_value: str, old: Sequence[ConfigRuns], new: Sequence[ConfigRuns]
 ) -> UpgradeReport:
-    """`old` and `new`: the usable CI runs of each side by configuration, in any order."""
+    """Measure the upgrade. `old` and `new`: usable CI runs of each side by configuration, in any order."""
     before, after = _by_stack(old, field), _by_stack(new, field)
     family = Family(old)
     pairs: list[Pair] = []
     near: list[NearPair] = []
     unmatched = []
     for stack, configs in after.items():
-        found = [pair for config in configs if (pair := _pair(field, config, before.get(stack, ()), family))]
-        pairs += found
-        if not found:
+        matches = [pair for config in configs if (pair := _pair(field, config, before.get(stack, ()), family))]
+        pairs += matches
+        if not matches:
             unmatched.append(_newest(configs))
     only_new = []
     for config in unmatched:
@@ -131,34 +130,34 @@ def compare_sides(
 
 
 def shared_stacks(field: str, old: Iterable[RunRecord], new: Iterable[RunRecord]) -> int:
-    """How many stacks have runs on both sides and differ in the field alone."""
-    return len({_rest(one, field) for one in old} & {_rest(one, field) for one in new})
+    """Count the stacks with runs on both sides that differ only in the field."""
+    return len({_rest(run, field) for run in old} & {_rest(run, field) for run in new})
 
 
 def _by_stack(configs: Iterable[ConfigRuns], field: str) -> dict[tuple[object, ...], list[ConfigRuns]]:
     stacks: dict[tuple[object, ...], list[ConfigRuns]] = {}
-    for one in configs:
-        stacks.setdefault(_rest(one.newest, field), []).append(one)
+    for config in configs:
+        stacks.setdefault(_rest(config.newest, field), []).append(config)
     return stacks
 
 
 def _rest(run: RunRecord, field: str) -> tuple[object, ...]:
-    """The stack without the field. What is unknown is equal to nothing but unknown."""
+    """Return the stack without the field. An unknown value equals only another unknown value."""
     names = [name for name in STACK_FIELDS if name != field]
     return tuple(comparable(name, run.contract[name].value) if name in run.contract else None for name in names)
 
 
 def _pair(field: str, new: ConfigRuns, candidates: Sequence[ConfigRuns], family: Family) -> Pair | None:
-    """The same configuration on the old side; None when every one there differs in a knob, too."""
-    for old in sorted(candidates, key=lambda one: -_number(one.newest.run)):
-        found = compare_contracts(old.newest, new.newest)
-        beyond = [one for one in (*found.stack, *found.knobs) if one.field != field]
-        if not beyond:
+    """Pair a configuration with the same one of the old side; None when each of those also differs in a knob."""
+    for old in sorted(candidates, key=lambda config: -_number(config.newest.run)):
+        comparability = compare_contracts(old.newest, new.newest)
+        members = (*comparability.stack, *comparability.knobs)
+        if all(member.field == field for member in members):
             prior = family.prior(old)
             after, before = (_estimates(current_level(side.runs, prior)) for side in (new, old))
-            # One odd run among those of the new side is no part of it, as it is none of a baseline.
+            # Outliers of the new side are dropped like those of a baseline.
             measured = judge(select_baseline(after, prior.variance).used, before, prior)
-            return Pair(old.newest, new.newest, found, measured, bool(old.commits & new.commits))
+            return Pair(old.newest, new.newest, comparability, measured, bool(old.commits & new.commits))
     return None
 
 
@@ -167,18 +166,18 @@ def _estimates(runs: Iterable[RunFacts]) -> list[RunEstimate]:
 
 
 def _newest(configs: Sequence[ConfigRuns]) -> ConfigRuns:
-    return max(configs, key=lambda one: _number(one.newest.run))
+    return max(configs, key=lambda config: _number(config.newest.run))
 
 
 def _nearest(field: str, new: ConfigRuns, old: Sequence[ConfigRuns]) -> NearPair | None:
-    """The old stack that differs in the fewest further fields, if they are few."""
-    found = []
-    for one in old:
-        comparability = compare_contracts(one.newest, new.newest)
+    """Return the old stack that differs in the fewest further fields; None when all differ in more than NEAR."""
+    near = []
+    for config in old:
+        comparability = compare_contracts(config.newest, new.newest)
         others = tuple(d for d in (*comparability.stack, *comparability.knobs) if d.field != field)
         if len(others) <= NEAR:
-            found.append(NearPair(one.newest, new.newest, others))
-    return min(found, key=lambda pair: len(pair.differences), default=None)
+            near.append(NearPair(config.newest, new.newest, others))
+    return min(near, key=lambda pair: len(pair.differences), default=None)
 
 
 def _shift(pair: Pair) -> float:
@@ -186,17 +185,17 @@ def _shift(pair: Pair) -> float:
 
 
 def _number(run: str) -> int:
-    """Runs are numbered in the order of their upload."""
+    """Return the run's number; runs are numbered in the order of their upload."""
     return int(run) if run.isdigit() else 0
 
 
-# --- An upgrade in one sentence: how many stacks got slower and by how much, how many did not, and what it costs.
+# --- The result in one sentence.
 
 
 def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = None) -> str:
-    """`3 of 5 stacks are slower by 4.1 to 6.8 %, 2 show no change; about 57 GPU-hours a day.`"""
+    """Summarise: `3 of 5 stacks are slower by 4.1 to 6.8 %, 2 show no change; about 57 GPU-hours a day.`"""
     if not report.pairs:
-        return f"No stack can be measured on both sides{_why_none(report)}."
+        return f"No stack can be compared on both sides{_why_none(report)}."
     text = ", ".join(_parts(report.pairs))
     if gpu_hours_per_day:
         text += f"; {daily_cost(gpu_hours_per_day)}"
@@ -218,28 +217,28 @@ def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
         yield f"{_first(n, total)} {words}" if k == 0 else f"{n} {words}"
     hungry = [pair for pair in pairs if pair.measured.memory and pair.measured.memory.decision == "regression"]
     if hungry:
-        yield f"{len(hungry)} {'needs' if len(hungry) == 1 else 'need'} clearly more memory"
+        yield f"{len(hungry)} {'needs' if len(hungry) == 1 else 'need'} significantly more memory"
 
 
 def _decided(pairs: Sequence[Pair], decision: str) -> list[float]:
-    """Sizes of the changes of step time that were decided so, in per cent, ascending."""
+    """Return the sizes of step-time changes with this decision, in percent, ascending."""
     times = (pair.measured.step_time for pair in pairs)
     return sorted(abs(time.delta_pct) for time in times if time is not None and time.decision == decision)
 
 
 def _first(n: int, total: int) -> str:
-    """`3 of 5 stacks`, `All 3 stacks`, `The only stack`."""
+    """Return `3 of 5 stacks`, `All 3 stacks` or `The only stack`."""
     if total == 1:
         return "The only stack"
     return f"All {total} stacks" if n == total else f"{n} of {counted(total, 'stack')}"
 
 
-def _verb(found: Sequence[float], one: str, more: str) -> str:
-    return one if len(found) == 1 else more
+def _verb(sizes: Sequence[float], singular: str, plural: str) -> str:
+    return singular if len(sizes) == 1 else plural
 
 
 def _by(sizes: Sequence[float]) -> str:
-    """` by 4.1 to 6.8 %`; both ends alike are one number."""
+    """Return ` by 4.1 to 6.8 %`, or one number when both ends look the same."""
     if not sizes:
         return ""
     decimals = 1 if sizes[-1] >= 0.995 else 2
@@ -249,8 +248,8 @@ def _by(sizes: Sequence[float]) -> str:
 
 def _why_none(report: UpgradeReport) -> str:
     if report.near:
-        return f": {counted(len(report.near), 'stack')} came near, but more than the {report.field} differs"
+        return f": {counted(len(report.near), 'near match', 'near matches')} with more than {report.field} different"
     if not report.only_old and not report.only_new:
         return f": no CI run has {report.field} {report.old_value} or {report.new_value}"
     missing = report.new_value if report.only_old else report.old_value
-    return f": run a stack with {report.field} {missing}, too"
+    return f": also run a stack with {report.field} {missing}"

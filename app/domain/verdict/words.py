@@ -1,4 +1,4 @@
-"""Verdicts in words: labels, sentences and rows, the same on pages, in reports and on the command line."""
+"""Sentences of verdicts: the short lines of reports first, then the full sentences of pages."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -25,31 +25,32 @@ from app.domain.verdict.step_time import (
 Label = Callable[[str], str]
 
 DECISIONS = {"no_change": "no change", "no_baseline": "no baseline", "not_judged": "not judged"}
-"""Decisions whose word is not their name."""
+"""Labels of decisions that differ from their names."""
 MEASURED = {"regression": "worse", "improvement": "better"}
-"""What is no verdict on the code is not called one: A/Bs and contrasts."""
+"""Labels for A/Bs and contrasts, which are not verdicts on the code."""
 BASELINES = {
-    "golden": "pinned golden",
+    "golden": "pinned golden run",
     "same_config": "same configuration",
     "last_config": "other knobs",
-    "nearest": "nearest of its stack",
+    "nearest": "nearest run of the stack",
 }
 _MOST_LISTED = 4
 _MOST_REASONS = 2
 
 
 def as_named(run: str) -> str:
+    """Label a run with its own name."""
     return run
 
 
 def decision_word(decision: str, *, is_verdict: bool = True) -> str:
-    """`no change`, `regression`; `worse` where it is no verdict on the code."""
+    """Return `no change`, `regression`, ...; `worse` or `better` where the decision is not a verdict on the code."""
     return (None if is_verdict else MEASURED.get(decision)) or DECISIONS.get(decision, decision.replace("_", " "))
 
 
 def headline(document: VerdictDocument, label: Label = as_named) -> str:
-    """Line 1: the verdict, the worst change, and how sure it is."""
-    aside = f"; quarantined, so it counts for nothing: {document.quarantined}" if document.quarantined else ""
+    """Return line 1 of a report: the verdict, the worst change and its confidence."""
+    aside = f"; quarantined: {document.quarantined}" if document.quarantined else ""
     return f"{_verdict_line(document, label)}{aside}"
 
 
@@ -60,88 +61,92 @@ def _verdict_line(document: VerdictDocument, label: Label) -> str:
         return f"{word}: {other_branch_text(document.other_branch)}"
     if verdict.decision == "no_baseline":
         measured = _measured_after_upgrade(document.contrast)
-        return f"{word}; {measured}" if measured else f"{word}: {_what_stands_between(document.misses, label)}"
+        return f"{word}; {measured}" if measured else f"{word}: {_nearest_miss_text(document.misses, label)}"
     if verdict.step_time is None or verdict.decision == "failed":
         return f"{word}: {verdict.reason}"
     if not document.raises_regression:
         word = f"A/B, {decision_word(verdict.decision, is_verdict=False)}"
     sure = confidence(verdict)
     if document.rests_on is not None:
-        sure = f"a direction only, on {counted(document.rests_on, 'iteration')}"
+        sure = f"direction only, from {counted(document.rests_on, 'iteration')}"
     return f"{word}{' (provisional)' if document.provisional else ''}: {worst_change(verdict)}; {sure}"
 
 
 def baseline_line(document: VerdictDocument, label: Label = as_named, offered: int | None = None) -> str:
-    """Line 2: the baseline and what differs. `offered`: how many runs could have been one; those of the stack."""
-    found = document.comparability
-    if found is None:
+    """Return line 2 of a report: the baseline and what differs from it.
+
+    `offered`: number of earlier runs of the stack, where `document.left_out` lists only some of them.
+    """
+    comparability = document.comparability
+    if comparability is None:
         many = len(document.left_out) if offered is None else offered
-        none_fits = f"none of {counted(many, 'run')} can be one{_why_none(document.left_out)}"
-        beside = _contrast_beside(document.contrast, label)
-        return f"baseline: {none_fits if many else 'no earlier run of its stack'}{beside}"
+        none = f"{counted(many, 'earlier run')} cannot serve as baseline{_why_none(document.left_out)}"
+        contrast = _contrast_beside(document.contrast, label)
+        return f"baseline: none; {none if many else 'this is the first run of its stack'}{contrast}"
     kind = BASELINES.get(document.baseline_kind, document.baseline_kind.replace("_", " "))
-    differ = [*found.stack, *found.knobs, *found.beside]
-    listing = f"differs in {differences(differ)}" if differ else "nothing that is known differs"
-    evidence = f" ({_evidence(found)})" if found.kind == "matched_ab" else ""
+    differ = [*comparability.stack, *comparability.knobs, *comparability.beside]
+    listing = f"differs in {differences(differ)}" if differ else "no known difference"
+    evidence = f" ({_evidence(comparability)})" if comparability.kind == "matched_ab" else ""
     runs = f"{counted(len(document.baseline), 'run')} ({listed_runs(document.baseline, label)})"
     return f"baseline: {runs}, {kind}; {listing}{evidence}"
 
 
 def other_branch_text(other: OtherBranch) -> str:
-    """Why runs of another branch are no baseline, and the setting that would make them one."""
+    """Explain why runs of another branch cannot serve as baseline, and which setting would allow it."""
     named = [branch for branch in other.branches if branch]
-    branches = [f"the branch is {listed_runs(named)}"] if named else []
-    branches += ["no branch is stated"] if "" in other.branches else []
-    runs = counted(other.runs, "run")
+    several = other.runs != 1
+    branches = [f"{'are' if several else 'is'} on branch {listed_runs(named)}"] if named else []
+    branches += [f"{'state' if several else 'states'} no branch"] if "" in other.branches else []
     return (
-        f"{runs} of this stack could be one, but {' or '.join(branches)}, and the project's baseline branch is "
-        f"{other.baseline_branch}. Change the project's setting Baseline branch (`baseline_branch`), or state `branch`"
+        f"{counted(other.runs, 'run')} of this stack {' or '.join(branches)}, but the project's baseline branch is "
+        f"{other.baseline_branch}. Change the project setting Baseline branch (`baseline_branch`), or state `branch`"
     )
 
 
 def _why_none(left_out: Sequence[LeftOut]) -> str:
-    """The most frequent reasons, with their numbers where there are several."""
-    reasons = Counter(one.why for one in left_out).most_common(_MOST_REASONS)
-    texts = [f"{why} ({counted(n, 'run')})" if len(reasons) > 1 else why for why, n in reasons]
+    """Return the most frequent reasons, with counts when there are several runs."""
+    reasons = Counter(run.why for run in left_out).most_common(_MOST_REASONS)
+    texts = [f"{why} ({counted(n, 'run')})" if len(left_out) > 1 else why for why, n in reasons]
     return f": {'; '.join(texts)}" if texts else ""
 
 
 def worst_change(verdict: Verdict) -> str:
-    """The change that made the verdict: `step time +3.4 % slower (2.1 to 4.7, 99 % interval)`."""
+    """Return the change that decided: `step time +3.4 % slower (2.1 to 4.7, 99 % interval)`."""
     memory, time = verdict.memory, verdict.step_time
     if memory is not None and memory.decision == "regression":
         worse_time = time is not None and time.decision == "regression" and time.delta_pct > memory.delta_pct
         if not worse_time:
-            return f"peak memory +{percent(memory.delta_pct)} higher, where {percent(memory.alarm_pct)} is the limit"
+            return f"peak memory +{percent(memory.delta_pct)} higher (limit {percent(memory.alarm_pct)})"
     if time is None:
         return verdict.reason
-    return f"step time{', no difference shown:' if shows_no_difference(time) else ''} {step_time_change(time)}"
+    return f"step time{', no significant difference:' if shows_no_difference(time) else ''} {step_time_change(time)}"
 
 
 def step_time_change(time: StepTimeChange) -> str:
-    """`+3.4 % slower (2.1 to 4.7, 99 % interval)`."""
-    told = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
-    return f"{told.figure} ({told.interval}, 99{THIN}% interval)"
+    """Return `+3.4 % slower (2.1 to 4.7, 99 % interval)`."""
+    change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
+    return f"{change.figure} ({change.interval}, 99{THIN}% interval)"
 
 
 def confidence(verdict: Verdict) -> str:
+    """Return how certain the worst change is; a worse loss comes before it."""
     time = verdict.step_time
     if verdict.loss is not None and verdict.loss.decision == "worse":
-        return f"the loss is {percent(verdict.loss.delta_pct or 0.0)} higher, explain that first"
+        return f"loss {percent(verdict.loss.delta_pct or 0.0)} higher: explain that first"
     if verdict.memory is not None and verdict.memory.decision == "regression":
         return CERTAIN_ENOUGH
     return UNCERTAIN if time is None else certainty(time)
 
 
-def differences(found: Sequence[Difference]) -> str:
-    """`ep_overlap (off -> on), commit (0f3c2a9d -> 77aa01bc)` and how many more there are."""
-    shown = [f"{one.field} ({side_text(one.field, one.a)} -> {side_text(one.field, one.b)})" for one in found]
-    more = len(found) - _MOST_LISTED
+def differences(listed: Sequence[Difference]) -> str:
+    """List differences with both values: `ep_overlap (off -> on), commit (0f3c2a9d -> 77aa01bc) and 2 more`."""
+    shown = [f"{item.field} ({side_text(item.field, item.a)} -> {side_text(item.field, item.b)})" for item in listed]
+    more = len(listed) - _MOST_LISTED
     return ", ".join(shown[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def side_text(field: str, stated: Stated | None) -> str:
-    """One side of a difference: `unknown` when nobody states it, commits in eight characters."""
+    """Return one side of a difference: `unknown` when it is not stated, commits in eight characters."""
     if stated is None:
         return "unknown"
     text = contract_value(stated.value)
@@ -149,61 +154,60 @@ def side_text(field: str, stated: Stated | None) -> str:
 
 
 def listed_runs(runs: Sequence[str], label: Label = as_named) -> str:
-    """The oldest runs by name, and how many more there are."""
+    """List the first runs by name and count the rest."""
     more = len(runs) - _MOST_LISTED
     return ", ".join(label(run) for run in runs[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[str]:
-    """What a single-field contrast measured, and whose the difference is."""
-    found = contrast.comparability
-    where = f"{listed_runs(contrast.runs, label)}, in {differences(found.stack)}"
-    lines = [f"Single-field contrast with {where}: {whose(found)}. This is no verdict on the code."]
-    if found.one_is_benchmark_only:
-        lines += [
-            "One side is benchmark only (forced routing or made-up data): its speed promises nothing for training."
-        ]
+    """Describe a single-field contrast: what differs, what it was attributed to, and what was measured."""
+    comparability = contrast.comparability
+    where = f"{listed_runs(contrast.runs, label)}, in {differences(comparability.stack)}"
+    lines = [f"Single-field contrast with {where}: {attribution(comparability)}. This is not a verdict on the code."]
+    if comparability.one_is_benchmark_only:
+        lines += ["One side is benchmark only (forced routing or synthetic data): its speed does not predict training."]
     if contrast.measured.step_time is not None:
         change = step_time_change(contrast.measured.step_time)
         lines += [f"Measured: step time {change}; {confidence(contrast.measured)}."]
     return lines
 
 
-def whose(found: Comparability) -> str:
-    """To what the difference of a contrast belongs, as far as contracts and commits can tell."""
-    field = found.stack[0].field
-    if found.knobs:
-        return f"knobs differ, too, so it belongs to no single field: {differences(found.knobs)}"
-    if found.attributed_to is None:
-        return f"it may be {field}"
-    if found.other_code:
-        return f"it may be {field}, and it may be the code, which is another, too: {differences(found.other_code)}"
-    return f"the difference belongs to {field}, as far as contracts can tell"
+def attribution(comparability: Comparability) -> str:
+    """State what a contrast's difference can be attributed to, as far as contracts and commits show."""
+    field = comparability.stack[0].field
+    if comparability.knobs:
+        return f"knobs also differ, so no single field explains the difference: {differences(comparability.knobs)}"
+    if comparability.attributed_to is None:
+        return f"the difference may come from {field}"
+    if comparability.other_code:
+        return f"the difference may come from {field} or from the code: {differences(comparability.other_code)}"
+    return f"the contracts attribute the difference to {field}"
 
 
-def sides_text(one: Difference) -> tuple[str, str]:
-    """Both sides; of names in one folder (`nvcr.io/nvidia/nemo:26.06`) their last parts."""
-    before, after = side_text(one.field, one.a), side_text(one.field, one.b)
+def sides_text(difference: Difference) -> tuple[str, str]:
+    """Return both sides as text; of paths in the same folder (`nvcr.io/nvidia/nemo:26.06`) only the last parts."""
+    before, after = side_text(difference.field, difference.a), side_text(difference.field, difference.b)
     (folder, _, old), (other_folder, _, new) = before.rpartition("/"), after.rpartition("/")
     return (old, new) if folder and folder == other_folder else (before, after)
 
 
 def miss_line(miss: NearMiss, label: Label = as_named) -> str:
-    found = (*miss.comparability.stack, *miss.comparability.knobs)
+    """Describe a near miss: the fields that differ, and why the run cannot serve as baseline in any case."""
+    differing = (*miss.comparability.stack, *miss.comparability.knobs)
     name = label(miss.run)
-    text = f"{name} differs in {differences(found)}" if found else f"{name} differs in nothing that is known"
+    text = f"{name} differs in {differences(differing)}" if differing else f"{name} has no known difference"
     return f"{text}; {miss.never_a_baseline_because}" if miss.never_a_baseline_because else text
 
 
 def suspect_line(suspect: Suspect) -> str:
-    """`commit (0f3c2a9d -> 77aa01bc): All code between the two commits.`"""
+    """Return `commit (0f3c2a9d -> 77aa01bc): All changes between the two commits.`"""
     if suspect.difference is not None:
         return f"{differences([suspect.difference])}: {suspect.reason}"
     return f"{suspect.field}: {suspect.reason}" if suspect.field else suspect.reason
 
 
 def notes(document: VerdictDocument) -> list[str]:
-    """The rest of the story. Runs that were left out have a list of their own."""
+    """Return the notes of the verdict without those on left-out runs, which are listed separately."""
     if document.decision in ("no_baseline", "failed"):
         return []
     listed = {left_out_note(dropped) for dropped in document.verdict.dropped}
@@ -211,97 +215,99 @@ def notes(document: VerdictDocument) -> list[str]:
 
 
 def left_out(document: VerdictDocument, label: Label = as_named) -> list[str]:
-    """Runs that count on neither side, each with the reason."""
+    """List the runs that count on neither side, each with its reason."""
     listed = [f"{label(run)}: {why}" for run, why in left_out_runs(document)]
     more = document.more_left_out
     return [*listed, f"{counted(more, 'older run')} of the stack"] if more else listed
 
 
 def left_out_runs(document: VerdictDocument) -> list[tuple[str, str]]:
-    chosen = [(one.run, one.why) for one in document.left_out]
-    return list(dict.fromkeys([*chosen, *((one.run, one.why) for one in document.verdict.dropped)]))
+    """Return runs and reasons: those that were not chosen as baseline, then those dropped from the test."""
+    chosen = [(run.run, run.why) for run in document.left_out]
+    return list(dict.fromkeys([*chosen, *((run.run, run.why) for run in document.verdict.dropped)]))
 
 
-def _what_stands_between(misses: Sequence[NearMiss], label: Label) -> str:
+def _nearest_miss_text(misses: Sequence[NearMiss], label: Label) -> str:
     if not misses:
-        return "there is no earlier run to compare with"
+        return "no earlier run to compare with"
     nearest = misses[0]
     if nearest.never_a_baseline_because and not nearest.fields:
-        return f"{label(nearest.run)} is of the same stack, but {nearest.never_a_baseline_because}"
+        return f"{label(nearest.run)} is on the same stack, but {nearest.never_a_baseline_because}"
     differ = nearest.comparability.stack or nearest.comparability.knobs
-    return f"{label(nearest.run)} differs in {differences(differ)}" if differ else f"{label(nearest.run)} came closest"
+    return f"{label(nearest.run)} differs in {differences(differ)}" if differ else f"{label(nearest.run)} is closest"
 
 
 def _measured_after_upgrade(contrast: MeasuredContrast | None) -> str:
-    """`against container train:2026.09: step time +6.8 % slower (...), a contrast; certain enough to act on`."""
+    """Return `contrast with container train:2026.09: step time +6.8 % slower (...); certain enough to act on`."""
     if contrast is None or contrast.measured.step_time is None:
         return ""
-    found = contrast.comparability
-    one = found.stack[0]
-    if one.field not in UPGRADES:
+    comparability = contrast.comparability
+    difference = comparability.stack[0]
+    if difference.field not in UPGRADES:
         return ""
-    others = f" and {counted(len(found.knobs), 'other knob')}" if found.knobs else ""
-    against = f"against {one.field} {sides_text(one)[0]}{others}"
-    return f"{against}: {worst_change(contrast.measured)}, a contrast; {confidence(contrast.measured)}"
+    others = f" and {counted(len(comparability.knobs), 'other knob')}" if comparability.knobs else ""
+    against = f"contrast with {difference.field} {sides_text(difference)[0]}{others}"
+    return f"{against}: {worst_change(contrast.measured)}; {confidence(contrast.measured)}"
 
 
 def _contrast_beside(contrast: MeasuredContrast | None, label: Label) -> str:
     if contrast is None:
         return ""
-    found = contrast.comparability
+    comparability = contrast.comparability
     runs = f"{counted(len(contrast.runs), 'run')} ({listed_runs(contrast.runs, label)})"
-    return f"; contrast with {runs}, differs in {differences([*found.stack, *found.knobs, *found.other_code])}"
+    differing = [*comparability.stack, *comparability.knobs, *comparability.other_code]
+    return f"; contrast with {runs}, differs in {differences(differing)}"
 
 
-def _evidence(found: Comparability) -> str:
-    """An A/B of two commits is evidence about both."""
-    if found.other_code:
-        return f"one knob and the code: evidence about {found.attributed_to} only as far as the code is not the cause"
-    return f"matched A/B: evidence about {found.attributed_to}"
+def _evidence(comparability: Comparability) -> str:
+    if comparability.other_code:
+        return f"one knob and the code differ: evidence about {comparability.attributed_to}, or about the code"
+    return f"matched A/B: evidence about {comparability.attributed_to}"
 
 
-# --- A verdict in plain sentences, as a page begins with: the answer, what would decide, whose a difference is.
-#
-# The short lines of reports are in `verdict_words.py`. `label` turns the name of a run into what people call it.
+# --- Full sentences, with which a page begins. `label` turns the name of a run into the text shown for it.
 
 _MOST_FIELDS = 5
 
 
 def numbered(run: str) -> str:
-    """How the service calls a run: `#1842`."""
+    """Return the run number as pages show it: `#1842`."""
     return f"#{run}"
 
 
 def answer(document: VerdictDocument, label: Label = numbered) -> str:
-    """One to three sentences: `3.4 % slower than the last 12 runs of this stack, certain enough to act on.`"""
+    """Answer in short: `3.4 % slower than the last 12 runs of this stack, certain enough to act on.`"""
     return " ".join(_sentences(document, label))
 
 
 def what_would_decide(document: VerdictDocument) -> str:
-    """How many runs would decide an inconclusive verdict; empty for another, and where it does not hang on runs."""
+    """Say what would decide an inconclusive verdict; empty for other verdicts and where more runs would not help."""
     return decide.what_would_decide(document.verdict)
 
 
 def further_notes(document: VerdictDocument) -> tuple[str, ...]:
-    """The notes of the verdict without what stands elsewhere: what was left out, and what would decide."""
-    told = what_would_decide(document)
-    return tuple(note for note in notes(document) if note != told)
+    """Return the notes of the verdict that the page does not show elsewhere."""
+    decisive = what_would_decide(document)
+    return tuple(note for note in notes(document) if note != decisive)
 
 
 def contrast_sentence(contrast: MeasuredContrast) -> str:
-    """What was measured against another stack, and whose the difference is."""
-    found, time = contrast.comparability, contrast.measured.step_time
-    one = found.stack[0]
-    before, after = sides_text(one)
+    """Say what was measured against another stack and what the difference is attributed to."""
+    comparability, time = contrast.comparability, contrast.measured.step_time
+    difference = comparability.stack[0]
+    before, after = sides_text(difference)
     n = counted(len(contrast.measured.baseline_used or contrast.runs), "run")
     if time is None:
-        return f"{n} that had {one.field} {before} instead of {after} came closest, and cannot be measured against."
-    told = _measured(time, "than", "against", f"{n} with {one.field} {before} instead of {after}", certainty(time))
-    return f"{told}. {_first(whose(found))}. A single-field contrast, no verdict on the code."
+        return f"{n} that had {difference.field} {before} instead of {after} cannot be compared: no usable step time."
+    measured = _measured(
+        time, "than", "from", f"{n} with {difference.field} {before} instead of {after}", certainty(time)
+    )
+    because = _first(attribution(comparability))
+    return f"{measured}. {because}. This is a single-field contrast, not a verdict on the code."
 
 
 def baseline_words(document: VerdictDocument) -> str:
-    """`the last 12 runs of this stack`."""
+    """Return the baseline as a noun phrase: `the last 12 runs of this stack`."""
     n = len(document.verdict.baseline_used)
     if document.baseline_kind == "golden":
         return "the pinned run" if n == 1 else f"the pinned run and {counted(n - 1, 'rerun')} of its commit"
@@ -312,7 +318,7 @@ def baseline_words(document: VerdictDocument) -> str:
             else f"the nearest run of this stack and {counted(n - 1, 'rerun')}"
         )
     runs = "the last run of this stack" if n == 1 else f"the last {n} runs of this stack"
-    return runs if document.baseline_kind == "same_config" else f"{runs}, which had other knobs"
+    return runs if document.baseline_kind == "same_config" else f"{runs}, which used other knobs"
 
 
 def _sentences(document: VerdictDocument, label: Label) -> Iterator[str]:
@@ -326,14 +332,14 @@ def _sentences(document: VerdictDocument, label: Label) -> Iterator[str]:
     too_much_memory = verdict.memory is not None and verdict.memory.decision == "regression"
     if verdict.memory is not None and too_much_memory:
         more, limit = percent(verdict.memory.delta_pct), percent(verdict.memory.alarm_pct)
-        yield f"{more} more peak memory than {baseline_words(document)}, where {limit} more counts as a regression."
+        yield f"{more} more peak memory than {baseline_words(document)} (limit {limit})."
     if time is not None:
         yield _speed(document, time)
     elif not too_much_memory:
         yield verdict.reason
     if verdict.loss is not None and verdict.loss.decision == "worse":
         bought = time is not None and time.decision == "improvement"
-        explain = "speed bought with loss is no improvement" if bought else "explain that first"
+        explain = "a faster run with a worse loss is not an improvement" if bought else "explain that first"
         yield f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher: {explain}."
     if document.provisional:
         yield f"Provisional: {listed_runs(document.to_supply)} {_is(document.to_supply)} not known on both sides."
@@ -343,19 +349,20 @@ def _without_baseline(document: VerdictDocument, label: Label) -> Iterator[str]:
     if document.other_branch is not None:
         yield f"No baseline: {other_branch_text(document.other_branch)}."
     elif document.contrast is not None:
-        yield "No run of this stack can be its baseline yet."
+        yield "No run of this stack can serve as its baseline yet."
         yield contrast_sentence(document.contrast)
     elif not document.misses:
         yield "There is no earlier run to compare with."
     else:
-        yield f"No earlier run may be compared. {_closest(document.misses[0], label)}"
+        yield f"No earlier run is comparable. {_closest(document.misses[0], label)}"
 
 
 def _closest(miss: NearMiss, label: Label) -> str:
-    """Names alone: what the values are stands in a table below."""
+    """Name the closest run and the fields that differ; the page shows their values in a table below."""
     run = label(miss.run)
     if not miss.fields:
-        return f"The closest, {run}, is of the same stack, but {miss.never_a_baseline_because or 'is no baseline'}."
+        why = miss.never_a_baseline_because or "it is not eligible"
+        return f"The closest, {run}, is on the same stack but cannot serve as baseline: {why}."
     fields = miss.fields[:_MOST_FIELDS]
     more = len(miss.fields) - len(fields)
     names = ", ".join(fields) + (f" and {counted(more, 'more field')}" if more else "")
@@ -363,30 +370,32 @@ def _closest(miss: NearMiss, label: Label) -> str:
 
 
 def _speed(document: VerdictDocument, time: StepTimeChange) -> str:
-    against, found, sure = baseline_words(document), document.comparability, _certainty(document, time)
-    if not document.raises_regression and found is not None and found.kind == "matched_ab":
-        knob = found.knobs[0]
+    against, comparability, sure = baseline_words(document), document.comparability, _certainty(document, time)
+    if not document.raises_regression and comparability is not None and comparability.kind == "matched_ab":
+        knob = comparability.knobs[0]
         before, after = sides_text(knob)
         against = f"{knob.field} {after} instead of {before} (matched A/B, one knob)"
         if time.decision == "no_change":
-            return f"As fast with {against}, to {within(time)}."
+            return f"As fast with {against}, {within(time)}."
         return f"{_measured(time, 'with', 'with', against, sure)}."
     if time.decision == "no_change":
-        text = f"As fast as {against}, to {within(time)}"
+        text = f"As fast as {against}, {within(time)}"
     else:
-        text = _measured(time, "than", "against", against, sure)
-    if not document.raises_regression and found is not None and found.kind == "side_by_side":
-        return f"{text}. {counted(len(found.knobs), 'knob')} differ, so it is evidence about none of them alone."
+        text = _measured(time, "than", "from", against, sure)
+    if not document.raises_regression and comparability is not None and comparability.kind == "side_by_side":
+        knobs = counted(len(comparability.knobs), "knob")
+        return f"{text}. {knobs} differ, so the change is not attributed to any of them."
     return f"{text}."
 
 
-def _measured(time: StepTimeChange, than: str, against: str, other: str, sure: str) -> str:
-    """`3.4 % slower than ...`; of what may be either: `No difference shown against ...: 0.31 % slower (...)`."""
-    told = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
+def _measured(time: StepTimeChange, than: str, difference_to: str, other: str, sure: str) -> str:
+    """Return `3.4 % slower than ...`, or `No significant difference from ...: 0.31 % slower (...)`."""
+    change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
     if shows_no_difference(time):
-        return f"No difference shown {against} {other}: {told.sentence} ({told.interval}), {sure}"
-    size = "As fast" if told.word == THE_SAME else told.sentence
-    return f"{size} {than} {other}, {sure}"
+        return f"No significant difference {difference_to} {other}: {change.sentence} ({change.interval}), {sure}"
+    if change.word == THE_SAME:
+        return f"As fast {than.replace('than', 'as')} {other}, {sure}"
+    return f"{change.sentence} {than} {other}, {sure}"
 
 
 def _is(names: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def test_a_clear_winner_leads() -> None:
 @pytest.mark.parametrize(
     ("deepep", "outcome", "text"),
     [
-        ([400, 401, 402], "equal", "are equally fast, to within 2 %"),
+        ([400, 401, 402], "equal", "are equally fast, within 2 %"),
         ([389, 395, 402], "undecided", "cannot be told apart yet"),
     ],
 )

@@ -23,7 +23,7 @@ from tests.domain.ranking.runs import make_run, make_runs
         (
             {"definition_version": DEFINITION_VERSION - 1},
             "other_definitions",
-            "its figures are of another version of the definitions",
+            "its figures use another version of the definitions",
         ),
         (
             {"dispatcher": None, "requested": None},

@@ -7,9 +7,9 @@ from app.domain.verdict.words import other_branch_text
 @pytest.mark.parametrize(
     ("branches", "why"),
     [
-        (("master",), "the branch is master, and"),
-        (("",), "no branch is stated, and"),
-        (("master", ""), "the branch is master or no branch is stated, and"),
+        (("master",), "on branch master, but"),
+        (("",), "no branch, but"),
+        (("master", ""), "on branch master or state no branch, but"),
     ],
 )
 def test_runs_of_another_branch_name_it_and_the_setting(branches: tuple[str, ...], why: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from app.domain.verdict.assess import assess
 from app.domain.verdict.baseline import (
     BEYOND_NEWEST,
-    OLDER_LEVEL,
+    OLDER_SEGMENT,
     UNCONFIRMED,
     BaselineRules,
     choose_baseline,
@@ -28,7 +28,7 @@ def test_runs_of_the_same_configuration_come_before_newer_ones_of_another() -> N
     earlier = [make_record("a"), make_record("b"), make_record("other knobs", {"tp": 4})]
     found = choose_baseline(make_record(), earlier, MAIN)
     assert (found.kind, names(found.runs)) == ("same_config", ["a", "b"])
-    assert [(out.run, out.why) for out in found.left_out] == [("other knobs", "another configuration: `tp`")]
+    assert [(out.run, out.why) for out in found.left_out] == [("other knobs", "different configuration: `tp`")]
 
 
 def test_without_them_the_configuration_that_the_stack_used_last_counts() -> None:
@@ -63,12 +63,12 @@ NEVER = [
     ({"outcome": "stopped"}, "it was stopped by a time limit or a signal"),
     ({"short": True}, "too short to tell a steady run from one still warming up"),
     ({"steady": False}, "not steady"),
-    ({"purpose": "experiment"}, "its purpose is experiment"),
-    ({"branch": "topic"}, "it is not of the baseline branch main"),
-    ({"definition_version": 2}, "its figures are of another version of the definitions"),
-    ({"fair_for_timing": False}, "only one of the two was slowed down by its own timers"),
+    ({"purpose": "experiment"}, "its purpose is experiment, not ci"),
+    ({"branch": "topic"}, "it is not on branch main"),
+    ({"definition_version": 2}, "its figures use another version of the definitions"),
+    ({"fair_for_timing": False}, "only one of the two was slowed down by timer barriers"),
     ({"fields": {"nan_checks": False}}, "its class is benchmark only, that of this run is training equivalent"),
-    ({"fields": {"num_layers": 24}}, "its model has another shape"),
+    ({"fields": {"num_layers": 24}}, "its model has a different shape"),
 ]
 
 
@@ -202,7 +202,7 @@ def test_an_odd_run_counts_again_when_the_next_one_is_as_usual() -> None:
 
 def test_an_unstated_branch_is_not_the_baseline_branch() -> None:
     found = choose_baseline(make_record(), [make_record("a", branch="")], MAIN)
-    assert [out.why for out in found.left_out] == ["it states no branch, and the baseline branch is main"]
+    assert [out.why for out in found.left_out] == ["it states no branch; the baseline branch is main"]
 
 
 NEAREST_CASES = [
@@ -253,10 +253,10 @@ def test_an_upgrade_is_measured_against_the_same_job_before_it() -> None:
 
 PASSED_OVER = [
     # Older runs, the pin, and the reason of the first of them: one, not a choice of two.
-    ([0.2] * 14 + [0.0] * 14, frozenset(), OLDER_LEVEL),
+    ([0.2] * 14 + [0.0] * 14, frozenset(), OLDER_SEGMENT),
     ([0.0] * 30, frozenset(), BEYOND_NEWEST),
-    ([0.0] * 30, frozenset({"20"}), "run 20 is pinned as the golden baseline"),
-    ([0.2] * 14 + [0.0] * 14, frozenset({"20"}), "run 20 is pinned as the golden baseline"),
+    ([0.0] * 30, frozenset({"20"}), "run 20 is pinned as golden baseline"),
+    ([0.2] * 14 + [0.0] * 14, frozenset({"20"}), "run 20 is pinned as golden baseline"),
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from app.domain.run import Value
 from app.domain.verdict.comparison import SideComparison, compare_sides, paid_with
-from app.domain.verdict.comparison_words import told
+from app.domain.verdict.comparison_words import comparison_text
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import Prior
 from tests.domain.verdict.matching_runs import make_record
@@ -66,35 +66,35 @@ def test_turned_around_the_other_side_wins(slower: float) -> None:
     ("changes", "says"),
     [
         ({"outcome": "out_of_memory"}, "#2 failed (the job ran out of memory)"),
-        ({"outcome": "truncated"}, "#2 did not come to its end: its log ends before the training does."),
+        ({"outcome": "truncated"}, "#2 did not finish: its log ends before the training does."),
         ({"quarantined": "a node was hot"}, "#2 is quarantined: a node was hot"),
         ({"definition_version": 2}, "different versions of the definitions"),
-        ({"fair_for_timing": False}, "Only some of the runs were slowed down by timers"),
+        ({"fair_for_timing": False}, "Only some of the runs were slowed down by timer barriers."),
     ],
 )
 def test_no_winner_is_named_and_the_sentence_says_why(changes: dict[str, object], says: str) -> None:
     found = compared(one("1"), one("2", slower=0.2, **changes))
     assert found.winner == ""
     assert any(says in reason for reason in found.no_winner), found.no_winner
-    assert told(found).result.startswith("No winner is named: ")
+    assert comparison_text(found).result.startswith("No winner: ")
 
 
 def test_forced_balance_against_natural_routing_is_said_in_these_words() -> None:
     found = compared(one("1", {"routing_mode": "forced-balance"}), one("2"))
-    assert told(found).result.startswith("No winner is named: forced balance against natural routing: A spreads")
+    assert comparison_text(found).result.startswith("No winner: forced balance against natural routing: A balances")
 
 
 def test_made_up_data_promise_nothing_for_training() -> None:
     b = replace(one("2", slower=-0.2), semantic_class="benchmark_only")
-    assert told(compared(one("1"), b)).result.startswith("No winner is named: B is benchmark only")
+    assert comparison_text(compared(one("1"), b)).result.startswith("No winner: B is benchmark only")
 
 
 def test_what_is_paid_with_memory_or_loss_is_no_win() -> None:
     a, b = of(one("1"), peak_memory_bytes=60e9, loss=2.0), one("2", slower=-0.1)
     assert compared(a, of(b, peak_memory_bytes=60e9, loss=2.0)).winner == "b"
     heavy, dull = of(b, peak_memory_bytes=66e9, loss=2.0), of(b, peak_memory_bytes=60e9, loss=2.2)
-    assert "it needs 10.0\u202f% more memory" in told(compared(a, heavy)).result
-    assert "its loss is 10.0\u202f% worse" in told(compared(a, dull)).result
+    assert "it needs 10.0\u202f% more memory" in comparison_text(compared(a, heavy)).result
+    assert "its loss is 10.0\u202f% worse" in comparison_text(compared(a, dull)).result
     assert paid_with(compared(a, of(b, peak_memory_bytes=60e9, loss=2.0)).measured) == ""
     assert paid_with(compared(a, heavy).measured) == "B is faster than A, but needs clearly more memory."
     assert paid_with(compared(a, dull).measured) == "B is faster than A, but has a worse loss."
@@ -111,13 +111,13 @@ def test_short_runs_give_a_direction_and_say_on_how_many_iterations() -> None:
     found = compared(a, b)
     assert found.directional
     assert found.winner == "b"
-    assert "rests on 6 iterations of A and 8 of B" in told(found).result
+    assert "from 6 iterations of A and 8 of B" in comparison_text(found).result
 
 
 def test_a_run_that_never_settled_gets_no_speed() -> None:
     found = compared(one("1"), one("2", steady=False, slower=0.3))
     assert found.measured is None
-    assert told(found).result == "Nothing can be said of their speed: no run of B can be measured (#2: not steady)."
+    assert comparison_text(found).result == "Their speeds cannot be compared: no run of B is usable (#2: not steady)."
 
 
 def test_the_run_is_the_sample() -> None:
@@ -129,7 +129,7 @@ def test_the_run_is_the_sample() -> None:
     assert (found.measured.baseline_used, found.measured.candidates_used) == (("1", "2"), ("3", "4"))
     assert [left.run for left in found.left_out] == ["5"]
     assert found.winner == "a"
-    assert "#5 counts for nothing: the job failed." in told(found).notes
+    assert "#5 is left out: the job failed." in comparison_text(found).notes
 
 
 @pytest.mark.parametrize(
@@ -150,19 +150,22 @@ def test_a_set_is_compared_as_far_as_is_honest(
     assert found.sets[1].fields == fields
     assert found.sets[1].reruns == (not fields)
     if fields:
-        assert any(word in " ".join((told(found).result, *told(found).notes)) for word in (fields[0], "commit"))
+        assert any(
+            word in " ".join((comparison_text(found).result, *comparison_text(found).notes))
+            for word in (fields[0], "commit")
+        )
     assert not (found.winner and not measured)
 
 
 def test_nothing_differs_is_said_with_what_no_key_holds() -> None:
-    words = told(compared(one("1"), one("2", commit="77aa01bc")))
-    assert words.differs == "Nothing of the contract differs that is known, beside commit (0f3c2a9d -> 77aa01bc)."
-    assert words.rule == "Same configuration: a difference is code, environment or noise."
+    words = comparison_text(compared(one("1"), one("2", commit="77aa01bc")))
+    assert words.differs == "No known contract field differs; outside the contract: commit (0f3c2a9d -> 77aa01bc)."
+    assert words.rule == "Same configuration: any difference comes from code, environment or noise."
 
 
 def test_an_undecided_comparison_says_what_would_decide() -> None:
     found = compare_sides([one("1")], [one("2", slower=0.03)])
     assert found.winner == ""
-    assert "too uncertain to call" in told(found).result
-    assert any("would decide" in note or "Not even 20" in note for note in told(found).notes)
-    assert any(note.startswith("1 run in A; run-to-run variation assumed") for note in told(found).notes)
+    assert "too uncertain to call" in comparison_text(found).result
+    assert any("would decide" in note or "Not even 20" in note for note in comparison_text(found).notes)
+    assert any(note.startswith("1 run in A; run-to-run variation assumed") for note in comparison_text(found).notes)

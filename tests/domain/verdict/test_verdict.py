@@ -84,7 +84,7 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
     assert found.step_time is not None
     assert found.step_time.shift == pytest.approx(0.03)
     assert "Left out: c2 (not steady)." in found.notes
-    assert "This is look 2 at this commit: each look is another chance of a false alarm." in found.notes
+    assert "This commit was judged 2 times; each judgement adds a chance of a false alarm." in found.notes
 
 
 # Five equal baseline runs: v = 5/9 of 0.006^2, SE = 0.004899, t(0.995, 9) = 3.2498, together 0.01592.
@@ -102,11 +102,11 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
             {},
             "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary.",
         ),
-        (0.0, {}, "As fast as its 5 baseline runs, to within 2 %: the same (1.6 faster to 1.6 slower)."),
+        (0.0, {}, "As fast as its 5 baseline runs, within 2 %: the same (1.6 faster to 1.6 slower)."),
         (
             0.015,
             {},
-            "No difference shown against its 5 baseline runs: 1.5 % slower (0.1 faster to 3.1 slower), "
+            "No significant difference from its 5 baseline runs: 1.5 % slower (0.1 faster to 3.1 slower), "
             "too uncertain to call.",
         ),
         (
@@ -118,25 +118,25 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
         (
             -0.05,
             MORE_MEMORY,
-            "Peak memory is 10.0 % higher than in the baseline (an increase over 1.0 % is a regression). "
+            "Peak memory is 10.0 % higher than in the baseline (limit 1.0 %). "
             "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary.",
         ),
         (
             -0.05,
             {"loss": 2.1},
             "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary. "
-            "But the loss is 5.0 % higher: speed bought with loss is no improvement. Explain the loss first.",
+            "But the loss is 5.0 % higher: a faster run with a worse loss is not an improvement. Explain the loss first.",
         ),
         (
             0.0,
             {"loss": 2.1},
-            "As fast as its 5 baseline runs, to within 2 %: the same (1.6 faster to 1.6 slower). "
+            "As fast as its 5 baseline runs, within 2 %: the same (1.6 faster to 1.6 slower). "
             "The loss is 5.0 % higher: explain that first.",
         ),
         (
             0.0,
             {"not_finite_iterations": 1},
-            "The loss was not finite in 1 iteration: the speed of this run is no evidence of anything.",
+            "The loss was not finite in 1 iteration, so the speed of this run does not count.",
         ),
     ],
 )
@@ -146,10 +146,10 @@ def test_reason(slower: float, candidate: dict[str, object], reason: str) -> Non
 
 def test_notes_of_an_inconclusive_verdict() -> None:
     assert verdict(0.015, peak_memory_bytes=60.3 * GIB).notes == (
-        "1 more run of this commit would decide, if the difference stays what it is.",
-        "Peak memory is 0.50 % higher: less than counts as a regression.",
-        "5 baseline runs; run-to-run variation 0.45 %, from these and 7 other configurations.",
-        "The smallest slow-down this comparison could have called is 1.6 %.",
+        "1 more run of this commit would decide if the difference stays the same.",
+        "Peak memory is 0.50 % higher, below the limit for a regression.",
+        "5 baseline runs; run-to-run variation 0.45 %, estimated from them and 7 other configurations.",
+        "The smallest slow-down that this comparison can detect is 1.6 %.",
     )
 
 
@@ -157,7 +157,7 @@ def test_notes_of_an_inconclusive_verdict() -> None:
     ("prior", "note"),
     [
         (FAMILY, "1 baseline run; run-to-run variation assumed from 7 other configurations (0.60 %)."),
-        (DEFAULT_PRIOR, "1 baseline run; run-to-run variation assumed 1.5 %, nothing learned yet."),
+        (DEFAULT_PRIOR, "1 baseline run; run-to-run variation assumed 1.5 % (no data from other configurations yet)."),
     ],
 )
 def test_one_baseline_run_says_where_the_variation_came_from(prior: Prior, note: str) -> None:
@@ -166,8 +166,8 @@ def test_one_baseline_run_says_where_the_variation_came_from(prior: Prior, note:
 
 def test_where_the_baseline_limits_the_notes_say_what_would_do() -> None:
     assert judge([make_run(slower=0.05)], make_runs([0.0])).notes[0] == (
-        "More runs of this commit alone would not decide: the baseline is what limits. "
-        "4 baseline runs instead of 1 and 1 more run of this commit would."
+        "More runs of this commit alone would not decide, because the baseline is too small: it takes "
+        "4 baseline runs instead of 1 and 1 more run of this commit."
     )
 
 
@@ -200,7 +200,7 @@ def test_reruns_that_contradict_each_other_decide_nothing(slower: list[float], d
     if apart is not None:
         assert apart == pytest.approx(100 * math.expm1(max(slower) - min(slower)))
         assert "but its runs lie" in found.reason
-        assert found.notes[0].startswith("Reruns of one job that lie so far apart were not the same job")
+        assert found.notes[0].startswith("Reruns that differ this much were not the same job")
         assert found.step_time.need_runs is None
 
 
@@ -245,7 +245,7 @@ def test_what_is_shown_to_be_the_same_contradicts_no_interval() -> None:
     assert time.ci_high_pct > 2
     assert certainty(time).replace(THIN, " ") == "shown to be within 2 % with 95 % certainty"
     told = found.reason.replace(THIN, " ")
-    assert "to within 2 % with 95 % certainty: 0.90 % slower (" in told
+    assert "within 2 % with 95 % certainty: 0.90 % slower (" in told
     assert ", 99 % interval)" in told
 
 
