@@ -118,8 +118,8 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
     lab.judge(moved)
     lines = comment(client, lab, moved)
     assert lines[0] == (
-        "**◌ no baseline; contrast with container train:2026.09: step time +22.2 % slower (19.1 to 25.3, 99 % interval), "
-        "a contrast; certain enough to act on**  "
+        "**◌ no baseline; contrast with container train:2026.09: step time +22.2 % slower (19.1 to 25.3, 99 % "
+        "interval); certain enough to act on**  "
     )
     assert lines[1].startswith(
         "baseline: no earlier run of its stack; contrast with 12 runs (run 1, run 2, run 3, run 4"

@@ -125,7 +125,8 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
             -0.05,
             {"loss": 2.1},
             "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary. "
-            "But the loss is 5.0 % higher: a faster run with a worse loss is not an improvement. Explain the loss first.",
+            "But the loss is 5.0 % higher: a faster run with a worse loss is not an improvement. Explain the "
+            "loss first.",
         ),
         (
             0.0,
