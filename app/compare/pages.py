@@ -147,7 +147,7 @@ class ComparePage:
         """Raises InvalidQuery at once for a series that the chart would only miss when it is drawn."""
         if self.series and self.shown_series not in self.series:
             error = FieldError("series", f"must be one of {', '.join(self.series)}, not {self.shown_series[:60]!r}")
-            raise InvalidQuery("The address of this comparison asks for what there is not.", (error,))
+            raise InvalidQuery("Invalid filter.", (error,))
 
     @cached_property
     def overlay(self) -> Overlay:
@@ -179,7 +179,7 @@ class ComparePage:
             )
         if shown.outside:
             verb = "lies" if shown.outside == 1 else "lie"
-            notes.append(f"{counted(shown.outside, 'value')} {verb} off this axis, drawn at its edge.")
+            notes.append(f"{counted(shown.outside, 'value')} {verb} off the axis, drawn at the edge.")
         if shown.low > 0:
             notes.append("The axis does not start at zero.")
         if shown.missing:
@@ -200,7 +200,7 @@ def chosen_runs(session: Session, numbers: Sequence[str]) -> Selection:
     runs = [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) <= 9]
     if len(runs) != len(numbers) or len(runs) > 2 * MOST_RUNS:
         error = FieldError("run", f"must be at most {2 * MOST_RUNS} numbers of runs")
-        raise InvalidQuery("The address of this comparison asks for what there is not.", (error,))
+        raise InvalidQuery("Invalid filter.", (error,))
     ordered = in_order(session, list(dict.fromkeys(runs)))
     if len(ordered) == 1:
         return Selection(b=(ordered[0][0],))

@@ -118,10 +118,7 @@ def _check(run_ids: Sequence[int], details: Mapping[int, RunDetail]) -> None:
     waiting = [number for number in run_ids if not details[number].done]
     if waiting:
         named = ", ".join(f"#{number}" for number in waiting)
-        raise NotReady(
-            f"{named} {'is' if len(waiting) == 1 else 'are'} not read yet, so there is nothing to compare. Ask again "
-            "in a moment."
-        )
+        raise NotReady(f"{named} {'is' if len(waiting) == 1 else 'are'} not processed yet. Try again in a moment.")
 
 
 def _missing(numbers: set[int]) -> None:
@@ -152,7 +149,7 @@ MOST_RUNS = 20
 _MAX_ID = 2**31 - 1
 _MAX_TEXT = 300
 _CHOICES = {"view": ("chart", "table"), "pick": ("", "a", "b")}
-_TITLE = "The address of this comparison asks for what there is not."
+_TITLE = "Invalid filter."
 
 
 @dataclass(frozen=True, slots=True)

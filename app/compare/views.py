@@ -77,7 +77,7 @@ def missing_fields(comparison: Comparison) -> tuple[Missing, ...]:
     return tuple(
         Missing(
             field=name,
-            meaning=FIELDS[name].meaning if name in FIELDS else "Environment variables that change results.",
+            meaning=FIELDS[name].meaning if name in FIELDS else "Environment variables that affect results.",
             meta=f"meta.{name}",
             flag=FIELDS[name].megatron_lm if name in FIELDS else "",
             bridge=FIELDS[name].bridge if name in FIELDS else "env_vars",
@@ -130,7 +130,7 @@ def _row(comparison: Comparison, one: Difference) -> DifferenceRow:
     field = FIELDS.get(name)
     return DifferenceRow(
         field=name,
-        meaning=field.meaning if field else {"commit": "The code that ran."}.get(name, "Whose runs they are."),
+        meaning=field.meaning if field else {"commit": "The code that ran."}.get(name, "The project of the runs."),
         unit=field.unit if field else "",
         part=_PARTS[one.role],
         follows=one.follows,

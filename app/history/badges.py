@@ -109,7 +109,7 @@ async def renew(request: Request, engine: AppEngine, stack: StackKey) -> Respons
             if project is None:
                 raise NotFound("No stack has this key. The list of stacks is at /history.")
             if not who:
-                raise InvalidChange("Say who does it: your name stands beside the change. Nothing was changed.")
+                raise InvalidChange("Enter your name; it is recorded with the change. Nothing was changed.")
             renew_badge_secret(session, project, who)
         return RedirectResponse(f"/history/{stack}#badges", status_code=303)
 

@@ -535,14 +535,14 @@ def chart_key(drawing: Drawing, rows: dict[str, list[Row]]) -> ChartKey:
 def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) -> list[str]:
     notes = []
     if not_drawn:
-        notes.append(
-            f"The newest {len(drawing.places):,} runs are drawn; {not_drawn:,} older ones are not: zoom to them."
-        )
+        notes.append(f"The newest {len(drawing.places):,} runs are drawn. Zoom in to see {not_drawn:,} older runs.")
     outside = sum(row["mark"] in ("above", "below") for row in rows["points"])
     if outside:
-        notes.append(f"{counted(outside, 'run')} off this scale, drawn at its edge.")
+        notes.append(f"{counted(outside, 'run')} off scale, drawn at the edge.")
     if drawing.metric == NOT_OF_STEP_TIME:
-        notes.append(f"Levels and change points are of step time; {series_label(drawing.metric).lower()} has none.")
+        notes.append(
+            f"Segments and change points exist for step time only; {series_label(drawing.metric).lower()} has none."
+        )
     if drawing.range[0] > 0:
         notes.append("The axis does not start at zero.")
     return notes

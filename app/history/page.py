@@ -92,7 +92,7 @@ def unpin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
     with transaction(engine, durable=True) as session:
         found = session.get(PinRow, number)
         if found is None or found.stack_key != stack_key:
-            raise _refused("pin", "is none of this stack; reload the page")
+            raise _refused("pin", "is not a pin of this stack; reload the page")
         asked = unpin(session, number, form.value("author"), form.value("note"))
     _ring(asked)
     log.info("run_unpinned", pin_id=number)

@@ -96,7 +96,7 @@ def is_key(text: str) -> bool:
 
 
 def refused(name: str, message: str) -> InvalidQuery:
-    return InvalidQuery("The address of this history asks for what there is not.", (FieldError(name, message),))
+    return InvalidQuery("Invalid filter.", (FieldError(name, message),))
 
 
 # --- Which stack an address means: a key, or the first digits of one.

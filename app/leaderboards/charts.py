@@ -176,7 +176,7 @@ ROW = 40
 """Pixels a row: its name above, its mark below. Names beside the marks would leave a phone no room."""
 AXIS = 84
 """Pixels of the axis and its title below the rows."""
-_GAIN, _TIME = "throughput against alltoall, %; right is faster", "time of the runs (UTC)"
+_GAIN, _TIME = "throughput vs. alltoall, %; right is faster", "time of the runs (UTC)"
 _DAYS = {"year": "%Y", "month": "%b %Y", "week": "%b %d", "date": "%b %d", "day": "%b %d", "hours": "%b %d %H:%M"}
 _DISPATCHERS = ("allgather", "alltoall", "deepep", "hybridep", "ncclep")
 _COLOURS = [f"--{name}" for name in _DISPATCHERS]
@@ -245,7 +245,7 @@ def leader_chart(reigns: Sequence[Reign], stacks: int) -> dict[str, Any]:
         if one.lasts
     ]
     spec["datasets"] = {"reigns": drawn, "ends": ends}
-    spec["description"] = f"Who led {stacks} rankings when. The table holds the same changes."
+    spec["description"] = f"Leaders of {stacks} rankings over time. The table holds the same changes."
     return spec
 
 

@@ -106,7 +106,9 @@ class LeaderboardPage:
     def answer(self) -> str:
         if self.found.total == 1 and self.found.items:
             boards = self.found.items[0].standings.boards
-            return " ".join(dict.fromkeys(board.sentence for board in boards)) or "No result of this stack counts here."
+            return (
+                " ".join(dict.fromkeys(board.sentence for board in boards)) or "No result of this stack is ranked here."
+            )
         return page_answer(self.found.summaries, self.found.total, self.filters.evidence)
 
     @cached_property
@@ -276,7 +278,7 @@ def get_page(request: Request, session: ReadSession, hardware: Slug, family: Slu
         parts = ("leaderboards", slug(hardware), slug(family), *request.scope["path"].split("/")[4:])
         query = f"?{request.url.query}" if request.url.query else ""
         moved = "".join(f"/{quote(part)}" for part in parts) + query
-        raise HTTPException(308, "The address of this leaderboard is written otherwise.", {"Location": moved})
+        raise HTTPException(308, "Moved to its canonical URL.", {"Location": moved})
     params = request.query_params
     return LeaderboardPage(session, hardware, family, BoardFilters.from_params(params), page_number(params))
 

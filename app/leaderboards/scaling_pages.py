@@ -67,7 +67,7 @@ def _asked(offers: tuple[Workloads, ...], matching: int) -> str:
     if not offers:
         return "No workload ran at several sizes yet."
     if not matching:
-        return "Nothing of this ran at several sizes. Choose what did."
+        return "No matching workload ran at several sizes. Choose another."
     return f"{counted(matching, 'workload')} ran at several sizes. Choose one."
 
 
@@ -226,16 +226,16 @@ def read_scaling(
     *,
     session: ReadSession,
     project: Annotated[str, Query(max_length=100)] = "",
-    hardware: Annotated[str, Query(max_length=100, description="`h100`, or as it is shown: `H100`.")] = "",
+    hardware: Annotated[str, Query(max_length=100, description="`h100`, or its display name: `H100`.")] = "",
     family: Annotated[
-        str, Query(max_length=100, description="`qwen3-30b-a3b`, or as it is shown: `Qwen3-30B-A3B`.")
+        str, Query(max_length=100, description="`qwen3-30b-a3b`, or its display name: `Qwen3-30B-A3B`.")
     ] = "",
     container: Annotated[
         str,
-        Query(max_length=500, description="Without it the one with the most sizes; `unknown`: where nobody says it."),
+        Query(max_length=500, description="Default: the container with the most sizes; `unknown`: where unknown."),
     ] = "",
     kind: Annotated[str, Query(description="weak, strong, sequence_batch or sequence_tokens.")] = "",
-    dispatcher: Annotated[str, Query(description="`unknown`: where nobody says it.")] = "",
+    dispatcher: Annotated[str, Query(description="`unknown`: where unknown.")] = "",
 ) -> JSONResponse:
     """Efficiency against the smallest size. Where these names fit several workloads, `offers` says which there are."""
     params = {"project": project, "hardware": hardware, "family": family, "container": container}

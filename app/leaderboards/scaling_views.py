@@ -29,23 +29,19 @@ class KindWords:
 
 
 KINDS: Mapping[Kind, KindWords] = {
-    "weak": KindWords(
-        "Weak scaling", "GPUs", "GPUs", "GPUs and batch grow together: every GPU has the same work at every size."
-    ),
-    "strong": KindWords(
-        "Strong scaling", "GPUs", "GPUs", "GPUs grow, the batch stays: more of them share the same work."
-    ),
+    "weak": KindWords("Weak scaling", "GPUs", "GPUs", "GPUs and batch grow together: constant work per GPU."),
+    "strong": KindWords("Strong scaling", "GPUs", "GPUs", "GPUs grow, the batch is constant: less work per GPU."),
     "sequence_batch": KindWords(
-        "Longer sequences, the same number of them",
-        "tokens of a sequence",
+        "Longer sequences, same batch size",
+        "tokens per sequence",
         "tokens a sequence",
-        "Sequences grow, their number stays. Efficiency counts FLOPs: a token of a longer sequence costs more of them.",
+        "Sequences grow, the batch size is constant. Efficiency counts FLOPs: tokens of longer sequences cost more.",
     ),
     "sequence_tokens": KindWords(
-        "Longer sequences, the same tokens a step",
-        "tokens of a sequence",
+        "Longer sequences, same tokens per step",
+        "tokens per sequence",
         "tokens a sequence",
-        "Sequences grow, the tokens of a step stay. Efficiency counts FLOPs: a token of a longer sequence costs more.",
+        "Sequences grow, tokens per step are constant. Efficiency counts FLOPs: tokens of longer sequences cost more.",
     ),
 }
 
@@ -66,14 +62,14 @@ def told(series: ScalingSeries, name: str) -> str:
     if not compared:
         sizes = listed([grouped(point.size) for point in series.points])
         return (
-            f"{name}: {sizes} {unit} were never measured on the same code, so nothing is said of how it scales"
+            f"{name}: {sizes} {unit} were never measured on the same code, so scaling is unknown"
             f" ({changed(series.points)})."
         )
     first, last = compared[0], compared[-1]
     what = "tokens/s/GPU" if counts_tokens(series) else "throughput per GPU"
     value = (last.tokens_pct if counts_tokens(series) else efficiency(last)) or _WHOLE
     verb = "keeps" if value.value <= 100 else "reaches"
-    rests = "; directional, as it rests on short runs" if last.directional else ""
+    rests = "; directional (short runs)" if last.directional else ""
     sizes = f"from {grouped(first.size)} to {grouped(last.size)} {unit}"
     kept = f"{name} {verb} {percent(value.value)}{interval(value)} of its {what} {sizes}, {_when(first, last)}{rests}."
     return f"{kept}{_left_out(series)}"
@@ -85,7 +81,7 @@ def _when(first: ScalingPoint, last: ScalingPoint) -> str:
         return f"in runs of {span(min(first.first_at, last.first_at), max(first.last_at, last.last_at))}"
     return (
         f"measured {counted(round(last.days_apart), 'day')} apart ({span(first.first_at, first.last_at)} and"
-        f" {span(last.first_at, last.last_at)}) with no change of the speed known between"
+        f" {span(last.first_at, last.last_at)}) without a known speed change in between"
     )
 
 
@@ -94,13 +90,13 @@ def _left_out(series: ScalingSeries) -> str:
     if not others:
         return ""
     sizes = listed([grouped(point.size) for point in others])
-    return f" Not held against them: {sizes} {KINDS[series.kind].unit}, measured on other code ({changed(others)})."
+    return f" Not compared: {sizes} {KINDS[series.kind].unit}, measured on different code ({changed(others)})."
 
 
 def changed(points: Sequence[ScalingPoint]) -> str:
     """`the speed changed on 2026-09-10 and 2026-09-14`: what lies between these points and those compared."""
     days = sorted({f"{at:%Y-%m-%d}" for point in points for at in point.changed_at})
-    return f"the speed changed on {listed(days)}" if days else "their runs lie within a change of the speed"
+    return f"the speed changed on {listed(days)}" if days else "their runs overlap a speed change"
 
 
 def span(first: datetime, last: datetime) -> str:
@@ -194,7 +190,7 @@ def sections(measured: Measured) -> tuple[Section, ...]:
 def answer(found: Sequence[Section]) -> str:
     """The first sentence of the page: what the widest series of each kind says."""
     if not found:
-        return "No workload has several sizes that can be held against each other."
+        return "No workload has several comparable sizes."
     return " ".join(f"{section.words.title}: {section.series[0].sentence}" for section in found)
 
 

@@ -85,26 +85,26 @@ def class_view(summary: ClassSummary) -> ClassView:
 
 
 def class_sentence(summary: ClassSummary) -> str:
-    """`In 5 rankings deepep is clearly ahead 3 times, alltoall once; in 1 nobody is.`"""
+    """Return `5 rankings in 6 stacks: deepep clearly leads in 3 and alltoall in 1; no clear leader in the other 1.`"""
     if not summary.rankings:
         return _none(summary.stacks)
     won = sorted(((one.won, one.dispatcher) for one in summary.overall.tallies if one.won), reverse=True)
     of = f"{counted(summary.rankings, 'ranking')} in {counted(summary.stacks, 'stack')}"
     nobody = summary.rankings - sum(wins for wins, _ in won)
     if not won:
-        return f"{of}: nobody is clearly ahead in any of them."
-    ahead = listed([f"{name} is clearly ahead in {wins:,}" for wins, name in won])
-    return f"{of}: {ahead}" + (f"; nobody is in the other {nobody:,}." if nobody else ".")
+        return f"{of}: no clear leader."
+    ahead = listed([f"{name} clearly leads in {wins:,}" for wins, name in won])
+    return f"{of}: {ahead}" + (f"; no clear leader in the other {nobody:,}." if nobody else ".")
 
 
 def page_answer(summaries: Sequence[ClassSummary], total: int, evidence: str) -> str:
     """The first sentence of a leaderboard."""
     if not total:
-        return "No stack matches."
+        return "No matching stacks."
     if len(summaries) == 1:
         return class_sentence(summaries[0])
     if not summaries:
-        return f"{counted(total, 'stack')}, and none has a result at the evidence level {label(evidence)} or better."
+        return f"{counted(total, 'stack')}, none with a result at evidence {label(evidence)} or better."
     ranked = [one for one in summaries if one.rankings]
     if not ranked:
         return _none(total)
@@ -114,7 +114,7 @@ def page_answer(summaries: Sequence[ClassSummary], total: int, evidence: str) ->
 
 def _none(stacks: int) -> str:
     where = "the stack does not have" if stacks == 1 else f"none of {stacks:,} stacks has"
-    return f"No ranking yet: {where} two dispatchers with a result that may be ranked."
+    return f"No ranking yet: {where} rankable results of two dispatchers."
 
 
 def _class_words(summary: ClassSummary) -> str:
@@ -163,10 +163,10 @@ _CONFIGURATIONS_MOST_TOLD = 3
 
 
 def against_best(duel: Duel) -> str:
-    """`24.3 % less throughput (16.4 to 31.4 %)`, `cannot be told apart from it (−8.6 to 8.5 %)`."""
+    """`24.3 % less throughput (16.4 to 31.4 %)`, `is not significantly different (−8.6 to 8.5 %)`."""
     interval = range_text(duel.low_pct, duel.high_pct)
     if duel.tie:
-        told = "is as fast" if duel.outcome == "equal" else "cannot be told apart from it"
+        told = "is as fast" if duel.outcome == "equal" else "is not significantly different"
         return f"{told} ({interval}{THIN}%)" if interval else told
     less = range_text(*_less(duel))
     told = f"{percent(abs(duel.gain_pct))} {'less' if duel.gain_pct < 0 else 'more'} throughput"

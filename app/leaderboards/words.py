@@ -1,4 +1,4 @@
-"""How places, ties and gains of a board are told: who is better than whom, and why two of them tie."""
+"""Sentences about positions, ties and gains of a leaderboard."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,36 +10,34 @@ from app.domain.ranking.standings import Board, Stretch, within
 from app.domain.run import evidence_label
 
 EVIDENCE = {
-    "smoke": "It ran: fewer than six iterations after warm-up. Its speed is a first impression.",
-    "screen": "Enough to reject a candidate: at least six iterations after warm-up.",
-    "matched_ab": "One side of a matched A/B: two results that differ in the dispatcher alone, neither of them short.",
-    "validated": "At least half of its runs are healthy and steady over 50 steps.",
+    "smoke": "Fewer than six iterations after warm-up: a first impression only.",
+    "screen": "At least six iterations after warm-up: enough to reject a candidate.",
+    "matched_ab": "One side of a matched A/B: two results that differ only in the dispatcher, both long enough.",
+    "validated": "At least half of the runs are healthy and steady over 50 steps.",
 }
-LABELS = {level: evidence_label(level) for level in EVIDENCE} | {"from_prior": "the family’s prior"}
-"""Of what is not called by its name with spaces."""
+LABELS = {level: evidence_label(level) for level in EVIDENCE} | {"from_prior": "estimated interval"}
+"""Labels that differ from the name with spaces."""
 SEMANTIC_CLASSES = {
-    "training_equivalent": "The work is that of real training: real data, real routing, all checks on.",
-    "benchmark_only": "Forced routing, made-up data or checks off: its speed says nothing about real training.",
-    "unknown": "Nobody says how tokens were routed or where they came from, so it counts with neither.",
+    "training_equivalent": "Equivalent to real training: real data, real routing, all checks on.",
+    "benchmark_only": "Forced routing, synthetic data or checks off: not comparable with real training.",
+    "unknown": "Routing mode or data source unknown, so counted in neither class.",
 }
 READINGS = {
-    "leader": "One dispatcher is clearly faster than every other one, beyond what launches of the same job vary.",
-    "tie": "Nobody is clearly faster than all others. A tie does not pass on: each dispatcher has the range of places "
-    "that the tests leave open.",
-    "directional": "A result at the head rests on runs that are too short to tell whether they were warm. A full run "
-    "must confirm it.",
-    "not_compared": "One of them was measured only before or after a change of the stack's speed, never beside the "
-    "others.",
-    "only_measurement": "A single dispatcher was measured. This is not a ranking, however many others failed to start.",
-    "nothing_ranked": "Several dispatchers were seen, none of them in a run that may be ranked.",
+    "leader": "One dispatcher is faster than all others, beyond launch-to-launch variation.",
+    "tie": "No dispatcher is significantly faster than all others. Ties are not transitive: each dispatcher shows the "
+    "range of possible positions.",
+    "directional": "A leading result is based on runs too short to show whether they were warm. Confirm with a full run.",
+    "not_compared": "One dispatcher was measured only before or after a speed change of the stack, not alongside the others.",
+    "only_measurement": "Only one dispatcher was measured, so there is no ranking.",
+    "nothing_ranked": "Several dispatchers appear, but none in a rankable run.",
 }
 LEFT_OUT: dict[Why, str] = {
     "quarantined": "quarantined",
     "import_failed": "not available",
-    "ended_badly": "ended badly",
+    "ended_badly": "failed",
     "not_finite": "loss not finite",
     "slowed_by_timers": "slowed by timers",
-    "other_definitions": "of other definitions",
+    "other_definitions": "computed with older definitions",
     "dispatcher_unknown": "dispatcher unknown",
     "not_active": "requested, not active",
     "too_short": "too short",
@@ -48,16 +46,14 @@ LEFT_OUT: dict[Why, str] = {
     "below_level": "below the evidence level",
 }
 EP_SIZES = {"small": "small (up to 8)", "medium": "medium", "large": "large (from 32)", "unknown": "unknown"}
-INFERRED = "No line of the log names the dispatcher at work. Iterations ran, and the trainer does not start without it."
-WORSE_LOSS = (
-    "Its loss is clearly worse over iterations that both have. A faster run with a worse loss is no improvement."
-)
-FROM_PRIOR = "One run does not show how its launches vary. The interval is how much launches of the family do."
-UNPROVEN = "No log shows which dispatcher ran. It needs no package, and nothing else runs in its name."
+INFERRED = "The log does not name the active dispatcher, but iterations ran, and the trainer does not start without it."
+WORSE_LOSS = "Significantly worse loss over common iterations. A faster run with worse loss is not an improvement."
+FROM_PRIOR = "One run shows no launch-to-launch variation. The interval is estimated from the model family."
+UNPROVEN = "No log shows the active dispatcher. It needs no package, and nothing else runs under its name."
 
 
 def meanings_of(boards: Sequence[Board]) -> dict[str, str]:
-    """What the badges mean that stand on these boards, by the name under which they are explained."""
+    """Return the meanings of the badges shown on these boards, by name."""
     entries = [entry for board in boards for entry in board.entries]
     shown = {board.reading for board in boards} | {board.semantic_class for board in boards}
     shown |= {"directional"} if any(entry.directional for entry in entries) else set()
@@ -92,31 +88,31 @@ def range_text(low_pct: float | None, high_pct: float | None) -> str:
 
 
 def stretch_sentence(stretch: Stretch) -> str:
-    """Which code a board is of; empty where nothing changed since, because then it is simply the newest."""
+    """Return which code a board is based on; empty when it is the newest code."""
     if not stretch.changes_since:
         return ""
     changed = f", first on {_day(stretch.changed_at)}" if stretch.changed_at else ""
     times = "once" if stretch.changes_since == 1 else f"{stretch.changes_since} times"
     runs = counted(stretch.runs, "run")
     return (
-        f"All places are of the same stretch of code: {runs} from {_day(stretch.first_at)} to {_day(stretch.last_at)}. "
-        f"The speed of the stack changed {times} since{changed}; newer runs were not made with every dispatcher."
+        f"Based on {runs} at the same code speed, {_day(stretch.first_at)} to {_day(stretch.last_at)}. "
+        f"The speed changed {times} since{changed}; newer runs lack some dispatchers."
     )
 
 
 def tie_sentence(duel: Duel, interval: str = "") -> str:
-    """Why the first of the duel ties with the second, said of the first."""
+    """Return why the first dispatcher ties with the second."""
     if duel.outcome == "equal":
         return f"is as fast as {duel.second}, {within(duel)}"
     if duel.worse_loss:
-        return f"is not placed before or after {duel.second}{interval}: {duel.tie_because}"
+        return f"is not ordered relative to {duel.second}{interval}: {duel.tie_because}"
     decide = f"; {counted(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
     because = f": {duel.tie_because}" if duel.tie_because else ""
-    return f"cannot be told apart from {duel.second} yet{interval}{because}{decide}"
+    return f"is not significantly different from {duel.second}{interval}{because}{decide}"
 
 
 def duel_sentence(duel: Duel) -> str:
-    """One test of a board, seen from its winner."""
+    """Return one pairwise comparison, from the winner's side."""
     seen = duel.turned() if duel.outcome == "second" else duel
     short = ". Directional only: one side is too short." if seen.directional else "."
     interval = range_text(seen.low_pct, seen.high_pct)
@@ -127,7 +123,7 @@ def duel_sentence(duel: Duel) -> str:
 
 
 def ties_of(dispatcher: str, duels: Sequence[Duel]) -> tuple[str, ...]:
-    """Why this dispatcher ties with each of those that it ties with."""
+    """Return why this dispatcher ties with each other one."""
     own = (one if one.first == dispatcher else one.turned() for one in duels if dispatcher in (one.first, one.second))
     return tuple(tie_sentence(one) for one in own if one.tie)
 

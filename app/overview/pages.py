@@ -43,7 +43,7 @@ def standing(session: Session, access: Access) -> Standing:
     own = project_slugs(session, person.roles)
     if not own:
         ask = some_of(administrators(session), last="or")
-        return Standing(person.name, ask, "You belong to no project yet.", "")
+        return Standing(person.name, ask, "You have no role in any project yet.", "")
     uploads = project_slugs(session, [project for project in person.roles if access.may(Action.UPLOAD, project)])
     empty = f"Nothing has been uploaded to {some_of(own)} yet."
     return Standing("", "", empty, uploads[0] if len(uploads) == 1 else "")
@@ -71,10 +71,10 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
 
 
 def answer(found: Overview, filters: OverviewFilters, empty: str) -> str:
-    """What needs attention, in plain words; `empty` where nothing is there to look at."""
+    """Summarise what needs attention. `empty`: the sentence for a service without visible runs."""
     attention, where = found.attention, filters.where
     if not found.total:
-        return f"No run is{where} that you may see." if filters.project else empty
+        return f"No visible runs{where}." if filters.project else empty
     if not attention.open:
         more = counted(attention.acknowledged, "regression")
         return f"No open regression{where}" + (f"; {more} acknowledged." if attention.acknowledged else ".")
@@ -82,7 +82,7 @@ def answer(found: Overview, filters: OverviewFilters, empty: str) -> str:
 
 
 def arrived(found: Overview, filters: OverviewFilters) -> str:
-    """What came in, and how it ended; empty before the first run."""
+    """Summarise the uploads of the period and how they ended; empty before the first run."""
     if not found.total:
         return ""
     parts = []
@@ -97,8 +97,8 @@ def _open(attention: NeedsAttention, where: str) -> str:
     verb = "costs" if attention.open == 1 else "cost"
     regressions = f"{counted(attention.open, 'open regression')}{where}"
     if attention.hours is None:
-        return f"{regressions}; what {'it costs' if attention.open == 1 else 'they cost'} is not known yet."
-    unknown = f", {attention.without_cost} of them at an unknown cost" if attention.without_cost else ""
+        return f"{regressions}; cost unknown."
+    unknown = f", {attention.without_cost} of them at unknown cost" if attention.without_cost else ""
     more = f" {counted(attention.acknowledged, 'more is', 'more are')} acknowledged." if attention.acknowledged else ""
     return f"{regressions} {verb} {daily_cost(attention.hours)}{unknown}.{more}"
 
@@ -106,7 +106,7 @@ def _open(attention: NeedsAttention, where: str) -> str:
 def _ended(found: Overview, period: str) -> str:
     runs = counted(found.recent, "run")
     none, more = found.recent_without_figure, "more " if found.recent_ended_badly else ""
-    without = f" {none:,} {more}gave no figure." if none else ""
+    without = f" {none:,} {more}could not be read." if none else ""
     if found.recent_ended_badly:
-        return f"{found.recent_ended_badly:,} of the {runs} of {period} ended badly.{without}"
-    return f"{runs} in {period}, none of them ended badly.{without}"
+        return f"{found.recent_ended_badly:,} of {runs} in {period} failed.{without}"
+    return f"{runs} in {period}, none failed.{without}"

@@ -70,7 +70,7 @@ def history_chart(points: Sequence[Point], member: Member, metric: str) -> dict[
         "change": [{"place": p.place, "label": f"#{p.run.id}"} for p in points if p.role == "first slow run"],
         "levels": _levels(points, member, metric, scale),
     }
-    spec["description"] = f"{title} of {len(points)} runs in the order of their commits. The table has the same values."
+    spec["description"] = f"{title} of {len(points)} runs in commit order. The table has the same values."
     return spec
 
 
@@ -118,7 +118,7 @@ def _level(first: int, last: int, value: float, label: str) -> dict[str, Any]:
 def _specification(title: str) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
-    x = alt.X("place:Q", title="run, in the order of commits", scale=alt.Scale(zero=False, nice=False, padding=12))
+    x = alt.X("place:Q", title="run, in commit order", scale=alt.Scale(zero=False, nice=False, padding=12))
     x = x.axis(tickMinStep=1, format=",d")
     y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False, nice=True))
     chart = alt.layer(_change(alt), *_level_marks(alt), *_marks(alt, x, y))

@@ -107,7 +107,7 @@ def _trimmed(change: Change) -> Change:
 def _errors(change: Change) -> Iterator[FieldError]:
     """What is wrong whatever the regression is."""
     if not 0 < len(change.author) <= MAX_NAME:
-        yield FieldError("author", f"must say who changes it, in 1 to {MAX_NAME} characters")
+        yield FieldError("author", f"must name the author, in 1 to {MAX_NAME} characters")
     if change.says_nothing:
         yield FieldError("state", "or another field must say what to change: an assignee, a link, a note, an answer")
     if change.state is not None and change.state not in STATES:
@@ -121,11 +121,11 @@ def _errors(change: Change) -> Iterator[FieldError]:
     elif "\0" in change.note:
         yield FieldError("note", "holds a control character")
     elif not change.note and change.state in NEEDS_NOTE:
-        yield FieldError("note", f"must say why it is {change.state}")
+        yield FieldError("note", f"must explain why the regression is {change.state}")
     if change.quarantine and change.state != "invalid":
-        yield FieldError("quarantine", "goes with the state invalid only")
+        yield FieldError("quarantine", "is allowed with the state invalid only")
     elif change.quarantine and not change.note:
-        yield FieldError("note", "must say why the runs are quarantined")
+        yield FieldError("note", "must explain why the runs are quarantined")
     if change.external_url and (why := _no_link_because(change.external_url)):
         yield FieldError("external_url", why)
 
@@ -135,15 +135,15 @@ def _no_link_because(address: str) -> str:
     if len(address) > MAX_URL:
         return f"must have at most {MAX_URL:,} characters"
     if any(c.isspace() or not c.isprintable() for c in address):
-        return "must be one address, without blanks"
+        return "must be one URL without spaces"
     try:
         parts = urlsplit(address)
         host = parts.hostname
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https"):
-        return "must be a whole address that begins with https:// or http://"
-    return "must not hold a user name or password" if "@" in parts.netloc else ""
+        return "must be a complete URL starting with https:// or http://"
+    return "must not contain a user name or password" if "@" in parts.netloc else ""
 
 
 def _locked(session: Session, seen: Sequence[Seen]) -> Sequence[RegressionRow]:
@@ -163,7 +163,9 @@ def _refuse_what_changed(session: Session, rows: Sequence[RegressionRow], seen: 
     wrong = [row for row in rows if (at := expected[row.id or 0]) and at != aware(row.changed_at)]
     if wrong:
         errors = tuple(FieldError(_place(row, seen, "changed_at"), _who_changed(session, row)) for row in wrong)
-        raise EditConflict("It changed since it was read, so nothing was changed. Read it again, then decide.", errors)
+        raise EditConflict(
+            "The regression changed in the meantime, so nothing was saved. Reload and try again.", errors
+        )
 
 
 def _who_changed(session: Session, row: RegressionRow) -> str:

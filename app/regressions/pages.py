@@ -133,7 +133,7 @@ class RegressionView:
             return ""
         run = self._session.get(RunRow, self.found.proposal_run_id) if self.found.proposal_run_id else None
         if run is None:
-            return "Its later runs are back within 1 % of the usual level."
+            return "Later runs are back within 1 % of the usual level."
         back = self._runs_since(run)
         which = "The last run is" if back == 1 else f"The last {back} runs are"
         return f"{which} back within 1 % of the usual level, since run #{run.id}" + (

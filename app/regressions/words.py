@@ -42,7 +42,7 @@ def first_seen(metric: str, member: Member) -> str:
 
 
 def answer(found: Regression) -> str:
-    """What, how much, since which run and commit, and what it costs."""
+    """Return the change, its size, its first run and commit, and its cost."""
     text = what(found)
     if (stacks := len({member.stack_key for member in found.members})) > 1:
         worst = "" if found.worst_delta_pct is None else "Up to "
@@ -55,22 +55,22 @@ def answer(found: Regression) -> str:
 
 def _cost(found: Regression) -> str:
     if found.gpu_hours_per_day is None:
-        return "What it costs is unknown." if found.metric == "step_time_ms" else "It costs no GPU time of itself."
+        return "Cost unknown." if found.metric == "step_time_ms" else "No GPU-time cost."
     if found.gpu_hours_per_day == 0:
-        return "It costs nothing any more."
+        return "No cost now."
     verb = "It cost" if found.state in ("fixed", "invalid") else "It costs"
     return f"{verb} {daily_cost(found.gpu_hours_per_day)}."
 
 
 def to_do(count: int, hours: float | None, without_cost: int) -> str:
-    """The sentence that the list begins with: how many need somebody, and what they cost together."""
+    """Return the answer of the list: the number of regressions to triage and their cost."""
     if not count:
         return "Nothing to triage."
     text = f"{counted(count, 'regression')} to triage"
     if hours is None:
-        return f"{text}, at an unknown cost."
+        return f"{text}, cost unknown."
     verb = "costs" if count == 1 else "cost"
-    rest = f", and the cost of {without_cost} is unknown" if without_cost else ""
+    rest = f"; cost of {without_cost} unknown" if without_cost else ""
     return f"{text} {verb} {daily_cost(hours)}{rest}."
 
 
@@ -92,7 +92,7 @@ def _rate(runs: float) -> str:
 
 
 def figure_text(metric: str, value: float | None) -> str:
-    """A level in the unit of its metric; empty when it is not known."""
+    """Return a segment's figure in the unit of its metric; empty when unknown."""
     if value is None:
         return ""
     if metric == "step_time_ms":
@@ -102,7 +102,7 @@ def figure_text(metric: str, value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One entry of the discussion: what was done in a few words, and each field with what was before."""
+    """An entry of the discussion: the action in words, and each changed field with its old and new value."""
 
     event: AuditEvent
     words: str
@@ -110,16 +110,16 @@ class Done:
 
 
 _WORDS: Mapping[str, str] = {
-    "opened": "opened it",
-    "reopened": "opened it again",
+    "opened": "opened the regression",
+    "reopened": "reopened the regression",
     "joined": "added a stack",
-    "moved": "took another run for the first slow one",
-    "left": "took a stack away",
-    "withdrawn": "withdrew it",
-    "proposal_made": "proposed fixed",
-    "proposal_withdrawn": "took the proposal back",
-    "changed": "changed it",
-    "noted": "noted",
+    "moved": "changed the first slow run",
+    "left": "removed a stack",
+    "withdrawn": "withdrew the regression",
+    "proposal_made": "proposed a fix",
+    "proposal_withdrawn": "withdrew the proposal",
+    "changed": "changed the regression",
+    "noted": "added a note",
     "proposal_accepted": "accepted the proposal",
     "proposal_declined": "declined the proposal",
 }

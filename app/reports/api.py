@@ -28,9 +28,7 @@ MAX_WAIT_SECONDS = 300
 _ASK_AGAIN_SECONDS = 0.5
 
 RunId = Annotated[int, Path(ge=1, lt=2**63)]
-Wait = Annotated[
-    float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for a verdict that is not there yet.")
-]
+Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for a pending verdict.")]
 
 
 @router.get(

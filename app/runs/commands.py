@@ -87,7 +87,7 @@ def _check_taken_back(session: Session, run_id: int, stated: Mapping[str, Stated
     amended = amended_fields(session, run_id)
     wrong = [name for name, fact in stated.items() if fact is None and name not in amended]
     if wrong:
-        raise refused([FieldError(f"fields.{name}", "has no correction that could be taken back") for name in wrong])
+        raise refused([FieldError(f"fields.{name}", "has no correction to undo") for name in wrong])
 
 
 # --- What a person decides about a run: quarantine and release, pin and unpin. Recorded, then judged again.

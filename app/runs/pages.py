@@ -188,7 +188,7 @@ def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str
     """Raises InvalidMetadata, NotAllowed."""
     person = access_of(request).person
     if stated is None and person is not None and person.administrator:
-        raise InvalidMetadata("No project was chosen.", (FieldError("meta.project", "must be chosen or named"),))
+        raise InvalidMetadata("No project was chosen.", (FieldError("meta.project", "choose or name a project"),))
     return upload_project(request, engine, stated)
 
 

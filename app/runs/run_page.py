@@ -91,7 +91,7 @@ class RunView:
 
 
 def _invalid(name: str, message: str) -> InvalidQuery:
-    return InvalidQuery("The address of this run asks for what there is not.", (FieldError(name, message),))
+    return InvalidQuery("Invalid filter.", (FieldError(name, message),))
 
 
 # --- What was asked for beside what ran, field by field: agrees, differs, or nobody proves it.
@@ -132,7 +132,7 @@ def activity_rows(activity: Mapping[str, Activity]) -> tuple[ActivityRow, ...]:
 def differing(activity: Mapping[str, Activity]) -> tuple[str, ...]:
     """A few words for each field that ran otherwise: `dispatcher: asked for deepep, ran alltoall`."""
     return tuple(
-        f"{name}: asked for {_value(entry.requested)}, ran {_value(entry.active)}"
+        f"{name}: requested {_value(entry.requested)}, active {_value(entry.active)}"
         for name, entry in activity.items()
         if entry.agrees is False
     )
@@ -379,7 +379,7 @@ def slice_rows(slices: Sequence[Slice], names: Sequence[str], log_lines: FloatAr
 
 
 def told(slices: Sequence[Slice]) -> str:
-    """`Started 4 times: 2 resumes, 1 retry.`, and what a crash loop means."""
+    """Return `Started 4 times: 2 resumes, 1 retry.`, with a warning about crash loops."""
     kinds = Counter(str(piece.kind) for piece in slices)
     again = [
         counted(kinds[kind], kind, plural)
@@ -389,8 +389,8 @@ def told(slices: Sequence[Slice]) -> str:
     text = f"Started {counted(len(slices), 'time')}" + (f": {', '.join(again)}." if again else ".")
     if loops := sum(piece.crash_loop for piece in slices):
         text += (
-            f" {counted(loops, 'start')} of them {'is' if loops == 1 else 'are'} a crash loop: each began at the same "
-            "point and got no further. Look at the failure above before it is started again."
+            f" {counted(loops, 'start')} in a crash loop: same start point, no progress. "
+            "Check the failure above before restarting."
         )
     return text
 
@@ -447,7 +447,7 @@ def table_of(whole: Points, page: int) -> Table:
     )
 
 
-# --- The sentence that a run's page begins with: what came out, how sure it is, what it may be used for.
+# --- The answer of the run page: speed, steadiness, ending, use.
 
 _ENDINGS = {
     "out_of_memory": "The job ran out of memory",
@@ -463,14 +463,14 @@ _WAITING = {
 
 
 def answer(run: RunDetail) -> str:
-    """One to three short sentences in plain words."""
+    """Return one to three sentences: speed, ending and use of the run."""
     if run.status in _WAITING:
         return _WAITING[run.status]
     if run.status == "unread":
-        return run.error or "No reader knows this log."
+        return run.error or "The log format is not recognised."
     if run.status == "failed":
         if run.receiving:
-            return "No iteration has come in yet."
+            return "No iterations yet."
         return "No figure could be read from this run" + (f": {run.failures[0].title}." if run.failures else ".")
     sentences = [_speed(run), "" if run.receiving else _ending(run), _meaning(run)]
     return " ".join(sentence for sentence in sentences if sentence)
@@ -479,7 +479,7 @@ def answer(run: RunDetail) -> str:
 def _speed(run: RunDetail) -> str:
     metric, steady = run.metrics.get("step_time_ms"), run.steady_state
     if metric is None or steady is None:
-        return "The iterations were read, but they are too few for a steady step time."
+        return "Too few iterations for a steady step time."
     shown = figure(metric, "step_time_ms")
     width = f" ± {shown.half}" if shown.half else ""
     where = f"over iterations {steady.first_iteration:,} to {steady.last_iteration:,}"
@@ -491,7 +491,7 @@ def _steadiness(steady: SteadyState) -> str:
     if not steady.is_steady:
         return f"{window}, which is not steady: {'; '.join(steady.reasons) or 'too few iterations'}"
     if steady.short:
-        return f"{window} of only {counted(steady.n, 'iteration')}: directional, a longer run must confirm it"
+        return f"{window} of only {counted(steady.n, 'iteration')}: directional, confirm with a longer run"
     if steady.spike_share > 0:
         return f"{window}; {percent(steady.spike_share * 100)} of its iterations are spikes"
     return window
@@ -499,17 +499,17 @@ def _steadiness(steady: SteadyState) -> str:
 
 def _ending(run: RunDetail) -> str:
     ending = _ENDINGS.get(str(run.health.get("outcome")))
-    return f"{ending}; the figures are of the iterations before." if ending else ""
+    return f"{ending}; figures cover the iterations before." if ending else ""
 
 
 def _meaning(run: RunDetail) -> str:
     if run.semantic_class == "benchmark_only":
-        return "Benchmark only: forced routing or made-up data, so it is never compared with real training."
+        return "Synthetic routing or data: not comparable with real training."
     return ""
 
 
 def report(run: RunDetail) -> str:
-    """What was not understood of a run's logs: one line a kind, with the first example of each."""
+    """Return the unrecognised log lines as text: a line for each kind, with its first example."""
     head = f"Threewalls definitions {run.definition_version}, trainer {run.trainer or 'unknown'}"
     lines = [f"{example.count} x {example.kind}: {example.example}" for example in run.not_understood]
     return "\n".join([head, *lines])
@@ -745,7 +745,7 @@ class RunPage:
         if self.shown_series not in self.series_choices:
             choices = ", ".join(self.series_choices) or "none: this run has no series yet"
             error = FieldError("series", f"must be one of {choices}, not {self.view.series[:60]!r}")
-            raise InvalidQuery("The address of this run asks for what there is not.", (error,))
+            raise InvalidQuery("Invalid filter.", (error,))
         starts = [piece.first_row for piece in self.run.slices]
         whole = charts.points(self.series.columns, self.series.units, self.shown_series, self.run.steady_state, starts)
         return charts.between(whole, self.view.first, self.view.last)
@@ -788,7 +788,7 @@ class RunPage:
         notes = []
         if outside := charts.outside(self.points, self.scale):
             verb = "lies" if outside == 1 else "lie"
-            notes.append(f"{counted(outside, 'iteration')} {verb} off this scale, drawn at its edge.")
+            notes.append(f"{counted(outside, 'iteration')} {verb} off scale, drawn at the edge.")
         if not self.scale.log and self.scale.low > 0:
             notes.append("The axis does not start at zero.")
         if len(self.drawn.iterations) < np.isfinite(self.points.values).sum():

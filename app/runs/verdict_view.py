@@ -25,8 +25,8 @@ from app.storage.verdicts import RunRegression, StoredVerdict, regressions_of, v
 _BASELINES: Mapping[str, str] = {
     "golden": "pinned as golden",
     "same_config": "of the same configuration",
-    "last_config": "of the configuration that the stack had last",
-    "nearest": "the nearest there is: no baseline, but something to measure an experiment against",
+    "last_config": "of the previous configuration of this stack",
+    "nearest": "closest comparable, not a baseline",
 }
 _MOST_LEFT_OUT = 8
 _MOST_OLDER = 50

@@ -76,7 +76,7 @@ def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
     if not query.project and len(slugs) == 1:
         query = UpgradeQuery(slugs[0], query.field, query.old, query.new)
     if not query.project:
-        answer = "Choose a project." if slugs else "There is no project yet. A project begins with its first run."
+        answer = "Choose a project." if slugs else "No projects yet. The first run creates one."
         return UpgradePage(query, slugs, (), (), None, answer)
     project = get_project(session, query.project)
     values = values_of(session, project, query.field)
@@ -107,7 +107,7 @@ def _asked(query: UpgradeQuery, offers: Sequence[Offer]) -> str:
     if query.old and query.old == query.new:
         return "Both sides are the same. Choose two values."
     if offers:
-        return f"Choose what {query.field} the stacks moved from, and to."
+        return f"Choose the old and the new {query.field}."
     return f"No stack has usable CI runs with two values of {query.field} yet."
 
 

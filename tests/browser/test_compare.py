@@ -95,7 +95,7 @@ def test_a_run_is_found_and_added_by_keyboard(open_page: OpenPage, runs: dict[st
 def test_runs_that_are_ticked_in_the_list_are_compared(open_page: OpenPage, runs: dict[str, int]) -> None:
     page = open_page(f"/runs?project={PROJECT}")
     for name in ("on", "off"):
-        page.get_by_role("checkbox", name=f"Choose #{runs[name]}", exact=True).check()
+        page.get_by_role("checkbox", name=f"Select #{runs[name]}", exact=True).check()
     page.get_by_role("button", name="Compare").click()
     expect(page).to_have_url(re.compile(rf"/compare\?a={runs['off']}&b={runs['on']}$"))
 

@@ -34,20 +34,20 @@ def test_a_run_is_quarantined_and_released_and_the_name_is_remembered(open_page:
     expect(page.locator("#run-top")).to_contain_text("Quarantined by Ada Lovelace")
     expect(page.locator("#run-top")).to_contain_text("node 17 was <b>throttled</b>")
 
-    page.get_by_text("Release it from quarantine").click()
+    page.get_by_text("Release from quarantine").click()
     expect(page.locator("#release").get_by_label("Your name")).to_have_value("Ada Lovelace")
     page.locator("#release").get_by_role("button", name="Release").click()
     expect(page.locator("#run-top")).not_to_contain_text("Quarantined by")
-    expect(page.locator("#decisions")).to_contain_text("Ada Lovelace released it")
+    expect(page.locator("#decisions")).to_contain_text("Ada Lovelace released the run")
 
 
 def test_a_pin_works_without_script(open_page: OpenPage, house: House) -> None:
     run = make_slow_run(house, "pinned")
     page = open_page(f"/runs/{run}", script=False)
-    page.get_by_text("Pin it as the golden baseline").click()
+    page.get_by_text("Pin as golden baseline").click()
     page.locator("#pin").get_by_label("Your name").fill("Ada")
     page.locator("#pin").get_by_role("button", name="Pin").click()
-    expect(page.locator("#decisions")).to_contain_text("Golden baseline of its stack, pinned by Ada")
+    expect(page.locator("#decisions")).to_contain_text("Golden baseline of this stack, pinned by Ada")
     expect(page.locator("#run-top")).to_contain_text("golden baseline")
 
 

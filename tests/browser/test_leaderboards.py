@@ -36,7 +36,7 @@ def test_from_the_list_to_a_leaderboard(open_page: OpenPage) -> None:
     expect(page.locator(".answer")).to_contain_text("2 leaderboards over 5 stacks")
     page.get_by_role("link", name="Qwen3-30B-A3B on H100").click()
     expect(page).to_have_url(re.compile(re.escape(ADDRESS)))
-    expect(page.locator(".board-answer")).to_contain_text("hybridep is clearly ahead in 1")
+    expect(page.locator(".board-answer")).to_contain_text("hybridep clearly leads in 1")
     expect(drawn(page).locator(":is(#gain-chart, #leader-chart) canvas")).to_have_count(2)
 
 
@@ -63,7 +63,7 @@ def test_a_tie_has_a_range_of_places_and_its_reason(open_page: OpenPage, stacks:
     tied = card(open_page(ADDRESS), stacks["tie"])
     expect(tied.locator("td.place")).to_have_text(["1–2", "1–2", "3", "–"])
     expect(tied.locator(".tie").first).to_contain_text("is as fast as deepep, to within 2")
-    tied.get_by_text("How this order came about").click()
+    tied.get_by_text("How the order was determined").click()
     expect(tied.locator(".tests li")).to_have_count(3)
     expect(tied.get_by_role("img", name=re.compile(r"^339\.7.ms, 95 % interval"))).to_be_visible()
 
@@ -71,7 +71,7 @@ def test_a_tie_has_a_range_of_places_and_its_reason(open_page: OpenPage, stacks:
 def test_a_badge_leads_to_what_it_means(open_page: OpenPage, stacks: dict[str, str]) -> None:
     page = drawn(open_page(ADDRESS))  # a chart that comes later would move the page under the link
     badge = card(page, stacks["tie"]).get_by_role("link", name="training equivalent")
-    assert "The work is that of real training" in (badge.locator(".badge").get_attribute("title") or "")
+    assert "Equivalent to real training" in (badge.locator(".badge").get_attribute("title") or "")
     badge.focus()
     page.keyboard.press("Enter")
     expect(page.locator("#means-training_equivalent")).to_be_in_viewport()

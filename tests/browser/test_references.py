@@ -132,7 +132,7 @@ def test_the_claim_check_comes_when_the_run_page_shows_it(open_page: OpenPage, i
     page.get_by_text("What differs, and what the gap may be made of").click()
     expect(page.locator("#reference .causes li").first).to_be_visible()
     plain = open_page(f"/runs/{ids['run']}", script=False)
-    plain.get_by_role("link", name="Hold this run against it").click()
+    plain.get_by_role("link", name="Compare with published figure").click()
     expect(plain.locator(".claim")).to_be_visible()
 
 

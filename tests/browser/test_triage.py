@@ -40,7 +40,7 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     page = open_page("/regressions?project=worked-off")
     row = page.get_by_role("row", name=re.compile("5.0"))
     expect(row).to_contain_text("62\u202fh/d")
-    expect(row).to_contain_text("fixed is proposed")
+    expect(row).to_contain_text("fix proposed")
     row.get_by_role("link", name=re.compile("slower")).click()
 
     expect(page.locator(".answer")).to_contain_text(f"slower since run #{stack.since} at commit")
@@ -49,7 +49,7 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     form = page.locator("#triage")
     form.get_by_label("State").select_option("acknowledged")
     form.get_by_label("Assignee").fill("Grace Hopper")
-    form.get_by_label("Issue elsewhere").fill("https://tracker.example/issues/42")
+    form.get_by_label("Issue link").fill("https://tracker.example/issues/42")
     form.get_by_label("Note", exact=True).fill("NCCL changed a default.\nAsked the vendor.")
     form.get_by_role("button", name="Save").click()
     expect(form.get_by_label("Your name")).to_have_attribute("aria-invalid", "true")
@@ -59,7 +59,7 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     page.wait_for_url(re.compile(rf"/regressions/{number}#discussion$"))
 
     entry = page.locator(".timeline > li").last
-    expect(entry).to_contain_text("Ada Lovelace changed it")
+    expect(entry).to_contain_text("Ada Lovelace changed the regression")
     expect(entry).to_contain_text(re.compile(r"state\s+open\s+→\s*to\s+acknowledged"))
     expect(entry.locator("blockquote")).to_have_text("NCCL changed a default.\nAsked the vendor.")
     expect(page.locator(".facts").first).to_contain_text("Grace Hopper")
@@ -67,13 +67,13 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     # The browser remembers the name, so that accepting takes one click.
     expect(page.locator("#proposal")).to_contain_text("The last 4 runs are back within 1 %")
     expect(page.locator("#proposal").get_by_label("Your name")).to_have_value("Ada Lovelace")
-    page.get_by_role("button", name="Accept: it is fixed").click()
+    page.get_by_role("button", name="Accept as fixed").click()
     expect(page.locator(".page-head .badge", has_text="fixed")).to_be_visible()
     expect(page.locator("#proposal")).to_have_count(0)
     expect(page.locator(".timeline > li").last).to_contain_text("Ada Lovelace accepted the proposal")
 
     page.goto("/regressions?project=worked-off")
-    expect(page.locator("#regression-table")).to_contain_text("No regression matches")
+    expect(page.locator("#regression-table")).to_contain_text("No matching regressions")
     page.get_by_role("link", name=re.compile(r"^fixed 1$")).click()
     expect(page.get_by_role("row", name=re.compile("Grace Hopper"))).to_be_visible()
     with read_session(house.engine) as session:
@@ -124,7 +124,7 @@ def test_several_are_selected_and_changed_at_once(open_page: OpenPage, house: Ho
     bulk.get_by_label("State").select_option("expected")
     bulk.get_by_label("Your name").fill("Ada")
     bulk.get_by_role("button", name="Change").click()
-    expect(bulk.locator("#b-note-d")).to_contain_text("must say why it is expected")
+    expect(bulk.locator("#b-note-d")).to_contain_text("must explain why the regression is expected")
     expect(page.locator("[data-selected]")).to_have_text("2 of 3")
     bulk.get_by_label("Note", exact=True).fill("the price of determinism")
     bulk.get_by_role("button", name="Change").click()
@@ -141,13 +141,13 @@ def test_filters_live_in_the_address(open_page: OpenPage, house: House) -> None:
     page.get_by_label("Text").fill("knob")
     expect(page.locator("#regression-table tbody tr")).to_have_count(1)
     page.get_by_role("link", name=re.compile(r"^open")).click()
-    expect(page.locator("#regression-table")).to_contain_text("No regression matches")
+    expect(page.locator("#regression-table")).to_contain_text("No matching regressions")
     expect(page).to_have_url(re.compile(r"/regressions\?q=knob&project=filtered&state=open$"))
     page.get_by_role("link", name="Remove the filter text: knob").click()
     expect(page).to_have_url(re.compile(r"/regressions\?project=filtered&state=open$"))
     page.get_by_label("Assignee", exact=True).first.select_option("nobody")
     expect(page).to_have_url(re.compile(r"state=open"))
-    expect(page.locator("#regression-table")).to_contain_text("No regression matches")
+    expect(page.locator("#regression-table")).to_contain_text("No matching regressions")
     assert page.evaluate("window.sameDocument"), "the list was loaded as a page, not by htmx"
     page.go_back()
     expect(page.locator("#regression-table tbody tr")).to_have_count(1)

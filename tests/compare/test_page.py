@@ -49,9 +49,9 @@ def test_what_differs_comes_first_then_what_may_be_said_then_the_figures(client:
     text = words(client.get(f"/compare?a={a}&b={b}").text)
     order = (
         "Differs in ep_overlap (off -> on)",
-        "What differs",
+        "Differences",
         "off arguments on metadata a knob",
-        "What may be said",
+        "Result",
     )
     order += ("matched A/B B is better", "A step of B is 24.0 % faster than one of A", "Figures", "Steady windows")
     places = [text.index(part) for part in order]

@@ -50,7 +50,7 @@ def test_a_finished_experiment_is_one_result_and_its_runs_are_no_others(
     assert told["measured_here"]["experiments"] == [waiting]
     for path in (f"/runs/{found.baseline_run_id}/next/eo-enable", "/playbook/eo-enable"):
         page = client.get(path).text
-        assert f'<a href="/experiments/{waiting}">experiment #{waiting}</a>; the verdicts on its own runs' in page
+        assert f'<a href="/experiments/{waiting}">experiment #{waiting}</a>; verdicts of its own runs' in page
 
 
 def test_an_experiment_that_is_withdrawn_leaves_the_verdicts_of_its_runs(

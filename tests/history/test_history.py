@@ -79,8 +79,8 @@ def test_the_page_says_first_where_the_stack_stands(client: TestClient, engine: 
     page = client.get(f"/history/{key_of(engine, moved[0])}").text
     text = text_of(page)
     assert "423.0 ms a step now, 5.7 % slower since 15 September; 1 change point in 26 runs." in text
-    assert re.search(r"\+5\.7 % slower since #15 .* from 400\.0 ms to 423\.0 ms, 12 runs on the new level", text)
-    assert f"The verdict of #{moved[14]} said so." in text
+    assert re.search(r"\+5\.7 % slower since #15 .* from 400\.0 ms to 423\.0 ms, 12 runs in the new segment", text)
+    assert f"Reported by the verdict of #{moved[14]}." in text
     with transaction(engine) as session:
         before, after = (session.get_one(RunRow, moved[place]).commit for place in (13, 14))
     assert f'href="https://git.example/d/{before}...{after}"' in page

@@ -54,7 +54,7 @@ def test_the_list_counts_stacks_and_rankings(client: TestClient) -> None:
 @pytest.mark.usefixtures("stacks")
 def test_the_page_begins_with_who_is_ahead_where(client: TestClient) -> None:
     page = client.get(PAGE).text
-    answer = "2 rankings in 3 stacks: hybridep is clearly ahead in 1; nobody is in the other 1."
+    answer = "2 rankings in 3 stacks: hybridep clearly leads in 1; no clear leader in the other 1."
     assert f"Dropless, training equivalent: {answer}" in page
     assert "Across stacks: forced balance, benchmark only" in page
 
@@ -102,7 +102,7 @@ def test_what_is_below_the_evidence_asked_for_is_seen_and_not_ranked(
     assert "below the evidence level asked for (screen)" in of_stack(client, stacks["directional"])
     weaker = of_stack(client, stacks["directional"], evidence="smoke")
     assert "Directional only: the runs of deepep and alltoall are too short" in weaker
-    assert "No stack matches" not in weaker
+    assert "No matching stacks" not in weaker
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_filters_narrow_the_stacks(
     page = client.get(PAGE, params=query).text
     found = [name for name, key in stacks.items() if f'id="stack-{key[:12]}"' in page]
     assert found == shown
-    assert ("No stack matches" in page) == (not shown)
+    assert ("No matching stacks" in page) == (not shown)
 
 
 @pytest.mark.usefixtures("stacks")
@@ -168,11 +168,11 @@ def test_rankings_stand_first_and_what_is_none_has_a_line(client: TestClient, st
     page = client.get(PAGE).text
     rankings, _, alone = page.partition('id="alone"')
     assert all(f'<article class="stack-card" id="stack-{stacks[name][:12]}"' in rankings for name in ("tie", "leader"))
-    assert "Not a ranking" in alone
+    assert "No rival" in alone
     line = alone.split(f'<tr id="stack-{stacks["only"][:12]}"')[1].split("</tr>")[0]
     assert "the only measured fallback; deepep and hybridep not available in the container" in line
     assert "2 runs" in line
-    assert "nothing that may be ranked" in alone.split(f'<tr id="stack-{stacks["directional"][:12]}"')[1]
+    assert "no rankable result" in alone.split(f'<tr id="stack-{stacks["directional"][:12]}"')[1]
 
 
 def test_stacks_of_one_title_are_told_apart_everywhere(client: TestClient, engine: Engine) -> None:
@@ -202,12 +202,12 @@ def test_configurations_of_a_dispatcher_are_told_by_their_knobs(client: TestClie
     key = client.get("/api/v1/leaderboards").json()["items"][0]["stack_key"]
     alone = of_stack(client, key)
     assert "best of 2: ep_overlap on" in alone
-    assert alone.index("Fastest of 2 configurations") < alone.index("Its configurations, and what did not count")
+    assert alone.index("Fastest of 2 configurations") < alone.index("Configurations and excluded runs")
 
 
 @pytest.mark.usefixtures("stacks")
 def test_a_page_past_the_end_leads_back_and_an_unknown_family_to_the_list(client: TestClient) -> None:
-    assert "This page is past the end" in client.get(f"{PAGE}?page=9").text
+    assert "No such page" in client.get(f"{PAGE}?page=9").text
     unknown = client.get("/leaderboards/h100/nobody", headers={"Accept": "text/html"})
     assert (unknown.status_code, "The list is at /leaderboards." in unknown.text) == (404, True)
 
@@ -285,7 +285,7 @@ def test_text_of_others_is_escaped(client: TestClient, engine: Engine) -> None:
 
 def test_the_overview_tells_whose_standings_changed(client: TestClient, stacks: dict[str, str]) -> None:
     page = client.get("/").text
-    assert "Standings that changed" in page
+    assert "Leader changes" in page
     assert f"{PAGE}?stack={stacks['leader'][:12]}" in page
 
 

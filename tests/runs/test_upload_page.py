@@ -20,7 +20,7 @@ def test_the_project_is_chosen_of_those_where_one_may_upload(teams: Teams) -> No
     assert offered(teams, "administrator") == ["choose one", OURS, THEIRS, PUBLIC]
     admin = teams.client("administrator")
     page = admin.post("/upload", data={"project": ""}, files={"log": ("a.log", b"line")}, headers=SAME_ORIGIN)
-    assert (page.status_code, "must be chosen or named" in page.text) == (422, True)
+    assert (page.status_code, "choose or name a project" in page.text) == (422, True)
     assert "default" not in admin.get("/settings/projects").text
     page = admin.post("/upload", data={"project": THEIRS}, files={"log": ("a.log", b"line")}, headers=SAME_ORIGIN)
     assert page.status_code == 303

@@ -141,10 +141,10 @@ def test_without_a_choice_it_offers_what_has_runs_on_both_sides(client: TestClie
     moved(session)
     assert report(client)["offers"] == [{"from": OLD, "to": NEW, "stacks": 3}]
     page = client.get("/upgrade").text
-    assert "Choose what container the stacks moved from, and to." in page
+    assert "Choose the old and the new container." in page
     assert "from=nvcr.io%2Fnvidia%2Fnemo%3A26.06&amp;to=nvcr.io%2Fnvidia%2Fnemo%3A26.09" in page
     nobody = client.get("/upgrade?field=cudnn_version").text
-    assert "No usable CI run states cudnn_version" in nobody
+    assert "No usable CI run has cudnn_version" in nobody
 
 
 def test_a_value_without_runs_says_so(client: TestClient, session: Session) -> None:

@@ -50,12 +50,12 @@ def test_failures_come_before_figures_with_evidence_and_advice(client: TestClien
 
 def test_what_ran_stands_beside_what_was_asked_for(client: TestClient, make: Make) -> None:
     text = client.get(f"/runs/{make(**explained())}").text
-    badge = "dispatcher: asked for deepep, ran alltoall"
+    badge = "dispatcher: requested deepep, active alltoall"
     assert badge in text[: text.index("</h1>") + 3000]
     table = text[text.index('id="activity"') : text.index("</table>", text.index('id="activity"'))]
     found = re.findall(r'<th scope="row"><code>(\w+)</code>.*?</svg>\s*([a-z ]+)</span>', table, re.DOTALL)
-    assert found == [("dispatcher", "differs"), ("precision", "agrees"), ("graph_impl", "not proven")]
-    assert "nobody says" in table
+    assert found == [("dispatcher", "differs"), ("precision", "agrees"), ("graph_impl", "unconfirmed")]
+    assert "not in log" in table
 
 
 def test_starts_timers_and_lines_to_report_are_told(client: TestClient, make: Make) -> None:
@@ -124,7 +124,7 @@ def test_a_statement_needs_a_name_and_a_value_that_can_be(client: TestClient, ma
         assert error is not None, name
         assert "must" in error[1]
     assert 'value="eos"' in refused.text
-    assert "Nothing was saved." in refused.text
+    assert "Not saved." in refused.text
     sent |= {"field.attention": "flash", "author": "Ada"}
     answer = client.post(f"/runs/{run}/contract", data=sent, headers=HTML, follow_redirects=False)
     assert (answer.status_code, answer.headers["Location"]) == (303, f"/runs/{run}#contract")
@@ -143,13 +143,13 @@ def test_a_correction_can_be_taken_back_where_one_stands(client: TestClient, mak
     assert 'name="take_back" value="ep"' in text
     assert 'name="take_back"' not in client.get(f"/runs/{run}?amend=tp").text
     client.post(f"/runs/{run}/contract", data={"take_back": "ep", "author": "Bea"}, headers=HTML)
-    assert "what the run says" in client.get(f"/runs/{run}").text
+    assert "value from the log" in client.get(f"/runs/{run}").text
 
 
 def test_news_of_a_growing_run_come_part_by_part(client: TestClient, make: Make, engine: Engine) -> None:
     run = make(reception="receiving", heard_at=datetime.now(UTC), processed_at=datetime(2026, 11, 20, tzinfo=UTC))
     page = client.get(f"/runs/{run}").text
-    assert "The log is still coming in" in page
+    assert "The log is still growing" in page
     asks = re.search(r'hx-get="(/runs/\d+/news\?seen=[^"]+)" hx-trigger="every 2s"', page)
     assert asks is not None
     assert client.get(asks[1], headers=HTMX).status_code == 204

@@ -82,7 +82,7 @@ def test_open_regressions_stand_first_the_dearest_at_the_top(
     make_regression(run, state="fixed", gpu_hours_per_day=900.0)
     text = overview(client)
     assert answer(text) == (
-        "3 open regressions cost about 118 GPU-hours a day, 1 of them at an unknown cost. 1 more is acknowledged."
+        "3 open regressions cost about 118 GPU-hours a day, 1 of them at unknown cost. 1 more is acknowledged."
     )
     rows = table(text)
     assert [row.partition(" step time ")[0] for row in rows] == ["500 h/d", "62 h/d", "55 h/d", "unknown"]
@@ -95,7 +95,7 @@ def test_open_regressions_stand_first_the_dearest_at_the_top(
 
 def test_one_regression_of_unknown_cost_is_said_so(client: TestClient, make: Make, make_regression: Make) -> None:
     make_regression(make())
-    assert answer(overview(client)) == "1 open regression; what it costs is not known yet."
+    assert answer(overview(client)) == "1 open regression; cost unknown."
 
 
 def test_a_branch_and_a_period_narrow_everything(client: TestClient, make: Make, make_regression: Make) -> None:
@@ -106,7 +106,7 @@ def test_a_branch_and_a_period_narrow_everything(client: TestClient, make: Make,
     make(name="gone wrong", branch="dev", health={"outcome": "failed"})
     on_dev = overview(client, "branch=dev")
     assert answer(on_dev) == "No open regression on dev."
-    assert "1 of the 2 runs of the last 7 days on dev ended badly." in on_dev
+    assert "1 of 2 runs in the last 7 days on dev failed." in on_dev
     assert 'href="/runs?branch=dev&outcome=failed"' in on_dev
     verdicts = on_dev.partition('id="verdicts"')[2].partition("</section>")[0]
     assert "recent" in verdicts
@@ -150,7 +150,7 @@ def test_one_team_s_morning_page_is_an_address(client: TestClient, make: Make, m
     assert "1 run in the last 7 days in blue" in blue
     assert 'href="/regressions?project=blue"' in blue
     assert '"project": "blue"' in blue
-    assert answer(overview(client, "project=nosuch")) == "No run is in nosuch that you may see."
+    assert answer(overview(client, "project=nosuch")) == "No visible runs in nosuch."
 
 
 def test_who_has_no_project_or_an_empty_one_hears_so(teams: Teams) -> None:
@@ -160,9 +160,9 @@ def test_who_has_no_project_or_an_empty_one_hears_so(teams: Teams) -> None:
         users.create_user(session, "zed", by="test", administrator=True)
     olga = replace(teams, users=known).client("olga")
     first = html.unescape(re.sub(r"<[^>]+>", "", olga.get("/").text))
-    assert "You belong to no project yet." in first
-    assert "Your name here is olga. Ask a maintainer of your team's project for a role in it" in first
-    assert "administrator or zed, who may give roles in all" in first
+    assert "You have no role in any project yet." in first
+    assert "Ask a maintainer of your team's project or " in first
+    assert "administrator or zed to add olga." in first
     assert "Nothing has been uploaded" not in first
     assert "curl" not in first
     viewer, contributor = (teams.client(who).get("/").text for who in ("viewer", "contributor"))
@@ -173,4 +173,4 @@ def test_who_has_no_project_or_an_empty_one_hears_so(teams: Teams) -> None:
     assert "No project with runs is public." in teams.client("anonymous").get("/").text
     with transaction(teams.engine) as session:
         make_run(session, project="window")
-    assert "You belong to no project yet and see what is public." in olga.get("/").text
+    assert "You have no role in any project yet, so you see public projects only." in olga.get("/").text

@@ -342,10 +342,10 @@ def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, 
     make(name="no figure", status="failed", health={"outcome": "failed"})
     make(name="nothing known", status="failed", health={})
     text = client.get("/").text
-    assert "4 of the 6 runs of the last 7 days ended badly. 1 more gave no figure." in text
+    assert "4 of 6 runs in the last 7 days failed. 1 more could not be read." in text
     links = re.findall(r'href="(/runs\?(?:outcome|status)=\w+)">(\d+) ([\w ]+)</a>', text)
     assert [(count, words) for _, count, words in links] == [
-        ("2", "crashed"), ("2", "out of memory"), ("2", "without a figure"),
+        ("2", "crashed"), ("2", "out of memory"), ("2", "unreadable"),
     ]  # fmt: skip
     for address, count, _ in links:
         assert f">{count} runs match</span>" in client.get(address).text, address
@@ -385,13 +385,13 @@ def test_names_and_branches_are_never_cut_by_the_server(client: TestClient, make
 
 def test_the_upload_form_has_its_button_before_the_script_and_the_default_of_the_api(client: TestClient) -> None:
     text = client.get("/upload").text
-    assert text.index('name="log"') < text.index('type="submit">Upload') < text.index("The same from a script")
+    assert text.index('name="log"') < text.index('type="submit">Upload') < text.index("Upload from a script")
     assert "<option selected>ci</option>" in text
 
 
 def test_contract_fields_that_nobody_chose_can_be_folded(client: TestClient, make: Make) -> None:
     text = client.get(f"/runs/{make()}").text
-    assert "Show all, also 1 field at a default or unset" in text
+    assert "Also show 1 field at default or unset" in text
     assert re.findall(r'id="contract-(\w+)" class="by-default"', text) == ["graph_modules"]
 
 

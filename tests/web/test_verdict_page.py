@@ -108,7 +108,7 @@ def test_without_a_baseline_the_nearest_misses_are_shown(client: TestClient, mak
     text = page(client, make(fields={"gpu": "B200", "container": "nvcr.io/nvidia/nemo:26.08"}))
     verdict = part(text, "verdict")
     assert "no baseline" in text
-    assert "#12 closest, 12 runs like it gpu H100 → B200 container nemo:26.06 → nemo:26.08 Compare" in verdict
+    assert "#12 closest, 12 similar runs gpu H100 → B200 container nemo:26.06 → nemo:26.08 Compare" in verdict
     assert "Compared with" not in verdict
     first = page(client, make(earlier=[], fields={"model": "DSV3"}, place=21))
     assert "There is no earlier run to compare with." in first
@@ -152,12 +152,12 @@ def test_a_run_leads_to_its_regression_and_one_at_its_level_too(client: TestClie
             RegressionMemberRow(regression_id=7, run_id=first, stack_key=row.stack_key, config_key=row.config_key)
         )
         keep_alarms(session, {second: {"step_time_ms": 7}})
-    assert "It opened" in part(page(client, first), "verdict")
-    assert "As slow as in" in part(page(client, second), "verdict")
+    assert "Opened" in part(page(client, first), "verdict")
+    assert "Part of" in part(page(client, second), "verdict")
     assert ATTACK not in client.get(f"/runs/{first}").text
     with transaction(engine) as session:
         session.get_one(RegressionRow, 7).state = "fixed"
-    assert re.search(r"As slow as in\s+regression 7\s+fixed", part(page(client, second), "verdict"))
+    assert re.search(r"Part of\s+regression 7\s+fixed", part(page(client, second), "verdict"))
 
 
 def test_the_chart_shows_where_the_baseline_lies(client: TestClient, make: Make) -> None:
@@ -220,7 +220,7 @@ def test_a_pin_says_what_drifts_out_of_sight(client: TestClient, make: Make, eng
     run = make(slower=0.02)
     decisions = part(page(client, run), "decisions")
     assert f"Golden baseline of this stack is #{stack[0]} , pinned by Ada" in decisions
-    assert "What would go out of sight by pinning this run" in decisions
+    assert "Drift that pinning hides" in decisions
     assert f"+2.0 % slower since the last pin, #{stack[0]}" in decisions.replace("  ", " ")
     assert f"+7.3 % slower since the release before it, #{release}" in decisions.replace("  ", " ")
 
