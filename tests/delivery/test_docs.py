@@ -60,15 +60,37 @@ def test_documents_wrap_at_the_width_of_code() -> None:
     assert wrong == []
 
 
-def test_every_folder_of_the_readme_s_tree_exists() -> None:
-    tree = re.search(r"```\n(app/.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_tree_of_contributing_equals_app() -> None:
+    """`app/` and `app/domain/` are listed entry by entry: folders, and modules other than `__init__`."""
+    tree = re.search(r"```\n(app/\n.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
     assert tree is not None
-    folder = ROOT
-    for line in tree[1].splitlines():
-        name = line.split()[0]
-        if not line.startswith(" "):
-            folder = ROOT / name
-        assert (folder if not line.startswith(" ") else folder / name).exists(), line
+    lines = tree[1].splitlines()[1:]
+    top = {line.split()[0] for line in lines if re.match(r" {2}\S", line)}
+    domain = {line.split()[0] for line in lines if re.match(r" {4}\S", line)}
+    assert len(top) + len(domain) == len(lines)
+    assert top == entries(ROOT / "app")
+    assert domain == entries(ROOT / "app/domain")
+
+
+def entries(folder: Path) -> set[str]:
+    """Return the packages (with a slash) and modules of a package."""
+    packages = {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+    return packages | {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+
+
+def test_every_path_that_contributing_names_exists() -> None:
+    """`FEATURE` stands for any folder, `*` for any name."""
+    paths = re.findall(r"`((?:app|tests|templates|bench|\.ci)/[^`\s]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(paths) > 20
+    with every_case() as case:
+        for path in paths:
+            with case(path):
+                assert list(ROOT.glob(path.replace("FEATURE", "*").rstrip("/"))) or (ROOT / f"{path}.py").exists()
+
+
+def test_the_index_lists_every_document() -> None:
+    listed = re.findall(r"^\| \[([a-z-]+\.md)\]", (ROOT / "docs/README.md").read_text(), re.MULTILINE)
+    assert sorted([*listed, "README.md"]) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
 def test_no_example_tests_exit_codes_in_the_shell_or_waits_without_saying_what_is_allowed() -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from tests.explained import FOLLOWED, OUT_OF_MEMORY, explained
 
 HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
+TERM_LINK = re.compile(r'ui\.term\("([^"]+)"(?:, "([^"]+)")?\)')
 
 Make = Callable[..., int]
 
@@ -229,3 +232,10 @@ def test_the_glossary_holds_every_term_and_field(client: TestClient) -> None:
         assert f'id="field-{name}"' in text, name
     for anchor in ("contract", "stack-key", "config-key", "provisional", "dispatcher"):
         assert f'<strong id="{anchor}">' in text, anchor
+
+
+def test_every_term_that_a_template_links_to_is_in_the_glossary() -> None:
+    anchors = set(re.findall(r'id="([^"]+)"', " ".join(terms())))
+    links = [link for path in TEMPLATES.rglob("*.html") for link in TERM_LINK.findall(path.read_text())]
+    assert len(links) > 10
+    assert {(anchor or text.lower().replace(" ", "-")) for text, anchor in links} <= anchors
