@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
-from starlette.responses import HTMLResponse, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.text import one_line
@@ -21,7 +21,7 @@ from app.storage.users import names_by_id
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.errors import documented
 from app.web.identity import access_of
-from app.web.lists import csv_text, one_of, only_these
+from app.web.lists import csv_download, csv_text, one_of, only_these
 from app.web.templating import render
 
 # --- The filter of the audit, as its address has it.
@@ -193,11 +193,10 @@ def show_audit(
 
 
 @router.get("/audit.csv")
-def export_audit(engine: AppEngine, session: ReadSession, query: Annotated[AuditQuery, Depends()]) -> StreamingResponse:
+def export_audit(engine: AppEngine, session: ReadSession, query: Annotated[AuditQuery, Depends()]) -> Response:
     """All of it, as filtered."""
     rows = csv_rows(all_events(engine, query.read()), slugs_by_id(session), names_by_id(session))
-    headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
-    return StreamingResponse(rows, media_type="text/csv", headers=headers)
+    return csv_download(rows, "audit.csv")
 
 
 # --- `GET /api/v1/audit`: what was changed, page by page, to its beginning.

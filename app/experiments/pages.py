@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request
@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import STATES, UNDECIDED, Commands, Gain, KnobChange, Side, State
 from app.domain.numbers import counted, grouped, signed
-from app.errors import Conflict, FieldError, InvalidChange, InvalidQuery, NotFound, ThreewallsError
+from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
 from app.experiments.plan_page import (
     DECISIONS,
@@ -37,6 +37,7 @@ from app.storage.runs import latest_runs
 from app.storage.tables import ExperimentRow, ProjectRow, RunRow
 from app.web.dependencies import AppEngine, AppSettings, ReadSession, reading
 from app.web.forms import sent_form
+from app.web.lists import ListQuery, OneOf, Passes
 from app.web.templating import public_address, render
 
 # --- Planning an experiment by a form: a suggestion's change, or a person's own idea. It works without script.
@@ -298,68 +299,27 @@ def _launch(commands: Commands, side: Side) -> Launch:
 
 # --- What the list of experiments can be asked for. The query string is its whole state, so it is checked as input.
 
-_MAX_TEXT = 100
-_REFUSED = "The address of this list asks for what there is not."
+
+def _run_problem(text: str) -> str:
+    is_number = text.isascii() and text.isdigit() and len(text) < 19
+    return "" if is_number else f"must be the number of a run, not {text[:40]!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class ExperimentFilters:
-    """Empty text means "any". `run` is the number of a run that belongs to them."""
+class ExperimentListQuery(ListQuery):
+    """Filters of the list of experiments. `run` is the number of a run that belongs to them."""
+
+    max_text = 100
+    not_narrowing = ("state",)
 
     project: str = ""
-    state: str = ""
+    state: Annotated[str, OneOf(STATES)] = ""
     rule: str = ""
-    run: str = ""
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Raises InvalidQuery naming each field."""
-        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
-        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
-        if errors:
-            raise InvalidQuery(_REFUSED, errors)
-        return cls(**given)
-
-    @property
-    def active(self) -> dict[str, str]:
-        """The filters that narrow the list, by name; the state is shown as tabs."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) and f.name != "state"}
+    run: Annotated[str, Passes(_run_problem)] = ""
 
     @property
     def wanted(self) -> ExperimentFilter:
         run_id = int(self.run) if self.run else None
         return ExperimentFilter(project=self.project, state=self.state, rule=self.rule, run_id=run_id)
-
-    def query(self, page: int = 1, **changes: str) -> str:
-        """The query string of the page with `changes` applied; defaults are left out."""
-        changed = replace(self, **changes)
-        pairs = changed.active | ({"state": changed.state} if changed.state else {})
-        return urlencode(pairs | ({"page": str(page)} if page > 1 else {}))
-
-    def without(self, name: str) -> str:
-        """The query string of the page with one filter taken away."""
-        return replace(self, **{name: ""}).query()
-
-
-def page_number(params: Mapping[str, str]) -> int:
-    """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
-    text = params.get("page", "").strip() or "1"
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
-        error = FieldError("page", f"must be a whole number from 1, not {text[:40]!r}")
-        raise InvalidQuery(_REFUSED, (error,))
-    return int(text)
-
-
-def _check(name: str, value: str) -> FieldError | None:
-    if name == "state" and value and value not in STATES:
-        return FieldError(name, f"must be one of {', '.join(STATES)}, not {value[:40]!r}")
-    if name == "run" and value and not (value.isascii() and value.isdigit() and 0 < len(value) < 19):
-        return FieldError(name, f"must be the number of a run, not {value[:40]!r}")
-    if len(value) > _MAX_TEXT:
-        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
-    if any(ord(c) < 32 for c in value):
-        return FieldError(name, "holds a control character")
-    return None
 
 
 # --- The projects of experiments: those that have one, and those whose runs are generated.
@@ -534,17 +494,16 @@ ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
 
 @router.get("/experiments")
 def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
-    filters, number = ExperimentFilters.from_params(request.query_params), page_number(request.query_params)
-    page = find_experiments(session, filters.wanted, number)
+    query = ExperimentListQuery.from_params(request.query_params)
+    page = find_experiments(session, query.wanted, query.page)
     everything = find_experiments(session, ExperimentFilter(), page_size=1).states
-    query = filters.query(number)
     return render(
         request,
         "experiments/list.html",
         block="experiment_table",
-        address=f"/experiments?{query}" if query else "/experiments",
+        address=query.address("/experiments"),
         page=page,
-        filters=filters,
+        filters=query,
         tabs=[("", sum(page.states.values())), *((state, page.states.get(state, 0)) for state in STATES)],
         total=sum(everything.values()),
         answer=_answer(everything),

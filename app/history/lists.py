@@ -1,10 +1,9 @@
 """The stacks, those with the newest runs first: what they are, how many runs they have, where they stand."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
-from urllib.parse import urlencode
+from typing import Annotated, Any
 
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import aliased
@@ -14,68 +13,28 @@ from app.domain.contract.fields import FIELDS
 from app.domain.naming import stack_title
 from app.domain.numbers import counted, step_time
 from app.domain.run import Stated
-from app.errors import FieldError, InvalidQuery
 from app.history.queries import VERDICTS
+from app.storage.database import ListPage
 from app.storage.runs import aware, stated
 from app.storage.tables import ProjectRow, RunRow
+from app.web.lists import ListQuery, OneOf
 
 # --- What the list of stacks can be asked for. The query string is its whole state, so it is checked as input.
 
 UNKNOWN = "unknown"
 """A value of the model, gpu and dispatcher filters: the stacks of which it is not known."""
-_MAX_TEXT = 300
-_REFUSED = "The address of this list asks for what there is not."
 
 
-@dataclass(frozen=True, slots=True)
-class StackFilters:
-    """Empty text means "any". `q` is words that must all occur; `verdict` is that of the run that was judged last."""
+class StackQuery(ListQuery):
+    """Filters of the list of stacks. `q`: words that must all occur; `verdict`: that of the run judged last."""
 
+    page_size: int = 25
     q: str = ""
     project: str = ""
     model: str = ""
     gpu: str = ""
     dispatcher: str = ""
-    verdict: str = ""
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Raises InvalidQuery naming each bad field."""
-        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
-        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
-        if errors:
-            raise InvalidQuery(_REFUSED, errors)
-        return cls(**given)
-
-    @property
-    def active(self) -> dict[str, str]:
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
-
-    def query(self, page: int = 1) -> str:
-        return urlencode(self.active | ({"page": str(page)} if page > 1 else {}))
-
-    def without(self, name: str) -> str:
-        return replace(self, **{name: ""}).query()
-
-
-def page_number(params: Mapping[str, str]) -> int:
-    """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
-    text = params.get("page", "").strip() or "1"
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
-        error = FieldError("page", f"must be a whole number from 1, not {text[:40]!r}")
-        raise InvalidQuery(_REFUSED, (error,))
-    return int(text)
-
-
-def _check(name: str, value: str) -> FieldError | None:
-    if name == "verdict" and value and value not in VERDICTS:
-        return FieldError(name, f"must be one of {', '.join(VERDICTS)}, not {value[:40]!r}")
-    if len(value) > _MAX_TEXT:
-        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
-    # PostgreSQL refuses NUL in a text; no name holds any control character.
-    if any(ord(c) < 32 for c in value):
-        return FieldError(name, "holds a control character")
-    return None
+    verdict: Annotated[str, OneOf(VERDICTS)] = ""
 
 
 # --- The last steady step times of a stack as a line of a few pixels: where it stands, and whether it moved.
@@ -116,7 +75,6 @@ def sparkline(milliseconds: Sequence[float]) -> Sparkline | None:
     return Sparkline(" ".join(f"{x},{y}" for x, y in places), *places[-1], label)
 
 
-PAGE_SIZE = 25
 SPARK_RUNS = 40
 _READ = col(RunRow.status).in_(("ready", "failed"))
 _IS_JUDGED = and_(col(RunRow.verdict) != "", col(RunRow.purpose) != "experiment")
@@ -152,27 +110,6 @@ class StackItem:
 
 
 @dataclass(frozen=True, slots=True)
-class StackPage:
-    """One page of the list: `page` counts from 1, `total` is over all pages."""
-
-    items: tuple[StackItem, ...]
-    total: int
-    page: int
-
-    @property
-    def pages(self) -> int:
-        return max(1, -(-self.total // PAGE_SIZE))
-
-    @property
-    def first(self) -> int:
-        return (self.page - 1) * PAGE_SIZE + 1 if self.items else 0
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.items) - 1 if self.items else 0
-
-
-@dataclass(frozen=True, slots=True)
 class StackOptions:
     """The values that the select boxes offer."""
 
@@ -182,19 +119,23 @@ class StackOptions:
     dispatchers: tuple[str, ...]
 
 
-def find_stacks(session: Session, filters: StackFilters, page: int = 1) -> StackPage:
+def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
     """The stacks that match. A page past the end is empty, with the true total."""
     last_at = func.max(col(RunRow.ordered_at)).label("last_at")
     grouped: Any = (
         select(RunRow.stack_key, last_at, func.count().label("runs"))  # type: ignore[call-overload]
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-        .where(_READ, col(RunRow.stack_key) != "", *_conditions(filters))
+        .where(_READ, col(RunRow.stack_key) != "", *_conditions(query))
         .group_by(col(RunRow.stack_key))
     )
     total = session.execute(select(func.count()).select_from(grouped.subquery())).scalar_one()
-    wanted = grouped.order_by(last_at.desc(), col(RunRow.stack_key)).limit(PAGE_SIZE).offset((page - 1) * PAGE_SIZE)
+    wanted = (
+        grouped.order_by(last_at.desc(), col(RunRow.stack_key))
+        .limit(query.page_size)
+        .offset((query.page - 1) * query.page_size)
+    )
     keys = {row.stack_key: row.runs for row in session.execute(wanted)}
-    return StackPage(tuple(_items(session, keys)), total, page)
+    return ListPage(tuple(_items(session, keys)), total, query.page, query.page_size)
 
 
 def stack_options(session: Session) -> StackOptions:
@@ -310,22 +251,20 @@ def _dispatchers(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, 
     return {key: tuple(names) for key, names in found.items()}
 
 
-def _conditions(filters: StackFilters) -> list[ColumnElement[bool]]:
+def _conditions(query: StackQuery) -> list[ColumnElement[bool]]:
     """On single runs: what they ask for is the same for all runs of a stack, but for the dispatcher and names."""
     conditions: list[ColumnElement[bool]] = []
-    if filters.project:
-        conditions.append(col(ProjectRow.slug) == filters.project)
+    if query.project:
+        conditions.append(col(ProjectRow.slug) == query.project)
     for name, column in (("model", col(RunRow.model)), ("gpu", col(RunRow.gpu))):
-        if value := getattr(filters, name):
+        if value := getattr(query, name):
             conditions.append(column.is_(None) if value == UNKNOWN else column == value)
-    if filters.dispatcher:
+    if query.dispatcher:
         column = col(RunRow.dispatcher)
-        conditions.append(
-            _some_run(column.is_(None) if filters.dispatcher == UNKNOWN else column == filters.dispatcher)
-        )
-    if filters.verdict:
-        conditions.append(_last_verdict() == filters.verdict)
-    return conditions + [_some_run(_mentions(word)) for word in filters.q.split()]
+        conditions.append(_some_run(column.is_(None) if query.dispatcher == UNKNOWN else column == query.dispatcher))
+    if query.verdict:
+        conditions.append(_last_verdict() == query.verdict)
+    return conditions + [_some_run(_mentions(word)) for word in query.q.split()]
 
 
 def _some_run(condition: ColumnElement[bool]) -> ColumnElement[bool]:

@@ -7,16 +7,17 @@ from fastapi import APIRouter, Path, Request
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.errors import InvalidChange, NotFound
 from app.history.api import csv_rows
-from app.history.lists import StackFilters, find_stacks, page_number, stack_options, stacks_of
+from app.history.lists import StackQuery, find_stacks, stack_options, stacks_of
 from app.history.page import HistoryPage, PinForm, pin_by_form, read_pin_form, render_history, unpin_by_form
 from app.history.queries import MOST_CANDIDATES, VERDICTS, HistoryView, get_stack, matching_keys
 from app.storage.database import read_session
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import sent_form
+from app.web.lists import csv_download
 from app.web.templating import render
 
 MAX_FIELDS = 8
@@ -28,15 +29,14 @@ StackKey = Annotated[str, Path(max_length=100)]
 
 @router.get("/history")
 def list_stacks(request: Request, session: ReadSession) -> HTMLResponse:
-    filters, number = StackFilters.from_params(request.query_params), page_number(request.query_params)
-    query = filters.query(number)
+    query = StackQuery.from_params(request.query_params)
     return render(
         request,
         "history/list.html",
         block="stack_table",
-        address=f"/history?{query}" if query else "/history",
-        page=find_stacks(session, filters, number),
-        filters=filters,
+        address=query.address("/history"),
+        page=find_stacks(session, query),
+        filters=query,
         options=stack_options(session),
         verdicts=VERDICTS,
     )
@@ -63,14 +63,12 @@ def show_runs(request: Request, session: ReadSession, stack: StackKey) -> HTMLRe
 
 
 @router.get("/history/{stack}/runs.csv")
-def export_runs(request: Request, session: ReadSession, stack: StackKey) -> StreamingResponse:
+def export_runs(request: Request, session: ReadSession, stack: StackKey) -> Response:
     """The API's CSV under an address of its own: a link cannot ask for a media type."""
     page = _page(request, session, stack)
     if page is None:
         raise NotFound("No stack has this key. The list of stacks is at /history.")
-    name = f"history-{page.stack.stack_key[:12]}.csv"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(csv_rows(page), media_type="text/csv", headers=headers)
+    return csv_download(csv_rows(page), f"history-{page.stack.stack_key[:12]}.csv")
 
 
 @router.post("/history/{stack}/pin")

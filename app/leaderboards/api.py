@@ -132,7 +132,7 @@ class GainsOut(BaseModel):
     @classmethod
     def of(cls, page: StandingsPage, shown: Iterable[KeptStandings]) -> Self:
         found = [GainOut.of(*one) for kept in shown for one in _gains(kept)]
-        return cls(items=found, total=page.total, page=page.page, page_size=page.size, pages=page.pages)
+        return cls(items=found, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
 
 
 def _gains(kept: KeptStandings) -> Iterable[tuple[KeptStandings, Board, Entry, Gain]]:

@@ -196,7 +196,7 @@ def page_values(
         "items": [_stack_values(one) for one in items],
         "total": page.total,
         "page": page.page,
-        "page_size": page.size,
+        "page_size": page.page_size,
         "pages": page.pages,
     }
 

@@ -28,7 +28,7 @@ from app.leaderboards.charts import (
     reigns_of,
     told_class,
 )
-from app.leaderboards.queries import RANKINGS, BoardFilters, page_number
+from app.leaderboards.queries import RANKINGS, BoardQuery
 from app.leaderboards.views import (
     MOST_COMPARED,
     ClassView,
@@ -64,21 +64,7 @@ from app.web.templating import render
 
 # --- All that the leaderboard of one hardware and family shows. Parts are computed when a template asks for them.
 
-STACKS_OF_A_PAGE = 10
-"""Rankings are tall, and come first; what is no ranking has a line."""
 MOST_CHANGES = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Pager:
-    """What links to other pages are made of; `first` to `last` of `total`, from 1."""
-
-    items: tuple[object, ...]
-    page: int
-    pages: int
-    first: int
-    last: int
-    total: int
 
 
 class LeaderboardPage:
@@ -87,12 +73,14 @@ class LeaderboardPage:
     Raises NotFound where there never was one, and InvalidQuery on a filter that no stack of it can match.
     """
 
-    def __init__(self, session: Session, hardware: str, family: str, filters: BoardFilters, page: int = 1) -> None:
+    def __init__(self, session: Session, hardware: str, family: str, filters: BoardQuery) -> None:
         self._session = session
         self._named = {"hardware": hardware, "family": family}
         self.filters = filters
         self.address = f"/leaderboards/{hardware}/{family}"
-        self.found: StandingsPage = standings_of(session, hardware, family, filters.kept, page, size=STACKS_OF_A_PAGE)
+        self.found: StandingsPage = standings_of(
+            session, hardware, family, filters.kept, filters.page, size=filters.page_size
+        )
         if not self.found.hardware:
             raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
         filters.check(self.found.options)
@@ -158,12 +146,6 @@ class LeaderboardPage:
         return meanings_of([board for one in self.found.items for board in one.standings.boards])
 
     @property
-    def pager(self) -> Pager:
-        found = self.found
-        first = (found.page - 1) * found.size + 1 if found.items else 0
-        return Pager(found.items, found.page, found.pages, first, first + len(found.items) - 1, found.total)
-
-    @property
     def query(self) -> str:
         """Of this very page."""
         return self.filters.query(self.found.page)
@@ -176,7 +158,7 @@ class LeaderboardPage:
     @property
     def api_query(self) -> str:
         """The same standings from the API, which knows the filters by the same names."""
-        shown = {"page": self.found.page, "page_size": STACKS_OF_A_PAGE}
+        shown = {"page": self.found.page, "page_size": self.found.page_size}
         return urlencode({**self._named, **self.filters.active, **shown})
 
     @property
@@ -279,8 +261,7 @@ def get_page(request: Request, session: ReadSession, hardware: Slug, family: Slu
         query = f"?{request.url.query}" if request.url.query else ""
         moved = "".join(f"/{quote(part)}" for part in parts) + query
         raise HTTPException(308, "Moved to its canonical URL.", {"Location": moved})
-    params = request.query_params
-    return LeaderboardPage(session, hardware, family, BoardFilters.from_params(params), page_number(params))
+    return LeaderboardPage(session, hardware, family, BoardQuery.from_params(request.query_params))
 
 
 Page = Annotated[LeaderboardPage, Depends(get_page)]

@@ -1,7 +1,7 @@
 """`/scaling?project=&hardware=&family=&kind=&dispatcher=`: the page, its charts and its table as CSV."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -18,7 +18,7 @@ from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_name
 from app.leaderboards.scaling_views import KINDS, PointRow, Section, SeriesView, answer, sections
 from app.web.dependencies import ReadSession
 from app.web.errors import documented
-from app.web.lists import csv_text, only_these
+from app.web.lists import csv_download, csv_text, only_these
 from app.web.templating import render
 
 # --- What the scaling page shows: the question as it stands in the address, what could be asked, and the answer.
@@ -191,8 +191,7 @@ def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
 
 @router.get("/scaling.csv")
 def export_scaling(page: Page) -> Response:
-    headers = {"Content-Disposition": 'attachment; filename="scaling.csv"'}
-    return Response(points_csv(page), media_type="text/csv", headers=headers)
+    return csv_download(points_csv(page), "scaling.csv")
 
 
 def _render(request: Request, page: ScalingPage, drawn: Section | None = None) -> HTMLResponse:
@@ -219,7 +218,7 @@ api_router = APIRouter(prefix="/api/v1", tags=["leaderboards"])
 @api_router.get(
     "/scaling",
     response_class=JSONResponse,
-    dependencies=[only_these(*(field.name for field in fields(ScalingQuery)))],
+    dependencies=[only_these(*ScalingQuery.names())],
     responses=documented(404, 422),
 )
 def read_scaling(

@@ -11,6 +11,7 @@ from sqlmodel import Session, col
 from app.domain.notifications.events import Wants
 from app.domain.notifications.targets import shown
 from app.notifications.commands import project_of, receiver_of
+from app.storage.database import ListPage
 from app.storage.runs import aware
 from app.storage.tables import DeliveryRow, ReceiverRow
 
@@ -70,28 +71,11 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryPage:
-    items: Sequence[Delivery]
-    total: int
-    page: int
-    page_size: int
-
+class DeliveryPage(ListPage[Delivery]):
     @property
     def moves(self) -> bool:
         """Whether it looks different soon."""
-        return any(one.is_due for one in self.items)
-
-    @property
-    def pages(self) -> int:
-        return max(1, -(-self.total // self.page_size))
-
-    @property
-    def first(self) -> int:
-        return (self.page - 1) * self.page_size + 1 if self.items else 0
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.items) - 1 if self.items else 0
+        return any(delivery.is_due for delivery in self.items)
 
 
 def receivers_of(session: Session, slug: str) -> list[Receiver]:
@@ -133,7 +117,7 @@ def deliveries_of(
     )
     found = rows.all()
     first = _first_of_subjects(session, {row.receiver_id for row, _ in found if row.work and row.subject})
-    items = [_delivery(row, name, first.get((row.receiver_id, row.subject))) for row, name in found]
+    items = tuple(_delivery(row, name, first.get((row.receiver_id, row.subject))) for row, name in found)
     return DeliveryPage(items, total.scalar_one(), page, page_size)
 
 

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.numbers import counted, daily_cost
 from app.domain.text import some_of
-from app.overview.queries import PERIODS, NeedsAttention, Overview, OverviewFilters, overview
+from app.overview.queries import PERIODS, NeedsAttention, Overview, OverviewQuery, overview
 from app.storage.access_changes import project_slugs
 from app.storage.heartbeat import silent_since
 from app.storage.users import administrators
@@ -54,7 +54,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 def show_overview(request: Request, session: ReadSession, settings: AppSettings) -> HTMLResponse:
-    filters = OverviewFilters.from_params(request.query_params)
+    filters = OverviewQuery.from_params(request.query_params)
     found = overview(session, filters, datetime.now(UTC))
     return render(
         request,
@@ -70,7 +70,7 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
     )
 
 
-def answer(found: Overview, filters: OverviewFilters, empty: str) -> str:
+def answer(found: Overview, filters: OverviewQuery, empty: str) -> str:
     """Summarise what needs attention. `empty`: the sentence for a service without visible runs."""
     attention, where = found.attention, filters.where
     if not found.total:
@@ -81,7 +81,7 @@ def answer(found: Overview, filters: OverviewFilters, empty: str) -> str:
     return _open(attention, where)
 
 
-def arrived(found: Overview, filters: OverviewFilters) -> str:
+def arrived(found: Overview, filters: OverviewQuery) -> str:
     """Summarise the uploads of the period and how they ended; empty before the first run."""
     if not found.total:
         return ""

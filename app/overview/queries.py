@@ -4,18 +4,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from sqlalchemy import ColumnElement, Row, Select, exists, func, or_, select
 from sqlmodel import Session, col
 
-from app.errors import FieldError, InvalidQuery
 from app.pipeline.notify import LeaderNews, leader_news
 from app.storage.experiments import ExperimentFilter, find_experiments
-from app.storage.projects import MAX_SLUG, slugs_by_id
+from app.storage.projects import slugs_by_id
 from app.storage.runs import ENDED_BADLY, RunListItem, aware, count_runs, latest_runs
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.web.lists import FilterQuery, OneOf
 
 # --- The regressions that need somebody, the dearest first, as the first page shows them.
 
@@ -146,33 +146,18 @@ def _item(row: RegressionRow, project: str, commit_url: str, members: list[Row[A
 
 # --- What the first page can be asked for: a period, a project and a branch. The query string is its whole state.
 
-PERIODS = {1: "24 hours", 7: "7 days", 30: "30 days", 90: "90 days"}
-DAYS = 7
-_MAX_BRANCH = 300
+PERIODS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
+"""Days -> words."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewFilters:
-    """`branch` and `project` empty mean any."""
+class OverviewQuery(FilterQuery):
+    """Filters of the first page; `branch` and `project` empty mean any."""
 
-    days: int = DAYS
+    refusal = "The address of this page asks for what there is not."
+
+    days: Annotated[str, OneOf(tuple(PERIODS))] = "7"
     branch: str = ""
     project: str = ""
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Raises InvalidQuery naming the field that means nothing."""
-        days, branch = params.get("days", "").strip() or str(DAYS), params.get("branch", "").strip()
-        project = params.get("project", "").strip()
-        errors = []
-        if days not in map(str, PERIODS):
-            errors.append(FieldError("days", f"must be one of {', '.join(map(str, PERIODS))}, not {days[:40]!r}"))
-        for name, value, most in (("branch", branch, _MAX_BRANCH), ("project", project, MAX_SLUG)):
-            if len(value) > most or any(ord(c) < 32 for c in value):
-                errors.append(FieldError(name, f"must have at most {most} characters, none of control"))
-        if errors:
-            raise InvalidQuery("The address of this page asks for what there is not.", tuple(errors))
-        return cls(int(days), branch, project)
 
     @property
     def period(self) -> str:
@@ -240,11 +225,11 @@ class Overview:
         return self.by_status.get("received", 0) + self.by_status.get("processing", 0)
 
 
-def overview(session: Session, filters: OverviewFilters, now: datetime) -> Overview:
+def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
     """The state of the house at `now` (aware)."""
-    of_project = in_project(RunRow, filters.project)
-    on_branch = [*of_project, *([col(RunRow.branch) == filters.branch] if filters.branch else [])]
-    recent = [col(RunRow.created_at) >= now - timedelta(days=filters.days), *on_branch]
+    of_project = in_project(RunRow, query.project)
+    on_branch = [*of_project, *([col(RunRow.branch) == query.branch] if query.branch else [])]
+    recent = [col(RunRow.created_at) >= now - timedelta(days=int(query.days)), *on_branch]
     badly = or_(_WITHOUT_FIGURE, _ENDED_BADLY)
     not_counted = func.coalesce(_OUTCOME, "").not_in(ENDED_BADLY)
     return Overview(
@@ -254,16 +239,16 @@ def overview(session: Session, filters: OverviewFilters, now: datetime) -> Overv
         by_outcome={name: count_runs(session, *on_branch, _OUTCOME.in_((name,))) for name in ENDED_BADLY},
         recent_ended_badly=count_runs(session, *recent, _ENDED_BADLY),
         recent_without_figure=count_runs(session, *recent, _WITHOUT_FIGURE, not_counted),
-        attention=needs_attention(session, filters.branch, filters.project),
+        attention=needs_attention(session, query.branch, query.project),
         verdicts=latest_runs(session, VERDICTS, *recent, col(RunRow.verdict) != ""),
         branches=_branches(session, *of_project),
         projects=tuple(sorted(slugs_by_id(session).values())),
         standings=leader_news(
-            session, project=filters.project, noticed_since=now - timedelta(days=filters.days), most=STANDINGS
+            session, project=query.project, noticed_since=now - timedelta(days=int(query.days)), most=STANDINGS
         ),
         newest=latest_runs(session, NEWEST, *on_branch),
         failed=latest_runs(session, FAILED, *recent, badly),
-        experiments=find_experiments(session, ExperimentFilter(project=filters.project), page_size=1).states,
+        experiments=find_experiments(session, ExperimentFilter(project=query.project), page_size=1).states,
     )
 
 

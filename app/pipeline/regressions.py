@@ -598,29 +598,6 @@ class Regression:
 
 
 @dataclass(frozen=True, slots=True)
-class RegressionPage:
-    """One page of a list: `page` counts from 1, `total` is over all pages."""
-
-    items: tuple[Regression, ...]
-    total: int
-    page: int
-    page_size: int
-
-    @property
-    def pages(self) -> int:
-        return max(1, -(-self.total // self.page_size))
-
-    @property
-    def first(self) -> int:
-        """Number of the first row shown, from 1; 0 when there is none."""
-        return (self.page - 1) * self.page_size + 1 if self.items else 0
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.items) - 1 if self.items else 0
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
     """Values that occur, for select boxes."""
 

@@ -6,7 +6,8 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.rules.rule import Confidence, Kind, Level, Origin, Phase, Requirement, Wall
-from app.playbook.pages import RuleFilters, RuleItem, RulePage, RulePageOf, find_rules, page_of, thresholds
+from app.playbook.pages import RuleItem, RulePageOf, RuleQuery, find_rules, thresholds
+from app.storage.database import ListPage
 from app.storage.rules import RulesInForce
 from app.storage.suspect_evidence import MeasuredHere
 from app.web.dependencies import ReadSession, Rules
@@ -18,25 +19,6 @@ from app.web.templating import public_address
 
 class _FromDomain(BaseModel):
     model_config = ConfigDict(from_attributes=True)
-
-
-class RuleQuery(BaseModel):
-    """Filters of the list; an empty one means any."""
-
-    q: str = Field("", description="Words that must all occur: in id, title, reason, condition, flags or source.")
-    phase: str = ""
-    wall: str = ""
-    kind: str = ""
-    confidence: str = ""
-    origin: str = Field("", description="`built-in` or `team`.")
-    only: str = Field("", description="`fired`, `tried`, `paid_off` or `disputed`.")
-    project: str = Field("", description="Whose runs are counted; empty for all.")
-    sort: str = Field("", description="`workflow` (the default), `fired`, `tried`, `paid_off` or `newest`.")
-    page: int = Field(1, ge=1, le=1_000_000)
-    page_size: int = Field(50, ge=1, le=500)
-
-    def filters(self) -> dict[str, str]:
-        return {name: value for name, value in self.model_dump().items() if isinstance(value, str)}
 
 
 class RuleSourceOut(_FromDomain):
@@ -105,11 +87,11 @@ class RuleListOut(BaseModel):
     rules: list[RuleSummaryOut]
 
     @classmethod
-    def of(cls, page: RulePage, rules: RulesInForce, base: str) -> Self:
+    def of(cls, page: ListPage[RuleItem], rules: RulesInForce, base: str) -> Self:
         return cls(
             total=page.total,
             page=page.page,
-            page_size=page.size,
+            page_size=page.page_size,
             thresholds=[ThresholdOut.model_validate(one) for one in thresholds(rules)],
             left_out=[RuleMistakeOut.model_validate(one) for one in rules.team.mistakes],
             rules=[RuleSummaryOut.model_validate(RuleSummaryOut.summary_of(one, base)) for one in page.items],
@@ -215,8 +197,8 @@ def list_all_rules(
     request: Request, session: ReadSession, rules: Rules, query: Annotated[RuleQuery, Query()]
 ) -> RuleListOut:
     """Every rule that suggestions come from, with how often it fired, was tried and paid off here."""
-    found = find_rules(session, rules, RuleFilters.from_params(query.filters()))
-    return RuleListOut.of(page_of(found, query.page, query.page_size), rules, public_address(request))
+    found = find_rules(session, rules, query)
+    return RuleListOut.of(ListPage.cut(found, query.page, query.page_size), rules, public_address(request))
 
 
 @router.get("/rules/{rule}", responses=documented(404, 422))

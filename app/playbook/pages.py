@@ -1,12 +1,12 @@
 """Pages of the playbook: HTTP in, template out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Self
-from urllib.parse import urlencode
+from typing import Annotated
 
 from fastapi import APIRouter, Request
+from pydantic import Field
 from sqlalchemy import select
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
@@ -20,7 +20,8 @@ from app.domain.rules.facts import FACTS, SETTINGS, Fact
 from app.domain.rules.flags import Spelling, written
 from app.domain.rules.rule import CONFIDENCES, KINDS, PHASES, WALLS, Rule, RuleBook, Setting, Source
 from app.domain.rules.stated import Contradiction, Overruling, contradictions_of, overruling
-from app.errors import FieldError, InvalidQuery, NotFound
+from app.errors import NotFound
+from app.storage.database import ListPage
 from app.storage.rules import (
     NOTHING,
     FiredIn,
@@ -36,6 +37,7 @@ from app.storage.rules import (
 from app.storage.suspect_evidence import MeasuredHere
 from app.storage.tables import ProjectRow
 from app.web.dependencies import ReadSession, Rules
+from app.web.lists import ListQuery, OneOf
 from app.web.templating import render
 
 # --- What the playbook can be asked for. Its query string is its whole state, so it is checked.
@@ -54,75 +56,25 @@ STANDINGS: Mapping[str, str] = {
     "paid_off": "paid off here",
     "disputed": "its sources disagree",
 }
-_CHOICES: Mapping[str, Sequence[str]] = {
-    "phase": PHASES,
-    "wall": WALLS,
-    "kind": KINDS,
-    "confidence": CONFIDENCES,
-    "origin": tuple(ORIGINS),
-    "only": tuple(STANDINGS),
-    "sort": tuple(ORDERS),
-}
-_MAX_TEXT = 300
-_REFUSED = "The address of the playbook asks for what there is not."
 
 
-@dataclass(frozen=True, slots=True)
-class RuleFilters:
-    """Empty: any. `q`: words that must all occur. `project`: whose runs are counted. `only`: rules of that standing."""
+class RuleQuery(ListQuery):
+    """Filters of the playbook; an empty one means any."""
 
-    q: str = ""
-    phase: str = ""
-    wall: str = ""
-    kind: str = ""
-    confidence: str = ""
-    origin: str = ""
-    only: str = ""
-    project: str = ""
-    sort: str = ""
+    refusal = "The address of the playbook asks for what there is not."
 
-    @classmethod
-    def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Raises InvalidQuery naming each bad field."""
-        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
-        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
-        if errors:
-            raise InvalidQuery(_REFUSED, errors)
-        return cls(**given)
-
-    @property
-    def active(self) -> dict[str, str]:
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
-
-    @property
-    def chips(self) -> dict[str, str]:
-        """What narrows the list; the order does not."""
-        return {name: value for name, value in self.active.items() if name != "sort"}
-
-    def query(self, page: int = 1) -> str:
-        return urlencode(self.active | ({"page": str(page)} if page > 1 else {}))
-
-    def without(self, name: str) -> str:
-        return replace(self, **{name: ""}).query()
-
-
-def page_number(params: Mapping[str, str]) -> int:
-    """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
-    text = params.get("page", "").strip() or "1"
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
-        raise InvalidQuery(_REFUSED, (FieldError("page", f"must be a whole number from 1, not {text[:40]!r}"),))
-    return int(text)
-
-
-def _check(name: str, value: str) -> FieldError | None:
-    choices = _CHOICES.get(name)
-    if choices and value and value not in choices:
-        return FieldError(name, f"must be one of {', '.join(choices)}, not {value[:40]!r}")
-    if len(value) > _MAX_TEXT:
-        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
-    if any(ord(c) < 32 for c in value):
-        return FieldError(name, "holds a control character")
-    return None
+    page_size: int = Field(50, ge=1, le=500)
+    q: str = Field("", description="Words that must all occur: in id, title, reason, condition, flags or source.")
+    phase: Annotated[str, OneOf(PHASES)] = ""
+    wall: Annotated[str, OneOf(WALLS)] = ""
+    kind: Annotated[str, OneOf(KINDS)] = ""
+    confidence: Annotated[str, OneOf(CONFIDENCES)] = ""
+    origin: Annotated[str, OneOf(tuple(ORIGINS))] = Field("", description="`built-in` or `team`.")
+    only: Annotated[str, OneOf(tuple(STANDINGS))] = Field("", description="`fired`, `tried`, `paid_off` or `disputed`.")
+    project: str = Field("", description="Whose runs are counted; empty for all.")
+    sort: Annotated[str, OneOf(tuple(ORDERS))] = Field(
+        "", description="`workflow` (the default), `fired`, `tried`, `paid_off` or `newest`."
+    )
 
 
 # --- The change of a rule by itself, without a run: its fields, and how both trainers spell them.
@@ -195,7 +147,6 @@ def _shown(value: Setting | Expression) -> str:
 
 # --- The playbook as a list: the rules that match, what became of each here, a page of them. Evaluates no rule.
 
-PAGE_SIZE = 50
 NO_PROJECT = -1
 """Counts of a project that does not exist: of nothing."""
 
@@ -212,41 +163,19 @@ class RuleItem:
     replaces: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RulePage:
-    """One page of the list: `page` counts from 1, `total` is over all pages."""
-
-    items: tuple[RuleItem, ...]
-    total: int
-    page: int
-    size: int = PAGE_SIZE
-
-    @property
-    def pages(self) -> int:
-        return max(1, -(-self.total // self.size))
-
-    @property
-    def first(self) -> int:
-        return (self.page - 1) * self.size + 1 if self.items else 0
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.items) - 1 if self.items else 0
-
-
-def find_rules(session: Session, rules: RulesInForce, filters: RuleFilters) -> tuple[RuleItem, ...]:
+def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple[RuleItem, ...]:
     """All that match, in the order that is asked for."""
-    project_id = counted_project(session, filters.project)
+    project_id = counted_project(session, query.project)
     fired = fired_counts(session, project_id)
     results = rule_results(session, rules.book.rules.values(), project_id)
-    words = filters.q.casefold().split()
+    words = query.q.casefold().split()
     found = [
         _item(rule, rules, fired, results)
         for rule in rules.book.rules.values()
-        if _matches(rule, filters) and all(word in _texts(rules)[rule.id] for word in words)
+        if _matches(rule, query) and all(word in _texts(rules)[rule.id] for word in words)
     ]
-    kept = [one for one in found if _STANDINGS[filters.only](one)]
-    return tuple(sorted(kept, key=_ORDERS[filters.sort]))
+    kept = [one for one in found if _STANDINGS[query.only](one)]
+    return tuple(sorted(kept, key=_ORDERS[query.sort]))
 
 
 def item_of(session: Session, rules: RulesInForce, rule: Rule, project: str = "") -> RuleItem:
@@ -261,11 +190,6 @@ def counted_project(session: Session, project: str) -> int | None:
         return None
     found = project_id_of(session, project)
     return NO_PROJECT if found is None else found
-
-
-def page_of(found: tuple[RuleItem, ...], page: int, size: int = PAGE_SIZE) -> RulePage:
-    """A page past the end is empty, with the true total."""
-    return RulePage(found[(page - 1) * size : page * size], len(found), page, size)
 
 
 def projects(session: Session) -> tuple[str, ...]:
@@ -295,13 +219,13 @@ def _item(rule: Rule, rules: RulesInForce, fired: Mapping[str, int], results: Ma
     )
 
 
-def _matches(rule: Rule, filters: RuleFilters) -> bool:
+def _matches(rule: Rule, query: RuleQuery) -> bool:
     asked = (
-        (filters.phase, rule.phase),
-        (filters.wall, rule.wall),
-        (filters.kind, rule.kind),
-        (filters.confidence, rule.confidence),
-        (filters.origin, rule.origin),
+        (query.phase, rule.phase),
+        (query.wall, rule.wall),
+        (query.kind, rule.kind),
+        (query.confidence, rule.confidence),
+        (query.origin, rule.origin),
     )
     return all(not wanted or wanted == has for wanted, has in asked)
 
@@ -570,17 +494,16 @@ OPTIONS = {
 
 @router.get("/playbook")
 def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResponse:
-    filters, number = RuleFilters.from_params(request.query_params), page_number(request.query_params)
-    found = find_rules(session, rules, filters)
-    query = filters.query(number)
+    query = RuleQuery.from_params(request.query_params)
+    found = find_rules(session, rules, query)
     return render(
         request,
         "playbook/list.html",
         block="rule_table",
-        address=f"/playbook?{query}" if query else "/playbook",
-        page=page_of(found, number),
+        address=query.address("/playbook"),
+        page=ListPage.cut(found, query.page, query.page_size),
         answer=told(found, rules),
-        filters=filters,
+        filters=query,
         options=OPTIONS,
         projects=projects(session),
         left_out=rules.team.mistakes,

@@ -15,10 +15,10 @@ from app.domain.references.point import ReferencePoint
 from app.domain.run import Value
 from app.errors import FieldError, InvalidChange, NotFound
 from app.references.commands import FACTS, By, Said, add_reference, change_reference, number_of, withdraw_reference
-from app.references.queries import Held, ReferenceFilters, ReferencePage, find_references, hold, page_of, summary
+from app.references.queries import Held, ReferenceQuery, find_references, hold, summary
 from app.storage import audit
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE, AuditEvent
-from app.storage.database import read_session
+from app.storage.database import ListPage, read_session
 from app.storage.references import Reference, find_reference
 from app.web import identity
 from app.web.dependencies import AppEngine, ReadSession
@@ -29,23 +29,6 @@ from app.web.templating import public_address
 # --- What the API says of published figures, in types (`docs/api.md` in prose). Additions are welcome, changes are not.
 
 ReferenceId = Annotated[str, Path(max_length=200, description="Of one that a team added its number, else its name.")]
-
-
-class ReferenceQuery(BaseModel):
-    """Filters of the list; an empty one means any."""
-
-    q: str = Field("", description="Words that must all occur: in the source, the note or the contract.")
-    model: str = Field("", description="Name of the model family.")
-    gpu: str = ""
-    precision: str = ""
-    routing: str = Field("", description="Routing mode.")
-    kind: str = Field("", description="`own`, `release_table`, `verification_card`, `model_zoo`, `guide`, ...")
-    project: str = Field("", description="What teams added for it or for all, beside what comes with the service.")
-    page: int = Field(1, ge=1, le=1_000_000)
-    page_size: int = Field(50, ge=1, le=500)
-
-    def filters(self) -> dict[str, str]:
-        return {name: value for name, value in self.model_dump().items() if isinstance(value, str)}
 
 
 class EnteredOut(BaseModel):
@@ -115,9 +98,9 @@ class ReferenceListOut(BaseModel):
     pages: int
 
     @classmethod
-    def of(cls, found: ReferencePage, base: str) -> Self:
+    def of(cls, found: ListPage[Reference], base: str) -> Self:
         items = [ReferenceOut.of(one, base) for one in found.items]
-        return cls(items=items, total=found.total, page=found.page, page_size=found.size, pages=found.pages)
+        return cls(items=items, total=found.total, page=found.page, page_size=found.page_size, pages=found.pages)
 
 
 class ReferenceChange(BaseModel):
@@ -254,8 +237,8 @@ def list_references(
     request: Request, session: ReadSession, query: Annotated[ReferenceQuery, Query()]
 ) -> ReferenceListOut:
     """Published figures that count, newest first. Each is another lab's measurement, and is never ranked with runs."""
-    found = find_references(session, ReferenceFilters.from_params(query.filters()))
-    return ReferenceListOut.of(page_of(found, query.page, query.page_size), public_address(request))
+    found = find_references(session, query)
+    return ReferenceListOut.of(ListPage.cut(found, query.page, query.page_size), public_address(request))
 
 
 @router.get("/references/nearest", dependencies=[only_these("run", "stack")], responses=documented(404, 422))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from fastapi import APIRouter, Path, Query, Request
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action, granted
 from app.domain.contract.fields import FIELDS
@@ -29,12 +29,10 @@ from app.references.commands import (
 )
 from app.references.queries import (
     KINDS,
-    ReferenceFilters,
+    ReferenceQuery,
     csv_rows,
     find_references,
     hold,
-    page_number,
-    page_of,
     reference_options,
     summary,
     told,
@@ -43,10 +41,12 @@ from app.references.queries import (
 from app.references.views import stacks_beside
 from app.storage import audit
 from app.storage.access_changes import project_slugs
+from app.storage.database import ListPage
 from app.storage.references import Reference, find_reference
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import PREFIX, ContractInput, contract_input, sent_form
 from app.web.identity import access_of, require_everything
+from app.web.lists import csv_download
 from app.web.templating import render
 
 # --- The forms by which a team adds a published figure, corrects it and withdraws it. They work without script.
@@ -167,29 +167,27 @@ ReferenceNumber = Annotated[int, Path(ge=1, lt=2**31)]
 
 @router.get("/references")
 def list_references(request: Request, session: ReadSession) -> HTMLResponse:
-    filters, number = ReferenceFilters.from_params(request.query_params), page_number(request.query_params)
-    found = find_references(session, filters)
-    page = page_of(found, number)
-    query = filters.query(number)
+    query = ReferenceQuery.from_params(request.query_params)
+    found = find_references(session, query)
+    page = ListPage.cut(found, query.page, query.page_size)
     return render(
         request,
         "references/list.html",
         block="reference_table",
-        address=f"/references?{query}" if query else "/references",
+        address=query.address("/references"),
         page=page,
         rows=[views.point_row(one) for one in page.items],
         answer=told(found),
-        filters=filters,
+        filters=query,
         options=reference_options(session),
         kinds=KINDS,
     )
 
 
 @router.get("/references.csv")
-def export_references(request: Request, session: ReadSession) -> StreamingResponse:
-    found = find_references(session, ReferenceFilters.from_params(request.query_params))
-    headers = {"Content-Disposition": 'attachment; filename="references.csv"'}
-    return StreamingResponse(csv_rows(found), media_type="text/csv", headers=headers)
+def export_references(request: Request, session: ReadSession) -> Response:
+    found = find_references(session, ReferenceQuery.from_params(request.query_params))
+    return csv_download(csv_rows(found), "references.csv")
 
 
 @router.get("/references/new")

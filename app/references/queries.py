@@ -1,10 +1,10 @@
 """What the list of published figures can be asked for. Its query string is its whole state, so it is checked."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self, get_args
-from urllib.parse import urlencode
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
 
+from pydantic import Field
 from sqlalchemy import select
 from sqlmodel import Session, col
 
@@ -21,7 +21,7 @@ from app.storage.references import Reference, references
 from app.storage.runs import stated
 from app.storage.standings import KeptStandings, one_stack_named, stack_standings
 from app.storage.tables import ProjectRow, RunRow
-from app.web.lists import csv_text
+from app.web.lists import ListQuery, OneOf, csv_text
 
 KINDS: Mapping[str, str] = {
     "release_table": "release table",
@@ -33,40 +33,21 @@ KINDS: Mapping[str, str] = {
 }
 """Where a figure comes from, in words."""
 assert set(KINDS) == set(get_args(Kind))  # noqa: S101  # told when the module is loaded, not on some page
-_MAX_TEXT = 300
-_REFUSED = "The address of this list asks for what there is not."
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceFilters:
-    """Empty: any. `q`: words that must all occur. `project`: what is offered to it, of those that teams added."""
+class ReferenceQuery(ListQuery):
+    """Filters of the list of published figures; an empty one means any."""
 
-    q: str = ""
-    model: str = ""
+    page_size: int = Field(50, ge=1, le=500)
+    q: str = Field("", description="Words that must all occur: in the source, the note or the contract.")
+    model: str = Field("", description="Name of the model family.")
     gpu: str = ""
     precision: str = ""
-    routing: str = ""
-    kind: str = ""
-    project: str = ""
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Raises InvalidQuery naming each bad field."""
-        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
-        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
-        if errors:
-            raise InvalidQuery(_REFUSED, errors)
-        return cls(**given)
-
-    @property
-    def active(self) -> dict[str, str]:
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
-
-    def query(self, page: int = 1) -> str:
-        return urlencode(self.active | ({"page": str(page)} if page > 1 else {}))
-
-    def without(self, name: str) -> str:
-        return replace(self, **{name: ""}).query()
+    routing: str = Field("", description="Routing mode.")
+    kind: Annotated[str, OneOf(tuple(KINDS))] = Field(
+        "", description="`own`, `release_table`, `verification_card`, `model_zoo`, `guide`, ..."
+    )
+    project: str = Field("", description="What teams added for it or for all, beside what comes with the service.")
 
     def keep(self, found: Iterable[Reference]) -> tuple[Reference, ...]:
         """Those that match, in their order."""
@@ -85,15 +66,6 @@ class ReferenceFilters:
         return all(not wanted or wanted == has for wanted, has in asked)
 
 
-def page_number(params: Mapping[str, str]) -> int:
-    """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
-    text = params.get("page", "").strip() or "1"
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
-        error = FieldError("page", f"must be a whole number from 1, not {text[:40]!r}")
-        raise InvalidQuery(_REFUSED, (error,))
-    return int(text)
-
-
 def _text(one: Reference) -> str:
     point = one.point
     said = [
@@ -105,16 +77,6 @@ def _text(one: Reference) -> str:
         *map(shown, point.contract.values()),
     ]
     return " ".join(said).casefold()
-
-
-def _check(name: str, value: str) -> FieldError | None:
-    if name == "kind" and value and value not in KINDS:
-        return FieldError(name, f"must be one of {', '.join(KINDS)}, not {value[:40]!r}")
-    if len(value) > _MAX_TEXT:
-        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
-    if any(ord(c) < 32 for c in value):
-        return FieldError(name, "holds a control character")
-    return None
 
 
 # --- The published figure nearest to a run, or to the head of a stack: how far, what differs, the likely causes.
@@ -231,30 +193,6 @@ def _read(session: Session, run_id: int) -> Any:
 
 # --- The list of published figures: those that match, a page of them, and what the filters can offer.
 
-PAGE_SIZE = 50
-
-
-@dataclass(frozen=True, slots=True)
-class ReferencePage:
-    """One page of the list: `page` counts from 1, `total` is over all pages."""
-
-    items: tuple[Reference, ...]
-    total: int
-    page: int
-    size: int = PAGE_SIZE
-
-    @property
-    def pages(self) -> int:
-        return max(1, -(-self.total // self.size))
-
-    @property
-    def first(self) -> int:
-        return (self.page - 1) * self.size + 1 if self.items else 0
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.items) - 1 if self.items else 0
-
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOptions:
@@ -267,14 +205,9 @@ class ReferenceOptions:
     projects: tuple[str, ...]
 
 
-def find_references(session: Session, filters: ReferenceFilters) -> tuple[Reference, ...]:
+def find_references(session: Session, query: ReferenceQuery) -> tuple[Reference, ...]:
     """All that count and match, newest first."""
-    return filters.keep(references(session, filters.project or None))
-
-
-def page_of(found: tuple[Reference, ...], page: int, size: int = PAGE_SIZE) -> ReferencePage:
-    """A page past the end is empty, with the true total."""
-    return ReferencePage(found[(page - 1) * size : page * size], len(found), page, size)
+    return query.keep(references(session, query.project or None))
 
 
 def reference_options(session: Session) -> ReferenceOptions:

@@ -21,11 +21,10 @@ from app.regressions.api_models import (
     RegressionId,
     RegressionListOut,
     RegressionOut,
-    RegressionQuery,
     detail_out,
 )
 from app.regressions.commands import Seen, change_regressions
-from app.regressions.queries import RegressionFilters, find_regressions, get_regression
+from app.regressions.queries import RegressionQuery, find_regressions, get_regression
 from app.storage import audit
 from app.storage.database import read_session
 from app.storage.suspect_evidence import suspects_with_evidence
@@ -43,10 +42,7 @@ def list_regressions(
     request: Request, session: ReadSession, query: Annotated[RegressionQuery, Query()]
 ) -> RegressionListOut:
     """Regressions of every state, the most costly first unless asked otherwise; unknown costs come last."""
-    filters = RegressionFilters.from_params(query.filters())
-    return RegressionListOut.of(
-        find_regressions(session, filters, query.page, query.page_size), public_address(request)
-    )
+    return RegressionListOut.of(find_regressions(session, query), public_address(request))
 
 
 @router.get("/regressions/{regression_id}", responses=documented(404, 422))

@@ -8,34 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import State
-from app.pipeline.regressions import Member, Regression, RegressionPage
+from app.pipeline.regressions import Member, Regression
 from app.regressions.commands import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, Answer, Change, Seen
-from app.regressions.queries import ANY_STATE, WORST_FIRST
 from app.storage.audit import AuditEvent
+from app.storage.database import ListPage
 from app.web.identity import Author, author_field
 
 RegressionId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the regression.")]
 Metric = Literal["step_time_ms", "peak_memory_gib", "lm_loss"]
-
-
-class RegressionQuery(BaseModel):
-    """Filters of the list; an empty one means any."""
-
-    q: str = Field("", description="Words that must all occur: in the cause, note, assignee, link, or a run's names.")
-    state: str = Field(ANY_STATE, description="A state, `active` (open or acknowledged) or `any`.")
-    project: str = ""
-    assignee: str = Field("", description="`nobody`: those that nobody has.")
-    metric: str = ""
-    kind: str = Field("", description="`run` or `upgrade`.")
-    axis: str = Field("", description="Where the cause lies: `container`, `recipe`, `code`, `place` or `workload`.")
-    gpu: str = Field("", description="`unknown`: those of which it is not known.")
-    model: str = ""
-    sort: str = Field(WORST_FIRST, description="`cost`, `age` or `size`, with `-` for descending.")
-    page: int = Field(1, ge=1, le=1_000_000)
-    page_size: int = Field(50, ge=1, le=200)
-
-    def filters(self) -> dict[str, str]:
-        return {name: value for name, value in self.model_dump().items() if isinstance(value, str)}
 
 
 class MemberOut(BaseModel):
@@ -106,7 +86,7 @@ class RegressionListOut(BaseModel):
     pages: int
 
     @classmethod
-    def of(cls, found: RegressionPage, base: str) -> Self:
+    def of(cls, found: ListPage[Regression], base: str) -> Self:
         items = [RegressionOut.of(item, base) for item in found.items]
         return cls(items=items, total=found.total, page=found.page, page_size=found.page_size, pages=found.pages)
 

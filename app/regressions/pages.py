@@ -30,13 +30,12 @@ from app.regressions.queries import (
     ACTIVE_STATES,
     KINDS,
     METRICS,
-    RegressionFilters,
+    RegressionQuery,
     cost_of,
     count_by_state,
     find_regressions,
     get_regression,
     options_of,
-    page_number,
 )
 from app.storage import audit
 from app.storage.runs import aware
@@ -251,14 +250,13 @@ def show_chart(request: Request, session: ReadSession, regression_id: Regression
 
 
 def _change_selected(request: Request, engine: Engine, form: TriageForm) -> Response:
-    filters = RegressionFilters.from_params(request.query_params, state=ACTIVE_STATES)
-    query = filters.query(page=page_number(request.query_params))
+    address = RegressionQuery.from_params(request.query_params).address("/regressions")
     try:
         changed = change_regressions(engine, form.seen_rows(), form.bulk_change())
     except (InvalidChange, EditConflict, NotFound) as error:
         with reading(request) as session:
             return _render_list(request, session, form.refused(error), status=_status(error))
-    return RedirectResponse(f"/regressions?{query}{'&' if query else ''}changed={changed}", status_code=303)
+    return RedirectResponse(f"{address}{'&' if '?' in address else '?'}changed={changed}", status_code=303)
 
 
 def _change_one(request: Request, engine: Engine, regression_id: int, form: TriageForm) -> Response:
@@ -278,22 +276,19 @@ def _status(error: ThreewallsError) -> int:
 def _render_list(
     request: Request, session: Session, form: TriageForm, *, changed: int | None = None, status: int = 200
 ) -> HTMLResponse:
-    filters = RegressionFilters.from_params(request.query_params, state=ACTIVE_STATES)
-    number = page_number(request.query_params)
-    counts = count_by_state(session, filters)
-    query = filters.query(page=number)
-    hours, without_cost = cost_of(session, RegressionFilters(state=ACTIVE_STATES))
-    to_do = count_by_state(session, RegressionFilters())
+    query = RegressionQuery.from_params(request.query_params)
+    hours, without_cost = cost_of(session, RegressionQuery(state=ACTIVE_STATES))
+    to_do = count_by_state(session, RegressionQuery())
     return render(
         request,
         "regressions/list.html",
         block="regression_table",
-        address=f"/regressions?{query}" if query else "/regressions",
+        address=query.address("/regressions"),
         status=status,
-        page=find_regressions(session, filters, number),
-        filters=filters,
-        query=query,
-        counts=counts,
+        page=find_regressions(session, query),
+        filters=query,
+        query=query.query(query.page),
+        counts=count_by_state(session, query),
         total=to_do["any"],
         answer=words.to_do(to_do[ACTIVE_STATES], hours, without_cost),
         options=options_of(session),

@@ -1,10 +1,9 @@
 """What pages and the API read about regressions: filters in, selects, read models out."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
-from urllib.parse import urlencode
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
 
+from pydantic import Field
 from sqlalchemy import ColumnElement, Row, Select, exists, false, func, or_, select
 from sqlmodel import Session, col
 
@@ -12,10 +11,12 @@ from app.domain.naming import stack_title
 from app.domain.run import Stated
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.triage import ACTIVE, STATES
-from app.errors import FieldError, InvalidQuery, NotFound
-from app.pipeline.regressions import Member, Options, Regression, RegressionPage, axis_of_cause, figure_of, has_axis
+from app.errors import NotFound
+from app.pipeline.regressions import Member, Options, Regression, axis_of_cause, figure_of, has_axis
+from app.storage.database import ListPage
 from app.storage.runs import aware
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.web.lists import ListQuery, OneOf
 
 # --- What the list of regressions can be asked for. The query string is its whole state, so it is checked as input.
 
@@ -23,120 +24,54 @@ ACTIVE_STATES, ANY_STATE = "active", "any"
 METRICS = {"step_time_ms": "step time", "peak_memory_gib": "peak memory", "lm_loss": "loss"}
 KINDS = {"run": "a run", "upgrade": "an upgrade"}
 SORTS = {"cost": "cost", "age": "age", "size": "size"}
-WORST_FIRST = "-cost"
 NOBODY = "nobody"
 """A value of the assignee filter: the regressions that nobody has."""
 UNKNOWN = "unknown"
 """A value of the GPU and model filters."""
 
-_CHOICES = {
-    "state": (ACTIVE_STATES, *STATES, ANY_STATE),
-    "metric": tuple(METRICS),
-    "kind": tuple(KINDS),
-    "axis": AXES,
-    "sort": tuple(sign + name for name in SORTS for sign in ("-", "")),
-}
-_MAX_TEXT = 300
-_REFUSED = "The address of this list asks for what there is not."
 
+class RegressionQuery(ListQuery):
+    """Filters of the list of regressions; an empty one means any. Its page shows the active ones first."""
 
-@dataclass(frozen=True, slots=True)
-class RegressionFilters:
-    """Empty text means "any". `state` is a state, `active` (open or acknowledged) or `any`.
+    page_defaults = {"state": ACTIVE_STATES}  # noqa: RUF012  # a class variable of the base
+    not_narrowing = ("state", "sort")
 
-    `axis` is where the cause lies, `q` words that must all occur; `sort` is a name of SORTS, `-` first for descending.
-    """
-
-    q: str = ""
-    state: str = ANY_STATE
+    q: str = Field("", description="Words that must all occur: in the cause, note, assignee, link, or a run's names.")
+    state: Annotated[str, OneOf((ACTIVE_STATES, *STATES, ANY_STATE))] = Field(
+        ANY_STATE, description="A state, `active` (open or acknowledged) or `any`."
+    )
     project: str = ""
-    assignee: str = ""
-    metric: str = ""
-    kind: str = ""
-    axis: str = ""
-    gpu: str = ""
+    assignee: str = Field("", description="`nobody`: those that nobody has.")
+    metric: Annotated[str, OneOf(tuple(METRICS))] = ""
+    kind: Annotated[str, OneOf(tuple(KINDS))] = Field("", description="`run` or `upgrade`.")
+    axis: Annotated[str, OneOf(AXES)] = Field(
+        "", description="Where the cause lies: `container`, `recipe`, `code`, `place` or `workload`."
+    )
+    gpu: str = Field("", description="`unknown`: those of which it is not known.")
     model: str = ""
-    sort: str = WORST_FIRST
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, str], state: str = ANY_STATE) -> Self:
-        """Filters of a query string; `state` is meant by one that names none. Raises InvalidQuery naming each field."""
-        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
-        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
-        if errors:
-            raise InvalidQuery(_REFUSED, errors)
-        return cls(**({"state": state} | {name: value for name, value in given.items() if value}))
-
-    @property
-    def active(self) -> dict[str, str]:
-        """The filters that narrow the list, by name: sorting does not, and the state is shown as tabs."""
-        left_out = ("sort", "state")
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) and f.name not in left_out}
-
-    def query(self, page: int = 1, **changes: str) -> str:
-        """The query string of the page with `changes` applied; defaults are left out, so that addresses stay short."""
-        changed = replace(self, **changes)
-        pairs = changed.active
-        if changed.state != ACTIVE_STATES:
-            pairs["state"] = changed.state
-        if changed.sort != WORST_FIRST:
-            pairs["sort"] = changed.sort
-        if page > 1:
-            pairs["page"] = str(page)
-        return urlencode(pairs)
-
-    def without(self, name: str) -> str:
-        """The query string of the page with one filter taken away."""
-        return replace(self, **{name: ""}).query()
-
-    def sorted_by(self, name: str) -> str:
-        """The value of `sort` that a click on the column `name` asks for: the largest first."""
-        return name if self.sort == f"-{name}" else f"-{name}"
+    sort: Annotated[str, OneOf(tuple(sign + name for name in SORTS for sign in ("-", "")))] = Field(
+        "-cost", description="`cost`, `age` or `size`, with `-` for descending."
+    )
 
 
-def page_number(params: Mapping[str, str]) -> int:
-    """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
-    text = params.get("page", "").strip() or "1"
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
-        error = FieldError("page", f"must be a whole number from 1, not {text[:40]!r}")
-        raise InvalidQuery(_REFUSED, (error,))
-    return int(text)
-
-
-def _check(name: str, value: str) -> FieldError | None:
-    if name in _CHOICES and value and value not in _CHOICES[name]:
-        return FieldError(name, f"must be one of {', '.join(_CHOICES[name])}, not {value[:40]!r}")
-    if len(value) > _MAX_TEXT:
-        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
-    # PostgreSQL refuses NUL in a text; no name holds any control character.
-    if any(ord(c) < 32 for c in value):
-        return FieldError(name, "holds a control character")
-    return None
-
-
-PAGE_SIZE = 50
-
-
-def find_regressions(
-    session: Session, filters: RegressionFilters, page: int = 1, page_size: int = PAGE_SIZE
-) -> RegressionPage:
+def find_regressions(session: Session, query: RegressionQuery) -> ListPage[Regression]:
     """The regressions that match, in the order asked for. A page past the end is empty, with the true total."""
-    conditions = [*_conditions(filters), *_in_state(filters.state)]
+    conditions = [*_conditions(query), *_in_state(query.state)]
     total = session.execute(_joined(select(func.count(col(RegressionRow.id)))).where(*conditions)).scalar_one()
-    wanted = _joined(select(RegressionRow, ProjectRow)).where(*conditions).order_by(*_order(filters.sort))
-    rows = session.execute(wanted.limit(page_size).offset((page - 1) * page_size)).all()
-    return RegressionPage(_with_members(session, rows), total, page, page_size)
+    wanted = _joined(select(RegressionRow, ProjectRow)).where(*conditions).order_by(*_order(query.sort))
+    rows = session.execute(wanted.limit(query.page_size).offset((query.page - 1) * query.page_size)).all()
+    return ListPage(_with_members(session, rows), total, query.page, query.page_size)
 
 
-def count_by_state(session: Session, filters: RegressionFilters) -> dict[str, int]:
+def count_by_state(session: Session, query: RegressionQuery) -> dict[str, int]:
     """How many match in each state, whatever state is asked for; `active` and `any` are sums."""
     counted = _joined(select(col(RegressionRow.state), func.count(col(RegressionRow.id))))
-    rows = session.execute(counted.where(*_conditions(filters)).group_by(col(RegressionRow.state))).all()
+    rows = session.execute(counted.where(*_conditions(query)).group_by(col(RegressionRow.state))).all()
     found: dict[str, int] = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
     return {ACTIVE_STATES: sum(found[state] for state in ACTIVE)} | found | {ANY_STATE: sum(found.values())}
 
 
-def cost_of(session: Session, filters: RegressionFilters) -> tuple[float | None, int]:
+def cost_of(session: Session, query: RegressionQuery) -> tuple[float | None, int]:
     """The known cost of all that match, in GPU-hours a day (None: no cost is known), and how many have no known one."""
     wanted = _joined(
         select(
@@ -144,7 +79,7 @@ def cost_of(session: Session, filters: RegressionFilters) -> tuple[float | None,
             func.count(col(RegressionRow.id)) - func.count(col(RegressionRow.gpu_hours_per_day)),
         )
     )
-    found = session.execute(wanted.where(*_conditions(filters), *_in_state(filters.state))).one()
+    found = session.execute(wanted.where(*_conditions(query), *_in_state(query.state))).one()
     return found[0], found[1]
 
 
@@ -187,20 +122,20 @@ def _in_state(state: str) -> list[ColumnElement[bool]]:
     return [col(RegressionRow.state).in_(ACTIVE if state == ACTIVE_STATES else (state,))]
 
 
-def _conditions(filters: RegressionFilters) -> list[ColumnElement[bool]]:
+def _conditions(query: RegressionQuery) -> list[ColumnElement[bool]]:
     """All but the state."""
     equal = {"project": col(ProjectRow.slug), "metric": col(RegressionRow.metric), "kind": col(RegressionRow.kind)}
     conditions: list[ColumnElement[bool]] = [
-        column == filters.active[name] for name, column in equal.items() if name in filters.active
+        column == query.active[name] for name, column in equal.items() if name in query.active
     ]
-    if filters.assignee:
-        conditions.append(col(RegressionRow.assignee) == ("" if filters.assignee == NOBODY else filters.assignee))
-    if filters.axis:
-        conditions.append(has_axis(filters.axis))
-    for value, column in ((filters.gpu, col(RunRow.gpu)), (filters.model, col(RunRow.model))):
+    if query.assignee:
+        conditions.append(col(RegressionRow.assignee) == ("" if query.assignee == NOBODY else query.assignee))
+    if query.axis:
+        conditions.append(has_axis(query.axis))
+    for value, column in ((query.gpu, col(RunRow.gpu)), (query.model, col(RunRow.model))):
         if value:
             conditions.append(_some_member(column.is_(None) if value == UNKNOWN else column == value))
-    return conditions + [_mentions(word) for word in filters.q.split()]
+    return conditions + [_mentions(word) for word in query.q.split()]
 
 
 def _some_member(condition: ColumnElement[bool]) -> ColumnElement[bool]:

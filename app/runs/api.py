@@ -32,14 +32,13 @@ from app.runs.api_models import (
     RunId,
     RunListOut,
     RunOut,
-    RunQuery,
     SeriesOut,
     Status,
     UploadAnswer,
     unknown_fields,
 )
 from app.runs.commands import RunDecision, amend_contract, decide
-from app.runs.queries import RunFilters, find_runs, get_run, get_series, get_state
+from app.runs.queries import RunQuery, find_runs, get_run, get_series, get_state
 from app.settings import Settings
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
@@ -409,8 +408,7 @@ async def upload_run(
 @router.get("/runs", responses=documented(422))
 def list_runs(session: ReadSession, query: Annotated[RunQuery, Query()]) -> RunListOut:
     """Runs, newest first unless sorted otherwise."""
-    filters = RunFilters.from_params(query.filters())
-    return RunListOut.of(find_runs(session, filters, query.page, query.page_size))
+    return RunListOut.of(find_runs(session, query))
 
 
 @router.get("/runs/{run_id}", responses=documented(404, 422))

@@ -10,9 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.domain.contract.fields import FIELDS, METRICS, PREFIX
 from app.domain.run import Metric, Source, SteadyState, Value
-from app.runs.queries import VERDICTS
-from app.storage.runs import RunDetail, RunFile, RunListItem, RunPage
-from app.web.templating import OUTCOMES
+from app.storage.database import ListPage
+from app.storage.runs import RunDetail, RunFile, RunListItem
 
 # --- What the API says of a run beside its figures: what failed, what ran, what took the time, what to supply.
 
@@ -244,7 +243,7 @@ class RunListOut(BaseModel):
     pages: int
 
     @classmethod
-    def of(cls, page: RunPage) -> Self:
+    def of(cls, page: ListPage[RunListItem]) -> Self:
         items = [RunItemOut.of(item) for item in page.items]
         return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
 
@@ -328,28 +327,6 @@ class LogLineOut(BaseModel):
 class LogOut(BaseModel):
     line_count: int
     lines: list[LogLineOut]
-
-
-class RunQuery(BaseModel):
-    """Filters of the list; an empty one means any. `unknown` for model, gpu and dispatcher: those where it is."""
-
-    q: str = Field("", description="Words that must all occur in the name, branch, commit, model, GPU or project.")
-    project: str = ""
-    model: str = ""
-    gpu: str = ""
-    dispatcher: str = ""
-    status: str = Field("", description="received, processing, ready or failed.")
-    outcome: str = Field("", description=f"How the job itself ended: {', '.join(OUTCOMES)}.")
-    verdict: str = Field("", description=f"{', '.join(VERDICTS[:-1])}; none for those that were not judged.")
-    purpose: str = Field("", description="ci, experiment or release.")
-    branch: str = ""
-    evidence: str = Field("", description="smoke, screen, matched_ab or validated.")
-    sort: str = Field("-created", description="Column to sort by, with `-` in front for descending.")
-    page: int = Field(1, ge=1, le=1_000_000)
-    page_size: int = Field(50, ge=1, le=200)
-
-    def filters(self) -> dict[str, str]:
-        return {name: value for name, value in self.model_dump().items() if isinstance(value, str)}
 
 
 def metrics_out(metrics: Mapping[str, Metric | None]) -> dict[str, MetricOut | None]:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Request
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
@@ -23,12 +23,11 @@ from app.runs.queries import (
     PURPOSES,
     STATUSES,
     VERDICTS,
-    RunFilters,
+    RunQuery,
     filter_options,
     find_runs,
     get_series,
     get_state,
-    page_number,
 )
 from app.runs.run_page import RunPage, RunView, Token, news_of, render_run, token_of
 from app.settings import Settings
@@ -37,6 +36,7 @@ from app.storage.projects import slugs_by_id
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, reading
 from app.web.forms import sent_form
 from app.web.identity import access_of, upload_project, uploader
+from app.web.lists import csv_download
 from app.web.templating import OUTCOMES, render, shown_params
 
 router = APIRouter(include_in_schema=False)
@@ -46,17 +46,14 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 @router.get("/runs")
 def list_runs(request: Request, session: ReadSession) -> HTMLResponse:
-    filters = RunFilters.from_params(request.query_params)
-    number = page_number(request.query_params)
-    page = find_runs(session, filters, number)
-    query = filters.query(page=number)
+    query = RunQuery.from_params(request.query_params)
     return render(
         request,
         "runs/list.html",
         block="run_table",
-        address=f"/runs?{query}" if query else "/runs",
-        page=page,
-        filters=filters,
+        address=query.address("/runs"),
+        page=find_runs(session, query),
+        filters=query,
         options=filter_options(session),
         choices={
             "status": STATUSES,
@@ -110,10 +107,9 @@ def show_news(
 
 
 @router.get("/runs/{run_id}/series.csv")
-def export_series(session: ReadSession, run_id: RunId) -> StreamingResponse:
+def export_series(session: ReadSession, run_id: RunId) -> Response:
     """The API's CSV under an address of its own: a link cannot ask for a media type."""
-    headers = {"Content-Disposition": f'attachment; filename="run-{run_id}.csv"'}
-    return StreamingResponse(csv_rows(get_series(session, run_id)), media_type="text/csv", headers=headers)
+    return csv_download(csv_rows(get_series(session, run_id)), f"run-{run_id}.csv")
 
 
 # --- Forms of runs: the upload, and the statement of contract fields afterwards. They work without script.

@@ -1,21 +1,22 @@
 """What pages and the API read about runs: filters in, selects, read models out."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
-from urllib.parse import urlencode
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
 
+from pydantic import Field
 from sqlalchemy import ColumnElement, and_, false, func, or_, select
 from sqlmodel import Session, col
 
-from app.errors import FieldError, InvalidQuery, NotFound
+from app.errors import NotFound
 from app.pipeline.work import WAITS_FOR_VERDICTS
 from app.storage import readings
+from app.storage.database import ListPage
 from app.storage.runs import (
     FilterOptions,
     Judged,
     RunDetail,
-    RunPage,
+    RunListItem,
     RunState,
     Series,
     amendment,
@@ -28,6 +29,7 @@ from app.storage.runs import (
     list_runs,
 )
 from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow, StackWorkRow, VerdictRow
+from app.web.lists import ListQuery, OneOf
 from app.web.templating import OUTCOMES
 
 # --- What the run list can be asked for. The query string is the whole state of the list, so it is checked as input.
@@ -38,102 +40,40 @@ VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseli
 """`none`: not judged."""
 EVIDENCE_LEVELS = ("smoke", "screen", "matched_ab", "validated")
 SORTS = ("created", "name", "step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib")
-NEWEST_FIRST = "-created"
 UNKNOWN = "unknown"
 """A value of the model, gpu and dispatcher filters: the runs of which it is not known."""
 
-_CHOICES = {
-    "status": STATUSES,
-    "outcome": tuple(OUTCOMES),
-    "verdict": VERDICTS,
-    "purpose": PURPOSES,
-    "evidence": EVIDENCE_LEVELS,
-    "sort": tuple(sign + name for name in SORTS for sign in ("", "-")),
-}
-_MAX_TEXT = 300
 
+class RunQuery(ListQuery):
+    """Filters of the list of runs. `unknown` for model, gpu and dispatcher: the runs of which it is not known."""
 
-@dataclass(frozen=True, slots=True)
-class RunFilters:
-    """Empty text means "any". `q` is words that must all occur; `sort` is a name of SORTS, `-` first for descending."""
-
-    q: str = ""
+    q: str = Field("", description="Words that must all occur in the name, branch, commit, model, GPU or project.")
     project: str = ""
     model: str = ""
     gpu: str = ""
     dispatcher: str = ""
-    status: str = ""
-    outcome: str = ""
-    verdict: str = ""
-    purpose: str = ""
+    status: Annotated[str, OneOf(STATUSES)] = Field("", description="received, processing, ready or failed.")
+    outcome: Annotated[str, OneOf(tuple(OUTCOMES))] = Field(
+        "", description=f"How the job itself ended: {', '.join(OUTCOMES)}."
+    )
+    verdict: Annotated[str, OneOf(VERDICTS)] = Field(
+        "", description=f"{', '.join(VERDICTS[:-1])}; none for those that were not judged."
+    )
+    purpose: Annotated[str, OneOf(PURPOSES)] = Field("", description="ci, experiment or release.")
     branch: str = ""
-    evidence: str = ""
-    sort: str = NEWEST_FIRST
-
-    @classmethod
-    def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Filters of a query string; other names are left alone. Raises InvalidQuery naming each bad field."""
-        given = {f.name: params.get(f.name, "").strip() for f in fields(cls)}
-        errors = tuple(error for name, value in given.items() if (error := _check(name, value)))
-        if errors:
-            raise InvalidQuery("The address of this list asks for what there is not.", errors)
-        return cls(**{name: value for name, value in given.items() if value})
-
-    @property
-    def active(self) -> dict[str, str]:
-        """The filters that narrow the list, by name: sorting does not."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) and f.name != "sort"}
-
-    def query(self, page: int = 1, **changes: str) -> str:
-        """The query string of this list with `changes` applied; defaults are left out, so that addresses stay short."""
-        changed = replace(self, **changes)
-        pairs = changed.active
-        if changed.sort != NEWEST_FIRST:
-            pairs["sort"] = changed.sort
-        if page > 1:
-            pairs["page"] = str(page)
-        return urlencode(pairs)
-
-    def without(self, name: str) -> str:
-        """The query string of this list with one filter taken away."""
-        return replace(self, **{name: ""}).query()
-
-    def sorted_by(self, name: str, descending_first: bool) -> str:
-        """The value of `sort` that a click on the column `name` asks for."""
-        first, second = (f"-{name}", name) if descending_first else (name, f"-{name}")
-        return second if self.sort == first else first
+    evidence: Annotated[str, OneOf(EVIDENCE_LEVELS)] = Field("", description="smoke, screen, matched_ab or validated.")
+    sort: Annotated[str, OneOf(tuple(sign + name for name in SORTS for sign in ("", "-")))] = Field(
+        "-created", description="Column to sort by, with `-` in front for descending."
+    )
 
 
-def page_number(params: Mapping[str, str]) -> int:
-    """`page` of a query string, from 1. Raises InvalidQuery when it is no such number."""
-    text = params.get("page", "").strip() or "1"
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
-        error = FieldError("page", f"must be a whole number from 1, not {text[:40]!r}")
-        raise InvalidQuery("The address of this list asks for what there is not.", (error,))
-    return int(text)
-
-
-def _check(name: str, value: str) -> FieldError | None:
-    if name in _CHOICES and value and value not in _CHOICES[name]:
-        return FieldError(name, f"must be one of {', '.join(_CHOICES[name])}, not {value[:40]!r}")
-    if len(value) > _MAX_TEXT:
-        return FieldError(name, f"is longer than {_MAX_TEXT} characters")
-    # PostgreSQL refuses NUL in a text; no name holds any control character.
-    if any(ord(c) < 32 for c in value):
-        return FieldError(name, "holds a control character")
-    return None
-
-
-PAGE_SIZE = 50
-
-
-def find_runs(session: Session, filters: RunFilters, page: int = 1, page_size: int = PAGE_SIZE) -> RunPage:
+def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
     """The runs that match, in the order asked for. A page past the end is empty, with the true total."""
-    conditions = _conditions(filters)
+    conditions = _conditions(query)
     total = count_runs(session, *conditions)
-    wanted = list_runs().where(*conditions).order_by(*_order(filters.sort))
-    rows = session.execute(wanted.limit(page_size).offset((page - 1) * page_size))
-    return RunPage(tuple(list_item(row) for row in rows), total, page, page_size)
+    wanted = list_runs().where(*conditions).order_by(*_order(query.sort))
+    rows = session.execute(wanted.limit(query.page_size).offset((query.page - 1) * query.page_size))
+    return ListPage(tuple(list_item(row) for row in rows), total, query.page, query.page_size)
 
 
 def get_run(session: Session, run_id: int) -> RunDetail:
@@ -210,7 +150,7 @@ def filter_options(session: Session) -> FilterOptions:
     return FilterOptions(projects, model, gpu, dispatcher, branch)
 
 
-def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
+def _conditions(query: RunQuery) -> list[ColumnElement[bool]]:
     equal = {
         "project": col(ProjectRow.slug),
         "status": col(RunRow.status),
@@ -220,15 +160,15 @@ def _conditions(filters: RunFilters) -> list[ColumnElement[bool]]:
         "outcome": col(RunRow.health)["outcome"].as_string(),
     }
     conditions: list[ColumnElement[bool]] = [
-        column == filters.active[name] for name, column in equal.items() if name in filters.active
+        column == query.active[name] for name, column in equal.items() if name in query.active
     ]
-    if verdict := filters.active.get("verdict"):
+    if verdict := query.active.get("verdict"):
         conditions.append(col(RunRow.verdict) == ("" if verdict == "none" else verdict))
     may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
     for name, column in may_be_unknown.items():
-        if value := filters.active.get(name):
+        if value := query.active.get(name):
             conditions.append(column.is_(None) if value == UNKNOWN else column == value)
-    return conditions + [_mentions(word) for word in filters.q.split()]
+    return conditions + [_mentions(word) for word in query.q.split()]
 
 
 def _mentions(word: str) -> ColumnElement[bool]:

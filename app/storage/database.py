@@ -3,10 +3,11 @@
 import errno
 import fcntl
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
@@ -106,6 +107,37 @@ def read_session(engine: Engine) -> Iterator[Session]:
     """A session for reading: one snapshot, nothing is committed. Used after the block it raises."""
     with Session(engine, expire_on_commit=False, close_resets_only=False) as session:
         yield session
+
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage(Generic[Item]):
+    """One page of a list: `page` counts from 1, `total` is over all pages."""
+
+    items: tuple[Item, ...]
+    total: int
+    page: int
+    page_size: int
+
+    @classmethod
+    def cut(cls, items: Sequence[Item], page: int, page_size: int) -> Self:
+        """Return one page of `items`. A page past the end is empty, with the true total."""
+        return cls(tuple(items[(page - 1) * page_size : page * page_size]), len(items), page, page_size)
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.total // self.page_size))
+
+    @property
+    def first(self) -> int:
+        """Number of the first row shown, from 1; 0 when there is none."""
+        return (self.page - 1) * self.page_size + 1 if self.items else 0
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.items) - 1 if self.items else 0
 
 
 def migrate(settings: Settings) -> None:

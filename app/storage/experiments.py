@@ -11,6 +11,7 @@ from sqlmodel import Session, col
 from app.domain.experiments.values import ExperimentResult, JoinedBy, KnobChange, Plan, Side, State
 from app.domain.run import Stated
 from app.errors import NotFound
+from app.storage.database import ListPage
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware, stated
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow
@@ -107,27 +108,10 @@ class ExperimentFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentPage:
-    """`page` counts from 1, `total` is over all pages; `states` counts by state, whatever state is asked for."""
+class ExperimentPage(ListPage[ExperimentItem]):
+    """`states` counts by state, whatever state is asked for."""
 
-    items: tuple[ExperimentItem, ...]
-    total: int
-    page: int
-    page_size: int
     states: Mapping[str, int]
-
-    @property
-    def pages(self) -> int:
-        return max(1, -(-self.total // self.page_size))
-
-    @property
-    def first(self) -> int:
-        """Number of the first row shown, from 1; 0 when there is none."""
-        return (self.page - 1) * self.page_size + 1 if self.items else 0
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.items) - 1 if self.items else 0
 
 
 def get_experiment(session: Session, experiment_id: int) -> Experiment:

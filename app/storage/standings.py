@@ -14,6 +14,7 @@ from app.domain.ranking.runs import LEVELS, routing_class, slug
 from app.domain.ranking.standings import Board, StackStandings
 from app.domain.run import Value
 from app.errors import FieldError, InvalidQuery, NotFound
+from app.storage.database import ListPage
 from app.storage.json_text import from_json
 from app.storage.runs import aware, frozen
 from app.storage.stacks import names_of_titles
@@ -85,8 +86,8 @@ class FilterOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingsPage:
-    """One page of stacks: those with a ranking first, and of them the newest runs first; `page` counts from 1.
+class StandingsPage(ListPage[KeptStandings]):
+    """One page of stacks: those with a ranking first, and of them the newest runs first.
 
     `total` and `summaries` (one for each class, over boards) are of all stacks that match, on whichever page.
     `hardware` and `family` are the names; empty when no stack has these slugs, or none were asked for.
@@ -94,16 +95,8 @@ class StandingsPage:
 
     hardware: str
     family: str
-    items: tuple[KeptStandings, ...]
-    total: int
-    page: int
-    size: int
     summaries: tuple[ClassSummary, ...]
     options: FilterOptions
-
-    @property
-    def pages(self) -> int:
-        return max(1, -(-self.total // self.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +139,7 @@ def standings_of(
         items=_documents(session, shown, filters.floor, {key: {_class(row) for row in found[key]} for key in shown}),
         total=len(keys),
         page=page,
-        size=size,
+        page_size=size,
         summaries=summaries(_board_results(row) for key in keys for row in found[key] if row.results is not None),
         options=_options(rows),
     )

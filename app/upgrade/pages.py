@@ -15,7 +15,7 @@ from app.upgrade.charts import chart_height, upgrade_chart
 from app.upgrade.queries import MeasuredUpgrade, SideValue, get_project, measure, projects, values_of
 from app.upgrade.views import StackRow, lonely_rows, near_rows, stack_rows
 from app.web.dependencies import ReadSession
-from app.web.lists import csv_text
+from app.web.lists import csv_download, csv_text
 from app.web.templating import render
 
 # --- What the page of an upgrade shows: the question as it stands in the address, and its answer.
@@ -140,8 +140,7 @@ def show_chart(request: Request, page: Page) -> HTMLResponse:
 @router.get("/upgrade.csv")
 def export_upgrade(page: Page) -> Response:
     rows = stack_rows(page.measured) if page.measured else ()
-    headers = {"Content-Disposition": 'attachment; filename="upgrade.csv"'}
-    return Response(csv_text([COLUMNS, *map(_cells, rows)]), media_type="text/csv", headers=headers)
+    return csv_download(csv_text([COLUMNS, *map(_cells, rows)]), "upgrade.csv")
 
 
 def _cells(row: StackRow) -> tuple[object, ...]:
