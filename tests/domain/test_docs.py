@@ -16,7 +16,8 @@ TERMS = (
     "Run", "Series", "Contract", "Source", "Unknown", "Unset", "Stack key", "Config key", "Provisional", "Warm-up",
     "Steady state", "Short", "Spike", "Baseline", "Verdict", "Regression", "Matched A/B", "Evidence level",
     "Evidence strength", "Eligibility", "Requested", "active", "Segment", "History position", "Slice",
-    "Fair for timing", "Failure", "Semantic class", "Outcome", "Availability", "Dispatcher", "Rule", "Suggestion", "Experiment",
+    "Fair for timing", "Failure", "Semantic class", "Outcome", "Availability", "Dispatcher", "Rule", "Suggestion",
+    "Experiment",
     "Reference point", "Claim check", "Scaling", "Efficiency", "Pairwise comparison", "Unranked result", "Standing",
     "Leadership period", "Notification", "Assignee", "User",
 )  # fmt: skip

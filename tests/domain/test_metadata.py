@@ -199,9 +199,7 @@ def test_an_unknown_field_is_kept_and_the_nearest_known_one_named(name: str, hin
 
 
 def test_an_unknown_field_like_no_other_gets_no_hint() -> None:
-    assert read_metadata({"zzz": 1}).warnings == (
-        "The metadata field `zzz` is unknown. It is stored but not used.",
-    )
+    assert read_metadata({"zzz": 1}).warnings == ("The metadata field `zzz` is unknown. It is stored but not used.",)
 
 
 def test_control_characters_are_taken_out() -> None:
