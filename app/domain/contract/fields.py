@@ -1,19 +1,22 @@
-"""The contract fields: what each means, where it counts, which values it takes and how it is called."""
+"""The contract fields: what each one means, its role in the keys, and the values that it accepts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-# --- What one contract field is: its name, where it counts, what values it takes and what trainers call it.
+from app.domain.flags import FLAGS, NO_NAMES, TrainerNames
+
+PREFIX = "env."
+"""Starts the names of fields that are environment variables."""
 
 Role = Literal["stack", "config", "info"]
 """`stack`: must be equal before two runs may be ranked. `config`: a knob of the run. `info`: shown, not compared."""
 
 Kind = Literal["count", "whole", "number", "flag", "choice", "words", "counts", "text", "name", "layers"]
-"""The values a field takes.
+"""The values that a field accepts.
 
 count   an integer of at least 1          choice  one of `choices`
-whole   an integer of at least 0          words   a set of words (from `choices` where given), order has no meaning
+whole   an integer of at least 0          words   a set of words (from `choices` where given), in any order
 number  a finite real number              counts  a list of integers of at least 1, in order
 flag    true or false                     layers  an integer of at least 1, or a list of 0 and 1, one a layer
 text    one line of text, compared as it is written
@@ -25,8 +28,8 @@ name    one line of text, compared without regard to case
 class ContractField:
     """One row of the registry.
 
-    `megatron_lm` and `bridge` are what the trainers call it, for people and for search. `aliases` maps other spellings
-    of a choice to the canonical one. `also` are other names that people give the field, used for suggestions only.
+    `aliases` maps other spellings of a choice to the canonical one. `also`: other names that users give the field, used
+    only for "did you mean" questions.
     """
 
     name: str
@@ -35,16 +38,31 @@ class ContractField:
     kind: Kind
     meaning: str
     unit: str = ""
-    megatron_lm: str = ""
-    bridge: str = ""
     choices: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     also: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> TrainerNames:
+        """The field's names in the trainers; none for environment variables and fields outside the table."""
+        return FLAGS.get(self.name, NO_NAMES)
+
+    @property
+    def megatron_lm(self) -> str:
+        """Megatron-LM's names for users and for search."""
+        return self.name.removeprefix(PREFIX) if self.name.startswith(PREFIX) else self.names.megatron_text
+
+    @property
+    def bridge(self) -> str:
+        """Megatron-Bridge's names for users and for search."""
+        if self.name.startswith(PREFIX):
+            return f"env_vars.{self.name.removeprefix(PREFIX)}"
+        return self.names.bridge_text
+
 
 @dataclass(frozen=True, slots=True)
 class MetricField:
-    """One headline figure. `less_is_better` is stated with the metric, so that nobody has to guess it."""
+    """One headline figure."""
 
     name: str
     label: str
@@ -83,8 +101,6 @@ IDENTITY_FIELDS = (
         "stack",
         "choice",
         "Whether the tokens are real or made up. Made-up data makes a run benchmark-only.",
-        megatron_lm="--mock-data (mock_data)",
-        bridge="dataset class",
         choices=("mock", "real"),
         aliases={"synthetic": "mock", "production": "real"},
         also=("data", "data_kind", "mock_data", "dataset"),
@@ -96,8 +112,6 @@ IDENTITY_FIELDS = (
         "count",
         "Tokens of one sequence.",
         unit="tokens",
-        megatron_lm="--seq-length (seq_length)",
-        bridge="model.seq_length = dataset.seq_length",
         also=("seq_length", "sequence_length", "context_length"),
     ),
     ContractField(
@@ -107,8 +121,6 @@ IDENTITY_FIELDS = (
         "count",
         "Sequences of one optimizer step, over all GPUs. Unset, the trainer takes mbs x dp.",
         unit="sequences",
-        megatron_lm="--global-batch-size (global_batch_size)",
-        bridge="train.global_batch_size",
         also=("global_batch_size",),
     ),
     ContractField(
@@ -118,8 +130,6 @@ IDENTITY_FIELDS = (
         "count",
         "Sequences that one model replica handles at once.",
         unit="sequences",
-        megatron_lm="--micro-batch-size (micro_batch_size)",
-        bridge="train.micro_batch_size",
         also=("micro_batch_size",),
     ),
     ContractField(
@@ -137,8 +147,6 @@ IDENTITY_FIELDS = (
         "count",
         "GPUs of the job: the world size.",
         unit="GPUs",
-        megatron_lm="WORLD_SIZE (world_size)",
-        bridge="launcher",
         also=("world_size", "num_gpus", "n_gpus", "gpu_count", "ngpus"),
     ),
     ContractField(
@@ -148,8 +156,6 @@ IDENTITY_FIELDS = (
         "count",
         "GPUs of one node: 8 on HGX boards, 4 on GB200 and GB300 trays.",
         unit="GPUs",
-        megatron_lm="launcher",
-        bridge="-gn, --gpus-per-node",
     ),
     ContractField("cluster", WHERE, "stack", "name", "Where it ran. Two clusters with the same GPU differ by 7-15 %."),
     ContractField("driver", WHERE, "info", "text", "Version of the GPU driver."),
@@ -185,8 +191,6 @@ PARALLELISM_FIELDS = (
         "config",
         "count",
         "Tensor parallelism: GPUs that share each layer.",
-        megatron_lm="--tensor-model-parallel-size (tensor_model_parallel_size)",
-        bridge="model.tensor_model_parallel_size",
         also=("tensor_parallel", "tensor_model_parallel_size"),
     ),
     ContractField(
@@ -195,8 +199,6 @@ PARALLELISM_FIELDS = (
         "stack",
         "count",
         "Pipeline parallelism: stages that the layers are cut into.",
-        megatron_lm="--pipeline-model-parallel-size (pipeline_model_parallel_size)",
-        bridge="model.pipeline_model_parallel_size",
         also=("pipeline_parallel", "pipeline_model_parallel_size"),
     ),
     ContractField(
@@ -205,9 +207,6 @@ PARALLELISM_FIELDS = (
         "stack",
         "count",
         "Virtual pipeline chunks of each stage. 1 is the same as unset.",
-        megatron_lm="--num-layers-per-virtual-pipeline-stage, --num-virtual-stages-per-pipeline-rank or a layout "
-        "(virtual_pipeline_model_parallel_size)",
-        bridge="model.virtual_pipeline_model_parallel_size",
         also=("vp", "virtual_pipeline", "virtual_pipeline_model_parallel_size"),
     ),
     ContractField(
@@ -216,8 +215,6 @@ PARALLELISM_FIELDS = (
         "stack",
         "text",
         "Which layer stands on which pipeline stage, for instance Et*3|(tt|)*29m|L. Unset: an even split.",
-        megatron_lm="--pipeline-model-parallel-layout (pipeline_model_parallel_layout)",
-        bridge="model.pipeline_model_parallel_layout",
         also=("pipeline_layout", "pipeline_model_parallel_layout"),
     ),
     ContractField(
@@ -226,8 +223,6 @@ PARALLELISM_FIELDS = (
         "stack",
         "words",
         "What counts as a layer of its own when the layers are split evenly.",
-        megatron_lm="--account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split",
-        bridge="model.account_for_embedding_in_pipeline_split, model.account_for_loss_in_pipeline_split",
         choices=("embedding", "loss"),
     ),
     ContractField(
@@ -236,8 +231,6 @@ PARALLELISM_FIELDS = (
         "config",
         "whole",
         "Multi-token-prediction layers. They add FLOPs and stand in the layout.",
-        megatron_lm="--mtp-num-layers (mtp_num_layers)",
-        bridge="model.mtp_num_layers",
         also=("mtp_num_layers",),
     ),
     ContractField(
@@ -246,8 +239,6 @@ PARALLELISM_FIELDS = (
         "config",
         "count",
         "Context parallelism: GPUs that share each sequence.",
-        megatron_lm="--context-parallel-size (context_parallel_size)",
-        bridge="model.context_parallel_size",
         also=("context_parallel", "context_parallel_size"),
     ),
     ContractField(
@@ -256,8 +247,6 @@ PARALLELISM_FIELDS = (
         "config",
         "text",
         "How context-parallel ranks exchange keys and values: p2p, all_gather, a2a or a2a+p2p, or one of them a layer.",
-        megatron_lm="--cp-comm-type (cp_comm_type)",
-        bridge="model.cp_comm_type",
         also=("cp_comm_type",),
     ),
     ContractField(
@@ -266,8 +255,6 @@ PARALLELISM_FIELDS = (
         "config",
         "counts",
         "Group sizes of hierarchical context parallelism; their product is cp.",
-        megatron_lm="--hierarchical-context-parallel-sizes (hierarchical_context_parallel_sizes)",
-        bridge="model.hierarchical_context_parallel_sizes",
     ),
     ContractField(
         "ep",
@@ -275,8 +262,6 @@ PARALLELISM_FIELDS = (
         "config",
         "count",
         "Expert parallelism: GPUs that share the experts of each MoE layer.",
-        megatron_lm="--expert-model-parallel-size (expert_model_parallel_size)",
-        bridge="model.expert_model_parallel_size",
         also=("expert_parallel", "expert_model_parallel_size"),
     ),
     ContractField(
@@ -285,8 +270,6 @@ PARALLELISM_FIELDS = (
         "config",
         "count",
         "Tensor parallelism inside the experts. Unset, the trainer takes tp.",
-        megatron_lm="--expert-tensor-parallel-size (expert_tensor_parallel_size)",
-        bridge="model.expert_tensor_parallel_size",
         also=("expert_tensor_parallel", "expert_tensor_parallel_size"),
     ),
     ContractField(
@@ -295,8 +278,6 @@ PARALLELISM_FIELDS = (
         "info",
         "count",
         "Data parallelism: gpus / (tp x pp x cp).",
-        megatron_lm="data_parallel_size",
-        bridge="computed",
         also=("data_parallel", "data_parallel_size"),
     ),
     ContractField(
@@ -305,8 +286,6 @@ PARALLELISM_FIELDS = (
         "info",
         "count",
         "Data parallelism of the experts: gpus / (pp x ep x etp).",
-        megatron_lm="computed",
-        bridge="computed",
     ),
     ContractField(
         "ga",
@@ -314,8 +293,6 @@ PARALLELISM_FIELDS = (
         "info",
         "count",
         "Micro-batches of one optimizer step: gbs / (mbs x dp).",
-        megatron_lm="computed",
-        bridge="computed",
         also=("gradient_accumulation", "num_microbatches"),
     ),
     ContractField(
@@ -324,8 +301,6 @@ PARALLELISM_FIELDS = (
         "config",
         "flag",
         "Sequence parallelism inside the tensor-parallel group. Off when tp is 1.",
-        megatron_lm="--sequence-parallel (sequence_parallel)",
-        bridge="model.sequence_parallel",
         also=("sequence_parallel",),
     ),
     ContractField(
@@ -334,8 +309,6 @@ PARALLELISM_FIELDS = (
         "config",
         "flag",
         "Optimizer state is sharded over the data-parallel ranks.",
-        megatron_lm="--use-distributed-optimizer (use_distributed_optimizer)",
-        bridge="ddp.use_distributed_optimizer, optimizer.use_distributed_optimizer",
         also=("use_distributed_optimizer",),
     ),
     ContractField(
@@ -344,8 +317,6 @@ PARALLELISM_FIELDS = (
         "config",
         "choice",
         "Fully sharded data parallelism, and whose.",
-        megatron_lm="--use-megatron-fsdp, --use-torch-fsdp2, --data-parallel-sharding-strategy",
-        bridge="dist.use_megatron_fsdp, ddp.use_megatron_fsdp, ddp.data_parallel_sharding_strategy",
         choices=("none", "megatron_fsdp", "torch_fsdp2"),
     ),
 )
@@ -363,8 +334,6 @@ MOE_FIELDS = (
         "config",
         "choice",
         "How tokens travel to their experts. Derived: a flex dispatcher is named by its backend, others by their type.",
-        megatron_lm="--moe-token-dispatcher-type, --moe-flex-dispatcher-backend",
-        bridge="model.moe_token_dispatcher_type, model.moe_flex_dispatcher_backend",
         choices=("allgather", "alltoall", "deepep", "hybridep", "ncclep"),
     ),
     ContractField(
@@ -373,8 +342,6 @@ MOE_FIELDS = (
         "info",
         "choice",
         "Family of the dispatcher; flex leaves the rest to its backend.",
-        megatron_lm="--moe-token-dispatcher-type (moe_token_dispatcher_type)",
-        bridge="model.moe_token_dispatcher_type",
         choices=("allgather", "alltoall", "flex"),
         aliases={"alltoall_seq": "alltoall"},
         also=("moe_token_dispatcher_type",),
@@ -385,8 +352,6 @@ MOE_FIELDS = (
         "info",
         "choice",
         "Backend of the flex dispatcher. Without meaning for the other types.",
-        megatron_lm="--moe-flex-dispatcher-backend (moe_flex_dispatcher_backend), once --moe-enable-deepep",
-        bridge="model.moe_flex_dispatcher_backend",
         choices=("deepep", "hybridep", "ncclep"),
         also=("moe_flex_dispatcher_backend",),
     ),
@@ -397,8 +362,6 @@ MOE_FIELDS = (
         "count",
         "Streaming multiprocessors given to the flex dispatcher.",
         unit="SMs",
-        megatron_lm="--moe-flex-dispatcher-num-sms; once --moe-deepep-num-sms, --moe-hybridep-num-sms",
-        bridge="model.moe_flex_dispatcher_num_sms, model.moe_hybridep_num_sms",
     ),
     ContractField(
         "hybridep_preproc_sms",
@@ -407,8 +370,6 @@ MOE_FIELDS = (
         "count",
         "Streaming multiprocessors for HybridEP's preprocessing.",
         unit="SMs",
-        megatron_lm="--moe-hybridep-num-sms-preprocessing (moe_hybridep_num_sms_preprocessing)",
-        bridge="model.moe_hybridep_num_sms_preprocessing",
     ),
     ContractField(
         "hybridep_permute_fused",
@@ -416,8 +377,6 @@ MOE_FIELDS = (
         "config",
         "flag",
         "The token permutation is fused into HybridEP.",
-        megatron_lm="--moe-permute-fusion-into-hybridep (moe_permute_fusion_into_hybridep)",
-        bridge="model.moe_permute_fusion_into_hybridep",
     ),
     ContractField(
         "routing_mode",
@@ -425,8 +384,6 @@ MOE_FIELDS = (
         "stack",
         "choice",
         "Who decides where tokens go. Forced modes are benchmark-only; their speeds compare with nothing else.",
-        megatron_lm="derived",
-        bridge="derived",
         choices=("forced-balance", "forced-biased", "drop-and-pad", "capacity-drop", "dropless"),
         aliases={"forced_balance": "forced-balance", "natural": "dropless"},
         also=("routing",),
@@ -437,8 +394,6 @@ MOE_FIELDS = (
         "info",
         "flag",
         "The router is replaced by random, even routing (a benchmark switch).",
-        megatron_lm="--moe-router-force-load-balancing (moe_router_force_load_balancing)",
-        bridge="model.moe_router_force_load_balancing",
         also=("forced_balance", "moe_router_force_load_balancing"),
     ),
     ContractField(
@@ -447,8 +402,6 @@ MOE_FIELDS = (
         "config",
         "words",
         "How the router is kept balanced.",
-        megatron_lm="--moe-router-load-balancing-type (moe_router_load_balancing_type)",
-        bridge="model.moe_router_load_balancing_type",
         choices=LB_TYPES,
     ),
     ContractField(
@@ -457,8 +410,6 @@ MOE_FIELDS = (
         "config",
         "number",
         "Capacity factor of an expert; tokens over it are dropped. Negative is the same as unset.",
-        megatron_lm="--moe-expert-capacity-factor (moe_expert_capacity_factor)",
-        bridge="model.moe_expert_capacity_factor",
     ),
     ContractField(
         "pad_to_capacity",
@@ -466,8 +417,6 @@ MOE_FIELDS = (
         "info",
         "flag",
         "Experts are padded to their capacity (with it the routing mode is drop-and-pad).",
-        megatron_lm="--moe-pad-expert-input-to-capacity (moe_pad_expert_input_to_capacity)",
-        bridge="model.moe_pad_expert_input_to_capacity",
     ),
     ContractField(
         "rank_capacity",
@@ -475,8 +424,6 @@ MOE_FIELDS = (
         "config",
         "number",
         "Capacity factor of a rank (HybridEP and NCCL EP only).",
-        megatron_lm="--moe-expert-rank-capacity-factor (moe_expert_rank_capacity_factor)",
-        bridge="model.moe_expert_rank_capacity_factor",
     ),
     ContractField(
         "router_dtype",
@@ -484,8 +431,6 @@ MOE_FIELDS = (
         "config",
         "choice",
         "Number format of the router. The flex backends expect fp32.",
-        megatron_lm="--moe-router-dtype (moe_router_dtype)",
-        bridge="model.moe_router_dtype",
         choices=("fp32", "fp64"),
     ),
     ContractField(
@@ -494,8 +439,6 @@ MOE_FIELDS = (
         "config",
         "flag",
         "The router balances by a learnt bias of each expert.",
-        megatron_lm="--moe-router-enable-expert-bias (moe_router_enable_expert_bias)",
-        bridge="model.moe_router_enable_expert_bias",
     ),
     ContractField(
         "grouped_gemm",
@@ -503,8 +446,6 @@ MOE_FIELDS = (
         "config",
         "flag",
         "The experts of a rank run as one grouped matrix product.",
-        megatron_lm="--moe-grouped-gemm (moe_grouped_gemm)",
-        bridge="model.moe_grouped_gemm",
     ),
     ContractField(
         "permute_fusion",
@@ -512,8 +453,6 @@ MOE_FIELDS = (
         "config",
         "flag",
         "The token permutation is one fused kernel.",
-        megatron_lm="--moe-permute-fusion (moe_permute_fusion)",
-        bridge="model.moe_permute_fusion",
     ),
     ContractField(
         "router_fusion",
@@ -521,8 +460,6 @@ MOE_FIELDS = (
         "config",
         "flag",
         "The router is one fused kernel.",
-        megatron_lm="--moe-router-fusion (moe_router_fusion)",
-        bridge="model.moe_router_fusion",
     ),
 )
 
@@ -558,8 +495,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Expert communication runs beside computation (A2A overlap, 1F1B overlap).",
-        megatron_lm="--overlap-moe-expert-parallel-comm (overlap_moe_expert_parallel_comm)",
-        bridge="comm_overlap.overlap_moe_expert_parallel_comm",
         also=("moe_a2a_overlap", "a2a_overlap"),
     ),
     ContractField(
@@ -568,8 +503,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Weight gradients are computed later, to overlap with communication.",
-        megatron_lm="--delay-wgrad-compute (delay_wgrad_compute)",
-        bridge="comm_overlap.delay_wgrad_compute",
     ),
     ContractField(
         "shared_overlap",
@@ -577,8 +510,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Shared experts run beside the dispatch of tokens.",
-        megatron_lm="--moe-shared-expert-overlap (moe_shared_expert_overlap)",
-        bridge="model.moe_shared_expert_overlap",
     ),
     ContractField(
         "dp_overlap",
@@ -586,8 +517,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "words",
         "Which data-parallel collectives run beside computation.",
-        megatron_lm="--overlap-grad-reduce, --overlap-param-gather",
-        bridge="ddp.overlap_grad_reduce, ddp.overlap_param_gather (or comm_overlap)",
         choices=("grad_reduce", "param_gather"),
     ),
     ContractField(
@@ -596,8 +525,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Tensor-parallel communication runs beside computation.",
-        megatron_lm="--tp-comm-overlap (tp_comm_overlap)",
-        bridge="comm_overlap.tp_comm_overlap",
     ),
     ContractField(
         "pp_overlap",
@@ -605,8 +532,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Pipeline sends and receives run beside computation.",
-        megatron_lm="--no-overlap-p2p-communication (overlap_p2p_comm)",
-        bridge="comm_overlap.overlap_p2p_comm",
     ),
     ContractField(
         "attention",
@@ -614,8 +539,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "choice",
         "Attention kernels.",
-        megatron_lm="--attention-backend (attention_backend)",
-        bridge="model.attention_backend",
         choices=("auto", "flash", "fused", "unfused", "local"),
         aliases={"te_fused": "fused"},
         also=("attention_backend",),
@@ -626,8 +549,6 @@ PERFORMANCE_FIELDS = (
         "stack",
         "choice",
         "Number format of the matrix products.",
-        megatron_lm="--bf16; --fp8-format with --fp8-recipe; --fp4-format with --fp4-recipe",
-        bridge="mixed_precision",
         choices=PRECISIONS,
         aliases={
             "bfloat16": "bf16",
@@ -655,8 +576,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Parameters are gathered in the low-precision format.",
-        megatron_lm="--fp8-param-gather, --fp4-param-gather",
-        bridge="mixed_precision.fp8_param_gather",
     ),
     ContractField(
         "recompute_granularity",
@@ -664,8 +583,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "choice",
         "How much of the forward pass is computed again in the backward pass.",
-        megatron_lm="--recompute-granularity (recompute_granularity); --recompute-activations is selective",
-        bridge="model.recompute_granularity",
         choices=("none", "selective", "full"),
         also=("recompute",),
     ),
@@ -675,8 +592,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "words",
         "Which parts of a layer selective recomputation covers. Unset, the trainer takes core_attn.",
-        megatron_lm="--recompute-modules (recompute_modules)",
-        bridge="model.recompute_modules",
         choices=RECOMPUTE_MODULES,
         aliases={"up_proj": "mla_up_proj", "norm": "layernorm", "act": "moe_act"},
     ),
@@ -686,8 +601,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "choice",
         "Which layers full recomputation covers.",
-        megatron_lm="--recompute-method (recompute_method)",
-        bridge="model.recompute_method",
         choices=("uniform", "block"),
     ),
     ContractField(
@@ -697,8 +610,6 @@ PERFORMANCE_FIELDS = (
         "whole",
         "How many layers full recomputation takes at a time.",
         unit="layers",
-        megatron_lm="--recompute-num-layers (recompute_num_layers)",
-        bridge="model.recompute_num_layers",
     ),
     ContractField(
         "opt_offload",
@@ -706,8 +617,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Optimizer state lives in host memory.",
-        megatron_lm="--optimizer-cpu-offload (optimizer_cpu_offload)",
-        bridge="optimizer.optimizer_cpu_offload",
     ),
     ContractField(
         "opt_offload_fraction",
@@ -715,8 +624,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "number",
         "Share of the optimizer state that lives in host memory, 0 to 1.",
-        megatron_lm="--optimizer-offload-fraction (optimizer_offload_fraction)",
-        bridge="optimizer.optimizer_offload_fraction",
     ),
     ContractField(
         "act_offload",
@@ -724,8 +631,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Activations of whole layers are kept in host memory.",
-        megatron_lm="--cpu-offloading (cpu_offloading)",
-        bridge="model.cpu_offloading",
     ),
     ContractField(
         "act_offload_layers",
@@ -734,8 +639,6 @@ PERFORMANCE_FIELDS = (
         "whole",
         "Layers whose activations are kept in host memory.",
         unit="layers",
-        megatron_lm="--cpu-offloading-num-layers (cpu_offloading_num_layers)",
-        bridge="model.cpu_offloading_num_layers",
     ),
     ContractField(
         "fine_offload",
@@ -743,8 +646,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "words",
         "Parts of a layer whose activations are kept in host memory. Empty: none.",
-        megatron_lm="--fine-grained-activation-offloading --offload-modules",
-        bridge="model.fine_grained_activation_offloading, model.offload_modules",
     ),
     ContractField(
         "graph_impl",
@@ -752,8 +653,6 @@ PERFORMANCE_FIELDS = (
         "stack",
         "choice",
         "Who captures CUDA graphs.",
-        megatron_lm="--cuda-graph-impl (cuda_graph_impl); once --enable-cuda-graph, --external-cuda-graph",
-        bridge="model.cuda_graph_impl",
         choices=("none", "local", "transformer_engine", "full_iteration"),
         aliases={"te": "transformer_engine"},
         also=("cuda_graph_impl",),
@@ -764,8 +663,6 @@ PERFORMANCE_FIELDS = (
         "stack",
         "words",
         "CUDA-graph scope: the parts that are captured. Empty with an implementation: whole layers.",
-        megatron_lm="--cuda-graph-modules (cuda_graph_modules); once --cuda-graph-scope",
-        bridge="model.cuda_graph_modules; once model.cuda_graph_scope",
         choices=("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full", "full_iteration"),
         also=("cuda_graph_scope", "cuda_graph_modules", "graph_scope"),
     ),
@@ -776,8 +673,6 @@ PERFORMANCE_FIELDS = (
         "whole",
         "Steps before the graphs are captured.",
         unit="steps",
-        megatron_lm="--cuda-graph-warmup-steps (cuda_graph_warmup_steps)",
-        bridge="model.cuda_graph_warmup_steps",
     ),
     ContractField(
         "te_rng",
@@ -785,8 +680,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Transformer Engine's random-number tracker, which graphs need.",
-        megatron_lm="--te-rng-tracker (te_rng_tracker)",
-        bridge="model.use_te_rng_tracker, rng.te_rng_tracker",
     ),
     ContractField(
         "manual_gc",
@@ -794,8 +687,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Python's garbage collector runs at fixed steps only.",
-        megatron_lm="--manual-gc (manual_gc)",
-        bridge="train.manual_gc",
     ),
     ContractField(
         "manual_gc_interval",
@@ -804,8 +695,6 @@ PERFORMANCE_FIELDS = (
         "whole",
         "Steps between garbage collections.",
         unit="steps",
-        megatron_lm="--manual-gc-interval (manual_gc_interval)",
-        bridge="train.manual_gc_interval",
     ),
     ContractField(
         "nan_checks",
@@ -813,8 +702,6 @@ PERFORMANCE_FIELDS = (
         "config",
         "flag",
         "Loss and gradients are checked for NaN. Off makes a run benchmark-only.",
-        megatron_lm="--no-check-for-nan-in-loss-and-grad (check_for_nan_in_loss_and_grad)",
-        bridge="rerun_state_machine.check_for_nan_in_loss, ddp.check_for_nan_in_grad",
     ),
 )
 
@@ -824,10 +711,8 @@ PERFORMANCE_FIELDS = (
 _SHAPE = "Model shape"
 
 
-def _shape(name: str, kind: Kind, meaning: str, *, bridge: str = "", also: tuple[str, ...] = ()) -> ContractField:
-    flag = "--" + name.replace("_", "-")
-    path = f"model.{bridge or name}"
-    return ContractField(name, _SHAPE, "info", kind, meaning, megatron_lm=f"{flag} ({name})", bridge=path, also=also)
+def _shape(name: str, kind: Kind, meaning: str, *, also: tuple[str, ...] = ()) -> ContractField:
+    return ContractField(name, _SHAPE, "info", kind, meaning, also=also)
 
 
 SHAPE_FIELDS = (
@@ -840,7 +725,9 @@ SHAPE_FIELDS = (
     _shape("attention_output_gate", "flag", "Attention output is gated, one more projection."),
     _shape("vocab_size", "count", "Entries of the vocabulary, after padding.", also=("padded_vocab_size",)),
     _shape(
-        "swiglu", "flag", "Feed-forward blocks are gated: three matrices instead of two.", bridge="gated_linear_unit"
+        "swiglu",
+        "flag",
+        "Feed-forward blocks are gated: three matrices instead of two.",
     ),
     ContractField(
         "num_experts",
@@ -848,8 +735,6 @@ SHAPE_FIELDS = (
         "info",
         "count",
         "Routed experts of an MoE layer. Unset: a dense model.",
-        megatron_lm="--num-experts (num_experts)",
-        bridge="model.num_moe_experts",
         also=("num_moe_experts", "experts"),
     ),
     ContractField(
@@ -858,8 +743,6 @@ SHAPE_FIELDS = (
         "info",
         "count",
         "Experts that each token visits.",
-        megatron_lm="--moe-router-topk (moe_router_topk)",
-        bridge="model.moe_router_topk",
         also=("moe_router_topk", "top_k"),
     ),
     _shape("moe_ffn_hidden_size", "count", "Inner width of an expert. Unset: ffn_hidden_size.", also=("moe_ffn",)),
@@ -883,8 +766,6 @@ SHAPE_FIELDS = (
         "info",
         "text",
         "Sliding-window attention: tokens to the left and to the right that a token sees, for instance 127,0.",
-        megatron_lm="--window-size (window_size)",
-        bridge="model.window_size",
     ),
     _shape("window_attn_skip_freq", "layers", "Which layers see everything: every n-th. Unset: none."),
     _shape("experimental_attention_variant", "name", "Another attention, for instance gated_delta_net."),
@@ -898,7 +779,6 @@ SHAPE_FIELDS = (
         "hybrid_layer_pattern",
         "text",
         "Hybrid models, a letter a layer: M mamba, * attention, E experts, - dense.",
-        bridge="hybrid_override_pattern",
     ),
     _shape("mamba_num_heads", "count", "Mamba heads."),
     _shape("mamba_state_dim", "count", "Mamba state width."),
@@ -912,7 +792,6 @@ SHAPE_FIELDS = (
 # unknown, unless the mapping is a whole environment (it has `PATH` and `PWD`): then it was unset.
 
 _ENVIRONMENT = "Environment"
-PREFIX = "env."
 
 VARIABLES = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "Hardware queues between host and GPU: 1, 8 or 32 in published recipes.",
@@ -940,7 +819,13 @@ VARIABLES = {
 }
 
 ENVIRONMENT_FIELDS = tuple(
-    ContractField(PREFIX + name, _ENVIRONMENT, "config", "text", meaning, megatron_lm=name, bridge=f"env_vars.{name}")
+    ContractField(
+        PREFIX + name,
+        _ENVIRONMENT,
+        "config",
+        "text",
+        meaning,
+    )
     for name, meaning in VARIABLES.items()
 )
 

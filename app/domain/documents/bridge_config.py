@@ -11,6 +11,7 @@ from app.domain.contract.fields import VARIABLES
 from app.domain.contract.values import read_value
 from app.domain.documents.document import Document, read_yaml
 from app.domain.documents.environment import stated_by_variables
+from app.domain.flags import FLAGS
 from app.domain.logs.arguments import contract_fields
 from app.domain.logs.settings import Setting
 from app.domain.performance.model_shape import pad_vocabulary
@@ -24,36 +25,24 @@ Paths = Mapping[str, object]
 """Stated leaves of a configuration by path: {"model.tensor_model_parallel_size": 2}."""
 
 MAX_ITEMS = 1000
-_PRECISION = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather", "fp4_param_gather")
-_OVERLAP = (
-    "tp_comm_overlap",
-    "overlap_p2p_comm",
-    "overlap_moe_expert_parallel_comm",
-    "delay_wgrad_compute",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
+_PRECEDENCE = (
+    "dataset",
+    "model",
+    "train",
+    "rerun_state_machine",
+    "optimizer",
+    "ddp",
+    "rng",
+    "dist",
+    "mixed_precision",
+    "comm_overlap",
 )
-
-_SECTIONS: dict[str, tuple[str, ...]] = {
-    "dataset": ("seq_length", "sequence_length"),
-    "model": (),
-    "train": ("micro_batch_size", "global_batch_size", "manual_gc", "manual_gc_interval"),
-    "rerun_state_machine": ("check_for_nan_in_loss",),
-    "optimizer": ("use_distributed_optimizer", "optimizer_cpu_offload", "optimizer_offload_fraction"),
-    "ddp": (
-        "use_distributed_optimizer",
-        "overlap_grad_reduce",
-        "overlap_param_gather",
-        "use_megatron_fsdp",
-        "use_custom_fsdp",
-        "check_for_nan_in_grad",
-    ),
-    "rng": ("te_rng_tracker",),
-    "dist": ("use_megatron_fsdp", "use_torch_fsdp2"),
-    "mixed_precision": _PRECISION,
-    "comm_overlap": _OVERLAP,
+_PATHS = tuple(dict.fromkeys(path for row in FLAGS.values() for path in row.all_paths))
+_SECTIONS = {
+    section: tuple(path.removeprefix(f"{section}.") for path in _PATHS if path.startswith(f"{section}."))
+    for section in _PRECEDENCE
 }
-"""Names taken from each section, of `model` all; a later section wins.
+"""Names read from each section, except `model`, which is read whole; a later section wins.
 
 `mixed_precision` and `comm_overlap` are applied to the model when training starts, so they stand last.
 """
@@ -75,7 +64,7 @@ def settings_at(paths: Paths, source: Source) -> dict[str, Setting]:
             settings[_RENAMED.get(path, name)] = Setting(name, _value(paths[path]), source, section=section)
     recipe = paths.get("mixed_precision")
     if isinstance(recipe, str):
-        settings = {name: setting for name, setting in settings.items() if name not in _PRECISION}
+        settings = {name: setting for name, setting in settings.items() if name not in _SECTIONS["mixed_precision"]}
         settings["mixed_precision"] = Setting("mixed_precision", recipe, source)
     _pad_vocabulary(settings)
     return settings

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.domain.flags import FLAGS
+
 Set = list[tuple[str, object]]
 """Contract fields with raw values."""
 
@@ -56,31 +58,9 @@ OWN_FLAGS = frozenset(
 CHOOSES_RECIPE = frozenset({"compute_dtype", "precision", "task", "mode", "model_recipe_name", "model", "gpu"})
 """Flags of the performance scripts that choose the recipe. Overrides change the recipe, then all other flags do."""
 
-_FIELDS = {
-    "num_gpus": "gpus",
-    "gpus": "gpus",
-    "gpus_per_node": "gpus_per_node",
-    "devices": "gpus_per_node",
-    "gpu": "gpu",
-    "gpu_type": "gpu",
-    "compute_dtype": "precision",
-    "precision": "precision",
-    "model_recipe_name": "model",
-    "model": "model",
-    "task": "task",
-    "mode": "task",
-    "global_batch_size": "gbs",
-    "micro_batch_size": "mbs",
-    "seq_length": "seq_len",
-    "pipeline_model_parallel_size": "pp",
-    "virtual_pipeline_model_parallel_size": "vpp",
-    "pipeline_model_parallel_layout": "pp_layout",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-    "expert_tensor_parallel_size": "etp",
-    "hidden_size": "hidden_size",
-    "num_layers": "num_layers",
-}
+_FIELDS = {flag: field for field, row in FLAGS.items() for flag in row.harness}
+"""Contract fields by flag, for flags whose value is that of the field."""
+
 _ON = frozenset({"true", "1", "t", "yes", "y"})
 
 

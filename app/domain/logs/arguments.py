@@ -4,94 +4,12 @@ from collections.abc import Mapping
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import read_value
+from app.domain.flags import FLAGS
 from app.domain.logs.settings import Setting
 from app.domain.run import Source, Stated, Value
 
-# --- The settings that state one contract field each, with all the names that they have had.
-
-_SAME_NAME = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "kv_channels",
-    "attention_output_gate",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
-    "moe_layer_freq",
-    "moe_latent_size",
-    "multi_latent_attention",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "qk_head_dim",
-    "qk_pos_emb_head_dim",
-    "v_head_dim",
-    "window_size",
-    "window_attn_skip_freq",
-    "experimental_attention_variant",
-    "linear_attention_freq",
-    "linear_key_head_dim",
-    "linear_num_key_heads",
-    "linear_value_head_dim",
-    "linear_num_value_heads",
-    "linear_conv_kernel_dim",
-    "mamba_num_heads",
-    "mamba_state_dim",
-    "mamba_num_groups",
-    "recompute_granularity",
-    "recompute_method",
-    "manual_gc",
-    "manual_gc_interval",
-)
-
-ONE_TO_ONE: dict[str, tuple[str, ...]] = {
-    "gpus": ("world_size",),
-    "tp": ("tensor_model_parallel_size", "model_parallel_size"),
-    "pp": ("pipeline_model_parallel_size", "transformer_pipeline_model_parallel_size"),
-    "pp_layout": ("pipeline_model_parallel_layout",),
-    "mtp": ("mtp_num_layers",),
-    "cp": ("context_parallel_size",),
-    "cp_comm": ("cp_comm_type",),
-    "hcp_sizes": ("hierarchical_context_parallel_sizes",),
-    "ep": ("expert_model_parallel_size",),
-    "dp": ("data_parallel_size",),
-    "sp": ("sequence_parallel",),
-    "mbs": ("micro_batch_size",),
-    "gbs": ("global_batch_size",),
-    "seq_len": ("seq_length",),
-    "dist_opt": ("use_distributed_optimizer",),
-    "dispatcher_type": ("moe_token_dispatcher_type",),
-    "force_balance": ("moe_router_force_load_balancing",),
-    "lb_type": ("moe_router_load_balancing_type",),
-    "capacity": ("moe_expert_capacity_factor",),
-    "pad_to_capacity": ("moe_pad_expert_input_to_capacity",),
-    "rank_capacity": ("moe_expert_rank_capacity_factor",),
-    "router_dtype": ("moe_router_dtype",),
-    "expert_bias": ("moe_router_enable_expert_bias",),
-    "grouped_gemm": ("moe_grouped_gemm",),
-    "permute_fusion": ("moe_permute_fusion",),
-    "router_fusion": ("moe_router_fusion",),
-    "ep_overlap": ("overlap_moe_expert_parallel_comm",),
-    "delay_wgrad": ("delay_wgrad_compute",),
-    "shared_overlap": ("moe_shared_expert_overlap",),
-    "tp_overlap": ("tp_comm_overlap",),
-    "pp_overlap": ("overlap_p2p_comm",),
-    "attention": ("attention_backend",),
-    "recompute_layers": ("recompute_num_layers",),
-    "graph_warmup": ("cuda_graph_warmup_steps",),
-    "te_rng": ("te_rng_tracker", "use_te_rng_tracker"),
-    "opt_offload": ("optimizer_cpu_offload",),
-    "opt_offload_fraction": ("optimizer_offload_fraction",),
-    "act_offload": ("cpu_offloading",),
-    "act_offload_layers": ("cpu_offloading_num_layers",),
-    "vocab_size": ("padded_vocab_size", "vocab_size"),
-    "swiglu": ("swiglu", "gated_linear_unit"),
-    "num_experts": ("num_experts", "num_moe_experts"),
-    "topk": ("moe_router_topk",),
-    "hybrid_layer_pattern": ("hybrid_layer_pattern", "hybrid_override_pattern"),
-    **{name: (name,) for name in _SAME_NAME},
-}
-"""Fields that one setting states, with the names it has had. A name whose value is None gives way to the next."""
+ONE_TO_ONE = {field: row.arguments for field, row in FLAGS.items() if row.arguments and not row.together}
+"""Fields that one setting states, with its names. A name whose value is None gives way to the next."""
 
 
 # --- Collects contract fields from a trainer's settings, each with the settings that it comes from.
@@ -130,10 +48,11 @@ class SettingsReader:
         except ValueError as problem:
             self.refused.append(f"{field} {problem}; the stated value is {raw!r} ({detail}).")
 
-    def words(self, field: str, flags: Mapping[str, str]) -> None:
-        """State a field as the set of words whose flags are on."""
-        if self.has(*flags):
-            self.state(field, tuple(word for name, word in flags.items() if self.is_on(name)), *flags)
+    def words(self, field: str) -> None:
+        """State a field as the set of its words whose settings are on."""
+        settings = {row.arguments[0]: word for word, row in FLAGS[field].words.items()}
+        if self.has(*settings):
+            self.state(field, tuple(word for name, word in settings.items() if self.is_on(name)), *settings)
 
 
 # --- Dispatcher and routing, which several settings decide together.
@@ -194,10 +113,8 @@ def _dispatcher_knobs(reading: SettingsReader, dispatcher: Value) -> None:
         reading.state("dispatch_sms", reading.value(used), used)
     elif not sms:
         reading.state("dispatch_sms", None, "moe_token_dispatcher_type")
-    for field, name in (
-        ("hybridep_preproc_sms", "moe_hybridep_num_sms_preprocessing"),
-        ("hybridep_permute_fused", "moe_permute_fusion_into_hybridep"),
-    ):
+    for field in ("hybridep_preproc_sms", "hybridep_permute_fused"):
+        (name,) = FLAGS[field].arguments
         if dispatcher != "hybridep":
             reading.state(field, None, "moe_token_dispatcher_type")
         elif reading.has(name):
@@ -256,7 +173,7 @@ def read_precision(reading: SettingsReader) -> None:
 
 
 def read_param_gather(reading: SettingsReader) -> None:
-    names = [name for name in ("fp8_param_gather", "fp4_param_gather", "fp8_param", "fp4_param") if reading.has(name)]
+    names = [name for name in FLAGS["param_gather_lp"].arguments if reading.has(name)]
     if names:
         reading.state("param_gather_lp", any(reading.is_on(name) for name in names), *names)
 
@@ -284,7 +201,7 @@ def read_graphs(reading: SettingsReader) -> None:
     impl, impl_names = _graph_implementation(reading)
     if not impl_names:
         return
-    scope_names = [name for name in ("cuda_graph_modules", "cuda_graph_scope") if reading.has(name)]
+    scope_names = [name for name in FLAGS["graph_modules"].arguments if reading.has(name)]
     used = next((name for name in scope_names if reading.value(name)), scope_names[0] if scope_names else None)
     words = _words_of(reading.value(used)) if used else ()
     if impl == "local" and "full_iteration" in words:
@@ -316,12 +233,8 @@ def _words_of(value: Value) -> tuple[str, ...]:
 
 
 def read_data_parallelism(reading: SettingsReader) -> None:
-    reading.words("dp_overlap", {"overlap_grad_reduce": "grad_reduce", "overlap_param_gather": "param_gather"})
-    kinds = {
-        "use_megatron_fsdp": "megatron_fsdp",
-        "use_custom_fsdp": "megatron_fsdp",
-        "use_torch_fsdp2": "torch_fsdp2",
-    }
+    reading.words("dp_overlap")
+    kinds = {name: kind for kind, row in FLAGS["fsdp"].words.items() for name in row.arguments}
     if reading.has(*kinds):
         on = [name for name in kinds if reading.is_on(name)]
         reading.state("fsdp", kinds[on[0]] if on else "none", *(on[:1] or kinds))
@@ -335,9 +248,8 @@ def read_offload(reading: SettingsReader) -> None:
 
 
 def read_checks_and_data(reading: SettingsReader) -> None:
-    checks = ("check_for_nan_in_loss_and_grad", "check_for_nan_in_loss", "check_for_nan_in_grad")
-    if reading.has(*checks):
-        used = [name for name in checks if reading.has(name)]
+    used = [name for name in FLAGS["nan_checks"].arguments if reading.has(name)]
+    if used:
         reading.state("nan_checks", any(reading.is_on(name) for name in used), *used)
     if reading.is_on("mock_data"):
         reading.state("data_mode", "mock", "mock_data")
@@ -376,10 +288,7 @@ def _pipeline(reading: SettingsReader) -> None:
     if reading.has("virtual_pipeline_model_parallel_size"):
         chunks = reading.value("virtual_pipeline_model_parallel_size")
         reading.state("vpp", None if chunks == 1 else chunks, "virtual_pipeline_model_parallel_size")
-    reading.words(
-        "pp_account",
-        {"account_for_embedding_in_pipeline_split": "embedding", "account_for_loss_in_pipeline_split": "loss"},
-    )
+    reading.words("pp_account")
 
 
 def _attention_heads(reading: SettingsReader) -> None:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from app.domain.flags import FLAGS
 from app.domain.logs.arguments import contract_fields
 from app.domain.logs.settings import Setting, read_literal
 from app.domain.run import Stated, Value
@@ -15,14 +16,7 @@ from app.domain.run import Stated, Value
 MAX_TEXT = 100_000
 """Characters of a command line that are read."""
 
-RENAMED = {
-    "fp8_format": "fp8",
-    "fp4_format": "fp4",
-    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
-    "no_overlap_p2p_communication": "no_overlap_p2p_comm",
-    "ng": "world_size",
-    "num_gpus": "world_size",
-}
+RENAMED = {flag: argument for row in FLAGS.values() for flag, argument in row.renamed.items()}
 """Flags whose argument has a different name."""
 
 A2A_OVERLAP = ("overlap_moe_expert_parallel_comm", "delay_wgrad_compute")
