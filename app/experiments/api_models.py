@@ -166,26 +166,26 @@ class ExperimentItemOut(BaseModel):
     result: ResultOut
 
     @classmethod
-    def columns(cls, one: ExperimentItem, base_url: str) -> dict[str, Any]:
+    def columns(cls, item: ExperimentItem, base_url: str) -> dict[str, Any]:
         return {
-            "id": one.id,
-            "url": f"{base_url}/experiments/{one.id}",
-            "project": one.project,
-            "title": one.title,
-            "rule": one.rule_id,
-            "state": one.state,
-            "tag": one.tag,
-            "knobs": [KnobOut.of(knob) for knob in one.knobs],
-            "baseline_run": one.baseline_run_id,
-            "parent": one.parent_id,
-            "stack_key": one.stack_key,
-            "runs_each": one.runs_each,
-            "created_by": one.created_by,
-            "created_at": one.created_at,
-            "decided_by": one.decided_by,
-            "decided_at": one.decided_at,
-            "note": one.note,
-            "result": ResultOut.of(one.result),
+            "id": item.id,
+            "url": f"{base_url}/experiments/{item.id}",
+            "project": item.project,
+            "title": item.title,
+            "rule": item.rule_id,
+            "state": item.state,
+            "tag": item.tag,
+            "knobs": [KnobOut.of(knob) for knob in item.knobs],
+            "baseline_run": item.baseline_run_id,
+            "parent": item.parent_id,
+            "stack_key": item.stack_key,
+            "runs_each": item.runs_each,
+            "created_by": item.created_by,
+            "created_at": item.created_at,
+            "decided_by": item.decided_by,
+            "decided_at": item.decided_at,
+            "note": item.note,
+            "result": ResultOut.of(item.result),
         }
 
 
@@ -198,7 +198,7 @@ class ExperimentListOut(BaseModel):
 
     @classmethod
     def of(cls, page: ExperimentPage, base_url: str) -> "ExperimentListOut":
-        items = [ExperimentItemOut(**ExperimentItemOut.columns(one, base_url)) for one in page.items]
+        items = [ExperimentItemOut(**ExperimentItemOut.columns(item, base_url)) for item in page.items]
         return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, states=dict(page.states))
 
 
@@ -270,17 +270,17 @@ class ExperimentOut(ExperimentItemOut):
     runs: list[ExperimentRunOut]
 
     @classmethod
-    def of(cls, one: Experiment, base_url: str) -> "ExperimentOut":
-        winner = one.winner_run_id
+    def of(cls, experiment: Experiment, base_url: str) -> "ExperimentOut":
+        winner = experiment.winner_run_id
         return cls(
-            **ExperimentItemOut.columns(one, base_url),
-            sequence=list(one.sequence),
-            baseline_key=one.baseline_key,
-            candidate_key=one.candidate_key,
+            **ExperimentItemOut.columns(experiment, base_url),
+            sequence=list(experiment.sequence),
+            baseline_key=experiment.baseline_key,
+            candidate_key=experiment.candidate_key,
             winner_run=winner,
             next_url=f"{base_url}/runs/{winner}/next" if winner else "",
-            plan=_plan(one, base_url),
-            runs=[ExperimentRunOut.model_validate(run) for run in one.runs],
+            plan=_plan(experiment, base_url),
+            runs=[ExperimentRunOut.model_validate(run) for run in experiment.runs],
         )
 
 
@@ -342,17 +342,17 @@ class JourneyOut(BaseModel):
     def of(cls, journey: Journey) -> "JourneyOut":
         edges = [
             JourneyEdgeOut(
-                source=one.source,
-                target=one.target,
-                experiment=one.experiment_id,
-                title=one.title,
-                knobs=[KnobOut.of(knob) for knob in one.knobs],
-                state=one.state,
-                gain=None if one.gain is None else GainOut.model_validate(one.gain),
-                evidence_level=one.evidence_level,
-                winner=one.winner,
+                source=edge.source,
+                target=edge.target,
+                experiment=edge.experiment_id,
+                title=edge.title,
+                knobs=[KnobOut.of(knob) for knob in edge.knobs],
+                state=edge.state,
+                gain=None if edge.gain is None else GainOut.model_validate(edge.gain),
+                evidence_level=edge.evidence_level,
+                winner=edge.winner,
             )
-            for one in journey.edges
+            for edge in journey.edges
         ]
         return cls(
             run=journey.run_id,

@@ -177,10 +177,10 @@ def _free_tag(proposal: Proposal, taken: set[str]) -> str:
 
 def _parent(session: Session, run_id: int) -> int | None:
     """The newest experiment whose candidate is the baseline here: the journey goes on from it."""
-    found: int | None = session.execute(
+    baseline_id: int | None = session.execute(
         select(ExperimentRunRow.experiment_id)  # type: ignore[call-overload]
         .where(col(ExperimentRunRow.run_id) == run_id, col(ExperimentRunRow.side) == "candidate")
         .order_by(col(ExperimentRunRow.experiment_id).desc())
         .limit(1)
     ).scalar_one_or_none()
-    return found
+    return baseline_id

@@ -34,19 +34,19 @@ class Place:
 
 def places(root: str, children: Mapping[str, Sequence[str]]) -> dict[str, Place]:
     """The place of every node that can be reached from `root`, in the order of reading: each branch to its end."""
-    found: dict[str, Place] = {}
+    placed: dict[str, Place] = {}
     row = -1
     # A stack instead of recursion: a journey may be longer than Python's stack is deep.
     todo: list[tuple[str, int, bool]] = [(root, 0, False)]
     while todo:
         key, column, goes_on = todo.pop()
-        if key in found:
+        if key in placed:
             continue
         row += not goes_on
-        found[key] = Place(column, row)
+        placed[key] = Place(column, row)
         nexts = children.get(key, ())
-        todo += [(one, column + 1, number == 0) for number, one in reversed(list(enumerate(nexts)))]
-    return found
+        todo += [(child, column + 1, number == 0) for number, child in reversed(list(enumerate(nexts)))]
+    return placed
 
 
 # --- The picture of a tuning journey: boxes for runs, lines for knobs, in the units of its drawing.
@@ -124,9 +124,9 @@ def picture(nodes: Mapping[str, Node], edges: Sequence[Edge], root: str) -> Pict
     children: dict[str, list[str]] = {}
     for edge in edges:
         children.setdefault(edge.start, []).append(edge.end)
-    found = places(root, children)
-    at = {key: (_EDGE + place.column * _STEP, _EDGE + place.row * _ROW) for key, place in found.items()}
-    boxes = tuple(_box(nodes[key], *at[key]) for key in found)
+    placed = places(root, children)
+    at = {key: (_EDGE + place.column * _STEP, _EDGE + place.row * _ROW) for key, place in placed.items()}
+    boxes = tuple(_box(nodes[key], *at[key]) for key in placed)
     drawn = [edge for edge in edges if edge.start in at and edge.end in at]
     # What leads to the winner is drawn last, above the lines that leave the same box.
     drawn.sort(key=lambda edge: edge.kind == "won")

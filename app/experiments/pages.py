@@ -277,14 +277,14 @@ class SideCommands:
 def side_commands(experiment: Experiment, side: Side, base_url: str) -> SideCommands:
     change = experiment.plan.change
     # Where the run's own command is known, the flags of another trainer are of no use.
-    own = [one for one in change.commands if one.candidate or one.baseline]
+    own = [command for command in change.commands if command.candidate or command.baseline]
     launches = own or (change.commands if side == "candidate" else ())
     meta = tagged(experiment.plan.meta.get(side, {}), experiment.tag, side)
     text = json.dumps(meta, indent=1)
     return SideCommands(
         side=side,
         letter=LETTERS[side],
-        launches=tuple(_launch(one, side) for one in launches),
+        launches=tuple(_launch(launch, side) for launch in launches),
         export=change.export if side == "candidate" else "",
         upload=upload_command(meta, base_url),
         meta=text if len(json.dumps(meta)) > LONGEST_META else "",
@@ -359,38 +359,40 @@ class ExperimentPage:
         self._base_url = base_url
         self._next_step = next_step
         self.form = form or DecisionForm()
-        self.one: Experiment = get_experiment(session, experiment_id)
+        self.experiment: Experiment = get_experiment(session, experiment_id)
 
     @property
     def token(self) -> str:
         """What this page has seen: another one means news."""
-        runs = ".".join(f"{run.run_id}{run.status[:2]}{'' if run.counts else '-'}" for run in self.one.runs)
-        at = f"{self.one.result_at.timestamp():.0f}" if self.one.result_at else "0"
-        return f"{self.one.state}.{at}.{runs}"[:400]
+        runs = ".".join(f"{run.run_id}{run.status[:2]}{'' if run.counts else '-'}" for run in self.experiment.runs)
+        at = f"{self.experiment.result_at.timestamp():.0f}" if self.experiment.result_at else "0"
+        return f"{self.experiment.state}.{at}.{runs}"[:400]
 
     @property
     def follows(self) -> bool:
         """Something may still come by itself."""
-        return self.one.state in ("planned", "waiting") or any(run.status == "processing" for run in self.one.runs)
+        return self.experiment.state in ("planned", "waiting") or any(
+            run.status == "processing" for run in self.experiment.runs
+        )
 
     @cached_property
     def generated(self) -> bool:
-        return is_generated(self._session, self.one.project)
+        return is_generated(self._session, self.experiment.project)
 
     @property
     def undecided(self) -> bool:
-        return self.one.state in UNDECIDED
+        return self.experiment.state in UNDECIDED
 
     @property
     def knobs(self) -> str:
-        return knobs_text(self.one.knobs)
+        return knobs_text(self.experiment.knobs)
 
     @property
     def steps(self) -> tuple[tuple[str, str], ...]:
         """Each step of its life with `done`, `current` or `open`."""
-        last = self.one.state if self.one.state not in _STEPS else "decided"
-        place = _STEPS.index(self.one.state) if self.one.state in _STEPS else len(_STEPS)
-        if self.one.state == "withdrawn":
+        last = self.experiment.state if self.experiment.state not in _STEPS else "decided"
+        place = _STEPS.index(self.experiment.state) if self.experiment.state in _STEPS else len(_STEPS)
+        if self.experiment.state == "withdrawn":
             return (("planned", "done"), ("withdrawn", "current"))
         return tuple(
             (name, "done" if number < place else "current" if number == place else "open")
@@ -399,21 +401,21 @@ class ExperimentPage:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        return slots(self.one)
+        return slots(self.experiment)
 
     @property
     def next_side(self) -> Side | None:
-        return next_side(self.slots) if self.undecided and not self.one.result.finished else None
+        return next_side(self.slots) if self.undecided and not self.experiment.result.finished else None
 
     @property
     def answer(self) -> str:
         """Where it stands and what to do next, in plain words."""
-        one, result = self.one, self.one.result
-        if one.state == "withdrawn":
+        experiment, result = self.experiment, self.experiment.result
+        if experiment.state == "withdrawn":
             return "Withdrawn: it was given up before its result."
-        if one.state in ("accepted", "rejected"):
-            return f"{one.state.capitalize()} by {one.decided_by}. {result.sentence}".rstrip()
-        if result.finished or one.state == "done":
+        if experiment.state in ("accepted", "rejected"):
+            return f"{experiment.state.capitalize()} by {experiment.decided_by}. {result.sentence}".rstrip()
+        if result.finished or experiment.state == "done":
             return result.sentence
         wait = " and ".join(
             f"{counted(n, 'run')} of {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side))
@@ -433,42 +435,46 @@ class ExperimentPage:
     def sides(self) -> tuple[SideCommands, ...]:
         """Whose turn it is first."""
         order: tuple[Side, ...] = ("candidate", "baseline") if self.next_side == "candidate" else tuple(LETTERS)
-        return tuple(side_commands(self.one, side, self._base_url) for side in order)
+        return tuple(side_commands(self.experiment, side, self._base_url) for side in order)
 
     @cached_property
     def runs(self) -> tuple[RunLine, ...]:
-        return run_lines(self.one)
+        return run_lines(self.experiment)
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        return result_rows(self.one.result)
+        return result_rows(self.experiment.result)
 
     @property
     def effect(self) -> Effect | None:
-        return effect(self.one.result.verdict)
+        return effect(self.experiment.result.verdict)
 
     @property
     def would_decide(self) -> str:
-        return would_decide(self.one.result.verdict) if self.one.result.finished and self.undecided else ""
+        return (
+            would_decide(self.experiment.result.verdict) if self.experiment.result.finished and self.undecided else ""
+        )
 
     @property
     def offered_runs(self) -> int:
         """The number of runs a side that the form offers."""
-        return max(self.one.runs_each, runs_that_decide(self.one.result.verdict) or 0)
+        return max(self.experiment.runs_each, runs_that_decide(self.experiment.result.verdict) or 0)
 
     @property
     def compare_query(self) -> str:
         """Empty while a side has no run that counts."""
-        a, b = (",".join(self.one.result.counted(side)) for side in LETTERS)
+        a, b = (",".join(self.experiment.result.counted(side)) for side in LETTERS)
         return f"a={a}&b={b}" if a and b else ""
 
     @property
     def goes_on_from(self) -> int | None:
         """The run whose next steps follow: the newest of the side that was decided for."""
-        if self.one.state == "rejected":
-            return self.one.baseline_run_id
+        if self.experiment.state == "rejected":
+            return self.experiment.baseline_run_id
         return (
-            int(self.one.result.candidate[-1]) if self.one.state == "accepted" and self.one.result.candidate else None
+            int(self.experiment.result.candidate[-1])
+            if self.experiment.state == "accepted" and self.experiment.result.candidate
+            else None
         )
 
     @cached_property
@@ -486,7 +492,7 @@ class ExperimentPage:
     @cached_property
     def events(self) -> tuple[AuditEvent, ...]:
         """Who did what to it, newest first."""
-        return events(self._session, "experiment", self.one.id)
+        return events(self._session, "experiment", self.experiment.id)
 
 
 ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
@@ -513,7 +519,7 @@ def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
 
 @router.get("/experiments/{experiment_id}")
 def show_experiment(request: Request, session: ReadSession, experiment_id: ExperimentId) -> HTMLResponse:
-    return _render_one(request, session, experiment_id)
+    return _render_experiment(request, session, experiment_id)
 
 
 @router.get("/experiments/{experiment_id}/news")
@@ -524,7 +530,7 @@ def show_news(
     seen: Annotated[str, Query(max_length=500)] = "",
 ) -> HTMLResponse:
     """What the page asks for while runs are to come; to anybody else the page itself."""
-    return _render_one(request, session, experiment_id, block="experiment_news", seen=seen)
+    return _render_experiment(request, session, experiment_id, block="experiment_news", seen=seen)
 
 
 @router.post("/experiments/{experiment_id}")
@@ -540,7 +546,7 @@ def _decide(request: Request, engine: Engine, experiment_id: int, form: Decision
         _apply(engine, experiment_id, form)
     except (InvalidChange, Conflict) as error:
         with reading(request) as session:
-            return _render_one(request, session, experiment_id, form=form.refused(error), status=_status(error))
+            return _render_experiment(request, session, experiment_id, form=form.refused(error), status=_status(error))
     return RedirectResponse(f"/experiments/{experiment_id}", status_code=303)
 
 
@@ -560,7 +566,7 @@ def _status(error: ThreewallsError) -> int:
     return 409 if isinstance(error, Conflict) else 422
 
 
-def _render_one(
+def _render_experiment(
     request: Request,
     session: Session,
     experiment_id: int,

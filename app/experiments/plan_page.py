@@ -43,7 +43,10 @@ class _Form:
     def refused(self, error: ThreewallsError) -> Self:
         """The same form with `error` where it belongs; what has no input of its own stands above the form."""
         shown = self._shown()
-        errors = {_PLACES.get(top := one.field.partition(".")[0], top): one.message for one in reversed(error.errors)}
+        errors = {
+            _PLACES.get(top := field_error.field.partition(".")[0], top): field_error.message
+            for field_error in reversed(error.errors)
+        }
         placed = {name: text for name, text in errors.items() if name in shown}
         elsewhere = [f"{name} {text}." for name, text in errors.items() if name not in shown]
         problem = " ".join([error.detail, *elsewhere]) if elsewhere or not placed else ""

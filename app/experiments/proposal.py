@@ -42,13 +42,13 @@ from app.storage.tables import RunRow, utc_now
 
 
 def blockers_of(
-    advised: AdvisedRun, candidate: Mapping[str, Stated], rules: RulesInForce, told: Evaluation
+    advised: AdvisedRun, candidate: Mapping[str, Stated], rules: RulesInForce, evaluation: Evaluation
 ) -> Iterator[str]:
     """A sentence for each blocker that the change brings; those of the run itself (`told`) are no news."""
     planned = replace(advised, reading=replace(advised.reading, contract=candidate))
-    known = {one.rule.id for one in told.fired}
+    ids = {suggestion.rule.id for suggestion in evaluation.fired}
     for one in evaluate(planned.facts, rules.book, settings=rules.thresholds).fired:
-        if one.rule.kind == "blocker" and one.rule.id not in known:
+        if one.rule.kind == "blocker" and one.rule.id not in ids:
             yield f"Such a job does not start, by the rule {one.rule.id}: {one.why}"
 
 
@@ -96,7 +96,7 @@ class _Turn:
     def title(self) -> str:
         if self.rule is not None:
             return self.rule.rule.title
-        return ", ".join(f"{one.field}: {one.before_text} to {one.after_text}" for one in self.knobs)
+        return ", ".join(f"{knob.field}: {knob.before_text} to {knob.after_text}" for knob in self.knobs)
 
 
 def propose(session: Session, settings: Settings, wish: Wish) -> Proposal:
@@ -108,16 +108,16 @@ def propose(session: Session, settings: Settings, wish: Wish) -> Proposal:
         raise _refused("run", f"Run {record.run} cannot be measured against: {why}.")
     rules = rules_in_force(settings)
     facts = {"compared": False, **facts_of(advised.reading)}
-    told = evaluate(facts, rules.book, settings=rules.thresholds)
-    turn = _turn(told, rules.book, wish, record)
+    evaluation = evaluate(facts, rules.book, settings=rules.thresholds)
+    turn = _turn(evaluation, rules.book, wish, record)
     candidate = turned(record.contract, turn.knobs)
     key = _candidate_key(record, candidate, turn)
-    plan = _plan(advised, record, told, turn, _sizing(session, record, wish))
+    plan = _plan(advised, record, evaluation, turn, _sizing(session, record, wish))
     warnings = planned_warnings(
         record, candidate, turn.knobs, candidate_key=key, sizing=plan.sizing, suggestion=turn.rule, change=plan.change,
         ran_before=_ran_before(session, advised.run.project_id, key),
     )  # fmt: skip
-    warnings = (*blockers_of(advised, candidate, rules, told), *warnings)
+    warnings = (*blockers_of(advised, candidate, rules, evaluation), *warnings)
     return Proposal(
         run=advised.run,
         rule_id=wish.rule_id,
@@ -125,29 +125,29 @@ def propose(session: Session, settings: Settings, wish: Wish) -> Proposal:
         knobs=turn.knobs,
         candidate_key=key,
         plan=replace(plan, warnings=warnings),
-        tag_words=wish.rule_id or "-".join(one.field.removeprefix(PREFIX) for one in turn.knobs[:2]),
+        tag_words=wish.rule_id or "-".join(knob.field.removeprefix(PREFIX) for knob in turn.knobs[:2]),
     )
 
 
-def _turn(told: Evaluation, book: RuleBook, wish: Wish, record: RunRecord) -> _Turn:
+def _turn(evaluation: Evaluation, book: RuleBook, wish: Wish, record: RunRecord) -> _Turn:
     if not wish.rule_id:
         knobs = read_knobs(wish.knobs or {}, record.contract)
         return _Turn(_idea(knobs), knobs)
     if wish.rule_id not in book.rules:
         raise NotFound(f"There is no rule {wish.rule_id[:60]!r}. It may have been renamed.")
-    found = told.find(wish.rule_id)
-    if found is None:
+    suggestion = evaluation.find(wish.rule_id)
+    if suggestion is None:
         raise _refused("rule", f"{wish.rule_id} does not fire in this run, so it has no change for it: plan its knobs.")
-    if not (found.set or found.env or found.open or found.megatron_lm or found.bridge):
+    if not (suggestion.set or suggestion.env or suggestion.open or suggestion.megatron_lm or suggestion.bridge):
         raise _refused("rule", f"{wish.rule_id} changes nothing that could be measured.")
-    return _Turn(found, _knobs_of(found, record.contract), found)
+    return _Turn(suggestion, _knobs_of(suggestion, record.contract), suggestion)
 
 
-def _plan(advised: AdvisedRun, record: RunRecord, told: Evaluation, turn: _Turn, sizing: Sizing) -> Plan:
+def _plan(advised: AdvisedRun, record: RunRecord, evaluation: Evaluation, turn: _Turn, sizing: Sizing) -> Plan:
     rule = None if turn.rule is None else turn.rule.rule
     change = planned_change(
         turn.changing,
-        told.facts,
+        evaluation.facts,
         advised.launch,
         advised.reading.arguments,
         text=rule.change.text if rule else "",
@@ -175,16 +175,18 @@ def _check(wish: Wish) -> None:
     if not LEAST_EFFECT_PCT <= wish.effect_pct <= MOST_EFFECT_PCT:
         errors.append(FieldError("effect_pct", f"must be {LEAST_EFFECT_PCT} to {MOST_EFFECT_PCT:.0f}"))
     if errors:
-        raise InvalidChange(f"Correct {', '.join(one.field for one in errors)}. Nothing was planned.", tuple(errors))
+        raise InvalidChange(
+            f"Correct {', '.join(error.field for error in errors)}. Nothing was planned.", tuple(errors)
+        )
 
 
 def _refused(field: str, message: str) -> InvalidChange:
     return InvalidChange(f"{message} Nothing was planned.", (FieldError(field, message),))
 
 
-def _knobs_of(found: Suggestion, contract: Mapping[str, Stated]) -> tuple[KnobChange, ...]:
+def _knobs_of(suggestion: Suggestion, contract: Mapping[str, Stated]) -> tuple[KnobChange, ...]:
     """The contract fields that a suggestion changes; what the run has so already is none."""
-    wanted = dict(found.set) | {PREFIX + name: value for name, value in found.env.items()}
+    wanted = dict(suggestion.set) | {PREFIX + name: value for name, value in suggestion.env.items()}
     changes = []
     for name, raw in wanted.items():
         if name not in FIELDS:
@@ -203,8 +205,8 @@ def _knobs_of(found: Suggestion, contract: Mapping[str, Stated]) -> tuple[KnobCh
 
 
 def _idea(knobs: tuple[KnobChange, ...]) -> OwnIdea:
-    env = {one.field.removeprefix(PREFIX): one.after for one in knobs if one.field.startswith(PREFIX)}
-    return OwnIdea({one.field: one.after for one in knobs if not one.field.startswith(PREFIX)}, env)
+    env = {knob.field.removeprefix(PREFIX): knob.after for knob in knobs if knob.field.startswith(PREFIX)}
+    return OwnIdea({knob.field: knob.after for knob in knobs if not knob.field.startswith(PREFIX)}, env)
 
 
 def _candidate_key(record: RunRecord, candidate: Mapping[str, Stated], turn: _Turn) -> str:
@@ -245,7 +247,7 @@ def _hold(
     contract: Mapping[str, Stated], knobs: tuple[KnobChange, ...], more: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
     """Fields of the stack, and those that the rule names, with the values that they keep."""
-    changed = {one.field for one in knobs}
+    changed = {knob.field for knob in knobs}
     return tuple(
         (name, shown(contract[name].value))
         for name in dict.fromkeys([*more, *STACK_FIELDS])
@@ -256,14 +258,14 @@ def _hold(
 def _identity(advised: AdvisedRun) -> dict[str, Any]:
     """What an upload states of itself beside the contract."""
     run, stated = advised.run, advised.run.metadata_stated
-    found: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "project": run.project,
         "purpose": "experiment",
         "branch": run.branch,
         "commit": run.commit,
     }
-    found |= {name: stated[name] for name in ("commit_time", "window") if stated.get(name)}
-    return {name: value for name, value in found.items() if value}
+    identity |= {name: stated[name] for name in ("commit_time", "window") if stated.get(name)}
+    return {name: value for name, value in identity.items() if value}
 
 
 def _ran_before(session: Session, project_id: int, key: str) -> tuple[int, ...]:

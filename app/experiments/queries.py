@@ -24,8 +24,8 @@ def journey_of(session: Session, run_id: int) -> Journey:
     began_here = col(ExperimentRow.baseline_run_id) == root_id
     waiting = _experiments(session, began_here, col(ExperimentRow.parent_id).is_(None))
     while waiting and len(steps) < MOST_STEPS:
-        known = {row.id for row in steps}
-        steps += [row for row in waiting if row.id not in known][: MOST_STEPS - len(steps)]
+        ids = {row.id for row in steps}
+        steps += [row for row in waiting if row.id not in ids][: MOST_STEPS - len(steps)]
         waiting = _experiments(session, col(ExperimentRow.parent_id).in_([row.id for row in waiting]))
     results = {row.id: from_json(ExperimentResult, row.result or {}) for row in steps}
     standing = {number: int(result.candidate[-1]) for number, result in results.items() if result.candidate}
@@ -33,8 +33,8 @@ def journey_of(session: Session, run_id: int) -> Journey:
     if root_id not in runs:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
     project, root = runs[root_id]
-    found = [_step(row, results[row.id or 0], runs.get(standing.get(row.id or 0, 0))) for row in steps]
-    return make_journey(run_id, project, root, found)
+    journey_steps = [_step(row, results[row.id or 0], runs.get(standing.get(row.id or 0, 0))) for row in steps]
+    return make_journey(run_id, project, root, journey_steps)
 
 
 def _root_of(session: Session, run_id: int) -> int:

@@ -58,9 +58,9 @@ class Effect:
 
 
 def result_rows(result: ExperimentResult) -> tuple[Row, ...]:
-    found = {name: change for name in METRICS if (change := result.metrics.get(name)) is not None}
-    span = bar_span(found.values())
-    rows = [_row(name, change, span) for name, change in found.items()]
+    changes = {name: change for name in METRICS if (change := result.metrics.get(name)) is not None}
+    span = bar_span(changes.values())
+    rows = [_row(name, change, span) for name, change in changes.items()]
     loss = result.verdict.loss if result.verdict else None
     return (*rows, *([_loss_row(loss, span)] if loss is not None else []))
 
@@ -78,7 +78,7 @@ def effect(verdict: Verdict | None) -> Effect | None:
     def place(value: float) -> float:
         return 100 * (min(max(value, low), high) - low) / (high - low)
 
-    step = next((one for one in _TICKS if (high - low) / one <= _MOST_TICKS), _TICKS[-1])
+    step = next((tick for tick in _TICKS if (high - low) / tick <= _MOST_TICKS), _TICKS[-1])
     marks = [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
     begin, end = place(time.ci_low_pct), place(time.ci_high_pct)
     return Effect(

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.planning.constraints import Violation
-from app.domain.planning.plan import Note, Offer, Plan, UsedLayout, spelled
+from app.domain.planning.plan import Note, Offer, Plan, UsedLayout, layout_flags
 from app.domain.planning.request import PlanRequest
 from app.domain.run import Value
 from app.planner import queries
@@ -60,9 +60,11 @@ class ViolationOut(BaseModel):
     sources: list[str]
 
     @classmethod
-    def of(cls, one: Violation) -> Self:
-        known = one.constraint
-        return cls(constraint=known.id, text=one.text, todo=known.todo, sources=list(known.sources))
+    def of(cls, violation: Violation) -> Self:
+        constraint = violation.constraint
+        return cls(
+            constraint=constraint.id, text=violation.text, todo=constraint.todo, sources=list(constraint.sources)
+        )
 
 
 class NoteOut(BaseModel):
@@ -71,8 +73,8 @@ class NoteOut(BaseModel):
     sources: list[str]
 
     @classmethod
-    def of(cls, one: Note) -> Self:
-        return cls(rule=one.rule, text=one.text, sources=list(one.sources))
+    def of(cls, note: Note) -> Self:
+        return cls(rule=note.rule, text=note.text, sources=list(note.sources))
 
 
 class OfferOut(BaseModel):
@@ -104,17 +106,17 @@ class OfferOut(BaseModel):
     megatron_lm_without: list[str] = Field(description="Flags that the command must not have.")
 
     @classmethod
-    def of(cls, one: Offer, request: PlanRequest, typed: dict[str, str], base: str) -> Self:
-        layout, text = one.layout, spelled(request, one.layout)
+    def of(cls, offer: Offer, request: PlanRequest, typed: dict[str, str], base: str) -> Self:
+        layout, text = offer.layout, layout_flags(request, offer.layout)
         return cls(
             url=base + with_degrees(typed, layout_values(layout)),
             tp=layout.tp, pp=layout.pp, vpp=layout.vpp if layout.vpp > 1 else None, cp=layout.cp, ep=layout.ep,
             etp=layout.etp, pp_layout=layout.pp_layout, pp_account=list(layout.account),
-            dp=one.dp, edp=one.edp, ga=one.ga, min_gpus=layout.min_gpus, local_experts=one.local_experts,
-            tokens_per_cp_shard=one.tokens_per_cp_shard, tokens_per_cp_tp_shard=one.tokens_per_cp_tp_shard,
-            static_gb=one.static_gb, other_vpp=list(one.other_vpp), placement=one.placement,
-            notes=[NoteOut.of(note) for note in one.notes],
-            violations=[ViolationOut.of(violation) for violation in one.violations],
+            dp=offer.dp, edp=offer.edp, ga=offer.ga, min_gpus=layout.min_gpus, local_experts=offer.local_experts,
+            tokens_per_cp_shard=offer.tokens_per_cp_shard, tokens_per_cp_tp_shard=offer.tokens_per_cp_tp_shard,
+            static_gb=offer.static_gb, other_vpp=list(offer.other_vpp), placement=offer.placement,
+            notes=[NoteOut.of(note) for note in offer.notes],
+            violations=[ViolationOut.of(violation) for violation in offer.violations],
             megatron_lm=text.megatron_lm, megatron_bridge=text.bridge, megatron_lm_without=list(text.without),
         )  # fmt: skip
 
@@ -157,8 +159,8 @@ class PlanOut(BaseModel):
     def of(
         cls, plan: Plan, typed: dict[str, str], used: tuple[tuple[UsedLayout, tuple[str, ...]], ...], base: str
     ) -> Self:
-        def out(one: Offer) -> OfferOut:
-            return OfferOut.of(one, plan.request, typed, base)
+        def out(offer: Offer) -> OfferOut:
+            return OfferOut.of(offer, plan.request, typed, base)
 
         return cls(
             url=base + with_degrees(typed, {name: typed[name] for name in typed}),
@@ -168,22 +170,27 @@ class PlanOut(BaseModel):
             first_cp=plan.first_cp,
             gpu_memory_gb=plan.gpu_memory_gb,
             given=out(plan.given) if plan.given else None,
-            offers=[out(one) for one in plan.offers],
-            closest=[out(one) for one in plan.closest],
+            offers=[out(offer) for offer in plan.offers],
+            closest=[out(offer) for offer in plan.closest],
             rejected=[
-                RejectedOut(constraint=one.constraint.id, title=one.constraint.title, count=one.count, alone=one.alone)
-                for one in plan.rejected
+                RejectedOut(constraint=row.constraint.id, title=row.constraint.title, count=row.count, alone=row.alone)
+                for row in plan.rejected
             ],
-            nearby=[_used(one, differs, base) for one, differs in used],
+            nearby=[_used(layout, differs, base) for layout, differs in used],
             not_estimated=list(queries.NOT_ESTIMATED),
         )
 
 
-def _used(one: UsedLayout, differs: tuple[str, ...], base: str) -> UsedOut:
-    kept = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp", "gpu", "gpus", "seq_len", "precision")
-    layout = {name: one.values[name] for name in kept if name in one.values}
+def _used(used: UsedLayout, differs: tuple[str, ...], base: str) -> UsedOut:
+    names = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp", "gpu", "gpus", "seq_len", "precision")
+    layout = {name: used.values[name] for name in names if name in used.values}
     return UsedOut(
-        title=one.title, url=base + one.href, whose=one.whose, figure=one.figure, layout=layout, differs=list(differs)
+        title=used.title,
+        url=base + used.href,
+        whose=used.whose,
+        figure=used.figure,
+        layout=layout,
+        differs=list(differs),
     )
 
 

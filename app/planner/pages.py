@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse
 
 from app.domain.contract.fields import FIELDS
 from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout
-from app.domain.planning.plan import LAYOUT, REASONS, Offer, Plan, Spelled, UsedLayout, spelled
+from app.domain.planning.plan import LAYOUT, REASONS, LayoutFlags, Offer, Plan, UsedLayout, layout_flags
 from app.domain.planning.request import DEGREES, INPUTS, PATH, SHAPE, named_models
 from app.domain.rules.load import built_in_rules
 from app.domain.rules.rule import Source
@@ -54,7 +54,7 @@ class PlanForm:
 class Used:
     """A layout that somebody ran, the fields in which its setting differs, and the planner with its degrees."""
 
-    one: UsedLayout
+    layout: UsedLayout
     differs: tuple[str, ...]
     href: str
 
@@ -104,13 +104,13 @@ class PlanPage:
     def memory(self, offer: Offer) -> str:
         return queries.static_memory(offer, self.plan) if self.plan else ""
 
-    def spelled(self, offer: Offer) -> Spelled:
+    def layout_flags(self, offer: Offer) -> LayoutFlags:
         assert self.plan is not None  # noqa: S101  # offers come from a plan
-        return spelled(self.plan.request, offer.layout)
+        return layout_flags(self.plan.request, offer.layout)
 
     def sources(self, keys: tuple[str, ...]) -> list[Source]:
-        known = built_in_rules().sources
-        return [known[key] for key in keys if key in known]
+        sources = built_in_rules().sources
+        return [sources[key] for key in keys if key in sources]
 
     def fixed(self, layout: Layout) -> str:
         """The planner with this layout, and the same work."""
@@ -148,7 +148,7 @@ def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
     try:
         plan = plan_of(values)
     except InvalidQuery as error:
-        errors = {one.field: one.message for one in error.errors}
+        errors = {field_error.field: field_error.message for field_error in error.errors}
         unknown = tuple(name[:60] for name in errors if name not in INPUTS)
         page = PlanPage(PlanForm(values, errors))
         return render(request, "planner/plan.html", status=422, p=page, unknown=unknown)
@@ -157,11 +157,11 @@ def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
 
 
 def _used(session: ReadSession, plan: Plan, values: dict[str, str]) -> tuple[Used, ...]:
-    found = nearby(session, plan)
-    return tuple(Used(one, differs, with_degrees(values, _stated(one))) for one, differs in found)
+    used = nearby(session, plan)
+    return tuple(Used(layout, differs, with_degrees(values, _stated(layout))) for layout, differs in used)
 
 
-def _stated(one: UsedLayout) -> dict[str, str]:
+def _stated(layout: UsedLayout) -> dict[str, str]:
     """The inputs that state its layout; a layout string says VPP by itself."""
-    names = [name for name in LAYOUT if name != "vpp" or not one.values.get("pp_layout")]
-    return {name: str(one.values[name]) for name in names if one.values.get(name) is not None}
+    names = [name for name in LAYOUT if name != "vpp" or not layout.values.get("pp_layout")]
+    return {name: str(layout.values[name]) for name in names if layout.values.get(name) is not None}

@@ -105,33 +105,33 @@ NOT_ESTIMATED = (
 def degrees(layout: Layout, *, experts: bool = True) -> str:
     """`TP1 PP8 VPP4 CP1 EP32 ETP1`."""
     vpp = f" VPP{layout.vpp}" if layout.vpp > 1 else ""
-    told = f" EP{layout.ep} ETP{layout.etp}" if experts else ""
-    return f"TP{layout.tp} PP{layout.pp}{vpp} CP{layout.cp}{told}"
+    expert_degrees = f" EP{layout.ep} ETP{layout.etp}" if experts else ""
+    return f"TP{layout.tp} PP{layout.pp}{vpp} CP{layout.cp}{expert_degrees}"
 
 
 def answer(plan: Plan) -> str:
     """What the page says first."""
     experts = plan.request.model.experts is not None
-    said = []
+    reasons = []
     if plan.given is not None:
         broken, name = plan.given.violations, degrees(plan.given.layout, experts=experts)
-        said.append(
-            f"{name} breaks {counted(len(broken), 'constraint')}: {'; '.join(one.constraint.title for one in broken)}."
+        reasons.append(
+            f"{name} breaks {counted(len(broken), 'constraint')}: {'; '.join(v.constraint.title for v in broken)}."
             if broken
             else f"{name} satisfies every identity."
         )
     if not plan.offers:
-        said.append(f"None of {counted(plan.tried, 'combination')} of degrees is feasible.")
-        return " ".join(said)
-    said.append(f"{grouped(plan.feasible)} of {counted(plan.tried, 'combination')} of degrees are feasible.")
-    said.append(f"To begin with: {degrees(plan.offers[0].layout, experts=experts)}.")
-    return " ".join(said)
+        reasons.append(f"None of {counted(plan.tried, 'combination')} of degrees is feasible.")
+        return " ".join(reasons)
+    reasons.append(f"{grouped(plan.feasible)} of {counted(plan.tried, 'combination')} of degrees are feasible.")
+    reasons.append(f"To begin with: {degrees(plan.offers[0].layout, experts=experts)}.")
+    return " ".join(reasons)
 
 
 def sizing(plan: Plan) -> list[tuple[str, str]]:
     """What follows from the work alone: title and sentence."""
     request = plan.request
-    told = [
+    parts = [
         (
             "Context parallelism",
             f"A rank for every {grouped(SHARD_FLOOR)} of {grouped(request.seq_len)} tokens is CP {plan.first_cp}, the "
@@ -139,18 +139,18 @@ def sizing(plan: Plan) -> list[tuple[str, str]]:
         )
     ]
     if request.gbs is not None:
-        told.append(("Tokens of a step", f"GBS x sequence length = {grouped(request.gbs * request.seq_len)}."))
+        parts.append(("Tokens of a step", f"GBS x sequence length = {grouped(request.gbs * request.seq_len)}."))
     else:
-        told.append(("Batch", "No global batch is given, so DP is not held against it. MBS x DP must divide it."))
+        parts.append(("Batch", "No global batch is given, so DP is not held against it. MBS x DP must divide it."))
     if plan.gpu_memory_gb is not None and request.model.total_billions is not None:
-        told.append(
+        parts.append(
             (
                 "Parameters",
                 f"{request.model.total_billions:g} billion without multi-token prediction; one {request.gpu} has "
                 f"{plan.gpu_memory_gb:g} GB.",
             )
         )
-    return told
+    return parts
 
 
 def static_memory(offer: Offer, plan: Plan) -> str:

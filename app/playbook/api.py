@@ -47,19 +47,19 @@ class RuleSummaryOut(BaseModel):
     disputed: bool = Field(description="Its sources contradict each other.")
 
     @classmethod
-    def summary_of(cls, one: RuleItem, base: str) -> dict[str, object]:
-        rule = one.rule
+    def summary_of(cls, item: RuleItem, base: str) -> dict[str, object]:
+        rule = item.rule
         return {
             "rule": rule.id,
             "url": f"{base}/playbook/{rule.id}",
             **{name: getattr(rule, name) for name in ("title", "phase", "wall", "kind", "confidence", "origin")},
             "overrides": rule.overrides,
             "valid": rule.valid,
-            "source": [RuleSourceOut.model_validate(source) for source in one.sources],
-            "fired": one.fired,
-            "tried": one.results.tried,
-            "paid_off": one.results.paid_off,
-            "disputed": one.disputed > 0,
+            "source": [RuleSourceOut.model_validate(source) for source in item.sources],
+            "fired": item.fired,
+            "tried": item.results.tried,
+            "paid_off": item.results.paid_off,
+            "disputed": item.disputed > 0,
         }
 
 
@@ -92,9 +92,9 @@ class RuleListOut(BaseModel):
             total=page.total,
             page=page.page,
             page_size=page.page_size,
-            thresholds=[ThresholdOut.model_validate(one) for one in thresholds(rules)],
-            left_out=[RuleMistakeOut.model_validate(one) for one in rules.team.mistakes],
-            rules=[RuleSummaryOut.model_validate(RuleSummaryOut.summary_of(one, base)) for one in page.items],
+            thresholds=[ThresholdOut.model_validate(threshold) for threshold in thresholds(rules)],
+            left_out=[RuleMistakeOut.model_validate(mistake) for mistake in rules.team.mistakes],
+            rules=[RuleSummaryOut.model_validate(RuleSummaryOut.summary_of(item, base)) for item in page.items],
         )
 
 
@@ -111,8 +111,8 @@ class RuleRequirementOut(BaseModel):
     when: str | None = Field(description="null: no fact tells, a person has to look.")
 
     @classmethod
-    def of(cls, one: Requirement) -> Self:
-        return cls(text=one.text, when=None if one.when is None else one.when.source)
+    def of(cls, requirement: Requirement) -> Self:
+        return cls(text=requirement.text, when=None if requirement.when is None else requirement.when.source)
 
 
 class PublishedOut(BaseModel):
@@ -124,7 +124,7 @@ class PublishedOut(BaseModel):
 
 
 class RuleMeasuredOut(BaseModel):
-    """Matched A/Bs of this service on the knob, of one stack; gains in percent of throughput."""
+    """Matched A/Bs of this service on the knob, of requirement stack; gains in percent of throughput."""
 
     stack_key: str
     n: int
@@ -135,8 +135,8 @@ class RuleMeasuredOut(BaseModel):
     runs: list[int]
 
     @classmethod
-    def of(cls, one: MeasuredHere) -> Self:
-        found = one.result
+    def of(cls, measurement: MeasuredHere) -> Self:
+        found = measurement.result
         return cls(
             stack_key=found.stacks[0],
             n=found.n,
@@ -144,7 +144,7 @@ class RuleMeasuredOut(BaseModel):
             low_pct=found.low_pct,
             high_pct=found.high_pct,
             newest=found.newest,
-            runs=list(one.runs),
+            runs=list(measurement.runs),
         )
 
 
@@ -210,42 +210,42 @@ def read_rule(
     project: Annotated[str, Query(max_length=300, description="Whose runs are counted; empty for all.")] = "",
 ) -> RuleOut:
     """One rule whole: condition, change, evidence, what was measured here, where its sources disagree."""
-    found = RulePageOf(session, rules, rule, project)
-    one = found.rule
+    page = RulePageOf(session, rules, rule, project)
+    definition = page.rule
     return RuleOut.model_validate(
         {
-            **RuleSummaryOut.summary_of(found.item, public_address(request)),
-            "when": one.when.source,
-            "facts": list(one.when.names),
-            "why": one.why,
-            "change": one.change.text,
-            "fields": [RuleChangeOut.model_validate(field) for field in found.fields],
-            "megatron_lm": list(one.change.megatron_lm),
-            "bridge": list(one.change.bridge),
-            "environment": {field.name: field.value or None for field in found.variables},
-            "needs": [RuleRequirementOut.of(need) for need in one.needs],
-            "conflicts": [RuleRequirementOut.of(conflict) for conflict in one.conflicts],
-            "effect": one.effect.text,
+            **RuleSummaryOut.summary_of(page.item, public_address(request)),
+            "when": definition.when.source,
+            "facts": list(definition.when.names),
+            "why": definition.why,
+            "change": definition.change.text,
+            "fields": [RuleChangeOut.model_validate(field) for field in page.fields],
+            "megatron_lm": list(definition.change.megatron_lm),
+            "bridge": list(definition.change.bridge),
+            "environment": {field.name: field.value or None for field in page.variables},
+            "needs": [RuleRequirementOut.of(need) for need in definition.needs],
+            "conflicts": [RuleRequirementOut.of(conflict) for conflict in definition.conflicts],
+            "effect": definition.effect.text,
             "published": [
                 PublishedOut(text=row.text, setting=row.setting, level=row.level, source=row.source, date=row.date)
-                for row in one.effect.evidence
+                for row in definition.effect.evidence
             ],
-            "measured_here": [RuleMeasuredOut.of(row) for row in found.measured],
-            "overridden": found.overridden,
+            "measured_here": [RuleMeasuredOut.of(row) for row in page.measured],
+            "overridden": page.overridden,
             "disputes": [
                 DisputeOut(
-                    older=row.one.older,
-                    older_sources=list(row.one.older_sources),
-                    newer=row.one.newer,
-                    newer_sources=list(row.one.newer_sources),
+                    older=row.contradiction.older,
+                    older_sources=list(row.contradiction.older_sources),
+                    newer=row.contradiction.newer,
+                    newer_sources=list(row.contradiction.newer_sources),
                     counts=row.ruling.side,
                     because=row.ruling.because,
-                    kept=row.one.kept,
+                    kept=row.contradiction.kept,
                 )
-                for row in found.disputes
+                for row in page.disputes
             ],
-            "verify": one.verify,
-            "unlocks": list(one.hints.unlocks),
-            "last_fired": [FiredInOut.model_validate(run) for run in found.last],
+            "verify": definition.verify,
+            "unlocks": list(definition.hints.unlocks),
+            "last_fired": [FiredInOut.model_validate(run) for run in page.last],
         }
     )

@@ -50,7 +50,7 @@ ORDERS: Mapping[str, str] = {
     "paid_off": "paid off most often",
     "newest": "newest source first",
 }
-STANDINGS: Mapping[str, str] = {
+OUTCOMES: Mapping[str, str] = {
     "fired": "fired here",
     "tried": "tried here",
     "paid_off": "paid off here",
@@ -70,7 +70,7 @@ class RuleQuery(ListQuery):
     kind: Annotated[str, OneOf(KINDS)] = ""
     confidence: Annotated[str, OneOf(CONFIDENCES)] = ""
     origin: Annotated[str, OneOf(tuple(ORIGINS))] = Field("", description="`built-in` or `team`.")
-    only: Annotated[str, OneOf(tuple(STANDINGS))] = Field("", description="`fired`, `tried`, `paid_off` or `disputed`.")
+    only: Annotated[str, OneOf(tuple(OUTCOMES))] = Field("", description="`fired`, `tried`, `paid_off` or `disputed`.")
     project: str = Field("", description="Whose runs are counted; empty for all.")
     sort: Annotated[str, OneOf(tuple(ORDERS))] = Field(
         "", description="`workflow` (the default), `fired`, `tried`, `paid_off` or `newest`."
@@ -120,12 +120,12 @@ def flags_of(rule: Rule) -> tuple[str, ...]:
 
 
 def _field(name: str, value: Setting | Expression, others: Mapping[str, object]) -> ChangedField:
-    known = FIELDS.get(name)
-    meaning = known.meaning if known is not None else ""
+    field = FIELDS.get(name)
+    meaning = field.meaning if field is not None else ""
     if isinstance(value, Expression):
-        lm, bridge = (known.megatron_lm, known.bridge) if known is not None else ("", "")
+        lm, bridge = (field.megatron_lm, field.bridge) if field is not None else ("", "")
         return ChangedField(name, meaning, _shown(value), True, (lm,) if lm else (), (bridge,) if bridge else ())
-    spelling = written(name, value, {key: one for key, one in others.items() if not isinstance(one, Expression)})
+    spelling = written(name, value, {key: other for key, other in others.items() if not isinstance(other, Expression)})
     return ChangedField(
         name,
         meaning,
@@ -174,7 +174,7 @@ def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple
         for rule in rules.book.rules.values()
         if _matches(rule, query) and all(word in _texts(rules)[rule.id] for word in words)
     ]
-    kept = [one for one in found if _STANDINGS[query.only](one)]
+    kept = [item for item in found if _OUTCOME_TESTS[query.only](item)]
     return tuple(sorted(kept, key=_ORDERS[query.sort]))
 
 
@@ -188,23 +188,23 @@ def counted_project(session: Session, project: str) -> int | None:
     """Whose runs count; None for all."""
     if not project:
         return None
-    found = project_id_of(session, project)
-    return NO_PROJECT if found is None else found
+    project_id = project_id_of(session, project)
+    return NO_PROJECT if project_id is None else project_id
 
 
 def projects(session: Session) -> tuple[str, ...]:
     return tuple(session.execute(select(ProjectRow.slug).order_by(col(ProjectRow.slug))).scalars())  # type: ignore[call-overload]
 
 
-def told(found: Sequence[RuleItem], rules: RulesInForce) -> str:
+def summary_of_list(items: Sequence[RuleItem], rules: RulesInForce) -> str:
     """The first sentence of the page: of what was found, what became of it here."""
-    if not found:
+    if not items:
         return "No rule matches."
-    team = sum(one.rule.origin == "team" for one in found)
+    team = sum(item.rule.origin == "team" for item in items)
     whose = f", {team} of them a team's own" if team else ""
-    fired, tried, paid = (sum(map(test, found)) for test in (_fired, _tried, _paid_off))
-    which = counted(len(found), "rule")
-    of = "" if len(found) == len(rules.book.rules) else f" of {len(rules.book.rules)}"
+    fired, tried, paid = (sum(map(test, items)) for test in (_fired, _tried, _paid_off))
+    which = counted(len(items), "rule")
+    of = "" if len(items) == len(rules.book.rules) else f" of {len(rules.book.rules)}"
     return f"{which}{of}{whose}. {fired} fired in runs that are kept here, {tried} were tried, {paid} paid off."
 
 
@@ -239,9 +239,11 @@ def _texts(rules: RulesInForce) -> Mapping[str, str]:
 def _text(rule: Rule, book: RuleBook) -> str:
     """Id, title, why, change, condition, flags, sources; what contradicts it, too, so that old flags lead here."""
     sources = [book.sources[key] for key in rule.sources]
-    evidence = [one for effect in rule.effect.evidence for one in (effect.text, effect.setting)]
-    disputes = [text for one in contradictions_of(rule.id) for text in (one.older, one.newer)]
-    said = (
+    evidence = [contradiction for effect in rule.effect.evidence for contradiction in (effect.text, effect.setting)]
+    disputes = [
+        text for contradiction in contradictions_of(rule.id) for text in (contradiction.older, contradiction.newer)
+    ]
+    parts = (
         rule.id,
         rule.title,
         rule.why,
@@ -251,42 +253,42 @@ def _text(rule: Rule, book: RuleBook) -> str:
         rule.verify,
         rule.topic,
     )
-    named = [f"{one.key} {one.title} {one.where} {one.date}" for one in sources]
-    return " ".join((*said, *flags_of(rule), *named, *evidence, *disputes, rule.overrides)).casefold()
+    named = [f"{source.key} {source.title} {source.where} {source.date}" for source in sources]
+    return " ".join((*parts, *flags_of(rule), *named, *evidence, *disputes, rule.overrides)).casefold()
 
 
-def _fired(one: RuleItem) -> bool:
-    return one.fired > 0
+def _fired(item: RuleItem) -> bool:
+    return item.fired > 0
 
 
-def _tried(one: RuleItem) -> bool:
-    return one.results.tried > 0
+def _tried(item: RuleItem) -> bool:
+    return item.results.tried > 0
 
 
-def _paid_off(one: RuleItem) -> bool:
-    return one.results.paid_off > 0
+def _paid_off(item: RuleItem) -> bool:
+    return item.results.paid_off > 0
 
 
-_STANDINGS: Mapping[str, Callable[[RuleItem], bool]] = {
+_OUTCOME_TESTS: Mapping[str, Callable[[RuleItem], bool]] = {
     "": lambda _: True,
     "fired": _fired,
     "tried": _tried,
     "paid_off": _paid_off,
-    "disputed": lambda one: one.disputed > 0,
+    "disputed": lambda item: item.disputed > 0,
 }
 
 
-def _workflow(one: RuleItem) -> tuple[int, int, str]:
-    return PHASES.index(one.rule.phase), KINDS.index(one.rule.kind), one.rule.id
+def _workflow(item: RuleItem) -> tuple[int, int, str]:
+    return PHASES.index(item.rule.phase), KINDS.index(item.rule.kind), item.rule.id
 
 
 _ORDERS: Mapping[str, Callable[[RuleItem], tuple[object, ...]]] = {
     "": _workflow,
     "workflow": _workflow,
-    "fired": lambda one: (-one.fired, *_workflow(one)),
-    "tried": lambda one: (-one.results.tried, *_workflow(one)),
-    "paid_off": lambda one: (-one.results.paid_off, -one.results.tried, *_workflow(one)),
-    "newest": lambda one: (*(-ord(c) for c in f"{one.rule.valid:<10}"), *_workflow(one)),
+    "fired": lambda item: (-item.fired, *_workflow(item)),
+    "tried": lambda item: (-item.results.tried, *_workflow(item)),
+    "paid_off": lambda item: (-item.results.paid_off, -item.results.tried, *_workflow(item)),
+    "newest": lambda item: (*(-ord(c) for c in f"{item.rule.valid:<10}"), *_workflow(item)),
 }
 
 
@@ -305,7 +307,7 @@ class Threshold:
     rules: int
 
     @property
-    def said(self) -> str:
+    def origin(self) -> str:
         if self.value == self.default:
             return "our default, no source gives one"
         return f"set here by {self.setting}; our default is {self.default:g}, no source gives one"
@@ -358,7 +360,7 @@ class Published:
 class Dispute:
     """Two statements of the sources, and which of them counts."""
 
-    one: Contradiction
+    contradiction: Contradiction
     ruling: Overruling
     older: tuple[Source, ...]
     newer: tuple[Source, ...]
@@ -417,14 +419,14 @@ class RulePageOf:
 
     @property
     def together(self) -> OwnResult | None:
-        found = self.item.results.together(self.rule.id)
-        return None if found is None else found.result
+        measurement = self.item.results.together(self.rule.id)
+        return None if measurement is None else measurement.result
 
     @property
     def planned_abs(self) -> tuple[int, ...]:
         """Experiments among what was measured."""
-        found = self.item.results.together(self.rule.id)
-        return () if found is None else found.experiments
+        measurement = self.item.results.together(self.rule.id)
+        return () if measurement is None else measurement.experiments
 
     @property
     def overridden(self) -> str:
@@ -435,15 +437,17 @@ class RulePageOf:
     def published(self) -> list[Published]:
         return [
             Published(
-                text=one.text,
-                setting=one.setting,
-                level=LEVELS[one.level],
-                source=known.title if (known := self.rules.book.sources.get(one.source)) else one.source,
-                href=(known.url or "") if known else "",
-                date=one.date or (known.date if known else ""),
-                at=", ".join(f"{name} {value}" for name, value in one.at.items()),
+                text=evidence.text,
+                setting=evidence.setting,
+                level=LEVELS[evidence.level],
+                source=document.title
+                if (document := self.rules.book.sources.get(evidence.source))
+                else evidence.source,
+                href=(document.url or "") if document else "",
+                date=evidence.date or (document.date if document else ""),
+                at=", ".join(f"{name} {value}" for name, value in evidence.at.items()),
             )
-            for one in self.rule.effect.evidence
+            for evidence in self.rule.effect.evidence
         ]
 
     @property
@@ -451,12 +455,12 @@ class RulePageOf:
         sources = self.rules.book.sources
         return [
             Dispute(
-                one,
-                overruling(one, sources, self._own),
-                tuple(sources[key] for key in one.older_sources if key in sources),
-                tuple(sources[key] for key in one.newer_sources if key in sources),
+                contradiction,
+                overruling(contradiction, sources, self._own),
+                tuple(sources[key] for key in contradiction.older_sources if key in sources),
+                tuple(sources[key] for key in contradiction.newer_sources if key in sources),
             )
-            for one in contradictions_of(self.rule.id)
+            for contradiction in contradictions_of(self.rule.id)
         ]
 
     @property
@@ -487,7 +491,7 @@ OPTIONS = {
     "kinds": KINDS,
     "confidences": CONFIDENCES,
     "origins": ORIGINS,
-    "standings": STANDINGS,
+    "standings": OUTCOMES,
     "orders": ORDERS,
 }
 
@@ -502,7 +506,7 @@ def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResp
         block="rule_table",
         address=query.address("/playbook"),
         page=ListPage.cut(found, query.page, query.page_size),
-        answer=told(found, rules),
+        answer=summary_of_list(found, rules),
         filters=query,
         options=OPTIONS,
         projects=projects(session),

@@ -14,8 +14,22 @@ from app.domain.references.nearest import Cause, ReferenceDifference
 from app.domain.references.point import ReferencePoint
 from app.domain.run import Value
 from app.errors import FieldError, InvalidChange, NotFound
-from app.references.commands import FACTS, By, Said, add_reference, change_reference, number_of, withdraw_reference
-from app.references.queries import Held, ReferenceQuery, find_references, hold, summary
+from app.references.commands import (
+    FACTS,
+    ReferenceAuthor,
+    ReferenceStatement,
+    add_reference,
+    change_reference,
+    number_of,
+    withdraw_reference,
+)
+from app.references.queries import (
+    ReferenceComparison,
+    ReferenceQuery,
+    compare_with_references,
+    find_references,
+    summary,
+)
 from app.storage import audit
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE, AuditEvent
 from app.storage.database import ListPage, read_session
@@ -32,7 +46,7 @@ ReferenceId = Annotated[str, Path(max_length=200, description="Of one that a tea
 
 
 class EnteredOut(BaseModel):
-    """By whom, for whom and when. `withdrawn_at` null: it counts."""
+    """ReferenceAuthor whom, for whom and when. `withdrawn_at` null: it counts."""
 
     project: str | None = Field(description="null: offered to every project.")
     added_by: str
@@ -63,12 +77,12 @@ class ReferenceOut(BaseModel):
     entered: EnteredOut | None = Field(description="null: it comes with the service.")
 
     @classmethod
-    def of(cls, one: Reference, base: str) -> Self:
-        return cls.model_validate(_fields(one, base))
+    def of(cls, reference: Reference, base: str) -> Self:
+        return cls.model_validate(_fields(reference, base))
 
 
 class EventOut(BaseModel):
-    """What somebody did to it. `before` and `after` hold what changed, by name."""
+    """What somebody did to it. `before` and `after` compare_with_references what changed, by name."""
 
     at: datetime
     who: str
@@ -86,8 +100,10 @@ class ReferenceDetailOut(ReferenceOut):
     events: list[EventOut] = Field(description="Who did what, oldest first; empty where it comes with the service.")
 
     @classmethod
-    def detail(cls, one: Reference, events: tuple[AuditEvent, ...], base: str) -> Self:
-        return cls.model_validate(_fields(one, base) | {"events": [EventOut.of(event) for event in reversed(events)]})
+    def detail(cls, reference: Reference, events: tuple[AuditEvent, ...], base: str) -> Self:
+        return cls.model_validate(
+            _fields(reference, base) | {"events": [EventOut.of(event) for event in reversed(events)]}
+        )
 
 
 class ReferenceListOut(BaseModel):
@@ -99,7 +115,7 @@ class ReferenceListOut(BaseModel):
 
     @classmethod
     def of(cls, found: ListPage[Reference], base: str) -> Self:
-        items = [ReferenceOut.of(one, base) for one in found.items]
+        items = [ReferenceOut.of(item, base) for item in found.items]
         return cls(items=items, total=found.total, page=found.page, page_size=found.page_size, pages=found.pages)
 
 
@@ -113,7 +129,8 @@ class ReferenceChange(BaseModel):
     seen: datetime | None = Field(None, description="Its `changed_at` when it was read; else 409 is never answered.")
     project: str | None = Field(None, max_length=100, description="The project it is offered to; empty for all.")
     contract: dict[str, Any] = Field(
-        default_factory=dict, description="By contract field. A new one needs model, gpu, gpus and precision."
+        default_factory=dict,
+        description="By contract field. A new one needs model, gpu, gpus and precision.",
     )
     measured_by: str | None = None
     source: str | None = None
@@ -138,11 +155,13 @@ class ReferenceChange(BaseModel):
             raise InvalidChange("Put what is known of the job into `contract`. Nothing was changed.", errors)
         return sent
 
-    def said(self) -> Said:
-        return Said(self.contract, {name: getattr(self, name) for name in FACTS if name in self.model_fields_set})
+    def said(self) -> ReferenceStatement:
+        return ReferenceStatement(
+            self.contract, {name: getattr(self, name) for name in FACTS if name in self.model_fields_set}
+        )
 
-    def by(self) -> By:
-        return By(identity.author(self.author), self.reason, self.seen)
+    def by(self) -> ReferenceAuthor:
+        return ReferenceAuthor(identity.author(self.author), self.reason, self.seen)
 
 
 class DifferenceOut(BaseModel):
@@ -152,8 +171,8 @@ class DifferenceOut(BaseModel):
     known: bool = Field(description="false: a side does not state it, so it may differ.")
 
     @classmethod
-    def of(cls, one: ReferenceDifference) -> Self:
-        return cls(field=one.field, ours=one.ours, theirs=one.theirs, known=one.is_known)
+    def of(cls, difference: ReferenceDifference) -> Self:
+        return cls(field=difference.field, ours=difference.ours, theirs=difference.theirs, known=difference.is_known)
 
 
 class CauseOut(BaseModel):
@@ -187,8 +206,8 @@ class NearestOut(BaseModel):
     causes: list[CauseOut] = Field(description="What the gap may be made of, most telling first.")
 
     @classmethod
-    def of(cls, held: Held, summary: str, base: str) -> Self:
-        found, ours = held.nearest, held.ours
+    def of(cls, comparison: ReferenceComparison, summary: str, base: str) -> Self:
+        nearest, ours = comparison.nearest, comparison.ours
         return cls(
             ours=OursOut(
                 run_id=ours.run_id,
@@ -198,21 +217,21 @@ class NearestOut(BaseModel):
                 tflops_per_gpu=ours.figures.tflops_per_gpu,
                 step_time_ms=ours.figures.step_time_ms,
             ),
-            reference=held.reference and ReferenceOut.of(held.reference, base),
+            reference=comparison.reference and ReferenceOut.of(comparison.reference, base),
             summary=summary,
-            more_pct=dict(found.more_pct) if found else {},
-            differences=[DifferenceOut.of(one) for one in (found.differences if found else ())],
-            causes=[CauseOut.of(cause) for cause in (found.causes if found else ())],
+            more_pct=dict(nearest.more_pct) if nearest else {},
+            differences=[DifferenceOut.of(difference) for difference in (nearest.differences if nearest else ())],
+            causes=[CauseOut.of(cause) for cause in (nearest.causes if nearest else ())],
         )
 
 
-def _fields(one: Reference, base: str) -> dict[str, Any]:
-    point: ReferencePoint = one.point
+def _fields(reference: Reference, base: str) -> dict[str, Any]:
+    point: ReferencePoint = reference.point
     plain = ("label", "kind", "rounded", "measured_by", "source", "date", "window", "note")
-    entered = one.entered
+    entered = reference.entered
     return {
-        "id": one.id,
-        "url": f"{base}/references/{one.id}",
+        "id": reference.id,
+        "url": f"{base}/references/{reference.id}",
         "family": point.family.name,
         "contract": dict(point.contract),
         **point.figures,
@@ -249,8 +268,8 @@ def read_nearest(
     stack: Annotated[str, Query(max_length=64, description="A stack key or its first digits, no run.")] = "",
 ) -> NearestOut:
     """The claim check: the nearest published figure of the same model and GPU, what differs, and the likely causes."""
-    held = hold(session, run=run, stack=stack)
-    return NearestOut.of(held, summary(held), public_address(request))
+    comparison = compare_with_references(session, run=run, stack=stack)
+    return NearestOut.of(comparison, summary(comparison), public_address(request))
 
 
 @router.get("/references/{reference_id}", responses=documented(404, 422))
@@ -293,7 +312,7 @@ def withdraw_reference_point(
 ) -> ReferenceDetailOut:
     """Withdraw a figure that a team added: it is held against nothing any more. Its address and its record stay."""
     withdrawn = _number(engine, number)
-    withdraw_reference(engine, withdrawn, By(identity.author(author), reason))
+    withdraw_reference(engine, withdrawn, ReferenceAuthor(identity.author(author), reason))
     return _read(engine, withdrawn, public_address(request))
 
 
@@ -308,8 +327,8 @@ def _read(engine: Engine, number: int, base: str) -> ReferenceDetailOut:
 
 
 def _detail(session: Session, reference_id: str, base: str) -> ReferenceDetailOut:
-    found = find_reference(session, reference_id)
-    if found is None:
+    page = find_reference(session, reference_id)
+    if page is None:
         raise NotFound(f"There is no reference point {reference_id[:80]}. The list of them is at /references.")
-    events = audit.events(session, "reference", reference_id) if found.entered else ()
-    return ReferenceDetailOut.detail(found, events, base)
+    events = audit.events(session, "reference", reference_id) if page.entered else ()
+    return ReferenceDetailOut.detail(page, events, base)

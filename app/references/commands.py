@@ -39,7 +39,7 @@ _REFUSED = "Nothing was changed."
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ReferenceStatement:
     """What is said of a figure, as it came from outside: contract fields, and FACTS, by name.
 
     Of one that is there, None takes a field away and what is not named stays.
@@ -50,7 +50,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class By:
+class ReferenceAuthor:
     """Who changes it, why, and `seen`: its `changed_at` when it was read, None for whatever it is now."""
 
     author: str
@@ -58,10 +58,10 @@ class By:
     seen: datetime | None = None
 
 
-def add_reference(engine: Engine, said: Said, by: By, project: str = "") -> int:
+def add_reference(engine: Engine, statement: ReferenceStatement, by: ReferenceAuthor, project: str = "") -> int:
     """The number of the new figure, which is offered to `project`, or to all. Raises InvalidChange."""
     by, errors = _checked(by)
-    point = _point({}, said, errors)
+    point = _point({}, statement, errors)
     with transaction(engine, durable=True) as session:
         project_id, project = _project(session, project)
         _refuse_too_many(session)
@@ -70,12 +70,14 @@ def add_reference(engine: Engine, said: Said, by: By, project: str = "") -> int:
         row.changed_at = row.added_at
         session.add(row)
         session.flush()
-        _record(session, row, by, "add", project_id=project_id, after=said_by(point))
+        _record(session, row, by, "add", project_id=project_id, after=stated_values(point))
     log.info("reference_added", reference_id=row.id)
     return row.id or 0
 
 
-def change_reference(engine: Engine, number: int, said: Said, by: By, project: str | None = None) -> None:
+def change_reference(
+    engine: Engine, number: int, statement: ReferenceStatement, by: ReferenceAuthor, project: str | None = None
+) -> None:
     """Correct a figure; `project` None: offered as before. Raises NotFound, InvalidChange, EditConflict."""
     by, errors = _checked(by)
     with transaction(engine, durable=True) as session:
@@ -84,8 +86,8 @@ def change_reference(engine: Engine, number: int, said: Said, by: By, project: s
             raise InvalidChange(f"Reference point {number} was withdrawn. {_REFUSED}")
         _refuse_if_changed(session, row, by)
         old = from_json(ReferencePoint, row.point)
-        point = _point(said_by(old), said, errors)
-        before, after = _difference(said_by(old), said_by(point))
+        point = _point(stated_values(old), statement, errors)
+        before, after = _difference(stated_values(old), stated_values(point))
         was, owner = _slug(session, row.project_id), row.project_id
         project_id, project = (owner, was) if project is None else _project(session, project)
         if moves := project_id != owner:
@@ -103,7 +105,7 @@ def change_reference(engine: Engine, number: int, said: Said, by: By, project: s
     log.info("reference_changed", reference_id=number, fields=sorted({*before, *after}))
 
 
-def withdraw_reference(engine: Engine, number: int, by: By) -> None:
+def withdraw_reference(engine: Engine, number: int, by: ReferenceAuthor) -> None:
     """Let a figure count no more, if it does. Raises NotFound, InvalidChange, EditConflict."""
     by, errors = _checked(by)
     if errors:
@@ -119,18 +121,20 @@ def withdraw_reference(engine: Engine, number: int, by: By) -> None:
     log.info("reference_withdrawn", reference_id=number)
 
 
-def said_by(point: ReferencePoint) -> dict[str, Any]:
+def stated_values(point: ReferencePoint) -> dict[str, Any]:
     """All that a point says, by name, without what it leaves open."""
     facts = {name: getattr(point, name) for name in FACTS}
     return {**point.contract, **{name: value for name, value in facts.items() if value not in (None, "", False)}}
 
 
-def _point(before: Mapping[str, object], said: Said, errors: Sequence[FieldError] = ()) -> ReferencePoint:
+def _point(
+    before: Mapping[str, object], statement: ReferenceStatement, errors: Sequence[FieldError] = ()
+) -> ReferencePoint:
     """Raises InvalidChange with `errors`, which were found already, and every field that is wrong."""
-    wrong = {CONTRACT + name: "is no contract field" for name in said.contract if name not in FIELDS}
-    wrong |= {name: "is not known" for name in said.facts if name not in FACTS}
-    stated = {name: value for name, value in said.contract.items() if name in FIELDS}
-    stated |= {name: value for name, value in said.facts.items() if name in FACTS}
+    wrong = {CONTRACT + name: "is no contract field" for name in statement.contract if name not in FIELDS}
+    wrong |= {name: "is not known" for name in statement.facts if name not in FACTS}
+    stated = {name: value for name, value in statement.contract.items() if name in FIELDS}
+    stated |= {name: value for name, value in statement.facts.items() if name in FACTS}
     merged = {name: value for name, value in {**before, **stated}.items() if name not in stated or value is not None}
     try:
         point = read_reference({name: _cleaned(value) for name, value in merged.items()} | {"kind": "own"})
@@ -145,7 +149,7 @@ def _cleaned(value: object) -> object:
     return one_line(value) if isinstance(value, str) else value
 
 
-def _checked(by: By) -> tuple[By, Sequence[FieldError]]:
+def _checked(by: ReferenceAuthor) -> tuple[ReferenceAuthor, Sequence[FieldError]]:
     """It on one line, with what is wrong with it."""
     author, reason = one_line(by.author), one_line(by.reason)
     errors = []
@@ -153,7 +157,7 @@ def _checked(by: By) -> tuple[By, Sequence[FieldError]]:
         errors.append(FieldError("author", f"must say who does it, in 1 to {MAX_AUTHOR} characters"))
     if len(reason) > MAX_NOTE:
         errors.append(FieldError("reason", f"must have at most {MAX_NOTE:,} characters"))
-    return By(author, reason, by.seen), errors
+    return ReferenceAuthor(author, reason, by.seen), errors
 
 
 def _locked(session: Session, number: int) -> ReferencePointRow:
@@ -168,10 +172,10 @@ def _locked(session: Session, number: int) -> ReferencePointRow:
 
 def number_of(session: Session, reference_id: str) -> int:
     """Of a figure that may be changed, by what an address names. Raises NotFound, InvalidChange."""
-    found = find_reference(session, reference_id)
-    if found is None:
+    reference = find_reference(session, reference_id)
+    if reference is None:
         raise NotFound(f"There is no reference point {reference_id[:80]} that a team added.")
-    if found.entered is None:
+    if reference.entered is None:
         raise InvalidChange(
             "This figure comes with the service: it cannot be changed or withdrawn. Add your own beside it, which "
             "stands before it where nothing is known to differ."
@@ -179,7 +183,7 @@ def number_of(session: Session, reference_id: str) -> int:
     return int(reference_id)
 
 
-def _refuse_if_changed(session: Session, row: ReferencePointRow, by: By) -> None:
+def _refuse_if_changed(session: Session, row: ReferencePointRow, by: ReferenceAuthor) -> None:
     if by.seen is not None and by.seen != aware(row.changed_at):
         newest = audit.events(session, "reference", row.id or 0)
         who = f" by {newest[0].who}" if newest else ""
@@ -208,9 +212,16 @@ def _refuse_too_many(session: Session) -> None:
 
 
 def _refuse_twin(session: Session, point: ReferencePoint, project: str, but: int = 0) -> None:
-    for one in references(session):
-        if one.entered and one.entered.project == project and one.id != str(but) and one.point == point:
-            raise _refused(FieldError("source", f"is there already, with the same figures: reference point {one.id}"))
+    for reference in references(session):
+        if (
+            reference.entered
+            and reference.entered.project == project
+            and reference.id != str(but)
+            and reference.point == point
+        ):
+            raise _refused(
+                FieldError("source", f"is there already, with the same figures: reference point {reference.id}")
+            )
 
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -219,7 +230,13 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[st
 
 
 def _record(
-    session: Session, row: ReferencePointRow, by: By, action: str, *, project_id: int | None, **sides: Mapping[str, Any]
+    session: Session,
+    row: ReferencePointRow,
+    by: ReferenceAuthor,
+    action: str,
+    *,
+    project_id: int | None,
+    **sides: Mapping[str, Any],
 ) -> None:
     """With `before` and `after`, as far as there is one, for those who may read the project."""
     audit.record(

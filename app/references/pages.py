@@ -20,19 +20,19 @@ from app.references import views
 from app.references.commands import (
     CONTRACT,
     FACTS,
-    By,
-    Said,
+    ReferenceAuthor,
+    ReferenceStatement,
     add_reference,
     change_reference,
-    said_by,
+    stated_values,
     withdraw_reference,
 )
 from app.references.queries import (
     KINDS,
     ReferenceQuery,
+    compare_with_references,
     csv_rows,
     find_references,
-    hold,
     reference_options,
     summary,
     told,
@@ -78,7 +78,7 @@ class ReferenceForm:
     def project(self) -> str:
         return self.value("project")
 
-    def said(self) -> Said:
+    def said(self) -> ReferenceStatement:
         """An empty input takes its field away."""
         contract = {name.removeprefix(PREFIX): text for name, text in self.values.items() if name.startswith(PREFIX)}
         if self.value(ANOTHER_VALUE):
@@ -86,10 +86,10 @@ class ReferenceForm:
         facts: dict[str, object] = {name: self.values[name] or None for name in FACTS if name in self.values}
         facts |= {name: _number(self.value(name)) for name in FIGURES if self.value(name)}
         facts["rounded"] = self.value("rounded") == "true" or None
-        return Said({name: text or None for name, text in contract.items()}, facts)
+        return ReferenceStatement({name: text or None for name, text in contract.items()}, facts)
 
-    def by(self) -> By:
-        return By(self.value("author"), self.value("reason"), _time(self.value("seen")))
+    def by(self) -> ReferenceAuthor:
+        return ReferenceAuthor(self.value("author"), self.value("reason"), _time(self.value("seen")))
 
     def inputs(self) -> tuple[ContractInput, ...]:
         """Those that are offered, and those that are stated besides."""
@@ -98,7 +98,7 @@ class ReferenceForm:
         return tuple(_with_some_fp8(contract_input(name, self)) for name in names)
 
     def refused(self, error: ThreewallsError) -> Self:
-        errors = {one.field.replace(CONTRACT, PREFIX, 1): one.message for one in error.errors}
+        errors = {entry.field.replace(CONTRACT, PREFIX, 1): entry.message for entry in error.errors}
         if wrong := errors.get(PREFIX + self.value(ANOTHER)):
             errors[ANOTHER_VALUE] = wrong
         placed = {name: text for name, text in errors.items() if name in _OWN or name.startswith(PREFIX)}
@@ -115,12 +115,12 @@ def offered_form(params: Mapping[str, str]) -> ReferenceForm:
     return ReferenceForm({PREFIX + name: value[:300] for name, value in params.items() if name in FIELDS})
 
 
-def filled_form(one: Reference) -> ReferenceForm:
+def filled_form(reference: Reference) -> ReferenceForm:
     """The form of a figure as it is."""
-    said = said_by(one.point)
-    values = {(PREFIX + name if name in FIELDS else name): _shown(value) for name, value in said.items()}
-    if one.entered:
-        values |= {"project": one.entered.project, "seen": one.entered.changed_at.isoformat()}
+    stated = stated_values(reference.point)
+    values = {(PREFIX + name if name in FIELDS else name): _shown(value) for name, value in stated.items()}
+    if reference.entered:
+        values |= {"project": reference.entered.project, "seen": reference.entered.changed_at.isoformat()}
     return ReferenceForm(values)
 
 
@@ -176,7 +176,7 @@ def list_references(request: Request, session: ReadSession) -> HTMLResponse:
         block="reference_table",
         address=query.address("/references"),
         page=page,
-        rows=[views.point_row(one) for one in page.items],
+        rows=[views.point_row(item) for item in page.items],
         answer=told(found),
         filters=query,
         options=reference_options(session),
@@ -221,7 +221,7 @@ def show_nearest(
     stack: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
     """The claim check: by itself to htmx, which puts it on the page of a run or a stack; else a page of its own."""
-    held = hold(session, run=run, stack=stack)
+    held = compare_with_references(session, run=run, stack=stack)
     return render(
         request,
         "references/nearest.html",
@@ -238,7 +238,7 @@ def show_nearest(
 
 @router.get("/references/{reference_id}")
 def show_reference(request: Request, session: ReadSession, reference_id: ReferenceId, saved: str = "") -> HTMLResponse:
-    return _render_one(request, session, reference_id, saved=saved)
+    return _render_reference(request, session, reference_id, saved=saved)
 
 
 @router.post("/references/{number}/change")
@@ -273,7 +273,9 @@ async def _decide(request: Request, number: int, what: str, do: Callable[[Refere
             do(form)
         except (InvalidChange, EditConflict) as error:
             with reading(request) as session:
-                return _render_one(request, session, str(number), refused=(what, form.refused(error)), error=error)
+                return _render_reference(
+                    request, session, str(number), refused=(what, form.refused(error)), error=error
+                )
         return RedirectResponse(f"/references/{number}?saved={what}", status_code=303)
 
     return await run_in_threadpool(answer)
@@ -283,7 +285,7 @@ def _render_new(request: Request, session: Session, form: ReferenceForm, status:
     return render(request, "references/new.html", status=status, form=form, **_form_parts(request, session, form))
 
 
-def _render_one(
+def _render_reference(
     request: Request,
     session: Session,
     reference_id: str,
@@ -293,38 +295,38 @@ def _render_one(
     error: ThreewallsError | None = None,
 ) -> HTMLResponse:
     """`refused`: which form was sent, and it with what is wrong."""
-    one = find_reference(session, reference_id)
-    if one is None:
+    reference = find_reference(session, reference_id)
+    if reference is None:
         raise NotFound(f"There is no reference point {reference_id[:80]}. The list of them is at /references.")
     what, typed = refused or ("", ReferenceForm())
-    form = typed if what == "change" else filled_form(one)
+    form = typed if what == "change" else filled_form(reference)
     return render(
         request,
         "references/reference.html",
         status=409 if isinstance(error, EditConflict) else 422 if error else 200,
-        one=one,
-        point=one.point,
-        title=views.title_of(one.point),
-        told=views.figures_told(one.point),
+        reference=reference,
+        point=reference.point,
+        title=views.title_of(reference.point),
+        figures=views.figures_text(reference.point),
         kinds=KINDS,
-        rows=views.field_rows(one.point),
-        events=audit.events(session, "reference", one.id) if one.entered else (),
-        beside=stacks_beside(session, one),
-        may_change=_may_change(request, session, one),
+        rows=views.field_rows(reference.point),
+        events=audit.events(session, "reference", reference.id) if reference.entered else (),
+        beside=stacks_beside(session, reference),
+        may_change=_may_change(request, session, reference),
         saved=saved,
         sent=what,
         form=form,
-        withdrawal=typed if what == "withdraw" else filled_form(one),
+        withdrawal=typed if what == "withdraw" else filled_form(reference),
         **_form_parts(request, session, form),
     )
 
 
-def _may_change(request: Request, session: Session, one: Reference) -> bool:
+def _may_change(request: Request, session: Session, reference: Reference) -> bool:
     """As the forms' routes check it: what is offered to all, only whoever may do everything changes."""
-    if one.entered is None or not one.counts:
+    if reference.entered is None or not reference.counts:
         return False
     where = _where(request)
-    return where is None or one.entered.project in project_slugs(session, where)
+    return where is None or reference.entered.project in project_slugs(session, where)
 
 
 def _where(request: Request) -> Collection[int] | None:

@@ -49,26 +49,30 @@ class ReferenceQuery(ListQuery):
     )
     project: str = Field("", description="What teams added for it or for all, beside what comes with the service.")
 
-    def keep(self, found: Iterable[Reference]) -> tuple[Reference, ...]:
+    def keep(self, candidates: Iterable[Reference]) -> tuple[Reference, ...]:
         """Those that match, in their order."""
         words = self.q.casefold().split()
-        return tuple(one for one in found if self._matches(one) and all(word in _text(one) for word in words))
+        return tuple(
+            reference
+            for reference in candidates
+            if self._matches(reference) and all(word in _text(reference) for word in words)
+        )
 
-    def _matches(self, one: Reference) -> bool:
-        contract = one.point.contract
+    def _matches(self, reference: Reference) -> bool:
+        contract = reference.point.contract
         asked = (
-            (self.model, one.point.family.name),
+            (self.model, reference.point.family.name),
             (self.gpu, contract["gpu"]),
             (self.precision, contract["precision"]),
             (self.routing, contract.get("routing_mode")),
-            (self.kind, one.point.kind),
+            (self.kind, reference.point.kind),
         )
         return all(not wanted or wanted == has for wanted, has in asked)
 
 
-def _text(one: Reference) -> str:
-    point = one.point
-    said = [
+def _text(reference: Reference) -> str:
+    point = reference.point
+    parts = [
         point.measured_by,
         point.source,
         point.note,
@@ -76,7 +80,7 @@ def _text(one: Reference) -> str:
         KINDS[point.kind],
         *map(shown, point.contract.values()),
     ]
-    return " ".join(said).casefold()
+    return " ".join(parts).casefold()
 
 
 # --- The published figure nearest to a run, or to the head of a stack: how far, what differs, the likely causes.
@@ -88,7 +92,7 @@ FLOORS = ("screen", "smoke")
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class ComparedResult:
     """What is held against published figures: a run, or the best result of a stack, which is that of `dispatcher`.
 
     `run_id`: of a stack, the newest run behind the result. `model`, `gpu` empty: unknown.
@@ -112,7 +116,7 @@ class Ours:
 
     @property
     def family(self) -> str:
-        values = {name: one.value for name, one in self.contract.items()}
+        values = {name: field_value.value for name, field_value in self.contract.items()}
         return family_of(self.model or None, values).name
 
     def _text(self, name: str) -> str:
@@ -121,32 +125,34 @@ class Ours:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReferenceComparison:
     """Ours against the nearest published figure; `nearest` and `reference` None where there is none."""
 
-    ours: Ours
+    ours: ComparedResult
     nearest: Nearest | None
     reference: Reference | None
 
 
-def hold(session: Session, *, run: int | None = None, stack: str = "") -> Held:
+def compare_with_references(session: Session, *, run: int | None = None, stack: str = "") -> ReferenceComparison:
     """The claim check of a run, or of a stack. Raises InvalidQuery when neither or both are named, NotFound."""
     if (run is None) == (not stack):
         error = FieldError("run", "or `stack` must say what is held against published figures, and not both")
         raise InvalidQuery("Name a run or a stack.", (error,))
     ours = _run(session, run) if run is not None else our_stack(session, one_stack_named(session, stack))
-    return held_against(ours, references(session, ours.project))
+    return compare_result(ours, references(session, ours.project))
 
 
-def held_against(ours: Ours, known: Sequence[Reference]) -> Held:
+def compare_result(ours: ComparedResult, offered: Sequence[Reference]) -> ReferenceComparison:
     """`known`: the figures that are offered to the project of ours."""
-    found = nearest_reference(ours.contract, ours.figures, [one.point for one in known])
-    if found is None:
-        return Held(ours, None, None)
-    return Held(ours, found, next(one for one in known if one.point is found.point))
+    nearest = nearest_reference(ours.contract, ours.figures, [reference.point for reference in offered])
+    if nearest is None:
+        return ReferenceComparison(ours, None, None)
+    return ReferenceComparison(
+        ours, nearest, next(reference for reference in offered if reference.point is nearest.point)
+    )
 
 
-def _run(session: Session, run_id: int) -> Ours:
+def _run(session: Session, run_id: int) -> ComparedResult:
     row = _read(session, run_id)
     if row is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
@@ -154,15 +160,19 @@ def _run(session: Session, run_id: int) -> Ours:
     return _ours(row, figures, of_stack=False)
 
 
-def our_stack(session: Session, stack_key: str) -> Ours:
+def our_stack(session: Session, stack_key: str) -> ComparedResult:
     """Its fastest result; of a stack where nothing can be ranked, the contract alone."""
-    kept: KeptStandings | None = None
+    standings: KeptStandings | None = None
     for floor in FLOORS:
-        kept = stack_standings(session, stack_key, floor)
-        best = next((board.entries[0] for board in kept.standings.boards if board.entries), None) if kept else None
+        standings = stack_standings(session, stack_key, floor)
+        best = (
+            next((board.entries[0] for board in standings.standings.boards if board.entries), None)
+            if standings
+            else None
+        )
         if best is not None and (row := _read(session, int(best.runs[-1]))) is not None:
             return _ours(row, _figures(best), of_stack=True)
-    row = _read(session, kept.newest_run_id) if kept else None
+    row = _read(session, standings.newest_run_id) if standings else None
     if row is None:
         raise NotFound(
             "There is no such stack on the leaderboards. It has no run that was read yet, or the key is wrong."
@@ -177,9 +187,9 @@ def _figures(entry: Entry) -> OurFigures:
     )
 
 
-def _ours(row: Any, figures: OurFigures, *, of_stack: bool) -> Ours:
+def _ours(row: Any, figures: OurFigures, *, of_stack: bool) -> ComparedResult:
     contract = {name: stated(entry) for name, entry in (row.contract or {}).items()}
-    return Ours(row.id, row.stack_key, row.dispatcher or "", row.slug, contract, figures, of_stack)
+    return ComparedResult(row.id, row.stack_key, row.dispatcher or "", row.slug, contract, figures, of_stack)
 
 
 def _read(session: Session, run_id: int) -> Any:
@@ -211,7 +221,7 @@ def find_references(session: Session, query: ReferenceQuery) -> tuple[Reference,
 
 
 def reference_options(session: Session) -> ReferenceOptions:
-    points = [one.point for one in references(session)]
+    points = [reference.point for reference in references(session)]
     return ReferenceOptions(
         models=_occurring(point.family.name for point in points),
         gpus=_occurring(point.contract["gpu"] for point in points),
@@ -221,15 +231,15 @@ def reference_options(session: Session) -> ReferenceOptions:
     )
 
 
-def told(found: tuple[Reference, ...]) -> str:
+def told(items: tuple[Reference, ...]) -> str:
     """The first sentence of the page."""
-    if not found:
+    if not items:
         return "No published figure matches."
-    models = len({one.point.family for one in found})
-    own = sum(one.entered is not None for one in found)
+    models = len({reference.point.family for reference in items})
+    own = sum(reference.entered is not None for reference in items)
     added = f", {own} of them added by teams" if own else ""
-    what = f"{counted(len(found), 'published figure')} of {counted(models, 'model')}"
-    return f"{what}{added}, the newest of {found[0].point.date}."
+    what = f"{counted(len(items), 'published figure')} of {counted(models, 'model')}"
+    return f"{what}{added}, the newest of {items[0].point.date}."
 
 
 def _occurring(values: Iterable[object]) -> tuple[str, ...]:
@@ -241,33 +251,33 @@ def _occurring(values: Iterable[object]) -> tuple[str, ...]:
 _LAST = ("rounded", "measured_by", "source", "url", "date", "window", "note")
 
 
-def csv_rows(found: Sequence[Reference]) -> Iterator[str]:
+def csv_rows(items: Sequence[Reference]) -> Iterator[str]:
     """In the order of `found`, with the heading first. What is not stated is an empty cell."""
-    stated = {name for one in found for name in one.point.contract}
+    stated = {name for reference in items for name in reference.point.contract}
     names = [name for name in FIELDS if name in stated]
     yield csv_text([("id", "label", "kind", *names, *FIGURES, *_LAST, "project", "added_by")])
-    for one in found:
-        point, entered = one.point, one.entered
+    for reference in items:
+        point, entered = reference.point, reference.entered
         contract = (contract_value(point.contract[name]) if name in point.contract else None for name in names)
         figures = (getattr(point, name) for name in (*FIGURES, *_LAST))
         who = (entered.project, entered.added_by) if entered else (None, None)
-        yield csv_text([(one.id, point.label, point.kind, *contract, *figures, *who)])
+        yield csv_text([(reference.id, point.label, point.kind, *contract, *figures, *who)])
 
 
 # --- What the claim check says first, in plain words.
 
 
-def summary(held: Held) -> str:
+def summary(comparison: ReferenceComparison) -> str:
     """`7.8 % less tokens/s/GPU than another lab's measurement (...); it differs in ...`"""
-    if held.nearest is not None:
-        return held.nearest.sentence
-    missing = [name for name, value in (("model", held.ours.model), ("GPU", held.ours.gpu)) if not value]
+    if comparison.nearest is not None:
+        return comparison.nearest.sentence
+    missing = [name for name, value in (("model", comparison.ours.model), ("GPU", comparison.ours.gpu)) if not value]
     if missing:
         return f"Nobody states its {' and '.join(missing)}, so no published figure can be held against it."
-    return f"No published figure of {held.ours.family} on {held.ours.gpu} is known here."
+    return f"No published figure of {comparison.ours.family} on {comparison.ours.gpu} is known here."
 
 
-def whose(ours: Ours) -> str:
+def whose(ours: ComparedResult) -> str:
     """What was held against it: `run #12`, `alltoall, the fastest result of the stack`."""
     if not ours.of_stack:
         return f"run #{ours.run_id}"

@@ -13,7 +13,7 @@ from app.domain.numbers import contract_value, grouped, percent, step_time
 from app.domain.references.nearest import why_farther
 from app.domain.references.point import FIGURES, ReferencePoint
 from app.domain.run import Value
-from app.references.queries import Held, Ours, held_against, our_stack
+from app.references.queries import ComparedResult, ReferenceComparison, compare_result, our_stack
 from app.storage.references import Reference, references
 from app.storage.stacks import names_of_titles
 from app.storage.tables import ProjectRow, StandingRow
@@ -72,10 +72,10 @@ class DifferenceRow:
     known: bool
 
 
-def point_row(one: Reference) -> PointRow:
-    point, contract = one.point, one.point.contract
+def point_row(reference: Reference) -> PointRow:
+    point, contract = reference.point, reference.point.contract
     return PointRow(
-        id=one.id,
+        id=reference.id,
         title=point.family.name,
         hardware=f"{contract['gpus']} × {contract['gpu']}",
         precision=precision_of(point),
@@ -89,8 +89,8 @@ def point_row(one: Reference) -> PointRow:
         source=point.source,
         url=point.url,
         date=point.date,
-        own=one.entered is not None,
-        project=one.entered.project if one.entered else "",
+        own=reference.entered is not None,
+        project=reference.entered.project if reference.entered else "",
     )
 
 
@@ -103,7 +103,7 @@ def precision_of(point: ReferencePoint) -> str:
     return _words(point.contract["precision"])
 
 
-def figures_told(point: ReferencePoint) -> str:
+def figures_text(point: ReferencePoint) -> str:
     """`about 370 TFLOP/s/GPU`, `13,011 tokens/s/GPU, 299.4 TFLOP/s/GPU, 20.15 s a step`."""
     texts = figure_texts(point.figures)
     parts = [f"{texts[name]} {'a step' if name == 'step_time_ms' else LABELS[name]}" for name in FIGURES if texts[name]]
@@ -116,32 +116,34 @@ def figure_texts(figures: Mapping[str, float | None]) -> dict[str, str]:
 
 def field_rows(point: ReferencePoint) -> tuple[FieldRow, ...]:
     """All that is known, in the order of the registry."""
-    known = [name for name in FIELDS if name in point.contract]
-    return tuple(FieldRow(name, _shown(name, point.contract[name]), FIELDS[name].meaning) for name in known)
+    names = [name for name in FIELDS if name in point.contract]
+    return tuple(FieldRow(name, _shown(name, point.contract[name]), FIELDS[name].meaning) for name in names)
 
 
-def figure_rows(held: Held) -> tuple[FigureRow, ...]:
+def figure_rows(comparison: ReferenceComparison) -> tuple[FigureRow, ...]:
     """Figures that are known on a side."""
-    if held.nearest is None:
+    if comparison.nearest is None:
         return ()
-    ours = {name: getattr(held.ours.figures, name) for name in FIGURES}
-    mine, theirs = figure_texts(ours), figure_texts(held.nearest.point.figures)
-    more = {name: _more(name, pct) for name, pct in held.nearest.more_pct.items()}
+    ours = {name: getattr(comparison.ours.figures, name) for name in FIGURES}
+    mine, theirs = figure_texts(ours), figure_texts(comparison.nearest.point.figures)
+    more = {name: _more(name, pct) for name, pct in comparison.nearest.more_pct.items()}
     rows = (FigureRow(LABELS[name], mine[name], theirs[name], more.get(name, "")) for name in FIGURES)
     return tuple(row for row in rows if row.ours or row.theirs)
 
 
-def difference_rows(held: Held) -> tuple[DifferenceRow, ...]:
+def difference_rows(comparison: ReferenceComparison) -> tuple[DifferenceRow, ...]:
     """What is known to differ first, then what a side leaves open."""
-    found = held.nearest.differences if held.nearest else ()
+    differences = comparison.nearest.differences if comparison.nearest else ()
     rows = [
         DifferenceRow(
-            one.field,
-            _shown(one.field, one.ours) if one.ours_known else "",
-            _shown(one.field, one.theirs) if one.theirs_known or one.theirs is not None else "",
-            one.is_known,
+            difference.field,
+            _shown(difference.field, difference.ours) if difference.ours_known else "",
+            _shown(difference.field, difference.theirs)
+            if difference.theirs_known or difference.theirs is not None
+            else "",
+            difference.is_known,
         )
-        for one in found
+        for difference in differences
     ]
     return tuple(sorted(rows, key=lambda row: not row.known))
 
@@ -202,7 +204,7 @@ class BesideAll:
         """`It is the nearest published figure to 2 of 3 stacks of this model on this GPU.`"""
         if not self.total:
             return "No stack of this model on this GPU is ranked here yet."
-        nearest, seen = sum(one.nearer is None for one in self.stacks), len(self.stacks)
+        nearest, seen = sum(stack.nearer is None for stack in self.stacks), len(self.stacks)
         of = f"{seen:,} stacks of this model on this GPU" if seen > 1 else "the only stack of this model on this GPU"
         if self.total > seen:
             of = f"the {seen:,} of {self.total:,} stacks of this model on this GPU that ran last"
@@ -211,42 +213,42 @@ class BesideAll:
         return f"It is the nearest published figure to {f'{nearest:,} of ' if seen > 1 else ''}{of}."
 
 
-def stacks_beside(session: Session, one: Reference) -> BesideAll:
+def stacks_beside(session: Session, reference: Reference) -> BesideAll:
     """Of the projects that the figure is offered to; none where it counts no more."""
-    if not one.counts:
+    if not reference.counts:
         return BesideAll((), 0)
-    project = one.entered.project if one.entered else ""
-    rows = [row for row in _stacks(session, one) if project in ("", row.slug)]
+    project = reference.entered.project if reference.entered else ""
+    rows = [row for row in _stacks(session, reference) if project in ("", row.slug)]
     looked_at = rows[:MOST]
     names = names_of_titles(session, (row.title for row in looked_at))
     ours = [our_stack(session, row.stack_key) for row in looked_at]
     known = {slug: references(session, slug) for slug in {each.project for each in ours}}
     found = [
-        _beside(one, each, known[each.project], names[row.stack_key], _address(row))
+        _beside(reference, each, known[each.project], names[row.stack_key], _address(row))
         for row, each in zip(looked_at, ours, strict=True)
     ]
     return BesideAll(tuple(sorted(found, key=lambda each: each.nearer is not None)), len(rows))
 
 
-def _beside(one: Reference, ours: Ours, known: Iterable[Reference], name: str, href: str) -> Beside:
-    held = held_against(ours, tuple(known))
-    nearer = held.reference
-    if nearer is None or nearer.id == one.id:
+def _beside(reference: Reference, ours: ComparedResult, names: Iterable[Reference], name: str, href: str) -> Beside:
+    comparison = compare_result(ours, tuple(names))
+    nearer = comparison.reference
+    if nearer is None or nearer.id == reference.id:
         return Beside(name, href, None, "")
     values = {field: stated.value for field, stated in ours.contract.items()}
-    return Beside(name, href, nearer, why_farther(values, one.point, nearer.point))
+    return Beside(name, href, nearer, why_farther(values, reference.point, nearer.point))
 
 
-def _stacks(session: Session, one: Reference) -> list[Any]:
+def _stacks(session: Session, reference: Reference) -> list[Any]:
     """Of its model and GPU, the newest runs first."""
     columns = (StandingRow.stack_key, StandingRow.title, StandingRow.hardware, StandingRow.hardware_slug)
     chosen = (
         select(*columns, StandingRow.family_slug, ProjectRow.slug)  # type: ignore[call-overload]
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
-        .where(col(StandingRow.family_slug) == one.point.family.slug)
+        .where(col(StandingRow.family_slug) == reference.point.family.slug)
         .order_by(col(StandingRow.newest_at).desc(), col(StandingRow.stack_key))
     )
-    gpu = one.point.contract["gpu"]
+    gpu = reference.point.contract["gpu"]
     return [row for row in session.execute(chosen) if same_value("gpu", row.hardware, gpu)]
 
 

@@ -79,7 +79,9 @@ def _rules(folder: str, seen: Seen, thresholds: tuple[float, ...]) -> RulesInFor
     texts = read_folder(Path(folder)) if seen else {}
     team = with_team(built_in_rules(), texts)
     for mistake in team.mistakes:
-        log.warning("team_rules_left_out", file=mistake.file, line=mistake.line, rule=mistake.rule, said=mistake.said)
+        log.warning(
+            "team_rules_left_out", file=mistake.file, line=mistake.line, rule=mistake.rule, message=mistake.message
+        )
     values = dict(zip(SETTINGS, thresholds, strict=True))
     told = json.dumps([READING_VERSION, _own_files(), texts, values], sort_keys=True)
     return RulesInForce(team, values, folder, hashlib.sha256(told.encode()).hexdigest()[:16])

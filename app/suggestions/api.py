@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.rules.change import Against, DiffLine, FrameworkChange, change_of, without_context
 from app.domain.rules.derive import Certainty
-from app.domain.rules.engine import Checked, Met, Suggestion
+from app.domain.rules.engine import CheckedRequirement, Met, Suggestion
 from app.domain.rules.evidence import LEVEL_NAMES, Statement
 from app.domain.rules.facts import SETTINGS, Fact
 from app.domain.rules.journey import State
@@ -18,7 +18,7 @@ from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.readings import in_force
 from app.suggestions.commands import state
-from app.suggestions.queries import Advice, advise
+from app.suggestions.queries import RunSuggestions, suggest
 from app.web.dependencies import AppEngine, ReadSession, Rules
 from app.web.errors import documented
 from app.web.identity import Author, author_field
@@ -188,7 +188,7 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 @router.get("/runs/{run_id}/suggestions", responses=documented(404, 409, 422))
 def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> SuggestionsOut:
     """Where the run stands, what to try next and why, and which facts would tell more. 409 while it is not read."""
-    return told(request, advise(session, run_id, rules))
+    return told(request, suggest(session, run_id, rules))
 
 
 class StateFacts(BaseModel):
@@ -204,94 +204,96 @@ def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id: RunId
     """State what no log tells: measurements of a profile, options of the launch. The answer: what the rules say now."""
     state(engine, run_id, facts=change.facts, author=change.author, note=change.note)
     with read_session(engine) as session:
-        return told(request, advise(session, run_id, rules))
+        return told(request, suggest(session, run_id, rules))
 
 
-def told(request: Request, advice: Advice) -> SuggestionsOut:
+def told(request: Request, advice: RunSuggestions) -> SuggestionsOut:
     """Everything that the rules say of a run."""
     run_id = advice.run.id
     url = f"{public_address(request)}/runs/{run_id}/next"
 
-    def shown(found: Iterable[Suggestion]) -> list[SuggestionOut]:
-        return [_suggestion(advice, one, f"{url}/{one.rule.id}") for one in found]
+    def shown(suggestions: Iterable[Suggestion]) -> list[SuggestionOut]:
+        return [_suggestion(advice, row, f"{url}/{row.rule.id}") for row in suggestions]
 
     return SuggestionsOut(
         url=url,
         run=run_id,
         status=advice.run.status if advice.run.status in ("failed", "unread") else "ready",
-        wall=WallOut.model_validate(advice.told.wall),
+        wall=WallOut.model_validate(advice.evaluation.wall),
         phases=[StepOut.model_validate(step) for step in advice.journey.steps],
         current=advice.journey.current,
         suggestions=shown(advice.ranked),
-        withheld=shown(advice.told.withheld),
-        warnings=shown(advice.told.warnings),
+        withheld=shown(advice.evaluation.withheld),
+        warnings=shown(advice.evaluation.warnings),
         pair=None
         if advice.pair is None
         else PairOut(
             runs=list(advice.pair.beside),
             url=public_address(request) + advice.pair.compare(run_id),
-            found=shown(advice.pair.told.fired),
+            found=shown(advice.pair.evaluation.fired),
         ),
         missing=[
             MissingOut(
-                fact=one.fact.name,
-                meaning=one.fact.meaning,
-                supply=one.fact.supply,
-                unlocks=list(one.alone),
-                together=list(one.together),
-                decides=list(one.decides),
+                fact=missing.fact.name,
+                meaning=missing.fact.meaning,
+                supply=missing.fact.supply,
+                unlocks=list(missing.alone),
+                together=list(missing.together),
+                decides=list(missing.decides),
             )
-            for one in advice.told.missing
+            for missing in advice.evaluation.missing
         ],
-        stated=[StatedOut.model_validate(one) for one in in_force(advice.statements).values()],
-        thresholds={name: float(advice.told.facts[name]) for name in SETTINGS},  # type: ignore[arg-type]
+        stated=[StatedOut.model_validate(fact) for fact in in_force(advice.statements).values()],
+        thresholds={name: float(advice.evaluation.facts[name]) for name in SETTINGS},  # type: ignore[arg-type]
     )
 
 
-def _suggestion(advice: Advice, one: Suggestion, url: str) -> SuggestionOut:
-    rule = one.rule
+def _suggestion(advice: RunSuggestions, suggestion: Suggestion, url: str) -> SuggestionOut:
+    rule = suggestion.rule
     return SuggestionOut(
         rule=rule.id,
         url=url,
         phase=rule.phase,
         wall=rule.wall,
-        kind=one.kind,
+        kind=suggestion.kind,
         title=rule.title,
-        why=one.why,
-        facts=[_fact(advice, f.fact, f.value) for f in one.facts],
-        changes=_changes(advice, one),
-        prerequisites=[_requirement(need) for need in one.needs],
-        conflicts=[_requirement(conflict) for conflict in one.conflicts],
+        why=suggestion.why,
+        facts=[_fact(advice, f.fact, f.value) for f in suggestion.facts],
+        changes=_changes(advice, suggestion),
+        prerequisites=[_requirement(need) for need in suggestion.needs],
+        conflicts=[_requirement(conflict) for conflict in suggestion.conflicts],
         effect=rule.effect.text,
-        evidence=[_evidence(advice, statement) for statement in one.standing.statements],
-        overridden=one.standing.overridden,
+        evidence=[_evidence(advice, statement) for statement in suggestion.standing.statements],
+        overridden=suggestion.standing.overridden,
         verify=rule.verify,
         source=[SourceOut.model_validate(advice.book.sources[key]) for key in rule.sources],
         valid=rule.valid,
         confidence=rule.confidence,
-        withheld=one.withheld,
-        doubt=one.doubt,
+        withheld=suggestion.withheld,
+        doubt=suggestion.doubt,
     )
 
 
-def _fact(advice: Advice, fact: Fact, value: Any) -> FactOut:
+def _fact(advice: RunSuggestions, fact: Fact, value: Any) -> FactOut:
     stated = advice.stated_by(fact.name)
     return FactOut(name=fact.name, value=value, unit=fact.unit, stated_by="" if stated is None else stated.author)
 
 
-def _requirement(one: Checked) -> RequirementOut:
-    return RequirementOut(text=one.text, state=one.state, missing=list(one.missing))
+def _requirement(requirement: CheckedRequirement) -> RequirementOut:
+    return RequirementOut(text=requirement.text, state=requirement.state, missing=list(requirement.missing))
 
 
-def _changes(advice: Advice, one: Suggestion) -> ChangesOut:
-    diff = change_of(one, advice.told_by(one.rule.id).facts, advice.launch, advice.reading.arguments)
+def _changes(advice: RunSuggestions, suggestion: Suggestion) -> ChangesOut:
+    diff = change_of(
+        suggestion, advice.evaluation_of(suggestion.rule.id).facts, advice.launch, advice.reading.arguments
+    )
     return ChangesOut(
-        text=one.rule.change.text,
+        text=suggestion.rule.change.text,
         fields=[FieldChangeOut.model_validate(change) for change in diff.fields],
         megatron_lm=_framework(diff.megatron_lm),
         megatron_bridge=_framework(diff.bridge),
         environment=_lines(diff.environment),
-        open=list(one.open),
+        open=list(suggestion.open),
     )
 
 
@@ -310,16 +312,16 @@ def _lines(lines: Iterable[DiffLine]) -> list[str]:
     return [f"{line.sign} {line.text}" for line in lines]
 
 
-def _evidence(advice: Advice, one: Statement) -> EvidenceOut:
-    measured = next((found for found in advice.own if found.result is one.own), None)
+def _evidence(advice: RunSuggestions, statement: Statement) -> EvidenceOut:
+    measured = next((own_result for own_result in advice.own if own_result.result is statement.own), None)
     return EvidenceOut(
-        level=one.level,
-        standing=LEVEL_NAMES[one.level],
-        text=one.text,
-        setting="" if measured else one.setting,
-        source=one.source,
-        date=one.date,
-        older_because=list(one.expired),
+        level=statement.level,
+        standing=LEVEL_NAMES[statement.level],
+        text=statement.text,
+        setting="" if measured else statement.setting,
+        source=statement.source,
+        date=statement.date,
+        older_because=list(statement.expired),
         measured_here=None
         if measured is None
         else MeasuredOut(

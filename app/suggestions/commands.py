@@ -35,8 +35,8 @@ def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: s
         raise refused(errors)
     with transaction(engine, durable=True) as session:
         state_facts(session, run_id, stated, author=author, note=note)
-        known = in_force(statements_of(session, run_id)[len(stated) :]) if None in stated.values() else {}
-        wrong = [name for name, value in stated.items() if value is None and name not in known]
+        in_effect = in_force(statements_of(session, run_id)[len(stated) :]) if None in stated.values() else {}
+        wrong = [name for name, value in stated.items() if value is None and name not in in_effect]
         if wrong:
             raise refused([FieldError(f"facts.{name}", "was not stated, so it cannot be taken back") for name in wrong])
     log.info("facts_stated", run_id=run_id, facts=list(stated))
@@ -68,16 +68,16 @@ class StateForm:
 
     def facts(self) -> dict[str, object]:
         """What was filled in, as it was typed, and what is taken back."""
-        found: dict[str, object] = {
+        facts_sent: dict[str, object] = {
             name.removeprefix(PREFIX): value for name, value in self.values.items() if name.startswith(PREFIX) and value
         }
         if self.value(UNSET):
-            found[self.value(UNSET)] = TAKE_BACK
-        return found
+            facts_sent[self.value(UNSET)] = TAKE_BACK
+        return facts_sent
 
     def refused(self, error: ThreewallsError) -> Self:
         """The same form with `error` where it belongs; what has no input of its own stands above the form."""
-        errors = {one.field.replace("facts.", PREFIX, 1): one.message for one in error.errors}
+        errors = {field_error.field.replace("facts.", PREFIX, 1): field_error.message for field_error in error.errors}
         elsewhere = [text for name, text in errors.items() if name not in self.values and name not in _WORDS]
         return type(self)(self.values, errors, " ".join(elsewhere) if errors else error.detail)
 
@@ -95,7 +95,7 @@ def fact_input(fact: Fact, form: StateForm, before: object = None) -> ContractIn
     if fact.type == "bool":
         choices = (("true", "yes"), ("false", "no"))
     elif fact.type == "string":
-        choices = tuple((one, one) for one in CHOICES.get(fact.name, ()))
+        choices = tuple((choice, choice) for choice in CHOICES.get(fact.name, ()))
     shown = "" if before is None else str(before).lower() if isinstance(before, bool) else fact_text(before)
     return ContractInput(
         name=name,

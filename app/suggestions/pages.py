@@ -11,12 +11,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.numbers import counted
-from app.domain.rules.engine import Checked, Suggestion
+from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.facts import SETTINGS
 from app.domain.rules.rule import Phase
 from app.errors import InvalidMetadata
 from app.suggestions.commands import StateForm, read_state_form, state
-from app.suggestions.queries import Advice, PairAdvice, advise
+from app.suggestions.queries import PairSuggestions, RunSuggestions, suggest
 from app.suggestions.step_page import StepPage
 from app.suggestions.views import FactRow, MissingView, fact_row, linked_why, measured_text, numbered, sentence
 from app.web.dependencies import AppEngine, ReadSession, Rules, reading
@@ -72,26 +72,26 @@ class SuggestionRow:
 class NextPage:
     """What the template asks for."""
 
-    def __init__(self, advice: Advice, form: StateForm | None = None, fact: str = "") -> None:
+    def __init__(self, advice: RunSuggestions, form: StateForm | None = None, fact: str = "") -> None:
         self._advice = advice
         self._missing = MissingView(advice, form or StateForm(), fact)
         self.run = advice.run
-        self.wall = advice.told.wall
+        self.wall = advice.evaluation.wall
 
     @property
     def answer(self) -> str:
         """What to do first."""
-        told, blockers = self._advice.told, self._advice.told.blockers
+        evaluation, blockers = self._advice.evaluation, self._advice.evaluation.blockers
         if blockers:
             more = f" {len(blockers) - 1} more stand in the way." if len(blockers) > 1 else ""
             return f"Clear this first: {sentence(blockers[0].rule.title)}{more}"
-        if told.suggestions:
-            return f"Next: {sentence(told.suggestions[0].rule.title)}"
+        if evaluation.suggestions:
+            return f"Next: {sentence(evaluation.suggestions[0].rule.title)}"
         return "No rule asks for a change of this run."
 
     @property
     def steps(self) -> list[StepRow]:
-        titles = {one.rule.id: one.rule.title for one in self._advice.told.fired}
+        titles = {suggestion.rule.id: suggestion.rule.title for suggestion in self._advice.evaluation.fired}
         current = self._advice.journey.current
         return [
             StepRow(
@@ -108,34 +108,36 @@ class NextPage:
 
     @property
     def wall_facts(self) -> list[FactRow]:
-        return [fact_row(self._advice, name) for name in self.wall.evidence if name in self._advice.told.facts]
+        return [fact_row(self._advice, name) for name in self.wall.evidence if name in self._advice.evaluation.facts]
 
     @property
     def ranked(self) -> list[SuggestionRow]:
-        return self._rows(one for one in self._advice.ranked if not one.rule.is_step_of_the_profile)
+        return self._rows(
+            suggestion for suggestion in self._advice.ranked if not suggestion.rule.is_step_of_the_profile
+        )
 
     @property
     def profile_steps(self) -> list[SuggestionRow]:
         """What to look at in a profile, beside the wall: it changes nothing, so it is no candidate."""
-        return self._rows(one for one in self._advice.ranked if one.rule.is_step_of_the_profile)
+        return self._rows(suggestion for suggestion in self._advice.ranked if suggestion.rule.is_step_of_the_profile)
 
     @property
     def withheld(self) -> list[SuggestionRow]:
-        return self._rows(self._advice.told.withheld)
+        return self._rows(self._advice.evaluation.withheld)
 
     @property
     def warnings(self) -> list[SuggestionRow]:
-        return self._rows(self._advice.told.warnings)
+        return self._rows(self._advice.evaluation.warnings)
 
     @property
-    def pair(self) -> PairAdvice | None:
+    def pair(self) -> PairSuggestions | None:
         """The runs that it was judged against, where a rule about two runs fires."""
         pair = self._advice.pair
-        return pair if pair is not None and pair.told.fired else None
+        return pair if pair is not None and pair.evaluation.fired else None
 
     @property
     def beside(self) -> list[SuggestionRow]:
-        return [] if self.pair is None else self._rows(self.pair.told.fired)
+        return [] if self.pair is None else self._rows(self.pair.evaluation.fired)
 
     @property
     def missing(self) -> MissingView:
@@ -144,7 +146,7 @@ class NextPage:
     @property
     def asking(self) -> int:
         """Rules that nobody can decide yet."""
-        return len(self._advice.told.asks)
+        return len(self._advice.evaluation.asks)
 
     @property
     def thresholds(self) -> list[FactRow]:
@@ -152,33 +154,35 @@ class NextPage:
 
     @property
     def counts(self) -> str:
-        told = self._advice.told
+        evaluation, rules = self._advice.evaluation, self._advice.book.rules
         return (
-            f"{counted(len(told.fired), 'rule')} of {len(self._advice.book.rules)} fire, {len(told.silent)} do not "
-            f"apply, {len(told.asks)} ask for facts that nobody stated"
+            f"{counted(len(evaluation.fired), 'rule')} of {len(rules)} fire, {len(evaluation.silent)} do not apply, "
+            f"{len(evaluation.asks)} need facts that are not stated"
         )
 
-    def _rows(self, found: Iterable[Suggestion]) -> list[SuggestionRow]:
+    def _rows(self, suggestions: Iterable[Suggestion]) -> list[SuggestionRow]:
         return [
             SuggestionRow(
-                rule=one.rule.id,
-                kind=one.kind,
-                phase=one.rule.phase,
-                wall=one.rule.wall,
-                title=one.rule.title,
-                why=linked_why(self._advice, one),
-                needs=_needs(one.needs),
-                effect="" if one.rule.effect.text == "unquantified" else one.rule.effect.text,
-                measured="; ".join(measured_text(found) for found in self._advice.measured(one.rule.id)),
-                held=one.withheld or one.doubt,
-                is_look=one.rule.is_step_of_the_profile,
+                rule=suggestion.rule.id,
+                kind=suggestion.kind,
+                phase=suggestion.rule.phase,
+                wall=suggestion.rule.wall,
+                title=suggestion.rule.title,
+                why=linked_why(self._advice, suggestion),
+                needs=_needs(suggestion.needs),
+                effect="" if suggestion.rule.effect.text == "unquantified" else suggestion.rule.effect.text,
+                measured="; ".join(
+                    measured_text(suggestions) for suggestions in self._advice.measured(suggestion.rule.id)
+                ),
+                held=suggestion.withheld or suggestion.doubt,
+                is_look=suggestion.rule.is_step_of_the_profile,
             )
-            for one in found
+            for suggestion in suggestions
         ]
 
 
-def _needs(needs: Iterable[Checked]) -> str:
-    states = [one.state for one in needs]
+def _needs(needs: Iterable[CheckedRequirement]) -> str:
+    states = [need.state for need in needs]
     return f"{states.count('met')} of {len(states)} prerequisites met" if states else ""
 
 
@@ -194,7 +198,7 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 @router.get("/runs/{run_id}/next")
 def show_next(request: Request, session: ReadSession, rules: Rules, run_id: RunId, fact: FactName = "") -> HTMLResponse:
     """`fact`: what somebody came to state; its input stands first."""
-    return render(request, "recommendations/next.html", p=NextPage(advise(session, run_id, rules), fact=fact))
+    return render(request, "suggestions/next.html", p=NextPage(suggest(session, run_id, rules), fact=fact))
 
 
 @router.post("/runs/{run_id}/facts")
@@ -208,8 +212,8 @@ async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id:
 
     def page() -> HTMLResponse:
         with reading(request) as session:
-            shown = NextPage(advise(session, run_id, rules), form=refused)
-            return render(request, "recommendations/next.html", p=shown, status=422)
+            shown = NextPage(suggest(session, run_id, rules), form=refused)
+            return render(request, "suggestions/next.html", p=shown, status=422)
 
     return await run_in_threadpool(page)
 
@@ -225,7 +229,7 @@ def _state(engine: Engine, run_id: int, form: StateForm) -> StateForm | None:
 
 @router.get("/runs/{run_id}/next/{rule}")
 def show_step(request: Request, session: ReadSession, rules: Rules, run_id: RunId, rule: str) -> HTMLResponse:
-    page = StepPage(advise(session, run_id, rules), rule)
+    page = StepPage(suggest(session, run_id, rules), rule)
     # What planning it would take, where it has a change for this run (app/main.py puts the parts together).
     offer = request.app.state.plan_offer(session, run_id, rule) if page.found is not None else None
-    return render(request, "recommendations/step.html", p=page, offer=offer)
+    return render(request, "suggestions/step.html", p=page, offer=offer)

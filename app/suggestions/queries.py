@@ -20,9 +20,13 @@ from app.storage.tables import RunRow
 # --- What this project measured itself: matched A/Bs on the one knob that a suggestion would turn.
 
 
-def measured_here(session: Session, run: RunDetail, found: Iterable[Suggestion]) -> tuple[MeasuredHere, ...]:
+def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Suggestion]) -> tuple[MeasuredHere, ...]:
     """For each suggestion that turns one knob, what matched A/Bs of the project say of it."""
-    knobs = {one.rule.id: knob for one in found if (knob := knob_of(one.set, run.contract)) is not None}
+    knobs = {
+        suggestion.rule.id: knob
+        for suggestion in suggestions
+        if (knob := knob_of(suggestion.set, run.contract)) is not None
+    }
     if not knobs:
         return ()
     rows = matched_abs(session, sorted({knob.field for knob in knobs.values()}), run.project_id)
@@ -44,7 +48,7 @@ def _by_stack(run: RunDetail, gains: Sequence[Gain]) -> Iterator[tuple[bool, lis
 def _contracts(session: Session, run_ids: set[int]) -> dict[int, dict[str, object]]:
     """Of the newest candidates: under which contract they were measured."""
     rows = session.execute(select(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids)))  # type: ignore[call-overload]
-    return {row.id: {name: one["value"] for name, one in (row.contract or {}).items()} for row in rows}
+    return {row.id: {name: entry["value"] for name, entry in (row.contract or {}).items()} for row in rows}
 
 
 MOST_COMPARED = 20
@@ -52,11 +56,11 @@ MOST_COMPARED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class PairAdvice:
+class PairSuggestions:
     """What the rules about two runs say of a run and those that it was judged against."""
 
     beside: tuple[int, ...]
-    told: Evaluation
+    evaluation: Evaluation
 
     def compare(self, run: int) -> str:
         """Where they stand beside each other."""
@@ -64,7 +68,7 @@ class PairAdvice:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class RunSuggestions:
     """What the rules say of a run. `stated`: the facts that were read of it, before others followed from them.
     `statements`: what people stated of it beside its files, newest first."""
 
@@ -72,12 +76,12 @@ class Advice:
     reading: RunReading
     launch: object
     stated: Mapping[str, object]
-    told: Evaluation
+    evaluation: Evaluation
     journey: Journey
     own: tuple[MeasuredHere, ...]
     rules: RulesInForce
     statements: tuple[StatedFact, ...] = ()
-    pair: PairAdvice | None = None
+    pair: PairSuggestions | None = None
 
     @property
     def book(self) -> RuleBook:
@@ -87,62 +91,68 @@ class Advice:
     @property
     def ranked(self) -> tuple[Suggestion, ...]:
         """Blockers first, then what to do in its order."""
-        return (*self.told.blockers, *self.told.suggestions)
+        return (*self.evaluation.blockers, *self.evaluation.suggestions)
 
-    def told_by(self, rule: str) -> Evaluation:
+    def evaluation_of(self, rule: str) -> Evaluation:
         """In which a rule is to be read: of the run, or of the pair where it fires there only."""
         pair = self.pair
-        return pair.told if pair is not None and pair.told.find(rule) and not self.told.find(rule) else self.told
+        return (
+            pair.evaluation
+            if pair is not None and pair.evaluation.find(rule) and not self.evaluation.find(rule)
+            else self.evaluation
+        )
 
     def stated_by(self, fact: str) -> StatedFact | None:
         """Who stated a fact of this run, where that is what counts."""
-        one = in_force(self.statements).get(fact)
-        return one if one is not None and self.stated.get(fact) == one.value else None
+        statement = in_force(self.statements).get(fact)
+        return statement if statement is not None and self.stated.get(fact) == statement.value else None
 
     def measured(self, rule: str) -> tuple[MeasuredHere, ...]:
         """What this project measured of a rule's change, on the run's own stack first."""
-        return tuple(one for one in self.own if one.result.rule == rule)
+        return tuple(own_result for own_result in self.own if own_result.result.rule == rule)
 
 
-def advise(session: Session, run_id: int, rules: RulesInForce) -> Advice:
+def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestions:
     """Raises NotFound, and NotReady while the run was never read."""
     advised = read_run(session, run_id)
     facts = advised.facts
-    told = evaluate(facts, rules.book, settings=rules.thresholds)
-    own = measured_here(session, advised.run, told.fired)
+    evaluation = evaluate(facts, rules.book, settings=rules.thresholds)
+    own = measured_here(session, advised.run, evaluation.fired)
     if own:
-        told = evaluate(facts, rules.book, own=[one.result for one in own], settings=rules.thresholds)
-    return Advice(
+        evaluation = evaluate(
+            facts, rules.book, own=[own_result.result for own_result in own], settings=rules.thresholds
+        )
+    return RunSuggestions(
         advised.run,
         advised.reading,
         advised.launch,
         facts,
-        told,
-        journey(told),
+        evaluation,
+        journey(evaluation),
         own,
         rules,
         advised.statements,
-        _pair(session, advised, rules, told),
+        _pair(session, advised, rules, evaluation),
     )
 
 
-def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, told: Evaluation) -> PairAdvice | None:
+def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation: Evaluation) -> PairSuggestions | None:
     """Only rules that speak of two runs are asked, and that do not fire for the run itself."""
     pair = read_pair(session, advised.run)
     if pair is None:
         return None
-    fired = {one.rule.id for one in told.fired}
+    fired = {suggestion.rule.id for suggestion in evaluation.fired}
     of_two = {
         name: rule for name, rule in rules.book.rules.items() if "compared" in rule.when.names and name not in fired
     }
     book = RuleBook(of_two, rules.book.sources)
-    return PairAdvice(pair.beside, evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds))
+    return PairSuggestions(pair.beside, evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds))
 
 
 def first_suggestion(session: Session, run_id: int, rules: RulesInForce) -> tuple[str, str] | None:
     """Rule and title of what to do first, for the report of the run; None where there is nothing."""
     try:
-        ranked = advise(session, run_id, rules).ranked
+        ranked = suggest(session, run_id, rules).ranked
     except NotReady:
         return None
     return (ranked[0].rule.id, ranked[0].rule.title) if ranked else None

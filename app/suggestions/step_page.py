@@ -8,14 +8,14 @@ from markupsafe import Markup
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
-from app.domain.rules.engine import Checked, Suggestion, base_facts
+from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
 from app.domain.rules.evidence import LEVEL_NAMES, Statement
 from app.domain.rules.facts import FACTS
 from app.domain.rules.rule import Evidence, Rule, Source
 from app.domain.rules.stated import Contradiction, contradictions_of, overruling
 from app.errors import NotFound
 from app.storage.suspect_evidence import MeasuredHere
-from app.suggestions.queries import Advice, PairAdvice
+from app.suggestions.queries import PairSuggestions, RunSuggestions
 from app.suggestions.views import FactRow, fact_row, href_of, linked, numbered, supply_address
 
 _DIFF_LINES = 200
@@ -69,31 +69,31 @@ class FrameworkRow:
 class StepPage:
     """What the template asks for. Raises NotFound for a rule that is none."""
 
-    def __init__(self, advice: Advice, rule: str) -> None:
+    def __init__(self, advice: RunSuggestions, rule: str) -> None:
         if rule not in advice.book.rules:
             raise NotFound(f"There is no rule {rule[:60]!r}. It may have been renamed, or the address is mistyped.")
         self._advice = advice
         self.run = advice.run
         self.rule: Rule = advice.book.rules[rule]
-        self._told = advice.told_by(rule)
-        self.found: Suggestion | None = self._told.find(rule)
+        self._evaluation = advice.evaluation_of(rule)
+        self.found: Suggestion | None = self._evaluation.find(rule)
         self.change: ChangeDiff | None = None if self.found is None else self._change(self.found)
 
-    def _change(self, found: Suggestion) -> ChangeDiff:
+    def _change(self, suggestion: Suggestion) -> ChangeDiff:
         advice = self._advice
-        return change_of(found, self._told.facts, advice.launch, advice.reading.arguments)
+        return change_of(suggestion, self._evaluation.facts, advice.launch, advice.reading.arguments)
 
     @property
     def state(self) -> str:
         """fires, asks or silent."""
         if self.found is not None:
             return "fires"
-        return "asks" if any(one.rule.id == self.rule.id for one in self._advice.told.asks) else "silent"
+        return "asks" if any(asking.rule.id == self.rule.id for asking in self._advice.evaluation.asks) else "silent"
 
     @property
     def why(self) -> Markup:
         """With the facts of this run, each number with where it comes from."""
-        return linked(self.rule.why, self._told.facts, partial(href_of, self._advice, self._told))
+        return linked(self.rule.why, self._evaluation.facts, partial(href_of, self._advice, self._evaluation))
 
     def numbered(self, text: str) -> bool:
         return numbered(text)
@@ -103,20 +103,20 @@ class StepPage:
         return self.rule.kind if self.found is None else self.found.kind
 
     @property
-    def pair(self) -> PairAdvice | None:
+    def pair(self) -> PairSuggestions | None:
         """The runs beside it, where the rule is about two runs and fires for them."""
         pair = self._advice.pair
-        return pair if pair is not None and self._told is pair.told else None
+        return pair if pair is not None and self._evaluation is pair.evaluation else None
 
     @property
     def facts(self) -> list[FactRow]:
         """Those that the condition names and that are known, also of a rule that does not fire."""
-        told = self._told
-        return [fact_row(self._advice, name, told) for name in self.rule.when.names if name in told.facts]
+        evaluation = self._evaluation
+        return [fact_row(self._advice, name, evaluation) for name in self.rule.when.names if name in evaluation.facts]
 
     @property
     def lacking(self) -> list[Lacking]:
-        asking = next((one for one in self._advice.told.asks if one.rule.id == self.rule.id), None)
+        asking = next((asking for asking in self._advice.evaluation.asks if asking.rule.id == self.rule.id), None)
         names = () if asking is None else asking.missing
         return [self._lacking(name) for name in names if name in FACTS]
 
@@ -125,9 +125,13 @@ class StepPage:
         """Fields of the contract to state, on the step that asks for them."""
         return self.run.unknown if self.found is not None and self.rule.when.names == ("unknown_fields",) else ()
 
-    def lacks(self, one: Checked) -> list[Lacking]:
+    def lacks(self, requirement: CheckedRequirement) -> list[Lacking]:
         """Facts that would decide a prerequisite."""
-        return [self._lacking(name) for name in base_facts(one.missing, self._advice.told.facts) if name in FACTS]
+        return [
+            self._lacking(name)
+            for name in base_facts(requirement.missing, self._advice.evaluation.facts)
+            if name in FACTS
+        ]
 
     def _lacking(self, name: str) -> Lacking:
         fact = FACTS[name]
@@ -164,25 +168,34 @@ class StepPage:
         """What changed since it was measured here."""
         if self.found is None:
             return ()
-        return tuple(text for one in self.found.standing.statements if one.own is not None for text in one.expired)
+        return tuple(
+            text
+            for statement in self.found.standing.statements
+            if statement.own is not None
+            for text in statement.expired
+        )
 
     @property
     def published(self) -> list[PublishedRow]:
         if self.found is None:
-            return [self._published("published", one, ()) for one in self.rule.effect.evidence]
+            return [self._published("published", evidence, ()) for evidence in self.rule.effect.evidence]
         statements = self.found.standing.statements
-        return [self._published(LEVEL_NAMES[one.level], one, one.expired) for one in statements if one.own is None]
+        return [
+            self._published(LEVEL_NAMES[statement.level], statement, statement.expired)
+            for statement in statements
+            if statement.own is None
+        ]
 
-    def _published(self, standing: str, one: Statement | Evidence, older: tuple[str, ...]) -> PublishedRow:
-        known = self._advice.book.sources.get(one.source)
-        title, href = (known.title, known.url or "") if known is not None else (one.source, "")
-        date = one.date or (known.date if known is not None else "")
-        return PublishedRow(standing, one.text, one.setting, title, href, date, older)
+    def _published(self, standing: str, evidence: Statement | Evidence, older: tuple[str, ...]) -> PublishedRow:
+        document = self._advice.book.sources.get(evidence.source)
+        title, href = (document.title, document.url or "") if document is not None else (evidence.source, "")
+        date = evidence.date or (document.date if document is not None else "")
+        return PublishedRow(standing, evidence.text, evidence.setting, title, href, date, older)
 
     @property
     def hold(self) -> list[tuple[str, str]]:
         """Fields of the stack, and those that the rule names, with the values that they keep; known ones only."""
-        changed = set() if self.change is None else {one.name for one in self.change.fields}
+        changed = set() if self.change is None else {field.name for field in self.change.fields}
         stack = [name for name, field in FIELDS.items() if field.role == "stack"]
         names = dict.fromkeys([*self.rule.hints.hold, *stack])
         contract = self.run.contract
@@ -203,6 +216,9 @@ class StepPage:
     @property
     def contradictions(self) -> list[tuple[Contradiction, str]]:
         """Where the sources of the rule disagree, and which statement counts by what."""
-        own = [one.result for one in self.measured if one.result.same_contract]
+        own = [contradiction.result for contradiction in self.measured if contradiction.result.same_contract]
         sources = self._advice.book.sources
-        return [(one, overruling(one, sources, own).because) for one in contradictions_of(self.rule.id)]
+        return [
+            (contradiction, overruling(contradiction, sources, own).because)
+            for contradiction in contradictions_of(self.rule.id)
+        ]

@@ -16,7 +16,7 @@ from app.domain.rules.stated import STATEABLE
 from app.storage.readings import StatedFact
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.commands import StateForm, fact_input
-from app.suggestions.queries import Advice
+from app.suggestions.queries import RunSuggestions
 from app.web.forms import ContractInput
 from app.web.templating import coded
 
@@ -56,7 +56,7 @@ class MissingGroup:
 class StatedRow:
     """`counts`: what the files tell instead, "" where the statement counts."""
 
-    said: StatedFact
+    statement: StatedFact
     value: str
     meaning: str
     counts: str
@@ -65,31 +65,31 @@ class StatedRow:
 class MissingView:
     """`fact`: what somebody came to state."""
 
-    def __init__(self, advice: Advice, form: StateForm, fact: str = "") -> None:
+    def __init__(self, advice: RunSuggestions, form: StateForm, fact: str = "") -> None:
         self._advice = advice
         self.form = form
         wanted = {fact, *(name.partition(".")[2] for name in form.values)}
-        missing = list(advice.told.missing)
-        known = {one.fact.name for one in missing}
-        missing += [MissingFact(STATEABLE[name], (), ()) for name in wanted if name in STATEABLE and name not in known]
-        useful = [one for one in missing if one.decides]
-        first = [one for one in missing if one.fact.name in wanted]
-        shown = {id(one) for one in (*first, *useful[:SHOWN])}
-        self.groups = self._grouped(one for one in missing if id(one) in shown)
-        self.more = self._grouped(one for one in missing if id(one) not in shown)
+        missing = list(advice.evaluation.missing)
+        listed = {item.fact.name for item in missing}
+        missing += [MissingFact(STATEABLE[name], (), ()) for name in wanted if name in STATEABLE and name not in listed]
+        useful = [item for item in missing if item.decides]
+        first = [item for item in missing if item.fact.name in wanted]
+        shown = {id(item) for item in (*first, *useful[:SHOWN])}
+        self.groups = self._grouped(item for item in missing if id(item) in shown)
+        self.more = self._grouped(item for item in missing if id(item) not in shown)
         self.more_count = len(missing) - len(shown)
 
-    def _grouped(self, found: Iterable[MissingFact]) -> list[MissingGroup]:
+    def _grouped(self, facts: Iterable[MissingFact]) -> list[MissingGroup]:
         """In the order of their most useful fact."""
         rows: dict[str, list[MissingRow]] = {}
-        for one in found:
-            rows.setdefault(one.fact.section, []).append(self._row(one))
+        for item in facts:
+            rows.setdefault(item.fact.section, []).append(self._row(item))
         titles = dict(GROUPS)
         return [MissingGroup(titles.get(section, "From elsewhere"), tuple(of)) for section, of in rows.items()]
 
-    def _row(self, one: MissingFact) -> MissingRow:
-        rules, fact = self._advice.book.rules, one.fact
-        unlocks = (*one.decides, *(rule for rule in one.alone if rule not in one.decides))
+    def _row(self, item: MissingFact) -> MissingRow:
+        rules, fact = self._advice.book.rules, item.fact
+        unlocks = (*item.decides, *(rule for rule in item.alone if rule not in item.decides))
         return MissingRow(
             name=fact.name,
             meaning=fact.meaning,
@@ -97,36 +97,42 @@ class MissingView:
             input=fact_input(fact, self.form) if fact.name in STATEABLE else None,
             href=_contract_address(self._advice, fact),
             unlocks=tuple((rule, rules[rule].title) for rule in unlocks),
-            together=len(one.together),
+            together=len(item.together),
         )
 
     @property
     def stated(self) -> list[StatedRow]:
         """What people stated of this run, newest first, with what was taken back."""
         rows = []
-        for one in self._advice.statements:
-            fact = FACTS.get(one.name)
+        for statement in self._advice.statements:
+            fact = FACTS.get(statement.name)
             counts = ""
-            if not one.removed and one.name in self._advice.stated and self._advice.stated_by(one.name) is None:
-                counts = fact_text(self._advice.stated[one.name])
-            value = "" if one.removed else fact_text(one.value)
-            rows.append(StatedRow(one, value, fact.meaning if fact is not None else "", counts))
+            if (
+                not statement.removed
+                and statement.name in self._advice.stated
+                and self._advice.stated_by(statement.name) is None
+            ):
+                counts = fact_text(self._advice.stated[statement.name])
+            value = "" if statement.removed else fact_text(statement.value)
+            rows.append(StatedRow(statement, value, fact.meaning if fact is not None else "", counts))
         return rows
 
     @property
     def can_take_back(self) -> list[str]:
         """Facts whose statement counts."""
-        return sorted(name for name in {one.name for one in self._advice.statements} if self._advice.stated_by(name))
+        return sorted(
+            name for name in {statement.name for statement in self._advice.statements} if self._advice.stated_by(name)
+        )
 
 
-def supply_address(advice: Advice, fact: Fact) -> str:
+def supply_address(advice: RunSuggestions, fact: Fact) -> str:
     """Where a fact can be filled in: the contract on the page of the run, others on the page of its next steps."""
     if fact.name in STATEABLE:
         return f"/runs/{advice.run.id}/next?fact={fact.name}#a-fact.{fact.name}"
     return _contract_address(advice, fact)
 
 
-def _contract_address(advice: Advice, fact: Fact) -> str:
+def _contract_address(advice: RunSuggestions, fact: Fact) -> str:
     page = f"/runs/{advice.run.id}"
     if fact.name in advice.run.unknown:
         return f"{page}#a-field.{fact.name}"
@@ -169,9 +175,9 @@ def gain_text(percent: float) -> str:
     return f"{percent:+.1f}\u202f% {word}"
 
 
-def measured_text(found: MeasuredHere) -> str:
+def measured_text(measurement: MeasuredHere) -> str:
     """`measured here: +18.2 % faster (3 A/Bs on this stack)`."""
-    result = found.result
+    result = measurement.result
     where = "on this stack" if result.same_contract else f"on {counted(len(result.stacks), 'other stack')}"
     return f"measured here: {gain_text(result.median_gain_pct)} ({counted(result.n, 'A/B')} {where})"
 
@@ -184,9 +190,9 @@ _ACTIVITY = ("requested_dispatcher", "resolved_dispatcher", "backend_proof", "ca
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """`said`: a few words; `href`: where it stands, "" where no page shows it."""
+    """`text`: a few words; `href`: where it stands, "" where no page shows it."""
 
-    said: str
+    text: str
     href: str = ""
 
 
@@ -202,20 +208,20 @@ class FactRow:
     follows: tuple[tuple[str, str], ...] = ()
 
 
-def fact_row(advice: Advice, name: str, told: Evaluation | None = None) -> FactRow:
+def fact_row(advice: RunSuggestions, name: str, evaluation: Evaluation | None = None) -> FactRow:
     """A known fact with its value and where it comes from. `told`: of the pair, for a rule about two runs."""
-    fact, value = FACTS[name], (advice.told if told is None else told).facts[name]
+    fact, value = FACTS[name], (advice.evaluation if evaluation is None else evaluation).facts[name]
     text = "unset" if value is None else fact_text(value)
     inputs = () if name in advice.stated else tuple(fact.inputs)
-    follows = tuple((one, origin_of(advice, FACTS[one]).href) for one in inputs if one in FACTS)
+    follows = tuple((base, origin_of(advice, FACTS[base]).href) for base in inputs if base in FACTS)
     return FactRow(
-        name, fact.meaning, text, fact.unit if value is not None else "", origin_of(advice, fact, told), follows
+        name, fact.meaning, text, fact.unit if value is not None else "", origin_of(advice, fact, evaluation), follows
     )
 
 
-def origin_of(advice: Advice, fact: Fact, told: Evaluation | None = None) -> Origin:
+def origin_of(advice: RunSuggestions, fact: Fact, evaluation: Evaluation | None = None) -> Origin:
     """Who said a fact of this run, or of the pair."""
-    if fact.group == "compared" and advice.pair is not None and told is advice.pair.told:
+    if fact.group == "compared" and advice.pair is not None and evaluation is advice.pair.evaluation:
         return Origin("the run beside those that it was judged against", advice.pair.compare(advice.run.id))
     if fact.name in advice.stated:
         return _stated(advice, fact)
@@ -224,11 +230,11 @@ def origin_of(advice: Advice, fact: Fact, told: Evaluation | None = None) -> Ori
     return Origin("follows from") if fact.inputs else Origin("follows from the contract", f"{_page(advice)}#contract")
 
 
-def _page(advice: Advice) -> str:
+def _page(advice: RunSuggestions) -> str:
     return f"/runs/{advice.run.id}"
 
 
-def _stated(advice: Advice, fact: Fact) -> Origin:
+def _stated(advice: RunSuggestions, fact: Fact) -> Origin:
     page, field = _page(advice), advice.run.contract.get(fact.name)
     if field is not None:
         return Origin(field.detail or field.source, f"{page}#contract-{fact.name}")
@@ -239,13 +245,13 @@ def _stated(advice: Advice, fact: Fact) -> Origin:
     return _read(advice, fact, page)
 
 
-def _threshold(advice: Advice, fact: Fact) -> Origin:
+def _threshold(advice: RunSuggestions, fact: Fact) -> Origin:
     if advice.rules.thresholds[fact.name] == fact.default:
         return Origin("our default, no source gives one", "/playbook#thresholds")
     return Origin(f"set by THREEWALLS_{fact.name.upper()}; no source gives one", "/playbook#thresholds")
 
 
-def _read(advice: Advice, fact: Fact, page: str) -> Origin:
+def _read(advice: RunSuggestions, fact: Fact, page: str) -> Origin:
     """Of a fact that no contract field and no metadata state."""
     if fact.name == "compared":
         return Origin("this page is about one run", f"{page}/next")
@@ -269,16 +275,18 @@ def _measured(name: str, page: str) -> Origin:
     return Origin("read from the run", f"{page}#{where}")
 
 
-def linked_why(advice: Advice, one: Suggestion) -> Markup:
+def linked_why(advice: RunSuggestions, suggestion: Suggestion) -> Markup:
     """The reason of a suggestion, its numbers with where they come from."""
-    told = advice.told_by(one.rule.id)
-    return linked(one.rule.why, told.facts, partial(href_of, advice, told))
+    evaluation = advice.evaluation_of(suggestion.rule.id)
+    return linked(suggestion.rule.why, evaluation.facts, partial(href_of, advice, evaluation))
 
 
-def href_of(advice: Advice, told: Evaluation, name: str) -> str:
+def href_of(advice: RunSuggestions, evaluation: Evaluation, name: str) -> str:
     """Where a fact can be read; of one that follows from others, where the first of them can."""
     if name not in FACTS:
         return ""
     fact = FACTS[name]
-    href = origin_of(advice, fact, told).href
-    return href or next((found for one in fact.inputs if one in FACTS and (found := href_of(advice, told, one))), "")
+    href = origin_of(advice, fact, evaluation).href
+    return href or next(
+        (address for base in fact.inputs if base in FACTS and (address := href_of(advice, evaluation, base))), ""
+    )

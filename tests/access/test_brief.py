@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from app.domain.references.published import published
-from app.references.commands import said_by
+from app.references.commands import stated_values
 from app.storage.database import transaction
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, Teams
@@ -42,7 +42,7 @@ def test_what_it_changes_is_done_and_nothing_of_it_is_told(teams: Teams, ours: B
 
 
 def test_of_what_it_makes_it_hears_the_address(teams: Teams, ours: Belongings, bot: TestClient) -> None:
-    said = said_by(replace(published()[0], measured_by="a lab", source="a slide"))
+    said = stated_values(replace(published()[0], measured_by="a lab", source="a slide"))
     contract = dict(published()[0].contract)
     body = {"contract": contract, "project": OURS} | {k: v for k, v in said.items() if k not in contract}
     made = bot.post("/api/v1/references", json=body)

@@ -90,10 +90,10 @@ def make_journey(run_id: int, project: str, root: JourneyRun, steps: Sequence[Jo
 
     A step whose parent is not among them begins from the root.
     """
-    known = {step.experiment_id for step in steps}
+    ids = {step.experiment_id for step in steps}
     children: dict[int | None, list[JourneyStep]] = {}
-    for step in sorted(steps, key=lambda one: one.experiment_id):
-        children.setdefault(step.parent_id if step.parent_id in known else None, []).append(step)
+    for step in sorted(steps, key=lambda entry: entry.experiment_id):
+        children.setdefault(step.parent_id if step.parent_id in ids else None, []).append(step)
     path = _path(children)
     walked = list(_walk(children, None, 0.0, 1))
     nodes = [_node(root, _key(None), "root", gain=0.0, depth=0)]
@@ -108,7 +108,7 @@ def make_journey(run_id: int, project: str, root: JourneyRun, steps: Sequence[Jo
         replace(node, on_path=node.key in on_path, mark="current" if node.key == last and path else node.mark)
         for node in nodes
     )
-    return Journey(run_id, project, marked, tuple(_edge(step, known) for step, _, _ in walked), current.run_id)
+    return Journey(run_id, project, marked, tuple(_edge(step, ids) for step, _, _ in walked), current.run_id)
 
 
 def _walk(
@@ -151,9 +151,9 @@ def _node(run: JourneyRun | None, key: str, mark: Mark, gain: float | None, dept
     )  # fmt: skip
 
 
-def _edge(step: JourneyStep, known: set[int]) -> JourneyEdge:
+def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
     return JourneyEdge(
-        source=_key(step.parent_id if step.parent_id in known else None),
+        source=_key(step.parent_id if step.parent_id in ids else None),
         target=_key(step.experiment_id),
         experiment_id=step.experiment_id,
         title=step.title,
@@ -211,7 +211,7 @@ def _lines(node: JourneyNode) -> list[str]:
 
 
 def _label(edge: JourneyEdge) -> str:
-    knobs = ", ".join(f"{one.field} = {one.after_text}" for one in edge.knobs) or edge.title
+    knobs = ", ".join(f"{knob.field} = {knob.after_text}" for knob in edge.knobs) or edge.title
     gain = f": {edge.gain.pct:+.1f} %" if edge.gain is not None else ""
     return f"{_short(knobs)}{gain} ({edge.state})"
 
@@ -223,7 +223,10 @@ def _short(text: str) -> str:
 
 def _mermaid(text: str) -> str:
     """Its entity codes, because quotes and brackets end a label: https://mermaid.js.org/syntax/flowchart.html#entity-codes-to-escape-characters"""
-    return "".join(one if one.isalnum() or one in " .,:=+-%()/_…" else f"#{ord(one)};" for one in text)
+    return "".join(
+        character if character.isalnum() or character in " .,:=+-%()/_…" else f"#{ord(character)};"
+        for character in text
+    )
 
 
 def _dot(text: str) -> str:

@@ -71,23 +71,23 @@ class Applicant:
 
     def requested(self, field: str) -> Value:
         """What was asked for where a log tells it apart from what ran, else as in the contract."""
-        known = (self.activity or {}).get(field)
-        if known is not None and known.requested is not None:
-            return known.requested.value
+        activity = (self.activity or {}).get(field)
+        if activity is not None and activity.requested is not None:
+            return activity.requested.value
         stated = self.run.contract.get(field)
         return None if stated is None else stated.value
 
 
-def side_of(one: Applicant, enrolment: Enrolment) -> tuple[Side, JoinedBy] | None:
+def side_of(applicant: Applicant, enrolment: Enrolment) -> tuple[Side, JoinedBy] | None:
     """None where the run is not of this experiment. The answer depends on nothing but the two."""
-    run = one.run
+    run = applicant.run
     if run.project != enrolment.baseline.project:
         return None
     if run.run == enrolment.baseline.run:
         return "baseline", "plan"
-    if enrolment.tag in one.tags:
-        return _tagged_side(one, enrolment), "tag"
-    if one.created_at < enrolment.since or not _is_meant(run, enrolment.baseline):
+    if enrolment.tag in applicant.tags:
+        return _tagged_side(applicant, enrolment), "tag"
+    if applicant.created_at < enrolment.since or not _is_meant(run, enrolment.baseline):
         return None
     if run.config_key == enrolment.baseline_key:
         return "baseline", "config"
@@ -99,25 +99,25 @@ def _is_meant(run: RunRecord, baseline: RunRecord) -> bool:
     return run.purpose == "experiment" or (run.commit != "" and run.commit == baseline.commit)
 
 
-def _tagged_side(one: Applicant, enrolment: Enrolment) -> Side:
+def _tagged_side(applicant: Applicant, enrolment: Enrolment) -> Side:
     """As its upload says, else by what it was asked to run."""
-    said = [side for side in SIDES if side in one.tags]
-    if len(said) == 1:
-        return said[0]
-    asked = [same_value(knob.field, one.requested(knob.field), knob.before) for knob in enrolment.knobs]
+    sides = [side for side in SIDES if side in applicant.tags]
+    if len(sides) == 1:
+        return sides[0]
+    asked = [same_value(knob.field, applicant.requested(knob.field), knob.before) for knob in enrolment.knobs]
     return "baseline" if all(asked) and asked else "candidate"
 
 
-def why_not(one: Applicant, side: Side, enrolment: Enrolment) -> str:
+def why_not(applicant: Applicant, side: Side, enrolment: Enrolment) -> str:
     """Why a run does not count on its side by itself; empty when it does."""
-    run = one.run
+    run = applicant.run
     not_finite = run.estimate.not_finite_iterations
     return (
         run.unfit_because
         or run.estimate.unusable_because
         or (f"the loss was not finite in {not_finite} iterations" if not_finite else "")
         or _measured_otherwise(run, enrolment.baseline)
-        or _not_active(one, side, enrolment.knobs)
+        or _not_active(applicant, side, enrolment.knobs)
         or _other_configuration(run, enrolment.expected(side))
     )
 
@@ -126,33 +126,35 @@ def _measured_otherwise(run: RunRecord, baseline: RunRecord) -> str:
     if run.definition_version != baseline.definition_version:
         return "its figures are of another version of the definitions than those of the baseline run"
     if run.semantic_class != baseline.semantic_class:
-        classes = [one.semantic_class.replace("_", " ") for one in (run, baseline)]
+        classes = [record.semantic_class.replace("_", " ") for record in (run, baseline)]
         return f"its class is {classes[0]}, that of the baseline run is {classes[1]}"
     if run.fair_for_timing != baseline.fair_for_timing:
         return "only one of it and the baseline run was slowed down by its own timers"
     return "" if run.has_shape_of(baseline) else "its model has another shape"
 
 
-def _not_active(one: Applicant, side: Side, knobs: Sequence[KnobChange]) -> str:
+def _not_active(applicant: Applicant, side: Side, knobs: Sequence[KnobChange]) -> str:
     """A knob that was asked for, and another value ran."""
     for knob in knobs:
         wanted = knob.after if side == "candidate" else knob.before
-        known = (one.activity or {}).get(knob.field)
-        if known is None or known.requested is None or known.active is None or known.agrees is not False:
+        activity = (applicant.activity or {}).get(knob.field)
+        if activity is None or activity.requested is None or activity.active is None or activity.agrees is not False:
             continue
-        if same_value(knob.field, known.requested.value, wanted):
-            why = f" ({known.active.detail})" if known.active.detail else ""
-            return f"`{knob.field}` = {shown(wanted)} was asked for, but {shown(known.active.value)} ran{why}"
+        if same_value(knob.field, activity.requested.value, wanted):
+            why = f" ({activity.active.detail})" if activity.active.detail else ""
+            return f"`{knob.field}` = {shown(wanted)} was asked for, but {shown(activity.active.value)} ran{why}"
     return ""
 
 
 def _other_configuration(run: RunRecord, expected: Mapping[str, Stated]) -> str:
     """Members of the keys that are known to be other than those of its side."""
-    found = [one for one in differences(run, expected) if one.is_certain]
-    if not found:
+    differing_fields = [difference for difference in differences(run, expected) if difference.is_certain]
+    if not differing_fields:
         return ""
-    texts = [f"`{one.field}` is {_value(one.b)}, not {_value(one.a)}" for one in found[:_MOST_LISTED]]
-    more = f" and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
+    texts = [
+        f"`{other.field}` is {_value(other.b)}, not {_value(other.a)}" for other in differing_fields[:_MOST_LISTED]
+    ]
+    more = f" and {len(differing_fields) - _MOST_LISTED} more" if len(differing_fields) > _MOST_LISTED else ""
     return f"it is another configuration than its side: {'; '.join(texts)}{more}"
 
 
@@ -206,12 +208,12 @@ def _nothing_yet(result: ExperimentResult, runs_each: int) -> str:
 
 def _guards(verdict: Verdict) -> str:
     """Memory and loss, where they are the reason."""
-    found = []
+    reasons = []
     if verdict.memory is not None and verdict.memory.decision == "regression":
-        found.append(f"it needs {verdict.memory.delta_pct:+.1f}{THIN}% memory")
+        reasons.append(f"it needs {verdict.memory.delta_pct:+.1f}{THIN}% memory")
     if verdict.loss is not None and verdict.loss.decision == "worse":
-        found.append("its loss is clearly worse")
-    return f" But {' and '.join(found)}." if found else ""
+        reasons.append("its loss is clearly worse")
+    return f" But {' and '.join(reasons)}." if reasons else ""
 
 
 ONE_SIDE_ONLY = "no run of the other side is of its commit"
@@ -253,20 +255,20 @@ class Rules:
 
 def outcome(members: Sequence[Member], enrolment: Enrolment, rules: Rules) -> ExperimentResult:
     """`members`: in the order in which they came. The same members give the same result."""
-    left_out = {one.name: why for one in members if (why := why_not(one.applicant, one.side, enrolment))}
-    left_out |= _of_other_commits([one for one in members if one.name not in left_out])
+    left_out = {member.name: why for member in members if (why := why_not(member.applicant, member.side, enrolment))}
+    left_out |= _of_other_commits([member for member in members if member.name not in left_out])
     sides: dict[Side, list[Member]] = {"baseline": [], "candidate": []}
-    for one in members:
-        if one.name in left_out:
+    for entry in members:
+        if entry.name in left_out:
             continue
-        if len(sides[one.side]) == rules.runs_each:
-            left_out[one.name] = f"it came after the {rules.runs_each} runs that were planned for its side"
+        if len(sides[entry.side]) == rules.runs_each:
+            left_out[entry.name] = f"it came after the {rules.runs_each} runs that were planned for its side"
         else:
-            sides[one.side].append(one)
+            sides[entry.side].append(entry)
     result = ExperimentResult(
-        baseline=tuple(one.name for one in sides["baseline"]),
-        candidate=tuple(one.name for one in sides["candidate"]),
-        left_out=tuple(DroppedRun(one.name, left_out[one.name]) for one in members if one.name in left_out),
+        baseline=tuple(side.name for side in sides["baseline"]),
+        candidate=tuple(side.name for side in sides["candidate"]),
+        left_out=tuple(DroppedRun(member.name, left_out[member.name]) for member in members if member.name in left_out),
         semantic_class=enrolment.baseline.semantic_class,
     )
     measured = _measured(result, sides, enrolment, rules) if all(sides.values()) else result
@@ -275,18 +277,18 @@ def outcome(members: Sequence[Member], enrolment: Enrolment, rules: Rules) -> Ex
 
 def _of_other_commits(members: Sequence[Member]) -> dict[str, str]:
     """Once a commit ran on both sides, what ran on one side only says as much about the code as about the knob."""
-    of = {side: {one.run.commit for one in members if one.side == side} for side in ("baseline", "candidate")}
+    of = {side: {member.run.commit for member in members if member.side == side} for side in ("baseline", "candidate")}
     both = (of["baseline"] & of["candidate"]) - {""}
     if not both:
         return {}
-    return {one.name: ONE_SIDE_ONLY for one in members if one.run.commit not in {*both, ""}}
+    return {member.name: ONE_SIDE_ONLY for member in members if member.run.commit not in {*both, ""}}
 
 
 def _measured(
     result: ExperimentResult, sides: Mapping[Side, Sequence[Member]], enrolment: Enrolment, rules: Rules
 ) -> ExperimentResult:
-    new, old = (tuple(one.run.estimate for one in sides[side]) for side in ("candidate", "baseline"))
-    directional = all(one.short for one in old)
+    new, old = (tuple(item.run.estimate for item in sides[side]) for side in ("candidate", "baseline"))
+    directional = all(estimate.short for estimate in old)
     looks = len(new) + len(old) - 1
     # Its looks are planned and paid for (`_decided`), so the verdict has none to warn of.
     verdict = judge(new, old, rules.prior, directional=directional)
@@ -304,7 +306,7 @@ def _measured(
         baseline=verdict.baseline_used,
         candidate=verdict.candidates_used,
         verdict=verdict,
-        metrics=metric_changes(verdict, {one.name: one.metrics for side in sides.values() for one in side}),
+        metrics=metric_changes(verdict, {member.name: member.metrics for side in sides.values() for member in side}),
         gain=None if time is None else Gain(*throughput_pct(time)),
         evidence_level=level,
         evidence_because=because,
@@ -322,8 +324,8 @@ def _attribution(compared: Comparability) -> dict[str, str]:
     field = compared.attributed_to
     if field is None or compared.other_code:
         return {}
-    (one,) = (one for one in (*compared.stack, *compared.knobs) if one.field == field)
-    return {"attributed_to": field, "from_value": value_text(one.a), "to_value": value_text(one.b)}
+    (changed,) = (difference for difference in (*compared.stack, *compared.knobs) if difference.field == field)
+    return {"attributed_to": field, "from_value": value_text(changed.a), "to_value": value_text(changed.b)}
 
 
 def _decided(
@@ -333,7 +335,7 @@ def _decided(
     time = verdict.step_time
     if time is None or time.reruns_apart_pct is not None or (directional and not enough):
         return "inconclusive"
-    estimates = {one.name: one.run.estimate for side in sides.values() for one in side}
+    estimates = {member.name: member.run.estimate for side in sides.values() for member in side}
     against = select_baseline(
         [estimates[name] for name in verdict.baseline_used], rules.prior.variance, also_short=directional
     )
@@ -354,44 +356,46 @@ def _warnings(
     compared: Comparability,
     rules: Rules,
 ) -> tuple[str, ...]:
-    found = []
+    warnings = []
     if len(compared.stack) + len(compared.knobs) > 1:
-        fields = ", ".join(f"`{one.field}`" for one in (*compared.stack, *compared.knobs))
-        found.append(f"Several fields differ ({fields}): the result is attributed to none of them.")
+        fields = ", ".join(f"`{difference.field}`" for difference in (*compared.stack, *compared.knobs))
+        warnings.append(f"Several fields differ ({fields}): the result is attributed to none of them.")
     if compared.other_code:
-        found.append("The two sides are of different commits: the difference may be the code's.")
+        warnings.append("The two sides are of different commits: the difference may be the code's.")
     unknown = Counter(
-        one.field
+        difference.field
         for side, members in sides.items()
         for member in members
-        for one in differences(member.run, enrolment.expected(side))
-        if not one.is_certain and not one.field.startswith("env.")
+        for difference in differences(member.run, enrolment.expected(side))
+        if not difference.is_certain and not difference.field.startswith("env.")
     )
     if unknown:
         fields = ", ".join(f"`{name}`" for name, _ in unknown.most_common(6))
-        found.append(f"Known on some runs only, and so not known to be equal: {fields}.")
+        warnings.append(f"Known on some runs only, and so not known to be equal: {fields}.")
     unproven = [knob.field for knob in enrolment.knobs if _is_unproven(sides["candidate"], knob.field)]
     if unproven:
-        found.append(f"No line of the logs shows that {', '.join(f'`{name}`' for name in unproven)} was active.")
+        warnings.append(f"No line of the logs shows that {', '.join(f'`{name}`' for name in unproven)} was active.")
     if rules.extensions:
-        found.append("The number of runs was changed after there was something to see, so more certainty is asked for.")
-    return tuple(found)
+        warnings.append(
+            "The number of runs was changed after there was something to see, so more certainty is asked for."
+        )
+    return tuple(warnings)
 
 
 def _is_unproven(candidates: Sequence[Member], field: str) -> bool:
-    known = [(one.applicant.activity or {}).get(field) for one in candidates]
-    return any(one is not None and one.active is None for one in known)
+    activities = [(candidate.applicant.activity or {}).get(field) for candidate in candidates]
+    return any(activity is not None and activity.active is None for activity in activities)
 
 
 def _level(
     sides: Mapping[Side, Sequence[Member]], compared: Comparability, verdict: Verdict, *, finished: bool
 ) -> tuple[EvidenceLevel, str]:
     """The level of the result, and why it is no higher."""
-    members = [one for side in sides.values() for one in side]
-    weakest = min((one.level for one in members), key=_place)
+    members = [member for side in sides.values() for member in side]
+    weakest = min((member.level for member in members), key=_place)
     if verdict.step_time is None or _place(weakest) == 0:
         return "smoke", "a run of it has too few steady iterations to screen anything"
-    if any(all(one.run.estimate.short for one in side) for side in sides.values()):
+    if any(all(member.run.estimate.short for member in side) for side in sides.values()):
         return "screen", "a side has nothing but short runs"
     if compared.kind not in ("matched_ab", "contrast") or len(compared.knobs) + len(compared.stack) != 1:
         return "screen", "not exactly one field is known to differ"

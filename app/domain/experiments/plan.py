@@ -136,17 +136,17 @@ def planned_warnings(
     )
 
 
-def _of_suggestion(found: Suggestion | None) -> Iterator[str]:
-    if found is None:
+def _of_suggestion(suggestion: Suggestion | None) -> Iterator[str]:
+    if suggestion is None:
         return
-    if found.withheld:
-        yield f"The workflow keeps this back for now: {found.withheld}"
-    if found.open:
-        yield f"Choose by hand, because facts are missing: {_names(found.open)}."
-    for need in found.needs:
+    if suggestion.withheld:
+        yield f"The workflow keeps this back for now: {suggestion.withheld}"
+    if suggestion.open:
+        yield f"Choose by hand, because facts are missing: {_names(suggestion.open)}."
+    for need in suggestion.needs:
         if need.state == "unmet":
             yield f"A prerequisite is not met: {need.text}"
-    for conflict in found.conflicts:
+    for conflict in suggestion.conflicts:
         if conflict.state == "met":
             yield f"It conflicts with what the run has: {conflict.text}"
 
@@ -156,16 +156,16 @@ def _of_knobs(baseline: RunRecord, candidate: Mapping[str, Stated], knobs: Seque
         yield "No field of the contract changes, so only the tag and its side tell the runs apart."
         return
     planned = RunRecord.of(baseline, baseline.project, candidate)
-    found = compare_contracts(baseline, planned)
-    differing = [one.field for one in (*found.stack, *found.knobs)]
+    compared = compare_contracts(baseline, planned)
+    differing = [difference.field for difference in (*compared.stack, *compared.knobs)]
     if len(differing) > 1:
         yield f"Several knobs change ({_names(differing)}): the result will be attributed to none of them."
-    if any(FIELDS[one.field].role == "stack" for one in found.stack if one.field in FIELDS):
+    if any(FIELDS[difference.field].role == "stack" for difference in compared.stack if difference.field in FIELDS):
         yield (
-            f"The stack key changes ({_names([one.field for one in found.stack])}): the result is a contrast between "
+            f"The stack key changes ({_names([d.field for d in compared.stack])}): the result is a contrast between "
             "two stacks, which leaderboards do not rank together."
         )
-    unknown = [one.field for one in knobs if not one.known]
+    unknown = [knob.field for knob in knobs if not knob.known]
     if unknown:
         yield f"Nobody states {_names(unknown)} of the baseline run: state it, or the difference is not certain."
 
@@ -174,7 +174,7 @@ def _of_keys(candidate_key: str, ran_before: Sequence[int]) -> Iterator[str]:
     if not candidate_key:
         yield "The candidate's configuration cannot be told beforehand: its runs join by the tag only."
     if ran_before:
-        runs = ", ".join(f"#{one}" for one in ran_before[:3])
+        runs = ", ".join(f"#{run_id}" for run_id in ran_before[:3])
         yield (
             f"This configuration ran before ({counted(len(ran_before), 'run')}, the newest: {runs}). Those runs do not "
             "count here: they did not take turns with the baseline."
@@ -201,7 +201,7 @@ def _see(runs: int) -> str:
 def _of_run(baseline: RunRecord, change: PlannedChange) -> Iterator[str]:
     if not baseline.commit:
         yield "Nobody states the commit of the baseline run: keep the code the same on both sides."
-    if change.commands and not any(one.candidate for one in change.commands):
+    if change.commands and not any(command.candidate for command in change.commands):
         yield "The run's own command is not known: state `launch_args` and the plan can give the whole command."
     if baseline.estimate.short:
         yield "The baseline run is short: against it alone the result is a direction only."
@@ -249,7 +249,7 @@ def read_knobs(stated: Mapping[str, object], contract: Contract) -> tuple[KnobCh
 
     Raises InvalidChange naming each field that is none, that takes no such value, or that would be another task.
     """
-    errors, found = [], []
+    errors, knobs = [], []
     if len(stated) > MOST_KNOBS:
         errors.append(FieldError("knobs", f"must be at most {MOST_KNOBS}"))
     for name, raw in list(stated.items())[:MOST_KNOBS]:
@@ -268,8 +268,8 @@ def read_knobs(stated: Mapping[str, object], contract: Contract) -> tuple[KnobCh
         if not is_stated(name, value):
             errors.append(FieldError(path, "must have a value"))
         else:
-            found.append(knob_change(name, value, contract))
-    changed = tuple(one for one in found if not one.known or not same_value(one.field, one.before, one.after))
+            knobs.append(knob_change(name, value, contract))
+    changed = tuple(knob for knob in knobs if not knob.known or not same_value(knob.field, knob.before, knob.after))
     if not errors and not changed:
         errors.append(FieldError("knobs", "must change something: the run has these values already"))
     if errors:
@@ -285,16 +285,16 @@ def knob_change(name: str, value: Value, contract: Contract) -> KnobChange:
 
 def turned(contract: Contract, knobs: Sequence[KnobChange]) -> dict[str, Stated]:
     """The contract of a run like this one, with the knobs turned and all that follows from them."""
-    wanted = _with_dispatcher({one.field: Stated(one.after, "metadata", "the plan") for one in knobs})
+    wanted = _with_dispatcher({knob.field: Stated(knob.after, "metadata", "the plan") for knob in knobs})
     base = _base(contract, wanted)
     before, after = derive(_base(contract, {})), derive(base | wanted)
-    found: dict[str, Stated] = {}
+    result: dict[str, Stated] = {}
     for name in FIELDS:
         is_left_alone = name not in wanted and _is_same(name, before.get(name), after.get(name))
         value = contract.get(name) if is_left_alone else after.get(name)
         if value is not None:
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 def _is_same(name: str, a: Stated | None, b: Stated | None) -> bool:
@@ -305,7 +305,7 @@ def _base(contract: Contract, wanted: Contract) -> dict[str, Stated]:
     """What does not follow from other fields; of knobs that were not in use what was stated of them."""
     base: dict[str, Stated] = {}
     for name, stated in contract.items():
-        if name in wanted or any(one in wanted for one in _INPUTS.get(name, ())):
+        if name in wanted or any(other in wanted for other in _INPUTS.get(name, ())):
             continue
         if stated.source != "derived":
             base[name] = stated
@@ -321,7 +321,7 @@ def _not_worked_out_again(contract: Contract, wanted: Contract) -> dict[str, Sta
         name: stated
         for name, stated in contract.items()
         if stated.source == "derived" and stated.value is not None and name not in again and name not in wanted
-        and not any(one in wanted for one in _INPUTS.get(name, ()))
+        and not any(other in wanted for other in _INPUTS.get(name, ()))
     }  # fmt: skip
 
 
@@ -402,22 +402,22 @@ def upload_meta(
 
     Only what a person stated: the log of each run shows the rest. A knob that no log showed is stated, too.
     """
-    found: dict[Side, dict[str, Any]] = {}
+    meta: dict[Side, dict[str, Any]] = {}
     for side in SIDES:
         of_side = contract if side == "baseline" else candidate
-        unseen = {one.field for one in knobs if not one.known} if side == "candidate" else set()
+        unseen = {knob.field for knob in knobs if not knob.known} if side == "candidate" else set()
         stated = {name for name, one in contract.items() if one.source == "metadata"} | unseen
-        found[side] = dict(identity) | {
+        meta[side] = dict(identity) | {
             name: _plain(of_side[name].value)
             for name in FIELDS
             if name in stated and name in of_side and name not in _NOT_STATED
         }
-    return found
+    return meta
 
 
 def with_launch(meta: Mapping[Side, Mapping[str, Any]], change: PlannedChange) -> dict[Side, dict[str, Any]]:
     """With the whole command of either side, for runs whose logs do not show their arguments."""
-    whole = next((one for one in change.commands if one.candidate), None)
+    whole = next((command for command in change.commands if command.candidate), None)
     if whole is None:
         return {side: dict(stated) for side, stated in meta.items()}
     commands = {"baseline": whole.baseline, "candidate": whole.candidate}

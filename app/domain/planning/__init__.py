@@ -2,6 +2,6 @@
 
 read_request(texts) -> PlanRequest          what is asked, checked
 make_plan(request) -> Plan                  layouts best first, a given one judged, why others are out
-spelled(request, layout) -> Spelled         flags of Megatron-LM and overrides of Megatron-Bridge
+layout_flags(request, layout) -> LayoutFlags         flags of Megatron-LM and overrides of Megatron-Bridge
 nearest_layouts(request, used)              layouts that somebody ran for the same model
 """

@@ -60,15 +60,15 @@ def _splits(
         return (Split(1, account or ()),) if vpp in (None, 1) else ()
     most = 1 if model.hybrid else max(1, (model.layers + 2) // pp)
     wanted = range(1, most + 1) if vpp is None else (vpp,)
-    found = (_cut(model, pp, one, account) for one in wanted if one <= most)
-    return tuple(split for split in found if split is not None)
+    cuts = (_cut(model, pp, size, account) for size in wanted if size <= most)
+    return tuple(split for split in cuts if split is not None)
 
 
 def _stated(model: PlannedModel, pp: int, vpp: int | None, text: str) -> tuple[Split, ...]:
-    found = stages(text)
-    if found is None or layout_problem(text, pp, model.layers, model.mtp):
+    parts = stages(text)
+    if parts is None or layout_problem(text, pp, model.layers, model.mtp):
         return ()
-    chunks = len(found) // pp
+    chunks = len(parts) // pp
     return () if vpp not in (None, chunks) or (chunks > 1 and pp == 1) else (Split(chunks, (), text),)
 
 
@@ -107,8 +107,8 @@ def _layers(count: int, written_out: int = _SHORT) -> str:
 
 def unsplit(request: PlanRequest, pp: int) -> Split:
     """What is stated of the cut where no legal one agrees with it: the constraints name what is wrong with it."""
-    found = stages(request.pp_layout) if request.pp_layout is not None else None
-    chunks = len(found) // pp if found and len(found) % pp == 0 else 1
+    parts = stages(request.pp_layout) if request.pp_layout is not None else None
+    chunks = len(parts) // pp if parts and len(parts) % pp == 0 else 1
     return Split(request.fix("vpp") or chunks, request.account or (), request.pp_layout)
 
 
@@ -200,13 +200,19 @@ def _degrees(request: PlanRequest) -> tuple[Sequence[int], ...]:
     """Values of TP, CP, EP and ETP."""
     model, gpus = request.model, request.gpus
     widest = _CP_BEYOND * first_cp(request.seq_len)
-    tp = _values(request, "tp", (one for one in divisors(model.heads) if one <= min(gpus, _widest_tp(request))))
+    tp = _values(
+        request, "tp", (divisor for divisor in divisors(model.heads) if divisor <= min(gpus, _widest_tp(request)))
+    )
     halves = request.seq_len // 2
-    cp = _values(request, "cp", (one for one in divisors(gpus) if one <= widest and (one == 1 or halves % one == 0)))
+    cp = _values(
+        request,
+        "cp",
+        (divisor for divisor in divisors(gpus) if divisor <= widest and (divisor == 1 or halves % divisor == 0)),
+    )
     if model.experts is None:
         return tp, cp, _values(request, "ep", (1,)), _values(request, "etp", (1,))
-    ep = _values(request, "ep", (one for one in divisors(model.experts) if one <= gpus))
-    return tp, cp, ep, _values(request, "etp", (one for one in _ETP if one <= gpus))
+    ep = _values(request, "ep", (divisor for divisor in divisors(model.experts) if divisor <= gpus))
+    return tp, cp, ep, _values(request, "etp", (degree for degree in _ETP if degree <= gpus))
 
 
 def _widest_tp(request: PlanRequest) -> int:
@@ -217,7 +223,7 @@ def _widest_tp(request: PlanRequest) -> int:
 
 def _pp_values(request: PlanRequest) -> Sequence[int]:
     most = request.model.layers + 2  # embedding and loss may have stages of their own
-    return _values(request, "pp", (one for one in divisors(request.gpus) if one <= most))
+    return _values(request, "pp", (divisor for divisor in divisors(request.gpus) if divisor <= most))
 
 
 def _values(request: PlanRequest, name: str, free: Iterable[int]) -> Sequence[int]:
@@ -279,8 +285,8 @@ def _pipeline(request: PlanRequest, pp: int, attention: IntArray) -> tuple[IntAr
     if not splits:
         split = unsplit(request, pp)
         layout = Layout(1, 1, pp, 1, 1, split.vpp, split.account, split.pp_layout)
-        found = {violation.constraint.id for violation in judge(request, layout)}
-        bits = sum(BITS[name] for name in _OF_SPLIT if name in found)
+        broken = {violation.constraint.id for violation in judge(request, layout)}
+        bits = sum(BITS[name] for name in _OF_SPLIT if name in broken)
         filled = _fills(request, pp, attention) | (split.vpp == 1) | (pp == 1)
         return none, bits + BITS["scale-vpp-microbatches"] * (~filled).astype(np.int64)
     plain, interleaved = any(split.vpp == 1 for split in splits), any(split.vpp > 1 for split in splits)
@@ -297,12 +303,12 @@ def _fills(request: PlanRequest, pp: int, attention: IntArray) -> npt.NDArray[np
         return np.ones(len(attention), dtype=np.bool_)
     dp = np.maximum(request.gpus // attention, 1)
     ga = request.gbs // (request.mbs * dp)
-    known = (request.gpus % attention == 0) & (request.gbs % (request.mbs * dp) == 0)
-    filled: npt.NDArray[np.bool_] = ~known | ((ga >= pp) & (ga % pp == 0))
+    is_whole = (request.gpus % attention == 0) & (request.gbs % (request.mbs * dp) == 0)
+    filled: npt.NDArray[np.bool_] = ~is_whole | ((ga >= pp) & (ga % pp == 0))
     return filled
 
 
 def divisors(whole: int) -> tuple[int, ...]:
     """In rising order."""
-    small = [one for one in range(1, int(whole**0.5) + 1) if whole % one == 0]
-    return tuple(sorted({*small, *(whole // one for one in small)}))
+    small = [divisor for divisor in range(1, int(whole**0.5) + 1) if whole % divisor == 0]
+    return tuple(sorted({*small, *(whole // divisor for divisor in small)}))

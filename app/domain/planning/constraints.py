@@ -40,17 +40,17 @@ class Violation:
 
 def judge(request: PlanRequest, layout: Layout) -> tuple[Violation, ...]:
     """Every constraint that the layout breaks; empty: it satisfies them all."""
-    found = ((one, one.check(request, layout)) for one in CONSTRAINTS)
-    return tuple(Violation(one, text) for one, text in found if text)
+    problems = ((constraint, constraint.check(request, layout)) for constraint in CONSTRAINTS)
+    return tuple(Violation(constraint, text) for constraint, text in problems if text)
 
 
 def _world(r: PlanRequest, a: Layout) -> str | None:
-    said = []
+    meshes = []
     if r.gpus % a.attention:
-        said.append(f"attention on TP x CP x PP = {a.tp} x {a.cp} x {a.pp} = {a.attention}")
+        meshes.append(f"attention on TP x CP x PP = {a.tp} x {a.cp} x {a.pp} = {a.attention}")
     if r.gpus % a.experts:
-        said.append(f"experts on ETP x EP x PP = {a.etp} x {a.ep} x {a.pp} = {a.experts}")
-    return f"{r.gpus} GPUs do not divide into {' and '.join(said)}." if said else None
+        meshes.append(f"experts on ETP x EP x PP = {a.etp} x {a.ep} x {a.pp} = {a.experts}")
+    return f"{r.gpus} GPUs do not divide into {' and '.join(meshes)}." if meshes else None
 
 
 def _least(r: PlanRequest, a: Layout) -> str | None:
@@ -149,12 +149,12 @@ def _layout(r: PlanRequest, a: Layout) -> str | None:
 
 
 def _sources(_: PlanRequest, a: Layout) -> str | None:
-    found = stages(a.pp_layout) if a.pp_layout is not None else None
+    parts = stages(a.pp_layout) if a.pp_layout is not None else None
     if a.pp_layout is not None and a.account:
         return "A layout places embedding and loss itself; they cannot be counted as layers as well."
-    if found is None or len(found) % a.pp or len(found) // a.pp == a.vpp:
+    if parts is None or len(parts) % a.pp or len(parts) // a.pp == a.vpp:
         return None
-    return f"The layout has {len(found)} stages, so VPP is {len(found) // a.pp} with PP {a.pp}, and {a.vpp} is stated."
+    return f"The layout has {len(parts)} stages, so VPP is {len(parts) // a.pp} with PP {a.pp}, and {a.vpp} is stated."
 
 
 def _memory(r: PlanRequest, a: Layout) -> str | None:
@@ -234,4 +234,4 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "Keep the layout, and leave VPP and the counting to it.", ("M-arg",), _sources,
     ),
 )  # fmt: skip
-BY_ID: Mapping[str, Constraint] = {one.id: one for one in CONSTRAINTS}
+BY_ID: Mapping[str, Constraint] = {constraint.id: constraint for constraint in CONSTRAINTS}

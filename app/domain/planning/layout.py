@@ -103,5 +103,5 @@ def static_gb(
 
 
 def gpu_memory_gb(request: PlanRequest) -> float | None:
-    found = FACTS["hbm_gb"](request.gpu)
-    return found if isinstance(found, float) else None
+    memory = FACTS["hbm_gb"](request.gpu)
+    return memory if isinstance(memory, float) else None

@@ -58,9 +58,9 @@ REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 """Title, reason, sources; the first that differs decides."""
 
 
-def best_first(request: PlanRequest, found: Candidates, among: IntArray) -> IntArray:
+def best_first(request: PlanRequest, options: Candidates, among: IntArray) -> IntArray:
     """The indices of `among`, the preferred one first."""
-    mesh = found.mesh.at(among)
+    mesh = options.mesh.at(among)
     keys = (
         _outside(request, mesh),
         _too_large(request, mesh),
@@ -68,7 +68,7 @@ def best_first(request: PlanRequest, found: Candidates, among: IntArray) -> IntA
         -(request.gpus // mesh.attention),
         _leaving(request, mesh),
         mesh.tp,
-        (mesh.pp > 1) & (found.virtual[among] == 0),
+        (mesh.pp > 1) & (options.virtual[among] == 0),
         mesh.pp,
         mesh.ep,
     )
@@ -120,7 +120,7 @@ class Note:
 
 def notes_of(request: PlanRequest, layout: Layout, static: float | None) -> tuple[Note, ...]:
     """In the order of what costs most."""
-    found = (
+    notes = (
         _memory(request, static),
         _dp_floor(request, layout),
         _hot_groups(request, layout),
@@ -131,7 +131,7 @@ def notes_of(request: PlanRequest, layout: Layout, static: float | None) -> tupl
         _long(request),
         _etp(layout),
     )
-    return tuple(note for note in found if note is not None)
+    return tuple(note for note in notes if note is not None)
 
 
 def placement(request: PlanRequest, layout: Layout) -> str:
@@ -139,10 +139,10 @@ def placement(request: PlanRequest, layout: Layout) -> str:
     domain = FACTS["nvlink_domain"](request.gpu)
     if not isinstance(domain, int):
         return f"No source states the NVLink domain of {request.gpu}."
-    said = [_group("TP", layout.tp, domain)]
+    groups = [_group("TP", layout.tp, domain)]
     if request.model.experts is not None:
-        said.append(_group("EP x ETP", layout.expert_group, domain))
-    return f"NVLink domain of {domain} GPUs: {', '.join(said)}.{_tiling(layout, domain)}"
+        groups.append(_group("EP x ETP", layout.expert_group, domain))
+    return f"NVLink domain of {domain} GPUs: {', '.join(groups)}.{_tiling(layout, domain)}"
 
 
 def _group(name: str, size: int, domain: int) -> str:
@@ -300,17 +300,17 @@ class Plan:
 def make_plan(request: PlanRequest, *, first: int = OFFERED) -> Plan:
     """The `first` layouts for a request. A complete layout is judged, and its alternatives are planned beside it."""
     asked = replace(request, fixed={}, pp_layout=None, account=None) if request.is_complete else request
-    found = candidates(asked)
-    feasible = np.flatnonzero(found.broken == 0)
-    ranked = best_first(asked, found, feasible)
+    options = candidates(asked)
+    feasible = np.flatnonzero(options.broken == 0)
+    ranked = best_first(asked, options, feasible)
     return Plan(
         request=request,
         given=offer_of(request, given_layout(request)) if request.is_complete else None,
-        tried=len(found),
+        tried=len(options),
         feasible=len(feasible),
-        offers=tuple(offer_of(asked, found.layout(asked, int(index))) for index in ranked[:first]),
-        closest=() if len(feasible) else _closest(asked, found),
-        rejected=_rejected(found.broken),
+        offers=tuple(offer_of(asked, options.layout(asked, int(index))) for index in ranked[:first]),
+        closest=() if len(feasible) else _closest(asked, options),
+        rejected=_rejected(options.broken),
         first_cp=first_cp(request.seq_len),
         gpu_memory_gb=gpu_memory_gb(request),
     )
@@ -349,11 +349,11 @@ def offer_of(request: PlanRequest, layout: Layout) -> Offer:
     )
 
 
-def _closest(request: PlanRequest, found: Candidates) -> tuple[Offer, ...]:
-    broken = np.bitwise_count(found.broken.astype(np.uint64)).astype(np.int64)
+def _closest(request: PlanRequest, options: Candidates) -> tuple[Offer, ...]:
+    broken = np.bitwise_count(options.broken.astype(np.uint64)).astype(np.int64)
     near = np.flatnonzero(broken == broken.min())
-    ranked = best_first(request, found, near)
-    return tuple(offer_of(request, found.layout(request, int(index))) for index in ranked[:_CLOSEST])
+    ranked = best_first(request, options, near)
+    return tuple(offer_of(request, options.layout(request, int(index))) for index in ranked[:_CLOSEST])
 
 
 def _rejected(broken: IntArray) -> tuple[Rejected, ...]:
@@ -398,18 +398,22 @@ def nearest_layouts(
     request: PlanRequest, used: Iterable[UsedLayout], *, shown: int = _SHOWN
 ) -> tuple[tuple[UsedLayout, tuple[str, ...]], ...]:
     """The nearest ones with different layouts, each with the fields in which its setting differs from the request."""
-    stated = [one for one in used if isinstance(one.values.get("tp"), int) and isinstance(one.values.get("pp"), int)]
+    stated = [
+        layout
+        for layout in used
+        if isinstance(layout.values.get("tp"), int) and isinstance(layout.values.get("pp"), int)
+    ]
     unique: dict[tuple[Value, ...], UsedLayout] = {}
-    for one in sorted(stated, key=lambda one: _distance(request, one)):
-        unique.setdefault(one.key, one)
-    return tuple((one, _differs(request, one)) for one in list(unique.values())[:shown])
+    for used_layout in sorted(stated, key=lambda used_layout: _distance(request, used_layout)):
+        unique.setdefault(used_layout.key, used_layout)
+    return tuple((used_layout, _differs(request, used_layout)) for used_layout in list(unique.values())[:shown])
 
 
-def _distance(request: PlanRequest, one: UsedLayout) -> float:
-    far = _GPU * (one.values.get("gpu") != request.gpu)
-    far += _PRECISION * (one.values.get("precision") != request.precision)
-    far += _apart(request.gpus, one.values.get("gpus"))
-    return far + _SEQUENCE * _apart(request.seq_len, one.values.get("seq_len"))
+def _distance(request: PlanRequest, layout: UsedLayout) -> float:
+    far = _GPU * (layout.values.get("gpu") != request.gpu)
+    far += _PRECISION * (layout.values.get("precision") != request.precision)
+    far += _apart(request.gpus, layout.values.get("gpus"))
+    return far + _SEQUENCE * _apart(request.seq_len, layout.values.get("seq_len"))
 
 
 def _apart(ours: int, theirs: Value) -> float:
@@ -417,18 +421,18 @@ def _apart(ours: int, theirs: Value) -> float:
     return abs(math.log2(theirs / ours)) if isinstance(theirs, int) and theirs > 0 else 1.0
 
 
-def _differs(request: PlanRequest, one: UsedLayout) -> tuple[str, ...]:
+def _differs(request: PlanRequest, layout: UsedLayout) -> tuple[str, ...]:
     ours: Mapping[str, Value] = {
         "gpu": request.gpu, "gpus": request.gpus, "seq_len": request.seq_len, "precision": request.precision,
     }  # fmt: skip
-    return tuple(name for name, value in ours.items() if one.values.get(name) not in (None, value))
+    return tuple(name for name, value in ours.items() if layout.values.get(name) not in (None, value))
 
 
 # --- A layout as flags of Megatron-LM and as overrides of Megatron-Bridge, ready to paste.
 
 
 @dataclass(frozen=True, slots=True)
-class Spelled:
+class LayoutFlags:
     """`without`: flags of Megatron-LM that the command must not have."""
 
     megatron_lm: str
@@ -454,17 +458,17 @@ def settings_of(request: PlanRequest, layout: Layout) -> dict[str, Setting]:
     return settings | {"precision": request.precision}
 
 
-def spelled(request: PlanRequest, layout: Layout) -> Spelled:
+def layout_flags(request: PlanRequest, layout: Layout) -> LayoutFlags:
     """Every field of the layout in both spellings."""
     flags: list[str] = []
     overrides: list[str] = []
     without: list[str] = []
     for name, value in settings_of(request, layout).items():
-        one = written(name, value, {"precision": request.precision})
-        flags += [shlex.join([flag, *values]) for flag, values in one.megatron_lm.flags.items()]
-        without += [flag for flag in one.megatron_lm.without if name in ("vpp", "pp_account", "sp")]
-        overrides += [shlex.quote(f"{path}={text}") for path, text in one.bridge.items()]
+        spelling = written(name, value, {"precision": request.precision})
+        flags += [shlex.join([flag, *values]) for flag, values in spelling.megatron_lm.flags.items()]
+        without += [flag for flag in spelling.megatron_lm.without if name in ("vpp", "pp_account", "sp")]
+        overrides += [shlex.quote(f"{path}={text}") for path, text in spelling.bridge.items()]
     if layout.pp_layout is not None:
         vpp = written("vpp", None).megatron_lm
         without += [*vpp.flags, *vpp.without]
-    return Spelled(" \\\n  ".join(flags), " \\\n  ".join(overrides), tuple(dict.fromkeys(without)))
+    return LayoutFlags(" \\\n  ".join(flags), " \\\n  ".join(overrides), tuple(dict.fromkeys(without)))

@@ -64,8 +64,8 @@ def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dic
     The second part says what is missing or wrong, by field; the model is None then.
     """
     name = canonical_model(str(values.get("model") or ""))
-    known = known_model(name)
-    shape = _known_shape(known) if known is not None else {}
+    known_shape = known_model(name)
+    shape = _known_shape(known_shape) if known_shape is not None else {}
     stated = {field: values[field] for field in SHAPE if field in values}
     changed = any(shape.get(field) != value for field, value in stated.items() if field in shape)
     shape |= stated
@@ -79,7 +79,7 @@ def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dic
             missing["model"] = f"is none of {', '.join(named_models())}; state its shape"
         return None, missing
     experts = _count(shape, "num_experts")
-    sizes = _sizes(known) if known is not None and not changed else (None, None, None)
+    sizes = _sizes(known_shape) if known_shape is not None and not changed else (None, None, None)
     model = PlannedModel(
         name=name or "a model of this shape",
         layers=_count(shape, "num_layers") or 1,
@@ -96,13 +96,13 @@ def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dic
     return model, {}
 
 
-def _known_shape(known: KnownModel) -> dict[str, Value]:
+def _known_shape(model: KnownModel) -> dict[str, Value]:
     return {
-        "num_layers": known.layers,
-        "num_attention_heads": known.heads,
-        "num_query_groups": _KV_GROUPS.get(known.name),
-        "num_experts": known.experts,
-        "hidden_size": known.hidden,
+        "num_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_query_groups": _KV_GROUPS.get(model.name),
+        "num_experts": model.experts,
+        "hidden_size": model.hidden,
     }
 
 
@@ -111,17 +111,17 @@ def _count(values: Mapping[str, Value], name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _sizes(known: KnownModel) -> tuple[float | None, float | None, float | None]:
+def _sizes(model: KnownModel) -> tuple[float | None, float | None, float | None]:
     """Total, in routed experts, and active for a token; the experts by their matrices."""
-    name: Mapping[str, object] = {"model": known.name}
+    name: Mapping[str, object] = {"model": model.name}
     total, active = _SIZES["total_billions"](name), _SIZES["active_billions"](name)
     dense = _SIZES["dense_layers"](name)
     known_total = total if isinstance(total, float) else None
     known_active = active if isinstance(active, float) else None
-    if known.name in _HYBRID or not isinstance(dense, int):
+    if model.name in _HYBRID or not isinstance(dense, int):
         return known_total, None, known_active
-    layers = known.layers - dense
-    experts = _MATRICES * known.hidden * known.expert_width * known.experts * layers / 1e9
+    layers = model.layers - dense
+    experts = _MATRICES * model.hidden * model.expert_width * model.experts * layers / 1e9
     return known_total, experts, known_active
 
 
@@ -251,15 +251,15 @@ def plan_address(values: Mapping[str, Value], *, free: tuple[str, ...] = ()) -> 
     """The planner for a contract's values by field name, without the fields in `free`. A known model needs no shape."""
     shape = () if known_model(str(values.get("model"))) else SHAPE
     names = [name for name in INPUTS if name not in free and (name not in SHAPE or name in shape)]
-    said = {name: _text(values[name]) for name in names if name in values}
-    said |= {"vpp": "1"} if values.get("pp_layout") is None and "vpp" in said and not said["vpp"] else {}
+    texts = {name: _text(values[name]) for name in names if name in values}
+    texts |= {"vpp": "1"} if values.get("pp_layout") is None and "vpp" in texts and not texts["vpp"] else {}
     if values.get("pp_layout"):
-        said = {name: text for name, text in said.items() if name not in ("vpp", "pp_account")}
-    query = urlencode({name: text for name, text in said.items() if text})
+        texts = {name: text for name, text in texts.items() if name not in ("vpp", "pp_account")}
+    query = urlencode({name: text for name, text in texts.items() if text})
     return f"{PATH}?{query}" if query else PATH
 
 
 def _text(value: Value) -> str:
     if isinstance(value, tuple):
-        return ",".join(str(one) for one in value)
+        return ",".join(str(item) for item in value)
     return "" if value is None else str(value)

@@ -48,12 +48,12 @@ def likely_causes(
     point: ReferencePoint, differences: Sequence[ReferenceDifference], our_gflops_per_token: float | None
 ) -> tuple[Cause, ...]:
     """`differences`: ours against the point's."""
-    known = {one.field: one for one in differences if one.is_known}
+    certain = {difference.field: difference for difference in differences if difference.is_known}
     return (
         *_flops(point, our_gflops_per_token),
-        *_routing(known),
-        *_work(known),
-        *_setting(known),
+        *_routing(certain),
+        *_work(certain),
+        *_setting(certain),
         *_publication(point, differences),
     )
 
@@ -77,8 +77,8 @@ def _rounding(point: ReferencePoint) -> float:
     return sum(0.5 / value for value in figures if value and value == int(value))
 
 
-def _routing(known: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
-    routing = known.get("routing_mode")
+def _routing(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
+    routing = certain.get("routing_mode")
     if routing is None:
         return
     if (routing.theirs in _FORCED) != (routing.ours in _FORCED):
@@ -96,27 +96,27 @@ def _routing(known: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
         )
 
 
-def _work(known: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
-    if "mtp" in known:
-        ours, theirs = (_count(value) for value in (known["mtp"].ours, known["mtp"].theirs))
+def _work(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
+    if "mtp" in certain:
+        ours, theirs = (_count(value) for value in (certain["mtp"].ours, certain["mtp"].theirs))
         more = "It" if theirs > ours else "This stack"
         yield Cause(
             "mtp", f"{more} has more layers of multi-token prediction: on DeepSeek-V3 one adds 4.1 % FLOPs to a token."
         )
-    if "seq_len" in known:
+    if "seq_len" in certain:
         yield Cause(
             "seq_len",
-            f"{_both(known['seq_len'])} tokens a sequence: attention costs more for each token of a longer one.",
+            f"{_both(certain['seq_len'])} tokens a sequence: attention costs more for each token of a longer one.",
         )
-    if "precision" in known:
-        yield Cause("precision", f"{_both(known['precision'])}: another peak, and other kernels.")
-    if "data_mode" in known:
-        yield Cause("data_mode", f"{_both(known['data_mode'])} data: made-up tokens load and route more evenly.")
-    if "task" in known:
-        yield Cause("task", f"{_both(known['task'])} is other work.")
+    if "precision" in certain:
+        yield Cause("precision", f"{_both(certain['precision'])}: another peak, and other kernels.")
+    if "data_mode" in certain:
+        yield Cause("data_mode", f"{_both(certain['data_mode'])} data: made-up tokens load and route more evenly.")
+    if "task" in certain:
+        yield Cause("task", f"{_both(certain['task'])} is other work.")
 
 
-def _setting(known: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
+def _setting(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
     for name, why in (
         ("gpus", "GPUs: communication crosses other links."),
         ("dispatcher", "carries the tokens."),
@@ -124,14 +124,14 @@ def _setting(known: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
         ("mbs", "sequences at once: larger micro-batches make larger matrices."),
         ("ep_overlap", "for overlapped expert-parallel communication."),
     ):
-        if name in known:
-            yield Cause(name, f"{_both(known[name])} {why}")
-    layout = [name for name in _LAYOUT if name in known]
+        if name in certain:
+            yield Cause(name, f"{_both(certain[name])} {why}")
+    layout = [name for name in _LAYOUT if name in certain]
     if layout:
-        told = ", ".join(f"{name} {_both(known[name])}" for name in layout)
-        yield Cause(layout[0], f"Another parallel layout: {told}.")
-    if "container" in known:
-        yield Cause("container", f"{_both(known['container'])}: figures of one recipe move from release to release.")
+        degrees = ", ".join(f"{name} {_both(certain[name])}" for name in layout)
+        yield Cause(layout[0], f"Another parallel layout: {degrees}.")
+    if "container" in certain:
+        yield Cause("container", f"{_both(certain['container'])}: figures of one recipe move from release to release.")
 
 
 def _publication(point: ReferencePoint, differences: Sequence[ReferenceDifference]) -> Iterator[Cause]:
@@ -144,10 +144,12 @@ def _publication(point: ReferencePoint, differences: Sequence[ReferenceDifferenc
             "window",
             f"It is a mean over iterations {point.window}; ours is a median, which slow iterations do not move.",
         )
-    vague = [one for one in differences if not one.theirs_known and one.theirs is not None]
+    vague = [difference for difference in differences if not difference.theirs_known and difference.theirs is not None]
     if vague:
         yield Cause("precision", f"It says {shown(vague[0].theirs).upper()}, and not which recipe.")
-    unknown = [one.field for one in differences if not one.theirs_known and one not in vague]
+    unknown = [
+        difference.field for difference in differences if not difference.theirs_known and difference not in vague
+    ]
     if unknown:
         yield Cause("unknown", f"It does not state {', '.join(f'`{name}`' for name in unknown)}.")
 
@@ -156,8 +158,8 @@ def _count(value: Value) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _both(one: ReferenceDifference) -> str:
-    return f"{shown(one.ours)} here, {shown(one.theirs)} there"
+def _both(difference: ReferenceDifference) -> str:
+    return f"{shown(difference.ours)} here, {shown(difference.theirs)} there"
 
 
 WEIGHTS: Mapping[str, float] = {
@@ -215,7 +217,7 @@ class Nearest:
     @property
     def differs_in(self) -> tuple[str, ...]:
         """Fields that are known to differ."""
-        return tuple(one.field for one in self.differences if one.is_known)
+        return tuple(difference.field for difference in self.differences if difference.is_known)
 
     @property
     def sentence(self) -> str:
@@ -245,11 +247,11 @@ def nearest_reference(
     if not isinstance(model, str) or not isinstance(gpu, str):
         return None
     family = family_of(model, ours)
-    same = [one for one in points if one.family == family and same_value("gpu", one.contract["gpu"], gpu)]
+    same = [point for point in points if point.family == family and same_value("gpu", point.contract["gpu"], gpu)]
     if not same:
         return None
-    newest_first = sorted(same, key=lambda one: (one.date, one.key), reverse=True)
-    point = min(newest_first, key=lambda one: nearness(one, compare(ours, one)))
+    newest_first = sorted(same, key=lambda candidate: (candidate.date, candidate.key), reverse=True)
+    point = min(newest_first, key=lambda candidate: nearness(candidate, compare(ours, candidate)))
     differences = compare(ours, point)
     causes = likely_causes(point, differences, figures.gflops_per_token)
     return Nearest(point, differences, _more(ours, figures, point), causes)
@@ -257,7 +259,7 @@ def nearest_reference(
 
 def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[ReferenceDifference, ...]:
     """Fields that differ, or that one side leaves open; in the order of what they move."""
-    found = []
+    differences = []
     for name in WEIGHTS:
         we, they = name in ours, name in point.contract
         mine, theirs = ours.get(name), point.contract.get(name)
@@ -266,8 +268,8 @@ def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[Reference
         if we and they and _same(name, mine, theirs):
             continue
         some_fp8 = name == "precision" and theirs == FP8_OF_SOME_KIND and str(mine).startswith(FP8_OF_SOME_KIND)
-        found.append(ReferenceDifference(name, mine, theirs, we, they and not some_fp8))
-    return tuple(found)
+        differences.append(ReferenceDifference(name, mine, theirs, we, they and not some_fp8))
+    return tuple(differences)
 
 
 def nearness(point: ReferencePoint, differences: Sequence[ReferenceDifference]) -> tuple[float, bool, float]:
@@ -275,8 +277,8 @@ def nearness(point: ReferencePoint, differences: Sequence[ReferenceDifference]) 
 
     A team's own figure in which nothing is known to differ stands before those of others: it was entered for this job.
     """
-    known = sum(WEIGHTS[one.field] for one in differences if one.is_known)
-    left_open = sum(WEIGHTS[one.field] for one in differences if not one.is_known)
+    known = sum(WEIGHTS[difference.field] for difference in differences if difference.is_known)
+    left_open = sum(WEIGHTS[difference.field] for difference in differences if not difference.is_known)
     return known, known > 0 or point.kind != "own", left_open
 
 
@@ -285,16 +287,22 @@ def why_farther(ours: Mapping[str, Value], point: ReferencePoint, nearer: Refere
     mine, theirs = compare(ours, point), compare(ours, nearer)
     (known, not_own, left_open), (less, other_not_own, less_open) = nearness(point, mine), nearness(nearer, theirs)
     if known > less:
-        return f"it differs in {_fields(mine, known=True)}, the nearest in {_fields(theirs, known=True)}"
+        return f"it differs in {_fields(mine, are_known=True)}, the nearest in {_fields(theirs, are_known=True)}"
     if not_own and not other_not_own:
         return "a team entered the nearest, and nothing is known to differ in it"
     if left_open > less_open:
-        return f"it does not state {_fields(mine, known=False)}, the nearest leaves open {_fields(theirs, known=False)}"
+        return (
+            f"it does not state {_fields(mine, are_known=False)}, "
+            f"the nearest leaves open {_fields(theirs, are_known=False)}"
+        )
     return "the nearest is as near, and newer"
 
 
-def _fields(differences: Sequence[ReferenceDifference], *, known: bool) -> str:
-    return ", ".join(f"`{one.field}`" for one in differences if one.is_known == known) or "nothing"
+def _fields(differences: Sequence[ReferenceDifference], *, are_known: bool) -> str:
+    return (
+        ", ".join(f"`{difference.field}`" for difference in differences if difference.is_known == are_known)
+        or "nothing"
+    )
 
 
 def _same(name: str, mine: Value, theirs: Value) -> bool:

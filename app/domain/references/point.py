@@ -49,8 +49,8 @@ class ReferencePoint:
     @property
     def key(self) -> str:
         """Its address: what it is of, and eight digits of all that it says."""
-        said = [self.kind, self.measured_by, self.source, self.date, self.note, *self.figures.values()]
-        text = json.dumps([said, sorted(self.contract.items())], default=list)
+        parts = [self.kind, self.measured_by, self.source, self.date, self.note, *self.figures.values()]
+        text = json.dumps([parts, sorted(self.contract.items())], default=list)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return f"{self.family.slug}-{self.contract['gpus']}x{str(self.contract['gpu']).lower()}-{digest}"
 
@@ -171,8 +171,8 @@ def _kind(stated: Mapping[str, object], wrong: dict[str, str]) -> Kind:
     raw = stated.get("kind", "own")
     for kind in get_args(Kind):
         if raw == kind:
-            found: Kind = kind
-            return found
+            checked: Kind = kind
+            return checked
     wrong["kind"] = f"is one of {', '.join(get_args(Kind))}"
     return "own"
 

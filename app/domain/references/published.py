@@ -23,11 +23,11 @@ _RELEASE = "release"
 
 
 def bridge_release_points() -> tuple[ReferencePoint, ...]:
-    found: list[ReferencePoint] = []
+    points: list[ReferencePoint] = []
     for block in BRIDGE_RELEASES.strip().split(f"{_RELEASE} ")[1:]:
         head, _, rows = block.partition("\n")
         release, date = head.split()
-        found += read_rows(
+        points += read_rows(
             rows,
             _COLUMNS,
             notes=_NOTES,
@@ -41,7 +41,7 @@ def bridge_release_points() -> tuple[ReferencePoint, ...]:
             task="pretrain",
             routing_mode="forced-balance",
         )
-    return tuple(found)
+    return tuple(points)
 
 
 BRIDGE_RELEASES = """
@@ -253,11 +253,11 @@ def guide_points() -> tuple[ReferencePoint, ...]:
 
 def _smokes() -> list[ReferencePoint]:
     """Qwen3-30B-A3B on 16 H100, made-up data, windows of a few iterations."""
-    found: list[ReferencePoint] = []
+    points: list[ReferencePoint] = []
     for name, rows in SMOKES.items():
         for line in rows.strip().splitlines():
             date, row = line.split(maxsplit=1)
-            found += read_rows(
+            points += read_rows(
                 row,
                 " ".join(_SMOKE_COLUMNS.split()[1:]),
                 notes=_SMOKE_NOTES,
@@ -272,7 +272,7 @@ def _smokes() -> list[ReferencePoint]:
                 task="pretrain",
                 permute_fusion=False,
             )
-    return found
+    return points
 
 
 HARDWARE = """
@@ -392,10 +392,10 @@ _WINDOWS = {"performance": "41 to 50 of 50", "weak": "41 to 50 of 50", "natural"
 
 
 def verification_card_points() -> tuple[ReferencePoint, ...]:
-    found: list[ReferencePoint] = []
+    points: list[ReferencePoint] = []
     for line in VERIFICATION_CARDS.strip().splitlines():
         card, date, tag, row = line.split(maxsplit=3)
-        found += read_rows(
+        points += read_rows(
             row,
             " ".join(_VERIFICATION_CARDS_COLUMNS.split()[3:]),
             notes=_VERIFICATION_CARDS_NOTES,
@@ -408,7 +408,7 @@ def verification_card_points() -> tuple[ReferencePoint, ...]:
             task="pretrain",
             window=_WINDOWS.get(row.split()[-1], "41 to 50 of 50"),
         )
-    return tuple(found)
+    return tuple(points)
 
 
 VERIFICATION_CARDS = """

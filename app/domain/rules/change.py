@@ -264,19 +264,19 @@ def _harness_value(override: str) -> str:
 
 def _standing_in(spellings: Mapping[str, Written], facts: Mapping[str, object], *, bridge: bool) -> dict[str, str]:
     """What the run's command must have held, by its contract: only what is known of the fields that change."""
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     for name in spellings:
         if name not in facts:
             continue
         now = facts[name]
         before = written(name, tuple(now) if isinstance(now, list) else now, facts)  # type: ignore[arg-type]
         if bridge:
-            found |= {
+            flags |= {
                 path: shlex.quote(f"{path}={value}") for path, value in before.bridge.items() if value not in _EMPTY
             }
         else:
-            found |= {name_of(flag): shlex.join([flag, *values]) for flag, values in before.megatron_lm.flags.items()}
-    return found
+            flags |= {name_of(flag): shlex.join([flag, *values]) for flag, values in before.megatron_lm.flags.items()}
+    return flags
 
 
 def _environment(

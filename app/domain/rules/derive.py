@@ -100,8 +100,8 @@ def _family(values: Values) -> str | None:
 
 def _shape(field: str) -> Callable[[Values], object]:
     def rule(values: Values) -> object:
-        known = known_model(_name(values))
-        return getattr(known, field) if known is not None else None
+        shape = known_model(_name(values))
+        return getattr(shape, field) if shape is not None else None
 
     return rule
 
@@ -272,7 +272,7 @@ def _number(values: Values, name: str) -> float | None:
 def _measured(values: Values) -> WallReading | None:
     if values.get("oom") is True:
         return WallReading("memory", "measured", "The job ran out of GPU memory.", ("oom",))
-    strongest = max(_over_threshold(values), default=None, key=lambda one: one[0])
+    strongest = max(_over_threshold(values), default=None, key=lambda entry: entry[0])
     if strongest is not None:
         return strongest[1]
     headroom, least = _number(values, "headroom_frac"), _number(values, "T_headroom") or 0.0
@@ -284,7 +284,7 @@ def _measured(values: Values) -> WallReading | None:
 
 def _over_threshold(values: Values) -> list[tuple[float, WallReading]]:
     """Communication and host, each by how much it passes its threshold."""
-    found = []
+    readings = []
     for name, threshold, wall, text in (
         ("exposed_comm_frac", "T_comm", "communication", "of the step is communication that nothing hides"),
         ("gpu_idle_frac", "T_idle", "host", "of the step no kernel runs"),
@@ -293,8 +293,8 @@ def _over_threshold(values: Values) -> list[tuple[float, WallReading]]:
         value, least = _number(values, name), _number(values, threshold)
         if value is not None and least is not None and value >= least:
             sentence = f"{value:.0%} {text}; from {least:.0%} it is a wall."
-            found.append((value / max(least, 1e-9), WallReading(wall, "measured", sentence, (name,))))  # type: ignore[arg-type]
-    return found
+            readings.append((value / max(least, 1e-9), WallReading(wall, "measured", sentence, (name,))))  # type: ignore[arg-type]
+    return readings
 
 
 def _by_exclusion(values: Values) -> WallReading | None:
@@ -334,9 +334,9 @@ def _unknown(values: Values) -> WallReading:
     if not low:
         because = "No wall is known: nothing was profiled, and the platform gives no prior."
         return WallReading("none", "unknown", because)
-    told = ", ".join(f"{text} {_number(values, name):.0%}" for name, text in low)
+    shares = ", ".join(f"{text} {_number(values, name):.0%}" for name, text in low)
     missing = ", ".join(text for name, text in _SMALL.items() if _number(values, name) is None)
-    because = f"What was measured is no wall ({told}). Not known: {missing}."
+    because = f"What was measured is no wall ({shares}). Not known: {missing}."
     return WallReading("none", "unknown", because, tuple(name for name, _ in low))
 
 
@@ -445,22 +445,24 @@ def derive(facts: Values, settings: Mapping[str, float] | None = None) -> dict[s
 
     What is stated wins over what would follow. Raises ValueError on a fact that is none.
     """
-    known: dict[str, object] = {**SETTINGS, **(settings or {}), **normal(facts)}
-    if "etp" in known and known["etp"] is None:
-        known["etp_unset"] = True
-        del known["etp"]
-    if "dispatcher" in known and known["dispatcher"] is None:  # left to the trainer
-        known = {"dispatcher_type": None, "flex_backend": None} | known
+    values: dict[str, object] = {**SETTINGS, **(settings or {}), **normal(facts)}
+    if "etp" in values and values["etp"] is None:
+        values["etp_unset"] = True
+        del values["etp"]
+    if "dispatcher" in values and values["dispatcher"] is None:  # left to the trainer
+        values = {"dispatcher_type": None, "flex_backend": None} | values
     for name, rule in RULES:
-        if name not in known and (value := rule(known)) is not None:
-            known[name] = value
-    return known
+        if name not in values and (value := rule(values)) is not None:
+            values[name] = value
+    return values
 
 
 def _ints(values: Values, *names: str) -> list[int] | None:
     """The counts of that name, all of them, or None."""
-    found = [values.get(name) for name in names]
-    counts = [value for value in found if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    values_of_names = [values.get(name) for name in names]
+    counts = [
+        value for value in values_of_names if isinstance(value, int) and not isinstance(value, bool) and value > 0
+    ]
     return counts if len(counts) == len(names) else None
 
 
@@ -642,12 +644,12 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("flex_backend", _flex_backend),
     ("flex", _flex),
     ("forced_routing", _when_known("routing_mode", lambda mode: str(mode).startswith("forced"))),
-    ("base_dtype", _when_known("precision", lambda one: "fp16" if one == "fp16" else "bf16")),
-    ("fp8", _when_known("precision", lambda one: str(one).startswith("fp8"))),
-    ("low_precision", _when_known("precision", lambda one: one not in ("bf16", "fp16"))),
-    ("graphs_on", _when_known("graph_impl", lambda one: one != "none")),
-    ("graphs_scoped", _when_known("graph_impl", lambda one: one in ("local", "transformer_engine"))),
-    ("recompute_on", _when_known("recompute_granularity", lambda one: one != "none")),
+    ("base_dtype", _when_known("precision", lambda value: "fp16" if value == "fp16" else "bf16")),
+    ("fp8", _when_known("precision", lambda value: str(value).startswith("fp8"))),
+    ("low_precision", _when_known("precision", lambda value: value not in ("bf16", "fp16"))),
+    ("graphs_on", _when_known("graph_impl", lambda value: value != "none")),
+    ("graphs_scoped", _when_known("graph_impl", lambda value: value in ("local", "transformer_engine"))),
+    ("recompute_on", _when_known("recompute_granularity", lambda value: value != "none")),
     ("recompute_modules", _recompute_modules),
     ("expandable_segments", _when_known(f"{PREFIX}PYTORCH_CUDA_ALLOC_CONF", _expandable)),
     ("overlap_grad_reduce", _when_known("dp_overlap", lambda words: "grad_reduce" in list(words))),  # type: ignore[call-overload]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from app.domain.rules.derive import WallReading, derive, read_wall
 from app.domain.rules.evidence import OwnResult, Standing, standing
-from app.domain.rules.expression import Expression, Known, RuleError, Unknown, filled
+from app.domain.rules.expression import Expression, FactContext, RuleError, Unknown, filled
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.rule import PHASES, Facts, Kind, Requirement, Rule, RuleBook, Setting
 
@@ -33,25 +33,25 @@ _GAINED = _PHASES["profile"]
 Key = tuple[int, int, int, int, float, int, int, str]
 
 
-def order_of(rule: Rule, known: Known, wall: WallReading, standing: Standing) -> Key:
+def order_of(rule: Rule, context: FactContext, wall: WallReading, standing: Standing) -> Key:
     """The key by which suggestions are sorted, small first."""
     gained = rule.kind == "candidate" and standing.own_order < 0
     measured = wall.certainty == "measured" and rule.kind == "candidate" and not gained
     return (
         0 if rule.kind == "blocker" else 1,
         1 if measured and rule.wall not in (wall.wall, "none") and not rule.hints.bring_up else 0,
-        _BRING_UP if rule.hints.bring_up else _GAINED if gained else _phase(rule, known),
+        _BRING_UP if rule.hints.bring_up else _GAINED if gained else _phase(rule, context),
         _KINDS[rule.kind],
         standing.own_order,
-        _order(rule.hints.order, known),
+        _order(rule.hints.order, context),
         standing.level,
         rule.id,
     )
 
 
-def _phase(rule: Rule, known: Known) -> int:
+def _phase(rule: Rule, context: FactContext) -> int:
     """A profile says whether another layout is worth it, for a job that fits and runs: its gates come before."""
-    runs = known.values.get("fits") is True or known.values.get("profiled") is True
+    runs = context.values.get("fits") is True or context.values.get("profiled") is True
     if runs and rule.phase == "scale" and rule.kind == "candidate":
         return _PHASES["profile"] + 1
     if rule.is_step_of_the_profile:
@@ -59,11 +59,11 @@ def _phase(rule: Rule, known: Known) -> int:
     return _PHASES[rule.phase]
 
 
-def _order(order: int | Expression, known: Known) -> int:
+def _order(order: int | Expression, context: FactContext) -> int:
     if isinstance(order, int):
         return order
     try:
-        answer = known.ask(order)
+        answer = context.ask(order)
     except RuleError:
         return ORDER
     return answer if isinstance(answer, int) else ORDER
@@ -128,7 +128,7 @@ def _steps(values: Mapping[str, object]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class UndecidedRule:
     """A rule that cannot be decided, and what it lacks: base facts, not those that follow from them."""
 
     rule: Rule
@@ -148,7 +148,9 @@ class MissingFact:
     decides: tuple[str, ...] = ()
 
 
-def missing_facts(asks: Sequence[Asking], values: Mapping[str, object], wall: WallReading) -> tuple[MissingFact, ...]:
+def missing_facts(
+    asks: Sequence[UndecidedRule], values: Mapping[str, object], wall: WallReading
+) -> tuple[MissingFact, ...]:
     """The most useful first: by the rules that it decides and that somebody could act upon."""
     alone: dict[str, list[str]] = {}
     together: dict[str, list[str]] = {}
@@ -159,21 +161,21 @@ def missing_facts(asks: Sequence[Asking], values: Mapping[str, object], wall: Wa
             group.setdefault(name, []).append(asking.rule.id)
         for name in _worth_asking(asking, values, wall):
             decides.setdefault(name, []).append(asking.rule.id)
-    found = [
+    missing = [
         MissingFact(
             FACTS[name], tuple(alone.get(name, ())), tuple(together.get(name, ())), tuple(decides.get(name, ()))
         )
         for name in {*alone, *together}
         if name in FACTS
     ]
-    return tuple(sorted(found, key=_by_use))
+    return tuple(sorted(missing, key=_by_use))
 
 
-def _by_use(one: MissingFact) -> tuple[int, int, int, str]:
-    return -len(one.decides), -len(one.alone), -len(one.together), one.fact.name
+def _by_use(missing: MissingFact) -> tuple[int, int, int, str]:
+    return -len(missing.decides), -len(missing.alone), -len(missing.together), missing.fact.name
 
 
-def _worth_asking(asking: Asking, values: Mapping[str, object], wall: WallReading) -> Sequence[str]:
+def _worth_asking(asking: UndecidedRule, values: Mapping[str, object], wall: WallReading) -> Sequence[str]:
     """The fact that decides the rule, where its answer would be shown and followed."""
     rule = asking.rule
     if rule.kind == "warning" or (rule.kind == "blocker" and ran(values)):
@@ -198,7 +200,7 @@ class ShownFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedRequirement:
     """A prerequisite or a conflict in this run. Of a conflict `met` is bad: it is there."""
 
     text: str
@@ -219,8 +221,8 @@ class Suggestion:
     rule: Rule
     why: str
     facts: tuple[ShownFact, ...]
-    needs: tuple[Checked, ...]
-    conflicts: tuple[Checked, ...]
+    needs: tuple[CheckedRequirement, ...]
+    conflicts: tuple[CheckedRequirement, ...]
     set: Mapping[str, Setting]
     env: Mapping[str, Setting]
     megatron_lm: tuple[str, ...]
@@ -250,7 +252,7 @@ class Evaluation:
     suggestions: tuple[Suggestion, ...]
     withheld: tuple[Suggestion, ...]
     silent: tuple[Rule, ...]
-    asks: tuple[Asking, ...]
+    asks: tuple[UndecidedRule, ...]
     missing: tuple[MissingFact, ...]
     broken: tuple[tuple[Rule, str], ...] = ()
 
@@ -261,14 +263,14 @@ class Evaluation:
 
     def find(self, rule: str) -> Suggestion | None:
         """What fires under that id."""
-        return next((one for one in self.fired if one.rule.id == rule), None)
+        return next((suggestion for suggestion in self.fired if suggestion.rule.id == rule), None)
 
 
 @dataclass
 class _Answers:
     fires: list[Rule] = field(default_factory=list)
     silent: list[Rule] = field(default_factory=list)
-    asks: list[Asking] = field(default_factory=list)
+    asks: list[UndecidedRule] = field(default_factory=list)
     broken: list[tuple[Rule, str]] = field(default_factory=list)
 
 
@@ -283,22 +285,24 @@ def evaluate(
 
     Raises ValueError on a fact that is none, or whose value does not suit it.
     """
-    known = Known(derive(facts, settings))
-    answers = _ask_all(known, book)
-    wall = read_wall(known.values)
-    blocked = any(rule.kind == "blocker" and not ran_in_spite(rule, known.values) for rule in answers.fires)
-    found = [_suggestion(rule, known, own, blocked) for rule in answers.fires]
-    ranked = sorted(found, key=lambda one: order_of(one.rule, known, wall, one.standing))
+    context = FactContext(derive(facts, settings))
+    answers = _ask_all(context, book)
+    wall = read_wall(context.values)
+    blocked = any(rule.kind == "blocker" and not ran_in_spite(rule, context.values) for rule in answers.fires)
+    suggestions = [_suggestion(rule, context, own, blocked) for rule in answers.fires]
+    ranked = sorted(suggestions, key=lambda fired: order_of(fired.rule, context, wall, fired.standing))
     return Evaluation(
-        facts=known.values,
+        facts=context.values,
         wall=wall,
-        blockers=tuple(one for one in ranked if one.kind == "blocker"),
-        warnings=tuple(one for one in ranked if one.kind == "warning"),
-        suggestions=tuple(one for one in ranked if _is_suggestion(one.rule) and not one.withheld),
-        withheld=tuple(one for one in ranked if _is_suggestion(one.rule) and one.withheld),
+        blockers=tuple(suggestion for suggestion in ranked if suggestion.kind == "blocker"),
+        warnings=tuple(suggestion for suggestion in ranked if suggestion.kind == "warning"),
+        suggestions=tuple(
+            suggestion for suggestion in ranked if _is_suggestion(suggestion.rule) and not suggestion.withheld
+        ),
+        withheld=tuple(suggestion for suggestion in ranked if _is_suggestion(suggestion.rule) and suggestion.withheld),
         silent=tuple(answers.silent),
         asks=tuple(answers.asks),
-        missing=missing_facts(answers.asks, known.values, wall),
+        missing=missing_facts(answers.asks, context.values, wall),
         broken=tuple(answers.broken),
     )
 
@@ -307,21 +311,21 @@ def _is_suggestion(rule: Rule) -> bool:
     return rule.kind not in ("blocker", "warning")
 
 
-def _ask_all(known: Known, book: RuleBook) -> _Answers:
+def _ask_all(context: FactContext, book: RuleBook) -> _Answers:
     answers = _Answers()
     bases: dict[str, tuple[str, ...]] = {}
     for rule in book.rules.values():
         try:
-            answer = known.ask(rule.when)
+            answer = context.ask(rule.when)
         except RuleError as problem:
             answers.broken.append((rule, str(problem)))
             continue
         if isinstance(answer, Unknown):
             for name in answer.missing:
                 if name not in bases:
-                    bases[name] = base_facts((name,), known.values)
+                    bases[name] = base_facts((name,), context.values)
             missing = dict.fromkeys(base for name in answer.missing for base in bases[name])
-            answers.asks.append(Asking(rule, tuple(missing)))
+            answers.asks.append(UndecidedRule(rule, tuple(missing)))
         elif answer is True:
             answers.fires.append(rule)
         else:
@@ -331,24 +335,24 @@ def _ask_all(known: Known, book: RuleBook) -> _Answers:
 
 def base_facts(missing: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
     """What to supply so that `missing` facts are known: of derived ones the inputs that nobody stated."""
-    found: list[str] = []
+    bases: list[str] = []
     for name in missing:
         inputs = FACTS[name].inputs if name in FACTS else ()
-        unstated = [one for one in inputs if one not in values]
-        found += base_facts(unstated, values) if unstated else [name]
-    return tuple(dict.fromkeys(found))
+        unstated = [base for base in inputs if base not in values]
+        bases += base_facts(unstated, values) if unstated else [name]
+    return tuple(dict.fromkeys(bases))
 
 
-def _suggestion(rule: Rule, known: Known, own: Sequence[OwnResult], blocked: bool) -> Suggestion:
-    values = known.values
-    settings, open_settings = _worked_out(rule.change.set, known)
-    env, open_env = _worked_out(rule.change.env, known)
+def _suggestion(rule: Rule, context: FactContext, own: Sequence[OwnResult], blocked: bool) -> Suggestion:
+    values = context.values
+    settings, open_settings = _worked_out(rule.change.set, context)
+    env, open_env = _worked_out(rule.change.env, context)
     return Suggestion(
         rule=rule,
         why=filled(rule.why, values),
         facts=tuple(ShownFact(FACTS[name], values[name]) for name in rule.when.names if name in values),
-        needs=tuple(check(one, known) for one in rule.needs),
-        conflicts=tuple(check(one, known) for one in rule.conflicts),
+        needs=tuple(check(need, context) for need in rule.needs),
+        conflicts=tuple(check(conflict, context) for conflict in rule.conflicts),
         set=settings,
         env=env,
         megatron_lm=tuple(filled(flag, values) for flag in rule.change.megatron_lm),
@@ -361,36 +365,36 @@ def _suggestion(rule: Rule, known: Known, own: Sequence[OwnResult], blocked: boo
     )
 
 
-def check(requirement: Requirement, known: Known) -> Checked:
+def check(requirement: Requirement, context: FactContext) -> CheckedRequirement:
     """Whether a prerequisite or a conflict is there. A broken condition counts as unknown."""
     if requirement.when is None:
-        return Checked(requirement.text, "unknown")
+        return CheckedRequirement(requirement.text, "unknown")
     source = requirement.when.source
     try:
-        answer = known.ask(requirement.when)
+        answer = context.ask(requirement.when)
     except RuleError:
-        return Checked(requirement.text, "unknown", source)
+        return CheckedRequirement(requirement.text, "unknown", source)
     if isinstance(answer, Unknown):
-        return Checked(requirement.text, "unknown", source, base_facts(answer.missing, known.values))
-    return Checked(requirement.text, "met" if answer is True else "unmet", source)
+        return CheckedRequirement(requirement.text, "unknown", source, base_facts(answer.missing, context.values))
+    return CheckedRequirement(requirement.text, "met" if answer is True else "unmet", source)
 
 
 def _worked_out(
-    settings: Mapping[str, Setting | Expression], known: Known
+    settings: Mapping[str, Setting | Expression], context: FactContext
 ) -> tuple[dict[str, Setting], tuple[str, ...]]:
     """Values of the settings here, and the names of those that depend on unknown facts."""
-    found: dict[str, Setting] = {}
+    values: dict[str, Setting] = {}
     unknown = []
     for name, value in settings.items():
         if not isinstance(value, Expression):
-            found[name] = value
+            values[name] = value
             continue
         try:
-            answer = known.ask(value)
+            answer = context.ask(value)
         except RuleError:
             answer = Unknown(())
         if isinstance(answer, Unknown):
             unknown.append(name)
         else:
-            found[name] = tuple(answer) if isinstance(answer, list) else answer  # type: ignore[assignment]
-    return found, tuple(unknown)
+            values[name] = tuple(answer) if isinstance(answer, list) else answer  # type: ignore[assignment]
+    return values, tuple(unknown)

@@ -79,10 +79,10 @@ class Standing:
 def standing(rule: Rule, values: Values, own: Sequence[OwnResult] = ()) -> Standing:
     """All evidence of a rule for a run with these facts."""
     statements = [_own(result, values) for result in own if result.rule == rule.id]
-    statements += [_published(one, values) for one in rule.effect.evidence]
-    ordered = tuple(sorted(statements, key=lambda one: one.level))
+    statements += [_published(evidence, values) for evidence in rule.effect.evidence]
+    ordered = tuple(sorted(statements, key=lambda statement: statement.level))
     level = ordered[0].level if ordered else _unmeasured(rule)
-    best = next((one.own for one in ordered if one.own is not None and one.level == 2), None)
+    best = next((entry.own for entry in ordered if entry.own is not None and entry.level == 2), None)
     return Standing(level, ordered, _own_order(best), _overridden(best, ordered))
 
 
@@ -116,15 +116,15 @@ def _published(evidence: Evidence, values: Values) -> Statement:
 
 def changed_since(contract: Values, values: Values) -> tuple[str, ...]:
     """What makes evidence of `contract` older for a run with these facts; unknown fields change nothing."""
-    found = []
+    changes = []
     for name in EXPIRES_WITH:
         if name not in contract or name not in values:
             continue
         before, now = contract[name], values[name]
         same = container_major(before) == container_major(now) if name == "container" else before == now
         if not same:
-            found.append(f"{name} was {_shown(before)}, now it is {_shown(now)}")
-    return tuple(found)
+            changes.append(f"{name} was {_shown(before)}, now it is {_shown(now)}")
+    return tuple(changes)
 
 
 def container_major(container: object) -> str:
@@ -139,7 +139,7 @@ def _own_order(best: OwnResult | None) -> float:
 
 
 def _overridden(best: OwnResult | None, statements: Sequence[Statement]) -> str:
-    published = next((one for one in statements if one.own is None), None)
+    published = next((statement for statement in statements if statement.own is None), None)
     if best is None or not best.settled or best.median_gain_pct > 0 or published is None:
         return ""
     return (

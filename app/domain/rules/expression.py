@@ -86,7 +86,7 @@ class Unknown:
     missing: tuple[str, ...]
 
 
-class Known:
+class FactContext:
     """Facts made ready for many expressions: typed values by name (see `facts.typed`), without those unknown."""
 
     def __init__(self, values: Mapping[str, object]) -> None:

@@ -205,13 +205,13 @@ def normal(facts: Mapping[str, object]) -> dict[str, object]:
 
     Raises ValueError on a name that is no fact and on a value that does not suit it.
     """
-    found: dict[str, object] = {}
+    typed_facts: dict[str, object] = {}
     for name, value in _flat(facts):
         if name not in FACTS:
             raise ValueError(f"{name} is no known fact")
         read = typed(FACTS[name], value)
-        found[name] = False if read is None and name in _FLAGS_OFF else read
-    return found
+        typed_facts[name] = False if read is None and name in _FLAGS_OFF else read
+    return typed_facts
 
 
 def _flat(facts: Mapping[str, object]) -> list[tuple[str, object]]:

@@ -43,26 +43,26 @@ class Journey:
 
     def step(self, phase: Phase) -> Step:
         """The step of a phase."""
-        return next(one for one in self.steps if one.phase == phase)
+        return next(step for step in self.steps if step.phase == phase)
 
 
-def journey(told: Evaluation) -> Journey:
+def journey(evaluation: Evaluation) -> Journey:
     """The stepper of a run, from what the rules say of it."""
     steps: list[Step] = []
     for phase in PHASES:
-        steps.append(_step(phase, told, steps))
+        steps.append(_step(phase, evaluation, steps))
     current = next((step.phase for step in steps if step.state != "done"), None)
-    return Journey(tuple(steps), current, told.wall)
+    return Journey(tuple(steps), current, evaluation.wall)
 
 
-def _step(phase: Phase, told: Evaluation, before: Sequence[Step]) -> Step:
-    blockers = [one for one in told.blockers if one.rule.phase == phase]
-    suggestions = [one for one in told.suggestions if one.rule.phase == phase]
-    rules = tuple(one.rule.id for one in (*blockers, *suggestions))
+def _step(phase: Phase, evaluation: Evaluation, before: Sequence[Step]) -> Step:
+    blockers = [blocker for blocker in evaluation.blockers if blocker.rule.phase == phase]
+    suggestions = [suggestion for suggestion in evaluation.suggestions if suggestion.rule.phase == phase]
+    rules = tuple(blocker.rule.id for blocker in (*blockers, *suggestions))
     if blockers:
         state, because = "blocked", _blocked(blockers)
     else:
-        state, because = _JUDGES[phase](told, before)
+        state, because = _JUDGES[phase](evaluation, before)
     return Step(phase, QUESTIONS[phase], state, because, rules, len(suggestions))  # type: ignore[arg-type]
 
 
@@ -74,8 +74,8 @@ def _blocked(blockers: Sequence[Suggestion]) -> str:
 Judgement = tuple[State, str]
 
 
-def _contract(told: Evaluation, _: Sequence[Step]) -> Judgement:
-    unknown = told.facts.get("unknown_fields")
+def _contract(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
+    unknown = evaluation.facts.get("unknown_fields")
     if not isinstance(unknown, int):
         return "open", "Nobody has stated the run's contract yet."
     if unknown:
@@ -86,8 +86,8 @@ def _contract(told: Evaluation, _: Sequence[Step]) -> Judgement:
     return "done", "Every field of the contract is known."
 
 
-def _fit(told: Evaluation, _: Sequence[Step]) -> Judgement:
-    facts = told.facts
+def _fit(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
+    facts = evaluation.facts
     if facts.get("oom") is True:
         return "open", f"The job ran out of GPU memory during {facts.get('oom_phase') or 'the run'}."
     if facts.get("fits") is True:
@@ -98,40 +98,48 @@ def _fit(told: Evaluation, _: Sequence[Step]) -> Judgement:
     return "open", "No iteration was measured yet."
 
 
-def _scale(told: Evaluation, before: Sequence[Step]) -> Judgement:
+def _scale(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     fit = before[-1]
     if fit.state != "done":
         return "blocked", "First it has to fit into memory."
-    candidates = [one for one in told.suggestions if one.rule.phase == "scale" and one.rule.kind == "candidate"]
-    if candidates and told.facts.get("profiled") is not True:
+    candidates = [
+        suggestion
+        for suggestion in evaluation.suggestions
+        if suggestion.rule.phase == "scale" and suggestion.rule.kind == "candidate"
+    ]
+    if candidates and evaluation.facts.get("profiled") is not True:
         return "done", "The layout divides evenly and runs. Whether another one is worth it, a profile tells."
     if candidates:
-        one = counted(len(candidates), "change")
-        return "open", f"{one} of the layout may be worth a look: {candidates[0].rule.title}."
+        changes = counted(len(candidates), "change")
+        return "open", f"{changes} of the layout may be worth a look: {candidates[0].rule.title}."
     return "done", "The layout divides evenly, runs, and no rule asks for another one."
 
 
-def _profile(told: Evaluation, before: Sequence[Step]) -> Judgement:
-    if told.wall.certainty == "measured" and told.facts.get("profiled") is True:
-        return "done", told.wall.because
+def _profile(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
+    if evaluation.wall.certainty == "measured" and evaluation.facts.get("profiled") is True:
+        return "done", evaluation.wall.because
     if before[-2].state != "done":
         return "blocked", "There is nothing to profile before steady steps ran."
-    return "open", f"{told.wall.because} Measure exposed communication and idle time of steady steps."
+    return "open", f"{evaluation.wall.because} Measure exposed communication and idle time of steady steps."
 
 
-def _retune(told: Evaluation, before: Sequence[Step]) -> Judgement:
-    if any(one.state == "blocked" and one.phase != "profile" for one in before) and told.blockers:
+def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
+    if any(step.state == "blocked" and step.phase != "profile" for step in before) and evaluation.blockers:
         return "blocked", "Clear the blockers first."
     if before[-1].state != "done":
         return "blocked", "Before a profile names the wall there is nothing to retune, except defaults of the bring-up."
-    candidates = [one for one in told.suggestions if one.rule.phase == "retune" and one.rule.kind == "candidate"]
+    candidates = [
+        suggestion
+        for suggestion in evaluation.suggestions
+        if suggestion.rule.phase == "retune" and suggestion.rule.kind == "candidate"
+    ]
     if candidates:
         return "open", f"{counted(len(candidates), 'candidate')}; first: {candidates[0].rule.title}."
     return "done", "No candidate is left for the wall that was measured."
 
 
-def _validate(told: Evaluation, before: Sequence[Step]) -> Judgement:
-    facts = told.facts
+def _validate(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
+    facts = evaluation.facts
     if before[1].state != "done":
         return "blocked", "No steady steps were measured yet."
     if facts.get("evidence_level") != "validated":
@@ -142,7 +150,11 @@ def _validate(told: Evaluation, before: Sequence[Step]) -> Judgement:
         )
     if facts.get("semantic_class") != "training_equivalent":
         return "open", "Measured long enough, but benchmark-only or unknown: repeat with natural routing and real data."
-    gates = [one for one in told.suggestions if one.rule.phase == "validate" and one.rule.kind == "gate"]
+    gates = [
+        suggestion
+        for suggestion in evaluation.suggestions
+        if suggestion.rule.phase == "validate" and suggestion.rule.kind == "gate"
+    ]
     if gates:
         return "open", f"{len(gates)} gates are left: {gates[0].rule.title}."
     return "done", "Long enough, healthy, and like real training."

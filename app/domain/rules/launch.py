@@ -110,17 +110,17 @@ def name_of(word: str) -> str:
 
 def from_dump(names: Mapping[str, str], arguments: Mapping[str, Value], *, bridge: bool) -> dict[str, str]:
     """By normal name, the flag as the run had it; `names` gives the spelling of each. Unset ones read ""."""
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     for name, flag in names.items():
         if name not in arguments:
             continue
         value = arguments[name]
         if bridge:
-            found[name] = shlex.quote(f"{name}={bridge_text(value)}")
+            flags[name] = shlex.quote(f"{name}={bridge_text(value)}")
         elif isinstance(value, list | tuple):
-            found[name] = shlex.join([flag, *map(str, value)]) if value else ""
+            flags[name] = shlex.join([flag, *map(str, value)]) if value else ""
         elif value is None or value is False or value == "":
-            found[name] = ""
+            flags[name] = ""
         else:
-            found[name] = flag if value is True else shlex.join([flag, str(value)])
-    return found
+            flags[name] = flag if value is True else shlex.join([flag, str(value)])
+    return flags

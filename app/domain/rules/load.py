@@ -16,7 +16,7 @@ import yaml
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import read_value
 from app.domain.rules.derive import derive
-from app.domain.rules.expression import Expression, Known, RuleError, Unknown, compile_expression
+from app.domain.rules.expression import Expression, FactContext, RuleError, Unknown, compile_expression
 from app.domain.rules.facts import FACTS
 from app.domain.rules.rule import (
     CONFIDENCES,
@@ -78,22 +78,22 @@ def load_texts(texts: Mapping[str, str], sources: str = "", origin: Origin = "bu
             if rule.id in rules:
                 mistakes.append(Mistake.of(rule, f"stands in {rules[rule.id].topic}.yaml, too"))
             rules[rule.id] = rule
-    known = load_sources(sources, mistakes)
+    sources_by_key = load_sources(sources, mistakes)
     if mistakes:
         raise RuleFileError(mistakes)
-    return RuleBook(rules, known)
+    return RuleBook(rules, sources_by_key)
 
 
 def load_rules(topic: str, text: str, origin: Origin, mistakes: list[Mistake]) -> list[Rule]:
     """The rules of one file that can be read; what is wrong with the others is added to `mistakes`."""
-    found = []
+    rules = []
     for number, (line, row) in enumerate(_rows(topic, text, mistakes), start=1):
         try:
-            found.append(_rule(row, topic, origin, line))
+            rules.append(_rule(row, topic, origin, line))
         except RuleError as problem:
             named = row.get("id") if isinstance(row, Mapping) else None
             mistakes.append(Mistake(f"{topic}.yaml", line, str(named or f"rule {number}"), str(problem)))
-    return found
+    return rules
 
 
 def _rows(topic: str, text: str, mistakes: list[Mistake]) -> list[tuple[int, object]]:
@@ -113,13 +113,13 @@ def _rows(topic: str, text: str, mistakes: list[Mistake]) -> list[tuple[int, obj
     if not isinstance(rows, list):
         mistakes.append(Mistake(file, 1, "", "must be a list of rules, each beginning with `- id:`"))
         return []
-    return [(one.start_mark.line + 1, row) for one, row in zip(node.value, rows, strict=True)]
+    return [(entry.start_mark.line + 1, row) for entry, row in zip(node.value, rows, strict=True)]
 
 
 def _no_yaml(file: str, problem: Exception) -> Mistake:
     mark = getattr(problem, "problem_mark", None)
-    said = " ".join(str(getattr(problem, "problem", "") or problem).split())
-    return Mistake(file, mark.line + 1 if mark is not None else 1, "", f"is no YAML: {said}")
+    description = " ".join(str(getattr(problem, "problem", "") or problem).split())
+    return Mistake(file, mark.line + 1 if mark is not None else 1, "", f"is no YAML: {description}")
 
 
 def load_sources(text: str, mistakes: list[Mistake]) -> dict[str, Source]:
@@ -132,15 +132,15 @@ def load_sources(text: str, mistakes: list[Mistake]) -> dict[str, Source]:
     if not isinstance(rows, Mapping):
         mistakes.append(Mistake(SOURCES, 1, "", "must map the key of a source to its title, where and date"))
         return {}
-    found = {}
+    sources = {}
     for key, row in rows.items():
-        known = row if isinstance(row, Mapping) else {}
-        texts = {name: str(known.get(name, "")).strip() for name in ("title", "where", "date")}
+        entry = row if isinstance(row, Mapping) else {}
+        texts = {name: str(entry.get(name, "")).strip() for name in ("title", "where", "date")}
         if missing := [name for name, value in texts.items() if not value]:
             mistakes.append(Mistake(SOURCES, _line_of(text, str(key)), str(key), f"lacks {', '.join(missing)}"))
             continue
-        found[str(key)] = Source(str(key), **texts)
-    return found
+        sources[str(key)] = Source(str(key), **texts)
+    return sources
 
 
 def _line_of(text: str, key: str) -> int:
@@ -150,28 +150,28 @@ def _line_of(text: str, key: str) -> int:
 
 
 def _rule(row: object, topic: str, origin: Origin, line: int) -> Rule:
-    known = _mapping(row, "a rule")
-    if unknown := sorted(set(known) - KEYS):
+    entry = _mapping(row, "a rule")
+    if unknown := sorted(set(entry) - KEYS):
         raise RuleError(f"has no key {', '.join(unknown)}")
     return Rule(
-        id=_text(known, "id"),
-        phase=_one_of(known, "phase", PHASES),
-        wall=_one_of(known, "wall", WALLS),
-        kind=_one_of(known, "kind", KINDS),
-        title=_text(known, "title"),
-        when=_expression(_text(known, "when")),
-        why=_text(known, "why"),
-        change=_change(known.get("change")),
-        needs=_requirements(known, "needs"),
-        conflicts=_requirements(known, "conflicts"),
-        effect=_effect(known.get("effect")),
-        verify=_text(known, "verify"),
-        sources=_texts(known, "sources"),
-        valid=_text(known, "valid"),
-        confidence=_one_of(known, "confidence", CONFIDENCES),
-        examples=_examples(known.get("examples")),
-        hints=_hints(known),
-        overrides=_overrides(known, origin),
+        id=_text(entry, "id"),
+        phase=_one_of(entry, "phase", PHASES),
+        wall=_one_of(entry, "wall", WALLS),
+        kind=_one_of(entry, "kind", KINDS),
+        title=_text(entry, "title"),
+        when=_expression(_text(entry, "when")),
+        why=_text(entry, "why"),
+        change=_change(entry.get("change")),
+        needs=_requirements(entry, "needs"),
+        conflicts=_requirements(entry, "conflicts"),
+        effect=_effect(entry.get("effect")),
+        verify=_text(entry, "verify"),
+        sources=_texts(entry, "sources"),
+        valid=_text(entry, "valid"),
+        confidence=_one_of(entry, "confidence", CONFIDENCES),
+        examples=_examples(entry.get("examples")),
+        hints=_hints(entry),
+        overrides=_overrides(entry, origin),
         topic=topic,
         origin=origin,
         line=line,
@@ -249,19 +249,19 @@ def _change(raw: object) -> Change:
 
 
 def _requirements(row: Mapping[str, object], name: str) -> tuple[Requirement, ...]:
-    found = []
-    for one in cast(Iterable[object], row.get(name) or []):
-        known = _mapping(one, name)
-        when = _expression(_text(known, "when")) if "when" in known else None
-        found.append(Requirement(_text(known, "text"), when))
-    return tuple(found)
+    requirements = []
+    for raw in cast(Iterable[object], row.get(name) or []):
+        entry = _mapping(raw, name)
+        when = _expression(_text(entry, "when")) if "when" in entry else None
+        requirements.append(Requirement(_text(entry, "text"), when))
+    return tuple(requirements)
 
 
 def _effect(raw: object) -> Effect:
     if raw is None:
         return Effect()
     row = _mapping(raw, "effect")
-    evidence = tuple(_evidence(one) for one in cast(Iterable[object], row.get("evidence") or []))
+    evidence = tuple(_evidence(item) for item in cast(Iterable[object], row.get("evidence") or []))
     return Effect(_text(row, "text"), evidence)
 
 
@@ -287,7 +287,7 @@ def _facts(raw: object, name: str) -> tuple[Facts, ...]:
     if raw is None:
         return ()
     many = raw if isinstance(raw, list) else [raw]
-    return tuple(_mapping(one, f"examples.{name}") for one in many)
+    return tuple(_mapping(example, f"examples.{name}") for example in many)
 
 
 def _hints(row: Mapping[str, object]) -> Hints:
@@ -321,7 +321,7 @@ def mistakes(book: RuleBook) -> list[Mistake]:
 
 def mistakes_of(rule: Rule, book: RuleBook) -> list[Mistake]:
     """Every mistake of one rule, beyond what its reading refuses."""
-    found = (
+    messages = (
         *_form(rule),
         *_references(rule, book),
         *_names(rule),
@@ -329,7 +329,7 @@ def mistakes_of(rule: Rule, book: RuleBook) -> list[Mistake]:
         *_changes(rule),
         *_lint_examples(rule),
     )
-    return [Mistake.of(rule, said) for said in found]
+    return [Mistake.of(rule, message) for message in messages]
 
 
 def _form(rule: Rule) -> Iterator[str]:
@@ -348,7 +348,7 @@ def _form(rule: Rule) -> Iterator[str]:
 
 
 def _references(rule: Rule, book: RuleBook) -> Iterator[str]:
-    for key in (*rule.sources, *(one.source for one in rule.effect.evidence)):
+    for key in (*rule.sources, *(evidence.source for evidence in rule.effect.evidence)):
         if key not in book.sources:
             yield f"{key} is not in sources.yaml: add it there with title, where and date"
     for other in rule.hints.unlocks:
@@ -381,11 +381,11 @@ def _names(rule: Rule) -> Iterator[str]:
 
 def places(text: str) -> list[str]:
     """The facts that a text fills in: `{gpus} GPUs` names gpus. A format may follow: `{exposed_comm_frac:.0%}`."""
-    found = []
+    names = []
     for inner in _PLACE.findall(text):
         match = _FORMS.match(inner)
-        found.append(match["name"] if match else inner)
-    return found
+        names.append(match["name"] if match else inner)
+    return names
 
 
 def _lint_texts(rule: Rule) -> Iterator[str]:
@@ -402,7 +402,7 @@ def _changes(rule: Rule) -> Iterator[str]:
             yield f"changes {name}, which is no contract field"
         elif not isinstance(value, Expression) and (why := _refused(name, value)):
             yield f"changes {name} to {value!r}, which it does not take: {why}"
-    for fact in (fact for one in rule.effect.evidence for fact in one.at):
+    for fact in (fact for evidence in rule.effect.evidence for fact in evidence.at):
         if fact not in FACTS:
             yield f"evidence `at` names {fact}, which is no known fact"
 
@@ -422,15 +422,15 @@ def _lint_examples(rule: Rule) -> Iterator[str]:
         ("asks", rule.examples.asks),
     ):
         for example in examples:
-            if told := _told(rule, example, wanted):
-                yield f"example {dict(example)}: {told}"
+            if why := _told(rule, example, wanted):
+                yield f"example {dict(example)}: {why}"
 
 
 def _told(rule: Rule, example: Facts, wanted: str) -> str | None:
     """Why an example does not do what it should; None when it does."""
     try:
-        known = Known(derive(example))
-        answer = known.ask(rule.when)
+        context = FactContext(derive(example))
+        answer = context.ask(rule.when)
     except (RuleError, ValueError) as problem:
         return str(problem)
     got = "asks" if isinstance(answer, Unknown) else {True: "fires", False: "silent"}.get(answer)  # type: ignore[call-overload]
@@ -439,17 +439,17 @@ def _told(rule: Rule, example: Facts, wanted: str) -> str | None:
     if got != wanted:
         missing = f" for {', '.join(answer.missing)}" if isinstance(answer, Unknown) else ""
         return f"should be of kind {wanted}, but the rule {got}{missing}"
-    return _parts_told(rule, known) if wanted == "fires" else None
+    return _parts_told(rule, context) if wanted == "fires" else None
 
 
-def _parts_told(rule: Rule, known: Known) -> str | None:
+def _parts_told(rule: Rule, context: FactContext) -> str | None:
     """Under an example that fires, every other expression must suit its facts, too."""
     for expression in expressions(rule):
         try:
-            known.ask(expression)
+            context.ask(expression)
         except RuleError as problem:
             return str(problem)
-    values: Mapping[str, object] = known.values
+    values: Mapping[str, object] = context.values
     absent = [name for name in places(rule.why) if name not in values]
     return f"the reason fills in {', '.join(absent)}, which is unknown there" if absent else None
 
@@ -477,7 +477,7 @@ class TeamRules:
 
     @property
     def files_left_out(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.file for one in self.mistakes))
+        return tuple(dict.fromkeys(mistake.file for mistake in self.mistakes))
 
 
 def with_team(own: RuleBook, texts: Mapping[str, str]) -> TeamRules:
@@ -503,25 +503,25 @@ def _read(name: str, text: str, wrong: list[Mistake]) -> list[Rule]:
 
 
 def _sources(own: RuleBook, text: str, mistakes: list[Mistake]) -> dict[str, Source]:
-    found = load_sources(text, mistakes)
-    for key in sorted(found.keys() & own.sources.keys()):
-        del found[key]
+    sources = load_sources(text, mistakes)
+    for key in sorted(sources.keys() & own.sources.keys()):
+        del sources[key]
         mistakes.append(Mistake(SOURCES, 1, key, "is a key of the service's own sources; choose another"))
-    return found
+    return sources
 
 
 def _names_taken(rules: Sequence[Rule], own: RuleBook, files: Mapping[str, Sequence[Rule]]) -> list[Mistake]:
     """Rules that stand twice, and those that would replace one of the service without saying so."""
     wrong = []
-    seen = {one.id: name for name, others in files.items() for one in others}
+    seen = {other.id: name for name, others in files.items() for other in others}
     for rule in rules:
         if rule.id in seen:
             wrong.append(Mistake.of(rule, f"stands in {seen[rule.id]}, too; choose another id"))
         elif rule.id in own.rules and not rule.overrides:
-            said = (
+            message = (
                 "a rule of that name is built in; choose another id, or say with `overrides: why` that it replaces it"
             )
-            wrong.append(Mistake.of(rule, said))
+            wrong.append(Mistake.of(rule, message))
         elif rule.overrides and rule.id not in own.rules:
             wrong.append(Mistake.of(rule, "overrides a rule that the service does not have; correct the id"))
         seen[rule.id] = f"{rule.topic}.yaml"
@@ -540,5 +540,5 @@ def _linted(
             replaced = {name: own.rules[name] for name in team if name in own.rules}
             return TeamRules(book, tuple(mistakes), replaced)
         mistakes += wrong
-        for name in {one.file for one in wrong}:
+        for name in {mistake.file for mistake in wrong}:
             del files[name]

@@ -245,15 +245,15 @@ class Mistake:
     file: str
     line: int
     rule: str
-    said: str
+    message: str
 
     @classmethod
-    def of(cls, rule: Rule, said: str) -> Self:
-        return cls(f"{rule.topic}.yaml", rule.line, rule.id, said)
+    def of(cls, rule: Rule, message: str) -> Self:
+        return cls(f"{rule.topic}.yaml", rule.line, rule.id, message)
 
     def __str__(self) -> str:
         """`ours.yaml:12: ours-tp-small: has no source`, as editors take it."""
-        return f"{self.file}:{self.line}: {self.rule + ': ' if self.rule else ''}{self.said}"
+        return f"{self.file}:{self.line}: {self.rule + ': ' if self.rule else ''}{self.message}"
 
 
 class RuleFileError(RuleError):

@@ -109,15 +109,15 @@ def facts_of_pair(
     `step_time_pct`: the change of this run's step time against the other's; `windows`: first and last steady iteration
     of each; `memory`: the kinds of its figures (`memory_kinds`).
     """
-    found: dict[str, object] = {"compared": True, "differs": list(differing)}
+    facts: dict[str, object] = {"compared": True, "differs": list(differing)}
     if step_time_pct is not None and step_time_pct > -100:
-        found["throughput_gain"] = 1 / (1 + step_time_pct / 100) - 1
+        facts["throughput_gain"] = 1 / (1 + step_time_pct / 100) - 1
     own, other = windows
     if own is not None and other is not None:
-        found["windows_differ"] = _differ(own, other)
+        facts["windows_differ"] = _differ(own, other)
     if all(memory):
-        found["memory_kinds_differ"] = not memory[0] & memory[1]
-    return found
+        facts["memory_kinds_differ"] = not memory[0] & memory[1]
+    return facts
 
 
 def memory_kinds(health: Mapping[str, object]) -> frozenset[str]:
@@ -134,21 +134,21 @@ def _differ(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 def _from_contract(run: RunReading) -> dict[str, object]:
     """Contract values; where a knob was set aside as unused, what was stated of it, for the rules that warn of it."""
-    found: dict[str, object] = {}
+    facts: dict[str, object] = {}
     for name, stated in run.contract.items():
         value = stated.value
         if value is None and name in _ASKED_FOR and _STATED_UNDER in stated.detail:
             value = _stated_under(name, stated.detail)
-        found[name] = value
+        facts[name] = value
     etp = run.contract.get("etp")
     if etp is not None and etp.source == "derived":  # tp, because nobody states it: known to be unset by a dump only
-        del found["etp"]
+        del facts["etp"]
         if run.arguments:
-            found["etp_unset"] = True
+            facts["etp_unset"] = True
     backend = next((item for item in read_command(run.launch) if item.name == "moe_flex_dispatcher_backend"), None)
-    if backend is not None and len(backend.words) > 1 and found.get("flex_backend") is None:
-        found["flex_backend"] = None if backend.words[1] == "None" else backend.words[1]
-    return {name: value for name, value in found.items() if _suits(name, value)}
+    if backend is not None and len(backend.words) > 1 and facts.get("flex_backend") is None:
+        facts["flex_backend"] = None if backend.words[1] == "None" else backend.words[1]
+    return {name: value for name, value in facts.items() if _suits(name, value)}
 
 
 def _stated_under(name: str, detail: str) -> Value:
@@ -174,7 +174,7 @@ def _from_extra(extra: Mapping[str, object]) -> dict[str, object]:
 
 def _from_arguments(arguments: Mapping[str, Value]) -> dict[str, object]:
     """Facts that the trainer's dump states under a name of its own."""
-    found: dict[str, object] = {}
+    facts: dict[str, object] = {}
     for fact in FACTS.values():
         name = next((name for name in fact.argument if name in arguments), None)
         if name is None:
@@ -182,12 +182,12 @@ def _from_arguments(arguments: Mapping[str, Value]) -> dict[str, object]:
         value: object = arguments[name]
         value = False if value is None and fact.type == "bool" else value
         if _suits(fact.name, value):
-            found[fact.name] = value
-    return found
+            facts[fact.name] = value
+    return facts
 
 
 def _from_figures(run: RunReading) -> dict[str, object]:
-    found: dict[str, object] = {}
+    facts: dict[str, object] = {}
     for name, metric, scale in (
         ("step_s", "step_time_ms", 1e-3),
         ("tokens_s_gpu", "tokens_per_s_per_gpu", 1.0),
@@ -195,28 +195,28 @@ def _from_figures(run: RunReading) -> dict[str, object]:
     ):
         value = run.metrics.get(metric)
         if value is not None:
-            found[name] = value.value * scale
+            facts[name] = value.value * scale
     if run.steady is not None:
-        found |= {
+        facts |= {
             "window": run.steady.n,
             "window_first": run.steady.first_iteration,
             "window_last": run.steady.last_iteration,
         }
     shares = [timer.share_of_step for timer in run.timers if timer.name in _COMMUNICATION_TIMERS]
     if shares:
-        found["comm_timer_frac"] = min(sum(shares), 1.0)
+        facts["comm_timer_frac"] = min(sum(shares), 1.0)
     for name, text in (("framework", _framework(run.trainer)), ("semantic_class", run.semantic_class)):
         if text:
-            found[name] = text
+            facts[name] = text
     if run.evidence_level:
-        found["evidence_level"] = run.evidence_level
+        facts["evidence_level"] = run.evidence_level
     if run.fair_for_timing is not None:
-        found["fair_for_timing"] = run.fair_for_timing
+        facts["fair_for_timing"] = run.fair_for_timing
     if run.unknown is not None:
-        found |= {"unknown_fields": len(run.unknown), "unknown_names": _first_names(run.unknown)}
+        facts |= {"unknown_fields": len(run.unknown), "unknown_names": _first_names(run.unknown)}
     if run.is_baseline is not None:
-        found["is_baseline"] = run.is_baseline
-    return found
+        facts["is_baseline"] = run.is_baseline
+    return facts
 
 
 def _first_names(names: Sequence[str], most: int = 6) -> str:
@@ -236,21 +236,21 @@ def _from_health(run: RunReading) -> dict[str, object]:
     missing = next((_IMPORTS[kind] for kind in kinds if kind in _IMPORTS), None)
     oom = next((failure for failure in run.failures if failure.kind == "out_of_memory"), None)
     steps = run.health.get("iterations")
-    found: dict[str, object] = {"import_error": missing or ("unknown" if "import_error" in kinds else None)}
-    found["oom"] = oom is not None
+    facts: dict[str, object] = {"import_error": missing or ("unknown" if "import_error" in kinds else None)}
+    facts["oom"] = oom is not None
     if oom is not None:
-        found["oom_phase"] = _oom_phase(run, oom)
+        facts["oom_phase"] = _oom_phase(run, oom)
         if oom.rank is not None:
-            found["oom_ranks"] = [oom.rank]
+            facts["oom_ranks"] = [oom.rank]
     if isinstance(steps, int):
-        found["steps_done"] = steps
-    found |= _fits(run, steps, oom)
+        facts["steps_done"] = steps
+    facts |= _fits(run, steps, oom)
     for name, key in (("skipped", "skipped_iterations"), ("nan", "nan_iterations"), ("alloc_retries", "alloc_retries")):
         if isinstance(run.health.get(key), int):
-            found[name] = run.health[key]
+            facts[name] = run.health[key]
     if isinstance(run.health.get("loss_finite"), bool):
-        found["loss_finite"] = run.health["loss_finite"]
-    return found | _memory(run)
+        facts["loss_finite"] = run.health["loss_finite"]
+    return facts | _memory(run)
 
 
 def _oom_phase(run: RunReading, oom: Failure) -> str:
@@ -268,39 +268,39 @@ def _fits(run: RunReading, steps: object, oom: Failure | None) -> dict[str, obje
 
 
 def _memory(run: RunReading) -> dict[str, object]:
-    found: dict[str, object] = {}
+    facts: dict[str, object] = {}
     for name, key in (("mem_alloc_peak_gb", "peak_allocated_gib"), ("mem_reserved_peak_gb", "peak_reserved_gib")):
         gib = run.health.get(key)
         if isinstance(gib, int | float) and not isinstance(gib, bool):
-            found[name] = gib * 2**30 / 1e9
+            facts[name] = gib * 2**30 / 1e9
     gpu, gib = run.contract.get("gpu"), run.health.get("peak_allocated_gib")
     if gpu is not None and isinstance(gpu.value, str) and isinstance(gib, int | float):
         free = headroom_pct(gpu.value, float(gib))
         if free is not None:
-            found["headroom_frac"] = free / 100
-    return found
+            facts["headroom_frac"] = free / 100
+    return facts
 
 
 def _from_activity(run: RunReading) -> dict[str, object]:
-    found: dict[str, object] = {}
+    facts: dict[str, object] = {}
     dispatcher = run.activity.get("dispatcher")
     if dispatcher is not None and dispatcher.requested is not None and isinstance(dispatcher.requested.value, str):
-        found["requested_dispatcher"] = dispatcher.requested.value
+        facts["requested_dispatcher"] = dispatcher.requested.value
     if dispatcher is not None and dispatcher.active is not None and isinstance(dispatcher.active.value, str):
-        found["resolved_dispatcher"] = dispatcher.active.value
+        facts["resolved_dispatcher"] = dispatcher.active.value
     if dispatcher is not None:
-        found["backend_proof"] = dispatcher.active is not None and dispatcher.agrees is not False
+        facts["backend_proof"] = dispatcher.active is not None and dispatcher.agrees is not False
     graphs = run.activity.get("graph_impl")
     if graphs is not None:
-        found["capture_proof"] = graphs.active is not None
+        facts["capture_proof"] = graphs.active is not None
     installed = _installed(run)
-    return found if installed is None else {**found, "installed_flex_backends": installed}
+    return facts if installed is None else {**facts, "installed_flex_backends": installed}
 
 
 def _installed(run: RunReading) -> list[str] | None:
     """Known when one is shown to work, or when all are shown to be missing."""
     if run.installed is not None:
         return list(run.installed)
-    states = {one.dispatcher: one.available for one in run.availability}
+    states = {availability.dispatcher: availability.available for availability in run.availability}
     working = [name for name in (*_FLEX, "ncclep") if states.get(name)]
     return working if working or all(states.get(name) is False for name in _FLEX) else None

@@ -55,14 +55,14 @@ _NONE = ("none", "[]")
 
 def read_facts(stated: Mapping[str, object], path: str) -> tuple[dict[str, object], list[FieldError]]:
     """The values as conditions see them, None for what is taken back; and what is wrong, each as `PATH.NAME`."""
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     errors: list[FieldError] = []
     for name, raw in stated.items():
         try:
-            found[name] = None if raw == TAKE_BACK else _read(name, raw)
+            values[name] = None if raw == TAKE_BACK else _read(name, raw)
         except ValueError as problem:
             errors.append(FieldError(f"{path}.{name[:100]}", str(problem)))
-    return found, errors
+    return values, errors
 
 
 def _read(name: str, raw: object) -> object:
@@ -174,11 +174,11 @@ def contradictions() -> tuple[Contradiction, ...]:
 
 @lru_cache(maxsize=1)
 def _by_rule() -> Mapping[str, tuple[Contradiction, ...]]:
-    found: dict[str, tuple[Contradiction, ...]] = {}
-    for one in contradictions():
-        for rule in one.rules:
-            found[rule] = (*found.get(rule, ()), one)
-    return found
+    by_rule: dict[str, tuple[Contradiction, ...]] = {}
+    for contradiction in contradictions():
+        for rule in contradiction.rules:
+            by_rule[rule] = (*by_rule.get(rule, ()), contradiction)
+    return by_rule
 
 
 def contradictions_of(rule: str) -> tuple[Contradiction, ...]:
@@ -214,20 +214,22 @@ def source_level(key: str) -> int:
     return FOUNDING if key in _FOUNDING else PUBLISHED
 
 
-def overruling(one: Contradiction, sources: Mapping[str, Source], own: Sequence[OwnResult] = ()) -> Overruling:
+def overruling(
+    contradiction: Contradiction, sources: Mapping[str, Source], own: Sequence[OwnResult] = ()
+) -> Overruling:
     """`own`: what this service measured of the rule in question."""
-    older, newer = _strongest(one.older_sources), _strongest(one.newer_sources)
+    older, newer = _strongest(contradiction.older_sources), _strongest(contradiction.newer_sources)
     settled = [result for result in own if result.settled]
-    if settled and one.measurable and min(older, newer) > CODE:
+    if settled and contradiction.measurable and min(older, newer) > CODE:
         best = max(settled, key=lambda result: result.n)
         word = "gained" if best.median_gain_pct > 0 else "lost"
-        said = f"Measured here it {word} {abs(best.median_gain_pct):.1f} % (n = {best.n}), which outranks both."
-        return Overruling("here", HERE, said)
+        sentence = f"Measured here it {word} {abs(best.median_gain_pct):.1f} % (n = {best.n}), which outranks both."
+        return Overruling("here", HERE, sentence)
     if older < newer:
         return Overruling("older", older, f"The older counts: {_named(older)} stands above {_named(newer)}.")
     if newer < older:
         return Overruling("newer", newer, f"The newer counts: {_named(newer)} stands above {_named(older)}.")
-    date = max((sources[key].date for key in one.newer_sources if key in sources), default="")
+    date = max((sources[key].date for key in contradiction.newer_sources if key in sources), default="")
     when = f" of {date}" if date else ""
     return Overruling("both", newer, f"Neither outranks the other: both are {_named(newer)}, the newer one{when}.")
 

@@ -12,7 +12,7 @@ from app.domain.contract.values import layout_problem, stages
 from app.domain.planning.candidates import BITS, candidates, divisors, written_layout
 from app.domain.planning.constraints import CONSTRAINTS, judge
 from app.domain.planning.layout import STATIC_SHARE
-from app.domain.planning.plan import REASONS, UsedLayout, make_plan, nearest_layouts, spelled
+from app.domain.planning.plan import REASONS, UsedLayout, layout_flags, make_plan, nearest_layouts
 from app.domain.planning.request import InvalidPlan, PlanRequest, plan_address, read_request
 from app.domain.references.published import published
 from app.domain.rules.engine import evaluate
@@ -166,7 +166,7 @@ def test_where_nothing_is_feasible_the_closest_ones_say_why() -> None:
 
 def test_etp_is_stated_and_what_excludes_a_layout_is_taken_out() -> None:
     asked = request(DEEPSEEK, gbs=8192, precision="fp8_sc")
-    text = spelled(asked, make_plan(asked).offers[0].layout)
+    text = layout_flags(asked, make_plan(asked).offers[0].layout)
     assert "--expert-tensor-parallel-size 1" in text.megatron_lm
     assert "--pipeline-model-parallel-layout 'Et|(tt|)*30mL'" in text.megatron_lm
     assert "--num-virtual-stages-per-pipeline-rank" in text.without
@@ -179,7 +179,7 @@ def test_a_dense_model_has_no_flags_of_experts() -> None:
     asked = request(EXPERTS_64, num_experts="none", tp=2, cp=1, pp=2, vpp=4)
     given = make_plan(asked).given
     assert given is not None
-    text = spelled(asked, given.layout)
+    text = layout_flags(asked, given.layout)
     assert "expert" not in text.megatron_lm + text.bridge
     assert "--num-virtual-stages-per-pipeline-rank 4" in text.megatron_lm
     assert "--sequence-parallel" in text.megatron_lm

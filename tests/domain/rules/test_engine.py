@@ -3,7 +3,7 @@
 from app.domain.rules.derive import derive
 from app.domain.rules.engine import evaluate
 from app.domain.rules.evidence import OwnResult, changed_since
-from app.domain.rules.expression import Known, Unknown, compile_expression
+from app.domain.rules.expression import FactContext, Unknown, compile_expression
 from app.domain.rules.load import built_in_rules
 from tests.cases import every_case
 from tests.domain.rules.builders import book, rule
@@ -254,7 +254,7 @@ def test_leaving_a_fact_out_makes_a_rule_ask_or_changes_nothing() -> None:
                     for example in examples:
                         for left_out in example.keys() - KNOWN_WITHOUT_BEING_STATED:
                             less = {fact: value for fact, value in example.items() if fact != left_out}
-                            told = Known(derive(less)).ask(one.when)
+                            told = FactContext(derive(less)).ask(one.when)
                             assert isinstance(told, Unknown) or told is answer, left_out
 
 
@@ -262,4 +262,4 @@ def test_names_in_texts_and_bound_names_are_no_facts() -> None:
     expression = compile_expression('recompute_modules.exists(m, m == "env.moe") && env.USE_MNNVL != "tp"')
 
     assert expression.names == ("recompute_modules", "env.USE_MNNVL")
-    assert Known({"recompute_modules": ["env.moe"], "env.USE_MNNVL": None}).ask(expression) is True
+    assert FactContext({"recompute_modules": ["env.moe"], "env.USE_MNNVL": None}).ask(expression) is True
