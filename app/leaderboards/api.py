@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from sqlmodel import Session
 
-from app.domain.ranking.rank import HeadChange, told
+from app.domain.ranking.rank import HeadChange, head_text
 from app.domain.ranking.standings import Board, Entry, Gain, Interval
 from app.domain.report.values import storable
 from app.leaderboards.api_models import (
@@ -230,7 +230,7 @@ def _change_row(one: LeaderChange, change: HeadChange) -> tuple[object, ...]:
     head = change.after
     return (
         one.happened_at.isoformat(), one.at.isoformat(), one.project, one.stack_key, one.name, head.routing_mode,
-        head.semantic_class, one.floor, told(change.before) if change.before else None, told(head),
+        head.semantic_class, one.floor, head_text(change.before) if change.before else None, head_text(head),
         head.because or None, one.run_id,
     )  # fmt: skip
 

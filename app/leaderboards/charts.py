@@ -8,7 +8,7 @@ from typing import Any
 
 from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.numbers import DASH, THIN, percent
-from app.domain.ranking.rank import Head, told
+from app.domain.ranking.rank import Head, head_text
 from app.domain.ranking.standings import Board, Entry, Gain
 from app.leaderboards.words import range_text, routing_words, tie_sentence
 from app.storage.leader_changes import LeaderChange
@@ -155,7 +155,7 @@ def _reigns(row: int, own: Sequence[LeaderChange], name: str) -> list[Reign]:
             ends=end,
             lasts=place == len(own) - 1,
             leader=_leader(one.change.after),
-            text=told(one.change.after),
+            text=head_text(one.change.after),
             href=f"/history/{one.stack_key}",
         )
         for place, (one, begin, end) in enumerate(zip(own, begins, ends, strict=True))

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.naming import SEPARATOR, common_parts
 from app.domain.numbers import TimeUnit, counted, time_unit_of
-from app.domain.ranking.rank import told
+from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import slug
 from app.errors import NotFound
 from app.leaderboards import charts, words
@@ -324,6 +324,6 @@ def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse
         memory_of=charts.memory_text,
         against_best=against_best,
         told_class=told_class,
-        told_head=told,
+        told_head=head_text,
         most_compared=MOST_COMPARED,
     )

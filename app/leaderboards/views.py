@@ -23,18 +23,18 @@ from app.domain.numbers import (
     time_unit_of,
 )
 from app.domain.ranking.across import ClassSummary, TallyGroup
-from app.domain.ranking.pairwise import Duel, Place
+from app.domain.ranking.pairwise import PairwiseComparison, Place
 from app.domain.ranking.runs import NEED_A_PACKAGE, Refusal
 from app.domain.ranking.standings import (
     REFERENCE,
     Board,
     Configuration,
     Entry,
-    Glimpse,
     Interval,
     MissingDispatcher,
-    Outside,
     StackStandings,
+    UncomparedResult,
+    UnrankedResult,
     listed,
 )
 from app.domain.run import Metric, Stated
@@ -162,7 +162,7 @@ _CONFIGURATIONS_MOST_TOLD = 3
 """Beside the fastest one; the table has all."""
 
 
-def against_best(duel: Duel) -> str:
+def against_best(duel: PairwiseComparison) -> str:
     """`24.3 % less throughput (16.4 to 31.4 %)`, `is not significantly different (−8.6 to 8.5 %)`."""
     interval = range_text(duel.low_pct, duel.high_pct)
     if duel.tie:
@@ -207,7 +207,7 @@ def _told(one: Configuration) -> str:
     return f"{found}, directional" if one.directional else found
 
 
-def _less(duel: Duel) -> tuple[float | None, float | None]:
+def _less(duel: PairwiseComparison) -> tuple[float | None, float | None]:
     """The interval of how much, without the sign that a word says already."""
     low, high = duel.low_pct, duel.high_pct
     if low is None or high is None or duel.gain_pct >= 0:
@@ -331,7 +331,7 @@ class EntryRow:
 class OutsideRow:
     """A dispatcher that was measured on other code only: its figure stands beside the ranking, without a place."""
 
-    outside: Outside
+    outside: UncomparedResult
     dot: Dot | None
 
 
@@ -339,7 +339,7 @@ class OutsideRow:
 class GlimpseRow:
     """A dispatcher that ran, with nothing that may be ranked. Step time is all that is known of it."""
 
-    glimpse: Glimpse
+    glimpse: UnrankedResult
     dot: Dot | None
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from app.domain.numbers import THIN, counted, grouped, percent
-from app.domain.ranking.pairwise import Duel
+from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import Why
-from app.domain.ranking.standings import Board, Stretch, within
+from app.domain.ranking.standings import Board, BoardSegment, within
 from app.domain.run import evidence_label
 
 EVIDENCE = {
@@ -89,7 +89,7 @@ def range_text(low_pct: float | None, high_pct: float | None) -> str:
     return "" if low_pct is None or high_pct is None else f"{_signed(low_pct)} to {_signed(high_pct)}"
 
 
-def stretch_sentence(stretch: Stretch) -> str:
+def stretch_sentence(stretch: BoardSegment) -> str:
     """Return which code a board is based on; empty when it is the newest code."""
     if not stretch.changes_since:
         return ""
@@ -102,7 +102,7 @@ def stretch_sentence(stretch: Stretch) -> str:
     )
 
 
-def tie_sentence(duel: Duel, interval: str = "") -> str:
+def tie_sentence(duel: PairwiseComparison, interval: str = "") -> str:
     """Return why the first dispatcher ties with the second."""
     if duel.outcome == "equal":
         return f"is as fast as {duel.second}, {within(duel)}"
@@ -113,10 +113,10 @@ def tie_sentence(duel: Duel, interval: str = "") -> str:
     return f"is not significantly different from {duel.second}{interval}{because}{decide}"
 
 
-def duel_sentence(duel: Duel) -> str:
+def duel_sentence(duel: PairwiseComparison) -> str:
     """Return one pairwise comparison, from the winner's side."""
     seen = duel.turned() if duel.outcome == "second" else duel
-    short = ". Directional only: one side is too short." if seen.directional else "."
+    short = ". Direction only: one side is too short." if seen.directional else "."
     interval = range_text(seen.low_pct, seen.high_pct)
     told = f" ({interval}{THIN}%)" if interval else ""
     if seen.tie:
@@ -124,7 +124,7 @@ def duel_sentence(duel: Duel) -> str:
     return f"{seen.first} is faster than {seen.second}: {percent(seen.gain_pct)} more throughput{told}{short}"
 
 
-def ties_of(dispatcher: str, duels: Sequence[Duel]) -> tuple[str, ...]:
+def ties_of(dispatcher: str, duels: Sequence[PairwiseComparison]) -> tuple[str, ...]:
     """Return why this dispatcher ties with each other one."""
     own = (one if one.first == dispatcher else one.turned() for one in duels if dispatcher in (one.first, one.second))
     return tuple(tie_sentence(one) for one in own if one.tie)

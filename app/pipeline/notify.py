@@ -26,7 +26,7 @@ from app.domain.notifications.events import (
     regression_notice,
     verdict_notice,
 )
-from app.domain.ranking.rank import told
+from app.domain.ranking.rank import head_text
 from app.domain.verdict.document import VerdictDocument
 from app.pipeline.work import delivery_queue
 from app.storage.leader_changes import LeaderChange, leader_changes
@@ -230,7 +230,7 @@ class LeaderNews:
     @property
     def told(self) -> str:
         """Who heads it now."""
-        return told(self.newest.change.after)
+        return head_text(self.newest.change.after)
 
     @property
     def is_first(self) -> bool:

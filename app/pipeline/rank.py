@@ -20,10 +20,10 @@ from app.domain.naming import stack_title
 from app.domain.numbers import counted
 from app.domain.ranking.across import board_results
 from app.domain.ranking.rank import (
-    NEWS_FLOOR,
+    LEADER_FLOOR,
     Head,
     HeadChange,
-    Kept,
+    StoredState,
     explained,
     head_changes,
     newest_run,
@@ -369,14 +369,14 @@ def _head_changes(
     if not changes:
         return ()
     before = _kept_before(session, project_id, standings.stack_key)
-    after = {_class(one): one for one in standings.boards_at(NEWS_FLOOR)}
+    after = {_class(one): one for one in standings.boards_at(LEADER_FLOOR)}
     places = {run.name: run.ordered_at for run in stack.runs}
     return tuple(explained(one, before(_class(one.after)), after.get(_class(one.after)), places) for one in changes)
 
 
-def _kept_before(session: Session, project_id: int, stack_key: str) -> Callable[[tuple[str, str]], Kept]:
+def _kept_before(session: Session, project_id: int, stack_key: str) -> Callable[[tuple[str, str]], StoredState]:
     """What is kept of a stack now, by class."""
-    of_boards = (_BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == stack_key, _BOARDS.c.floor == NEWS_FLOOR)
+    of_boards = (_BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == stack_key, _BOARDS.c.floor == LEADER_FLOOR)
     kept = session.execute(select(_BOARDS.c.document).where(*of_boards)).scalars()
     boards = {_class(one): one for one in (from_json(Board, row) for row in kept)}
     of_stack = (_STACKS.c.project_id == project_id, _STACKS.c.stack_key == stack_key)
@@ -384,7 +384,7 @@ def _kept_before(session: Session, project_id: int, stack_key: str) -> Callable[
     refused = [one["run"] for one in row.document["refused"]] if row else []
     newest = newest_run(boards.values(), refused)
     other_rules = row is not None and row.ranking_version != RANKING_VERSION
-    return lambda wanted: Kept(boards.get(wanted), newest, other_rules)
+    return lambda wanted: StoredState(boards.get(wanted), newest, other_rules)
 
 
 def _class(one: Board | Head) -> tuple[str, str]:

@@ -46,7 +46,7 @@ ReferenceId = Annotated[str, Path(max_length=200, description="Of one that a tea
 
 
 class EnteredOut(BaseModel):
-    """ReferenceAuthor whom, for whom and when. `withdrawn_at` null: it counts."""
+    """By whom, for whom and when. `withdrawn_at` null: it counts."""
 
     project: str | None = Field(description="null: offered to every project.")
     added_by: str

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Row, and_, select
 from sqlmodel import Session, col
 
-from app.domain.ranking.rank import NEWS_FLOOR, Head, HeadChange
+from app.domain.ranking.rank import LEADER_FLOOR, Head, HeadChange
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware
 from app.storage.stacks import names_of_titles
@@ -108,7 +108,7 @@ def add_leader_changes(session: Session, project_id: int, stack_key: str, change
         LeaderChangeRow(
             project_id=project_id,
             stack_key=stack_key,
-            floor=NEWS_FLOOR,
+            floor=LEADER_FLOOR,
             routing_mode=change.after.routing_mode,
             semantic_class=change.after.semantic_class,
             before=to_json(change.before),

@@ -22,7 +22,7 @@ def plain(text: str) -> str:
         (make_record(slower=0.0334), "3.4 % slower than the last 12 runs of this stack, certain enough to act on."),
         (
             make_record(slower=-0.0334),
-            "3.3 % faster than the last 12 runs of this stack, beyond what launches of the same job vary.",
+            "3.3 % faster than the last 12 runs of this stack, beyond run-to-run variation.",
         ),
         (make_record(slower=0.001), "As fast as the last 12 runs of this stack, within 2 %."),
         (
@@ -37,26 +37,25 @@ def plain(text: str) -> str:
         (
             make_record(fields={"dispatcher": "hybridep"}, slower=-0.2, purpose="experiment"),
             "18.1 % faster with dispatcher hybridep instead of alltoall (matched A/B, one knob), "
-            "beyond what launches of the same job vary.",
+            "beyond run-to-run variation.",
         ),
         (
             make_record(fields={"dispatcher": "hybridep", "tp": 2}, slower=-0.2, purpose="experiment"),
-            "18.1 % faster than the last 12 runs of this stack, which used other knobs, beyond what launches of the "
-            "same job vary. 2 knobs differ, so the change is not attributed to any of them.",
+            "18.1 % faster than the last 12 runs of this stack, which used other knobs, beyond run-to-run "
+            "variation. 2 knobs differ, so the change is not attributed to any of them.",
         ),
         (
             make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="89abcdef01"),
             "No run of this stack can serve as its baseline yet. 5.1 % slower than 12 runs with container "
-            "train:2026.09 instead of train:2026.10, certain enough to act on. The difference may come from container "
-            "or "
-            "from the code: commit (01234567 -> 89abcdef). This is a single-field contrast, not a verdict on the code.",
+            "train:2026.09 instead of train:2026.10, certain enough to act on. The difference may come from "
+            "container or from the code: commit (01234567 -> 89abcdef). This "
+            "is a single-field contrast, not a verdict on the code.",
         ),
         (
             make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="0123456789"),
             "No run of this stack can serve as its baseline yet. 5.1 % slower than 12 runs with container "
-            "train:2026.09 instead of train:2026.10, certain enough to act on. The contracts attribute the difference "
-            "to "
-            "container. This is a single-field contrast, not a verdict on the code.",
+            "train:2026.09 instead of train:2026.10, certain enough to act on. The contracts attribute the "
+            "difference to container. This is a single-field contrast, not a verdict on the code.",
         ),
         (
             make_record(fields={"container": "train:2026.10", "gpu": "B200"}),

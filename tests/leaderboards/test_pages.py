@@ -79,7 +79,7 @@ def test_by_memory_the_order_turns_and_says_so(client: TestClient, stacks: dict[
     by_speed, by_memory = (of_stack(client, stacks["leader"], **more) for more in ({}, {"rank": "memory_headroom"}))
     assert places(by_speed) == ["hybridep", "alltoall", "deepep"]
     assert places(by_memory) == ["alltoall", "hybridep", "deepep"]
-    assert "not ranked: deepep was asked for, but nothing in its log shows that it ran" in by_speed
+    assert "not ranked: deepep was requested, but its log does not show that it ran" in by_speed
     assert "Places are by peak memory, least first." in by_memory
 
 
@@ -99,9 +99,9 @@ def test_a_failed_import_is_a_fact_about_the_container(client: TestClient, stack
 def test_what_is_below_the_evidence_asked_for_is_seen_and_not_ranked(
     client: TestClient, stacks: dict[str, str]
 ) -> None:
-    assert "below the evidence level asked for (screen)" in of_stack(client, stacks["directional"])
+    assert "below the requested evidence level (screen)" in of_stack(client, stacks["directional"])
     weaker = of_stack(client, stacks["directional"], evidence="smoke")
-    assert "Directional only: the runs of deepep and alltoall are too short" in weaker
+    assert "Direction only: the runs of deepep and alltoall are too short" in weaker
     assert "No matching stacks" not in weaker
 
 

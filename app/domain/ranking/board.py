@@ -1,7 +1,7 @@
-"""Makes one board: eligible runs of one stack, routing mode and semantic class in, dispatchers with places out.
+"""Build one board: the dispatchers of one stack, routing mode and semantic class with their places.
 
-All figures of a board are of one stretch of the stack's code, so that no change of the code passes for a difference
-between dispatchers.
+All figures of a board come from one segment of the stack's history, so that a change of the code is never taken for a
+difference between dispatchers.
 """
 
 import math
@@ -10,22 +10,29 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from app.domain.numbers import counted
-from app.domain.ranking.pairwise import Duel, LossGuard, Place, duel, duel_by_memory, places
-from app.domain.ranking.pools import Pool, Pools, Stretches, log_work
+from app.domain.ranking.pairwise import (
+    LossGuard,
+    PairwiseComparison,
+    Place,
+    compare_pair,
+    compare_pair_by_memory,
+    places,
+)
+from app.domain.ranking.pools import Pool, Pools, Segments, log_work
 from app.domain.ranking.runs import LEVELS, RankedRun, Refusal, headroom_pct, reaches
 from app.domain.ranking.standings import (
     REFERENCE,
     Board,
+    BoardSegment,
     Configuration,
     Entry,
     Gain,
     GainKind,
-    Glimpse,
     Interval,
     MissingDispatcher,
-    Outside,
     Reading,
-    Stretch,
+    UncomparedResult,
+    UnrankedResult,
     gain_sentence,
     reading_sentence,
 )
@@ -34,16 +41,16 @@ from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.decide import SAME_WORK
 from app.domain.verdict.step_time import DroppedRun
 
-# --- What two configurations of one stack are evidence of, and the evidence level that a result has by it.
+# --- Comparability of two configurations of a stack, and the evidence level of a result.
 
 Contracts = Mapping[str, Mapping[str, Stated]]
-"""Config key -> contract of any run that has it. A key that is left out says nothing of its knobs."""
+"""Config key -> contract of any of its runs; the knobs of missing keys are unknown."""
 DISPATCHER = "dispatcher"
 
 
 @dataclass(frozen=True, slots=True)
 class _Configuration:
-    """As matching wants it. Stack, project and class are equal for all configurations of a board."""
+    """Input of contract matching. Stack, project and class are equal for all configurations of a board."""
 
     contract: Mapping[str, Stated]
     project: str = ""
@@ -52,7 +59,7 @@ class _Configuration:
 
 
 def comparison(first: Pool, second: Pool, contracts: Contracts) -> tuple[GainKind, tuple[str, ...]]:
-    """Of two configurations of a stack: whether the dispatcher alone differs, and else which other knobs do."""
+    """Return whether only the dispatcher differs between two configurations, and the other knobs that differ."""
     a, b = contracts.get(first.config_key), contracts.get(second.config_key)
     if a is None or b is None:
         return "unknown", ()
@@ -64,10 +71,10 @@ def comparison(first: Pool, second: Pool, contracts: Contracts) -> tuple[GainKin
 
 
 def result_level(best: Pool, others: Sequence[Pool], contracts: Contracts) -> str:
-    """The level of a dispatcher's result: that of its runs, and `matched_ab` for one side of a matched A/B.
+    """Return the evidence level of a dispatcher's result: that of its runs, or `matched_ab` as side of a matched A/B.
 
-    A matched A/B takes two configurations that differ in the dispatcher alone, screened on both sides, neither of them
-    short. `others`: pools of the other dispatchers.
+    A matched A/B takes two configurations that differ only in the dispatcher, both at least `screen` and not short.
+    `others`: pools of the other dispatchers.
     """
     level = best.level
     if reaches(level, "matched_ab") or not _may_match(best):
@@ -80,35 +87,35 @@ def _may_match(pool: Pool) -> bool:
     return not pool.directional and reaches(pool.level, "screen")
 
 
-# --- Which configurations stand for the dispatchers of one stretch of a stack's code, and which stretch a board is of.
+# --- The configurations that represent the dispatchers of a segment, and the segment that a board is about.
 
 ENOUGH_RUNS = 5
-"""Of results with so many runs none is better evidenced than another: then the faster one stands."""
+"""From this many runs on, results count as equally well evidenced and the faster one is taken."""
 
 Candidates = Mapping[str, Sequence[Pool]]
-"""Dispatcher -> its configurations of one stretch; the one that stands for it first."""
+"""Dispatcher -> its configurations in one segment, the one that represents it first."""
 
 
 class Results:
-    """The results of one class of runs at one floor of evidence, by stretch; each stretch is made once."""
+    """The results of one class of runs at one evidence floor, by segment; each segment is computed once."""
 
     def __init__(
-        self, runs: Iterable[RankedRun], stretches: Stretches, pools: Pools, contracts: Contracts, *, floor: str
+        self, runs: Iterable[RankedRun], segments: Segments, pools: Pools, contracts: Contracts, *, floor: str
     ) -> None:
-        """`runs`: oldest first. Those that are older than the stretches reach are left out."""
+        """Group `runs` (oldest first) by segment, leaving out runs older than the segments reach."""
         by_number: dict[int, list[RankedRun]] = {}
         for run in runs:
-            number = stretches.number(run)
+            number = segments.number(run)
             if number is not None:
                 by_number.setdefault(number, []).append(run)
         self._runs = {number: by_number[number] for number in sorted(by_number, reverse=True)}
         self._made: dict[int, Candidates] = {}
         self._pools, self._contracts, self._floor = pools, contracts, floor
-        self.stretches = stretches
+        self.segments = segments
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Of the stretches that have runs, newest first."""
+        """Numbers of the segments that have runs, newest first."""
         return tuple(self._runs)
 
     def on(self, number: int) -> Candidates:
@@ -117,12 +124,14 @@ class Results:
         return self._made[number]
 
     def dispatchers(self, number: int) -> set[str | None]:
-        """Who ran on it, with a result or without."""
+        """Return the dispatchers that ran in the segment, with or without a result."""
         return {run.dispatcher for run in self._runs[number]}
 
     def compared(self) -> int | None:
-        """The newest stretch on which two dispatchers have results of full runs, else of short ones, else the newest
-        one with a result; None without any.
+        """Return the segment of the board, None without any result.
+
+        The newest one in which two dispatchers have results of full runs, else of short runs, else the newest one with
+        a result.
         """
         several = [number for number in self.numbers if len(self.dispatchers(number)) > 1]
         for only_full in (True, False):
@@ -133,8 +142,9 @@ class Results:
 
 
 def candidates(runs: Sequence[RankedRun], pools: Pools, contracts: Contracts, floor: str) -> dict[str, list[Pool]]:
-    """Of `runs` of one stretch, oldest first: the fastest dispatcher first, without those that do not reach the floor:
-    what two runs make together counts, too.
+    """Pool `runs` of one segment (oldest first) by dispatcher, the fastest first.
+
+    Dispatchers below the evidence floor are left out; the level of a matched A/B counts for both of its sides.
     """
     by_key: dict[tuple[str, str], list[RankedRun]] = {}
     for run in runs:
@@ -170,7 +180,7 @@ def _best_first(pools: Sequence[Pool]) -> list[Pool]:
 
 
 def _tie(pool: Pool, fastest: Pool) -> bool:
-    return duel(pool, fastest, (pool.config_key, fastest.config_key)).tie
+    return compare_pair(pool, fastest, (pool.config_key, fastest.config_key)).tie
 
 
 def _evidence(pool: Pool) -> tuple[int, int]:
@@ -179,33 +189,33 @@ def _evidence(pool: Pool) -> tuple[int, int]:
     return strength, min(len(pool.runs), ENOUGH_RUNS)
 
 
-# --- Dispatchers that were measured, but on no stretch of the stack's code that the board is of: not compared there.
+# --- Dispatchers that were measured only in other segments than the board's.
 
 _DAY = 86_400.0
 
 
-def outside(results: Results, here: int) -> tuple[Outside, ...]:
-    """In the order of their names. `here`: the stretch of the board."""
+def outside(results: Results, here: int) -> tuple[UncomparedResult, ...]:
+    """Return them ordered by name. `here`: number of the board's segment."""
     ranked = results.on(here)
     if set().union(*(results.dispatchers(number) for number in results.numbers)) <= ranked.keys():
         return ()
     elsewhere = {number: results.on(number) for number in results.numbers if number != here}
     names = sorted({name for candidates in elsewhere.values() for name in candidates}.difference(ranked))
-    return tuple(_outside(name, elsewhere, here, ranked, results.stretches) for name in names)
+    return tuple(_outside(name, elsewhere, here, ranked, results.segments) for name in names)
 
 
 def _outside(
-    name: str, elsewhere: Mapping[int, Candidates], here: int, ranked: Candidates, stretches: Stretches
-) -> Outside:
+    name: str, elsewhere: Mapping[int, Candidates], here: int, ranked: Candidates, segments: Segments
+) -> UncomparedResult:
     mine = {number: candidates[name][0] for number, candidates in elsewhere.items() if name in candidates}
-    # Newest first, and one of full runs before all that are only a direction.
+    # The newest segment with full runs, else the newest one.
     number = min(mine, key=lambda segment_number: (mine[segment_number].directional, -segment_number))
     best, last = mine[number], mine[number].runs[-1]
-    nearest = max((run for own in ranked.values() for run in own[0].runs), key=lambda run: run.place_in_time)
+    nearest = max((run for own in ranked.values() for run in own[0].runs), key=lambda run: run.history_position)
     days = abs((last.ordered_at - nearest.ordered_at).total_seconds()) / _DAY
-    changes = stretches.changes_between(number, here)
+    changes = segments.changes_between(number, here)
     met = {other: _met(name, other, elsewhere) for other in ranked}
-    return Outside(
+    return UncomparedResult(
         dispatcher=name,
         runs=tuple(run.name for run in best.runs),
         step_time_ms=interval(best),
@@ -222,55 +232,55 @@ def _outside(
 
 
 def _met(name: str, other: str, elsewhere: Mapping[int, Candidates]) -> str | None:
-    """Who won when both were measured on one stretch last; "" for a tie, None when that never was."""
+    """Return the winner the last time both were measured in one segment; "" for a tie, None when they never were."""
     together = [candidates for candidates in elsewhere.values() if name in candidates and other in candidates]
-    return duel(together[0][name][0], together[0][other][0]).winner if together else None
+    return compare_pair(together[0][name][0], together[0][other][0]).winner if together else None
 
 
 def interval(pool: Pool) -> Interval:
-    """The step time of a result, with its 95 % interval over launches."""
+    """Return the step time of a result in ms, with its 95 % interval over launches."""
     middle, half = pool.log_step_time, pool.half_width
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 def _sentence(name: str, days: float, changes: int, other: str, *, before: bool) -> str:
-    """`alltoall was last measured 8 days and one change of the stack's speed before hybridep, ...`."""
+    """State `alltoall was last measured 8 days and one change of the stack's speed before hybridep, ...`."""
     apart = [counted(round(days), "day")] if round(days) else []
     apart.append("one change" if changes == 1 else counted(changes, "change"))
     when = f"{' and '.join(apart)} of the stack's speed {'before' if before else 'after'} {other}"
-    return f"{name} was last measured {when}: on other code, so nothing is said of which is faster."
+    return f"{name} was last measured {when}, on different code, so the two are not compared."
 
 
-def unbeaten_by(leader: str, others: Iterable[Outside]) -> tuple[str, ...]:
-    """Those that the leader never showed itself faster than. A direction is no result."""
+def unbeaten_by(leader: str, others: Iterable[UncomparedResult]) -> tuple[str, ...]:
+    """Return dispatchers that the leader never beat in a full comparison."""
     return tuple(other.dispatcher for other in others if not other.directional and leader not in other.beaten_by)
 
 
 def newest_elsewhere(name: str, results: Results, here: int) -> Pool | None:
-    """The result of a dispatcher on the newest stretch after `here`, None where it has none."""
+    """Return the result of a dispatcher in the newest segment after `here`, None without one."""
     newer = (results.on(number) for number in results.numbers if number > here)
     return next((candidates[name][0] for candidates in newer if name in candidates), None)
 
 
-# --- One row of a board: a dispatcher by the configuration that stands for it, with its gain over alltoall.
+# --- One row of a board: a dispatcher with its best configuration and its gain over alltoall.
 
 MOST_LEFT_OUT = 20
-OTHER_CODE = "of other code: the speed of the stack changed in between"
+OTHER_CODE = "in another segment: the speed of the stack changed in between"
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """All that a row of a board is made of. `runs`: those of its class and floor, on any stretch, oldest first."""
+    """The inputs of a board's rows. `runs`: runs of its class and floor in any segment, oldest first."""
 
     candidates: Candidates
     ranking: Sequence[Place]
-    duels: Sequence[Duel]
+    duels: Sequence[PairwiseComparison]
     contracts: Contracts
     runs: Sequence[RankedRun]
 
 
 def entry_of(name: str, field: Field, newest_elsewhere: Pool | None) -> Entry:
-    """`newest_elsewhere`: its result on a newer stretch than the board's."""
+    """Build the row of a dispatcher. `newest_elsewhere`: its result in a newer segment than the board's."""
     best = field.candidates[name][0]
     newest = best.runs[-1]
     own = [item if item.first == name else item.turned() for item in field.duels if name in (item.first, item.second)]
@@ -301,12 +311,12 @@ def entry_of(name: str, field: Field, newest_elsewhere: Pool | None) -> Entry:
 
 
 def _configuration(pool: Pool, best: Pool) -> Configuration:
-    against = None if pool is best else duel(pool, best, (pool.config_key, best.config_key))
+    against = None if pool is best else compare_pair(pool, best, (pool.config_key, best.config_key))
     return Configuration(pool.config_key, len(pool.runs), interval(pool), pool.directional, against)
 
 
 def _left_out(best: Pool, runs: Sequence[RankedRun]) -> tuple[DroppedRun, ...]:
-    """The newest of its configuration that do not stand for it, oldest first."""
+    """Return the newest runs of the configuration that do not count, oldest first."""
     why = {one.run: one.why for one in best.dropped}
     taken = {run.name for run in best.runs}
     mine = [run.name for run in runs if run.facts.config_key == best.config_key and run.dispatcher == best.dispatcher]
@@ -320,7 +330,7 @@ def _gain(name: str, field: Field) -> Gain | None:
     met = next(one for one in field.duels if {one.first, one.second} == {name, REFERENCE})
     seen = met if met.first == name else met.turned()
     kind, differs_in = comparison(best, reference, field.contracts)
-    memory = duel_by_memory(best, reference)
+    memory = compare_pair_by_memory(best, reference)
     mine, theirs = best.peak_memory_gib, reference.peak_memory_gib
     more = None if memory is None or mine is None or theirs is None else 100 * (mine / theirs - 1)
     clear = memory is not None and not memory.tie
@@ -328,7 +338,7 @@ def _gain(name: str, field: Field) -> Gain | None:
 
 
 def _throughput(pool: Pool, figures: Sequence[float | None]) -> Interval | None:
-    """A constant over the step time, so its interval is that of the step time; never a mean of ratios."""
+    """Return a throughput with its interval: a constant over the step time, never a mean of ratios."""
     work = log_work(pool, figures)
     if work is None:
         return None
@@ -338,15 +348,15 @@ def _throughput(pool: Pool, figures: Sequence[float | None]) -> Interval | None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one stack and class: the eligible `runs`, oldest first, and what their results are made with.
+    """Inputs of the boards of one stack and class. `runs`: the eligible runs, oldest first.
 
-    `made`: boards by what they are of: most floors of evidence leave the same.
+    `made`: cache of boards by content, because most evidence floors leave the same runs.
     """
 
     routing_mode: str
     semantic_class: str
     runs: Sequence[RankedRun]
-    stretches: Stretches
+    segments: Segments
     pools: Pools
     contracts: Contracts
     losses: LossGuard
@@ -355,17 +365,18 @@ class Measured:
 
 def board(
     measured: Measured,
-    glimpses: Sequence[Glimpse],
+    glimpses: Sequence[UnrankedResult],
     missing: Sequence[MissingDispatcher],
     floor: str,
     refused: Sequence[Refusal] = (),
 ) -> Board | None:
-    """None when there is nothing to show. `refused`: runs of the same class that may be ranked nowhere, oldest first;
-    `glimpses`: those of them with a figure.
+    """Build the board at one evidence floor; None when there is nothing to show.
+
+    `refused`: ineligible runs of the same class, oldest first; `glimpses`: those of them with a step time.
     """
     wanted = "screen" if floor == "matched_ab" else floor
     strong = [run for run in measured.runs if reaches(run.evidence_level, wanted)]
-    results = Results(strong, measured.stretches, measured.pools, measured.contracts, floor=floor)
+    results = Results(strong, measured.segments, measured.pools, measured.contracts, floor=floor)
     here = results.compared()
     found = {} if here is None else results.on(here)
     others = () if here is None else outside(results, here)
@@ -399,7 +410,7 @@ def board(
         glimpses=seen,
         flops_differ=_flops_differ(best),
         below_floor=len(measured.runs) - len(strong),
-        stretch=None if here is None else _stretch(best, here, measured.stretches),
+        stretch=None if here is None else _board_segment(best, here, measured.segments),
         outside=others,
         unranked=unranked,
     )
@@ -407,34 +418,34 @@ def board(
 
 
 def empty_board(routing_mode: str, semantic_class: str, floor: str, why: str) -> Board:
-    """Of a stack whose runs show nothing, not even in a glimpse: it is one all the same. `why` of its newest run."""
-    sentence = f"No run of this stack may be ranked. Of its newest one: {why}."
+    """Build the board of a stack without any step time. `why`: the reason of its newest run."""
+    sentence = f"No run of this stack is eligible for ranking. Newest run: {why}."
     return Board(floor, routing_mode, semantic_class, "nothing_ranked", sentence, (), (), (), (), (), False, 0)
 
 
 def _unranked(refused: Sequence[Refusal], shown: set[str]) -> tuple[Refusal, ...]:
-    """In the order of their names. A run says what it was, unless it only fell back from it."""
+    """Return the newest refusal of each dispatcher that the board does not show, ordered by name."""
     newest = {
         refusal.dispatcher: refusal for refusal in refused if refusal.dispatcher and refusal.dispatcher not in shown
     }
     return tuple(newest[name] for name in sorted(newest))
 
 
-def _duels(best: Sequence[Pool], losses: LossGuard) -> tuple[Duel, ...]:
+def _duels(best: Sequence[Pool], losses: LossGuard) -> tuple[PairwiseComparison, ...]:
     if len(best) > 1:
         losses.read(best)
-    return tuple(duel(a, b, worse_loss=losses.worse(a, b)) for a, b in combinations(best, 2))
+    return tuple(compare_pair(a, b, worse_loss=losses.worse(a, b)) for a, b in combinations(best, 2))
 
 
-def _stretch(best: Sequence[Pool], here: int, stretches: Stretches) -> Stretch:
-    """Of the runs that stand on the board."""
+def _board_segment(best: Sequence[Pool], here: int, segments: Segments) -> BoardSegment:
+    """Describe the segment by the runs of the board."""
     times = [run.ordered_at for pool in best for run in pool.runs]
-    change = stretches.changed_after(here)
-    return Stretch(
+    change = segments.changed_after(here)
+    return BoardSegment(
         first_at=min(times),
         last_at=max(times),
         runs=len(times),
-        changes_since=stretches.changes_between(here, stretches.newest),
+        changes_since=segments.changes_between(here, segments.newest),
         changed_at=None if change is None else change.at,
     )
 
@@ -446,20 +457,24 @@ def _flops_differ(pools: Sequence[Pool]) -> bool:
 
 
 def _by_memory(pools: Sequence[Pool]) -> tuple[Place, ...]:
-    """Least first; () when the memory of one is unknown, or there is nothing to order."""
+    """Return places by peak memory, least first; () when one is unknown or there is nothing to order."""
     measured = [(memory, pool.dispatcher, pool) for pool in pools if (memory := pool.peak_memory_gib) is not None]
     if len(measured) != len(pools) or len(pools) < 2:
         return ()
     ordered = [pool for _, _, pool in sorted(measured, key=lambda item: item[:2])]
-    duels = [met for a, b in combinations(ordered, 2) if (met := duel_by_memory(a, b)) is not None]
+    duels = [met for a, b in combinations(ordered, 2) if (met := compare_pair_by_memory(a, b)) is not None]
     return places([pool.dispatcher for pool in ordered], duels)
 
 
-def _seen(shown: set[str], runs: Sequence[RankedRun], glimpses: Sequence[Glimpse], floor: str) -> tuple[Glimpse, ...]:
-    """Of each dispatcher without a result: its newest run below the floor, else one that may be ranked nowhere."""
-    why = f"below the evidence level asked for ({floor})"
-    results: Mapping[str, Glimpse] = {result.dispatcher: result for result in glimpses} | {
-        run.dispatcher or "": Glimpse(run.dispatcher or "", run.name, math.exp(run.facts.estimate.log_step_time), why)
+def _seen(
+    shown: set[str], runs: Sequence[RankedRun], glimpses: Sequence[UnrankedResult], floor: str
+) -> tuple[UnrankedResult, ...]:
+    """Return for each dispatcher without a result its newest run below the floor, else its ineligible run."""
+    why = f"below the requested evidence level ({floor})"
+    results: Mapping[str, UnrankedResult] = {result.dispatcher: result for result in glimpses} | {
+        run.dispatcher or "": UnrankedResult(
+            run.dispatcher or "", run.name, math.exp(run.facts.estimate.log_step_time), why
+        )
         for run in runs
         if run.dispatcher not in shown
     }
@@ -467,7 +482,10 @@ def _seen(shown: set[str], runs: Sequence[RankedRun], glimpses: Sequence[Glimpse
 
 
 def _reading(
-    entries: Sequence[Entry], glimpses: Sequence[Glimpse], ranking: Sequence[Place], others: Sequence[Outside]
+    entries: Sequence[Entry],
+    glimpses: Sequence[UnrankedResult],
+    ranking: Sequence[Place],
+    others: Sequence[UncomparedResult],
 ) -> Reading:
     if len(entries) == 1 and others:
         return "not_compared"

@@ -1,7 +1,7 @@
-"""Which of two results is better: the verdict's own test, held in both directions, so that it is symmetric.
+"""Compare two results with the test of verdicts, in both directions, so that it is symmetric.
 
-A is better than B only when A against B is an improvement and B against A a regression (docs/verdicts.md). Neither
-better is a tie: `equal` when both directions show them to be within 2 %, else `undecided`.
+A is better than B only when A against B is an improvement and B against A a regression (docs/verdicts.md). Otherwise
+they tie: `equal` when both directions show them to be within 2 %, else `undecided`.
 """
 
 import math
@@ -23,29 +23,30 @@ from app.domain.verdict.step_time import (
     Prior,
 )
 
-# --- Loss as a guard of a ranking: a faster dispatcher whose loss is worse is no improvement, so it beats nobody by it.
+# --- The loss guard: a faster dispatcher with a worse loss is not an improvement and does not win.
 
 NEWEST = 5
-"""Runs of a side whose losses are read: that of one job moves little between launches, and it takes whole series."""
+"""Most runs per side whose losses are read: whole series are costly, and launches of one job differ little."""
 
 LossReader = Callable[[Sequence[str]], Mapping[str, Losses]]
-"""Names of runs -> their losses, of those that are known."""
+"""Run names -> losses, where known."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorseLoss:
-    """Who of two dispatchers has the clearly worse loss, and by how many percent of the other's."""
+    """The dispatcher of two with the clearly worse loss, by `delta_pct` percent of the other's."""
 
     dispatcher: str
     delta_pct: float
 
 
 def no_losses(names: Sequence[str]) -> Mapping[str, Losses]:  # noqa: ARG001
+    """Read no losses."""
     return {}
 
 
 class LossGuard:
-    """Compares the losses of results, each pair once: most floors of evidence leave the same runs."""
+    """Compares the losses of results, each pair once, because most evidence floors leave the same runs."""
 
     def __init__(self, read: LossReader = no_losses) -> None:
         self._read = read
@@ -53,13 +54,13 @@ class LossGuard:
         self._compared: dict[tuple[tuple[str, ...], ...], WorseLoss | None] = {}
 
     def read(self, pools: Sequence[Pool]) -> None:
-        """Read what `worse` needs of these results, at once."""
+        """Read the losses of these results in one call."""
         names = [run.name for pool in pools for run in pool.runs[-NEWEST:] if run.name not in self._losses]
         if names:
             self._losses |= self._read(names)
 
     def worse(self, first: Pool, second: Pool) -> WorseLoss | None:
-        """By the verdict's test of losses, over iterations that all of the runs have. None: neither, or unknown."""
+        """Compare losses with the guard of verdicts, over shared iterations. None: neither is worse, or unknown."""
         key = tuple(tuple(run.name for run in pool.runs[-NEWEST:]) for pool in (first, second))
         if key not in self._compared:
             self.read((first, second))
@@ -85,15 +86,15 @@ _TURNED: dict[Outcome, Outcome] = {"first": "second", "second": "first", "equal"
 
 
 @dataclass(frozen=True, slots=True)
-class Duel:
-    """`first` against `second`, dispatchers or configurations. `gain_pct`: more throughput of the first, in percent.
+class PairwiseComparison:
+    """`first` compared with `second`, dispatchers or configurations. `gain_pct`: extra throughput of the first.
 
-    The interval is the 99 % one of the test; of memory there is none. `gain_pct` of memory is what the first needs
-    less. `more_runs`: further runs of each that would decide, when nothing else changes; None: decided, or not by 20.
-    `decides_low_pct` and `decides_high_pct`: the interval by which the faster one is called so: that has to be sure to
-    99.8 %; of an `equal` pair that of the two one-sided tests (95 % each), which lies within 2 %. `tie_because`: the
-    rule, in words, that makes a tie of an interval that leaves zero out; else empty.
-    `worse_loss`: the one whose loss is clearly worse, by `loss_delta_pct` of the other's.
+    The interval is the 99 % one of the test; comparisons by memory have none, and their `gain_pct` is the saving of the
+    first. `more_runs`: further runs per side that would decide if nothing else changes; None: decided, or 20 do not.
+    `decides_low_pct`, `decides_high_pct`: the interval that decides: 99.8 % for an improvement; for an `equal` pair
+    that of two one-sided tests (95 % each), which lies within 2 %. `tie_because`: the rule that makes a tie although
+    the 99 % interval excludes zero; else empty. `worse_loss`: the one with the clearly worse loss, by `loss_delta_pct`
+    percent of the other's.
     """
 
     first: str
@@ -119,8 +120,8 @@ class Duel:
         """Empty for a tie."""
         return {"first": self.first, "second": self.second}.get(self.outcome, "")
 
-    def turned(self) -> "Duel":
-        """The same, seen from the other side."""
+    def turned(self) -> "PairwiseComparison":
+        """Exchange the sides."""
         return replace(
             self,
             first=self.second,
@@ -135,7 +136,7 @@ class Duel:
 
 
 class Pooled(Protocol):
-    """What a duel by step time needs of a result: a `Pool`, or what is kept of one."""
+    """The attributes of a result that a comparison by step time reads: a `Pool`, or a stored one."""
 
     @property
     def runs(self) -> Sequence[object]: ...
@@ -155,7 +156,7 @@ class Pooled(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """Both directions of the verdict's test; `shift` of ln(step time), positive when the first is slower."""
+    """Both directions of the verdict's test; the shift of ln(step time) is positive when the first is slower."""
 
     forward: Comparison
     backward: Comparison
@@ -169,31 +170,31 @@ class _Test:
         return "equal" if there == back == "no_change" else "undecided"
 
     def half_width(self, k: int, m: int) -> float:
-        """The wider of the two: each direction takes the variance of its own baseline."""
+        """Return the wider one of both directions, which use the variance of different baselines."""
         return max(self.forward.half_width(REGRESSION_P, k, m), self.backward.half_width(REGRESSION_P, m, k))
 
     def deciding_half_width(self, k: int, m: int) -> float:
-        """What the shift must exceed so that the faster one is called so: an improvement, and a regression turned."""
+        """Return what the shift must exceed to decide: an improvement one way and a regression the other way."""
         if self.forward.shift > 0:
             return _Test(self.backward, self.forward).deciding_half_width(m, k)
         return max(self.forward.half_width(IMPROVEMENT_P, k, m), self.backward.half_width(REGRESSION_P, m, k))
 
     def equivalence_half_width(self, k: int, m: int) -> float:
-        """With the shift it must stay within the limit of equivalence, in both directions."""
+        """Return the half width that, plus the shift, must stay within the equivalence limit in both directions."""
         return max(self.forward.half_width(EQUIVALENCE_P, k, m), self.backward.half_width(EQUIVALENCE_P, m, k))
 
 
-def duel(
+def compare_pair(
     first: Pooled, second: Pooled, names: tuple[str, str] | None = None, worse_loss: WorseLoss | None = None
-) -> Duel:
-    """By step time. `names`: what to call the two; else their dispatchers. Who has the worse loss wins nothing."""
+) -> PairwiseComparison:
+    """Compare by step time. `names`: labels, else the dispatchers. The one with the worse loss cannot win."""
     test, k, m = _test(first, second), len(first.runs), len(second.runs)
     outcome, half, shift = test.outcome(k, m), test.half_width(k, m), test.forward.shift
     decides = test.deciding_half_width(k, m)
-    name, other = names or (first.dispatcher, second.dispatcher)
-    result = Duel(
+    name, other_name = names or (first.dispatcher, second.dispatcher)
+    result = PairwiseComparison(
         first=name,
-        second=other,
+        second=other_name,
         outcome=outcome,
         gain_pct=_gain(shift),
         low_pct=_gain(shift + half),
@@ -214,30 +215,30 @@ def duel(
 
 
 def gain(first: Pooled, second: Pooled) -> tuple[float, float, float]:
-    """More throughput of the first in percent, with the ends of its 99 % interval: what a duel says, and no more."""
+    """Return the extra throughput of the first in percent, with the ends of its 99 % interval."""
     test = _test(first, second)
     shift, half = test.forward.shift, test.half_width(len(first.runs), len(second.runs))
     return _gain(shift), _gain(shift + half), _gain(shift - half)
 
 
-def _guarded(result: Duel, worse: WorseLoss) -> Duel:
+def _guarded(result: PairwiseComparison, worse: WorseLoss) -> PairwiseComparison:
     result = replace(result, worse_loss=worse.dispatcher, loss_delta_pct=worse.delta_pct)
     if result.winner != worse.dispatcher:
         return result
-    because = f"the loss of {worse.dispatcher} is {percent(worse.delta_pct)} worse, so its speed is no improvement"
+    because = f"the loss of {worse.dispatcher} is {percent(worse.delta_pct)} worse, so it does not win"
     return replace(result, outcome="undecided", tie_because=because)
 
 
-def _because(result: Duel, shift: float) -> str:
-    """Why two tie although the 99 % interval between them leaves zero out."""
+def _because(result: PairwiseComparison, shift: float) -> str:
+    """Say why two results tie although the 99 % interval excludes zero."""
     if abs(shift) < RELEVANT_SHIFT:
-        return "under 1 %, a difference is nothing to act on, however certain it is"
+        return "differences under 1 % do not count, however certain they are"
     ends = f"{percent(result.decides_low_pct or 0.0)} to {percent(result.decides_high_pct or 0.0)}"
-    return f"an improvement has to be sure to 99.8 %, and by that measure the gain is {ends}"
+    return f"an improvement needs 99.8 % certainty, at which the gain is {ends}"
 
 
-def duel_by_memory(first: Pool, second: Pool) -> Duel | None:
-    """By peak memory, by the verdict's rule for it, in both directions; None where it is unknown on a side."""
+def compare_pair_by_memory(first: Pool, second: Pool) -> PairwiseComparison | None:
+    """Compare by peak memory with the rule of verdicts, in both directions; None when one side is unknown."""
     there = compare_memory(first.estimates, second.estimates)
     back = compare_memory(second.estimates, first.estimates)
     if there is None or back is None:
@@ -249,7 +250,7 @@ def duel_by_memory(first: Pool, second: Pool) -> Duel | None:
         outcome = "second"
     elif there.decision == back.decision == "no_change":
         outcome = "equal"
-    return Duel(
+    return PairwiseComparison(
         first.dispatcher, second.dispatcher, outcome, _less(there.candidate_bytes, there.baseline_bytes),
         directional=first.directional or second.directional,
     )  # fmt: skip
@@ -281,22 +282,21 @@ def _turned(gain_pct: float | None) -> float | None:
 
 
 def _less(first: float, second: float) -> float:
-    """How much less the first needs: as a gain, so that it turns over as throughput does."""
+    """Return the memory saving of the first as a gain, so that it inverts like throughput."""
     return 100 * (second / first - 1)
 
 
-# --- Places with ties. A tie is a fact about two results, and it does not pass on: A and B may tie, B and C too, and A
-# may still be better than C. So nobody is put into groups: each result has the range of places that the tests leave
-# open.
+# --- Places with ties. Ties are not transitive: A may tie with B and B with C while A is better than C. So there are no
+# groups; each result has the range of places that the tests leave open.
 #
-# The range is 1 + the number that are clearly better, up to the number of all less those that are clearly worse
-# (Mogstad, Romano, Shaikh and Wilhelm, "Inference for ranks", 2024). One clear winner has 1 to 1; of two that tie
+# The range begins at 1 + the number of clearly better results and ends at the number of all results minus the clearly
+# worse ones (Mogstad, Romano, Shaikh and Wilhelm, "Inference for ranks", 2024). A clear winner has 1 to 1; two that tie
 # both have 1 to 2.
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`first` to `last`: the places it may have. `ties`: with whom, in the order of the ranking."""
+    """The possible places of a result, `first` to `last`. `ties`: results that it ties with, in ranking order."""
 
     name: str
     first: int
@@ -311,8 +311,8 @@ class Place:
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
 
-def places(names: Sequence[str], duels: Iterable[Duel]) -> tuple[Place, ...]:
-    """The places of `names`, which are in the order in which they are shown; a pair without a duel is a tie."""
+def places(names: Sequence[str], duels: Iterable[PairwiseComparison]) -> tuple[Place, ...]:
+    """Return the places of `names`, in their order; a pair that was not compared is a tie."""
     winners = {frozenset((pair.first, pair.second)): pair.winner for pair in duels}
     ranks = []
     for name in names:

@@ -139,7 +139,7 @@ def _why(run: RankedRun, full_runs_exist: bool) -> str:
     return "far off the other runs of this configuration, or older than the newest 20"
 
 
-# --- The code of a stack in stretches: between two changes of its speed, dispatchers may be compared, across one never.
+# --- The code of a stack in segments: between two changes of its speed, dispatchers may be compared, across one never.
 #
 # A change that any configuration of the stack shows is taken for a change of the code that all of them run. It lies
 # somewhere between the last run of the old level and the first of the new one; runs of others in between are of
@@ -148,7 +148,7 @@ def _why(run: RankedRun, full_runs_exist: bool) -> str:
 LOOK_BACK = 400
 """The newest runs of a configuration in which its levels are looked for, as for a verdict."""
 
-Place = tuple[float, int, str]
+HistoryPosition = tuple[float, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +157,11 @@ class Change:
     stands in the history at `at`.
     """
 
-    last: Place
-    first: Place
+    last: HistoryPosition
+    first: HistoryPosition
     at: datetime
 
-    def passed(self, place: Place) -> int:
+    def passed(self, place: HistoryPosition) -> int:
         """0 before it, 2 after it, 1 in between: runs of one commit are on one side, whichever came in first."""
         by_commit = self.last[0] < self.first[0]
         before = place[0] <= self.last[0] if by_commit else place <= self.last
@@ -169,12 +169,12 @@ class Change:
         return 0 if before else 2 if after else 1
 
 
-class Stretches:
-    """Numbers the stretches of a stack from `runs`, oldest first, of one class, that may be ranked."""
+class Segments:
+    """Numbers the segments of a stack from `runs`, oldest first, of one class, that may be ranked."""
 
     def __init__(self, runs: Sequence[RankedRun], prior: Prior) -> None:
         self.changes = merged(_changes(runs, prior))
-        self._numbers = {run.name: number_of(run.place_in_time, self.changes) for run in _recent(runs)}
+        self._numbers = {run.name: number_of(run.history_position, self.changes) for run in _recent(runs)}
         self.newest = max(self._numbers.values(), default=0)
 
     def number(self, run: RankedRun) -> int | None:
@@ -182,7 +182,7 @@ class Stretches:
         return self._numbers.get(run.name)
 
     def changes_between(self, first: int, second: int) -> int:
-        """How many changes lie between runs of two stretches, or may."""
+        """How many changes lie between runs of two segments, or may."""
         return len(between(self.changes, first, second))
 
     def changed_after(self, number: int) -> Change | None:
@@ -191,13 +191,13 @@ class Stretches:
         return self.changes[place] if place < len(self.changes) else None
 
 
-def number_of(place: Place, changes: Iterable[Change]) -> int:
+def number_of(place: HistoryPosition, changes: Iterable[Change]) -> int:
     """Even, ascending with time; odd within a change."""
     return sum(change.passed(place) for change in changes)
 
 
 def between(changes: Sequence[Change], a: int, b: int) -> Sequence[Change]:
-    """Those that lie between runs of two stretches, or may."""
+    """Those that lie between runs of two segments, or may."""
     first, last = sorted((a, b))
     return changes[first // 2 : (last + 1) // 2]
 
@@ -220,7 +220,7 @@ def _changes(runs: Sequence[RankedRun], prior: Prior) -> list[Change]:
         recent = group[-LOOK_BACK:]
         starts = level_starts([_in_full(run.facts) for run in recent], prior)
         pairs = ((recent[at - 1], recent[at]) for at in starts)
-        changes += [Change(old.place_in_time, new.place_in_time, new.ordered_at) for old, new in pairs]
+        changes += [Change(old.history_position, new.history_position, new.ordered_at) for old, new in pairs]
     return changes
 
 

@@ -1,4 +1,4 @@
-"""Runs in, standings out: a pure function of the runs and the family's prior, whatever order they arrive in."""
+"""Rank a stack: a pure function of its runs and the family's prior, independent of the order of arrival."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,13 +9,13 @@ from app.domain.definitions import DEFINITION_VERSION
 from app.domain.numbers import counted
 from app.domain.ranking.board import Contracts, Measured, board, empty_board
 from app.domain.ranking.pairwise import LossGuard, LossReader, no_losses
-from app.domain.ranking.pools import Pools, Stretches
+from app.domain.ranking.pools import Pools, Segments
 from app.domain.ranking.runs import LEVELS, MEASURED, RankedRun, Refusal, fallbacks, other_shapes, refusal
-from app.domain.ranking.standings import Board, Glimpse, MissingDispatcher, StackStandings, listed
+from app.domain.ranking.standings import Board, MissingDispatcher, StackStandings, UnrankedResult, listed
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 
 MOST_NAMED = 50
-"""Refused runs that standings name; a stack of a thousand failures is told by their number."""
+"""Most refused runs that standings list; further ones are only counted."""
 
 Class = tuple[str, str]
 """Routing mode and semantic class."""
@@ -32,12 +32,12 @@ def rank_stack(
     losses: LossReader = no_losses,
     definition_version: int = DEFINITION_VERSION,
 ) -> StackStandings:
-    """The standings of one stack from all of its processed runs, at least one.
+    """Compute the standings of one stack from all its processed runs, at least one.
 
-    `contracts`: one for each config key, by which matched A/Bs are recognised. `losses` is asked for those of results
-    that meet on a board. Raises ValueError for runs of several stack keys: nothing may ever rank those together.
+    `contracts`: one per config key, to recognise matched A/Bs. `losses`: reads the losses of results that meet on a
+    board. Raises ValueError for runs of several stack keys, which must never be ranked together.
     """
-    ordered = _with_ep(sorted({run.name: run for run in runs}.values(), key=lambda run: run.place_in_time))
+    ordered = _with_ep(sorted({run.name: run for run in runs}.values(), key=lambda run: run.history_position))
     keys = {run.facts.stack_key for run in ordered}
     if len(keys) != 1:
         raise ValueError(f"standings are of one stack key, these runs have {len(keys)}")
@@ -66,7 +66,7 @@ def rank_runs(
     *,
     definition_version: int = DEFINITION_VERSION,
 ) -> dict[str, StackStandings]:
-    """Standings by stack key, of runs of any stacks."""
+    """Compute standings by stack key from runs of any stacks."""
     stacks: dict[str, list[RankedRun]] = {}
     for run in runs:
         stacks.setdefault(run.facts.stack_key, []).append(run)
@@ -76,12 +76,12 @@ def rank_runs(
 
 
 def class_of(run: RankedRun) -> Class:
-    """Runs of different classes never meet: forced and natural routing, and benchmarks and training."""
+    """Return the class of a run. Forced and natural routing, benchmarks and training are never compared."""
     return run.routing_mode, run.facts.semantic_class
 
 
 def _with_ep(ordered: Sequence[RankedRun]) -> list[RankedRun]:
-    """A run that failed early states no expert parallelism; where all that state one agree, it is that of the stack."""
+    """Fill in expert parallelism for runs that failed before stating it, when all other runs agree on it."""
     stated = {run.ep for run in ordered if run.ep is not None}
     if len(stated) != 1:
         return list(ordered)
@@ -96,7 +96,7 @@ def _refused(ordered: Sequence[RankedRun], definition_version: int) -> dict[str,
 
 
 def _missing(ordered: Sequence[RankedRun]) -> tuple[MissingDispatcher, ...]:
-    """Dispatchers that the stack's container does not have, unless one of its runs shows that it ran."""
+    """Return dispatchers missing in the stack's container, except those that ran in one of its runs."""
     runs: dict[str, list[RankedRun]] = {}
     for run in reversed(ordered):
         for name in run.missing:
@@ -118,57 +118,57 @@ def _boards(
     *,
     losses: LossReader,
 ) -> Iterable[Board]:
-    """At each floor one for each class that has something to show, at least one: a stack of failures is a stack."""
+    """Yield one board per evidence floor and class, at least one per floor even when all runs failed."""
     boards: list[Board] = []
     for wanted in sorted({class_of(run) for run in ordered}):
         mine = [run for run in ordered if class_of(run) == wanted and run.name not in refused]
         seen = [refused[run.name] for run in ordered if class_of(run) == wanted and run.name in refused]
         family_prior = prior if isinstance(prior, Prior) else prior.get(wanted[1], DEFAULT_PRIOR)
         measured = Measured(
-            *wanted, mine, Stretches(mine, family_prior), Pools(family_prior), contracts, LossGuard(losses)
+            *wanted, mine, Segments(mine, family_prior), Pools(family_prior), contracts, LossGuard(losses)
         )
         offered = (board(measured, _glimpses(seen), missing, floor, seen) for floor in LEVELS)
         boards += [one for one in offered if one is not None]
     shown = {one.floor for one in boards}
     newest = refused.get(ordered[-1].name)
-    why = newest.sentence if newest else "below the evidence level asked for"
+    why = newest.sentence if newest else "below the requested evidence level"
     boards += [empty_board(*class_of(ordered[-1]), floor, why) for floor in LEVELS if floor not in shown]
-    return sorted(boards, key=lambda one: (one.routing_mode, one.semantic_class, LEVELS.index(one.floor)))
+    return sorted(boards, key=lambda item: (item.routing_mode, item.semantic_class, LEVELS.index(item.floor)))
 
 
-def _glimpses(refused: Sequence[Refusal]) -> tuple[Glimpse, ...]:
-    """The newest of each dispatcher."""
-    newest: dict[str, Glimpse] = {}
+def _glimpses(refused: Sequence[Refusal]) -> tuple[UnrankedResult, ...]:
+    """Return the newest measured but ineligible run of each dispatcher."""
+    newest: dict[str, UnrankedResult] = {}
     for item in refused:
         if item.why in MEASURED and item.dispatcher and item.step_time_ms is not None:
-            newest[item.dispatcher] = Glimpse(item.dispatcher, item.run, item.step_time_ms, item.sentence)
+            newest[item.dispatcher] = UnrankedResult(item.dispatcher, item.run, item.step_time_ms, item.sentence)
     return tuple(newest[name] for name in sorted(newest))
 
 
-# --- Standings kept from run to run: one stack is ranked again, and what changed at its head is told.
+# --- Changes of the leader.
 #
-# Standings are a function of the stack's runs, its contracts and the family's prior, and of nothing before them
-# (`rank_stack`): ranking a stack again gives what a rebuild gives. The prior is therefore kept beside them, and is
-# replaced when it moved. What a function of the runs cannot tell, who led before, is kept as a history.
+# Standings depend only on the stack's runs, its contracts and the family's prior, so ranking a stack again gives the
+# same result as a rebuild. The prior is therefore stored with them and replaced when it moved. Former leaders cannot be
+# derived from the runs, so they are stored as a history.
 
-NEWS_FLOOR = "screen"
-"""The floor at which leaders are told and their history is kept: that of the page when nobody asks for another one."""
+LEADER_FLOOR = "screen"
+"""The evidence floor of the leader history and its notifications: the default of the page."""
 MOST_CHANGES_NAMED = 3
-"""Runs that a change of the leader names."""
-_OTHER_PRIOR = "How much launches of the family vary is known better; no run of the board came or went."
-_OTHER_RULES = "The rules of the ranking changed; no run of the board came or went."
+"""Most runs that the reason of a change names."""
+_OTHER_PRIOR = "The estimate of run-to-run variation improved; the runs of the board are the same."
+_OTHER_RULES = "The ranking rules changed; the runs of the board are the same."
 _PRIOR_MOVED = 1.1
-"""In the standard deviation. A smaller change moves an interval by less than anyone reads, and would rank all stacks of
-the family again with each upload."""
+"""Ratio of standard deviations. Smaller changes hardly move an interval, but would rank all stacks of the family again
+with each upload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Who heads a board: a row of the leader's history. `dispatchers` several when they tie, () for no ranking.
+    """The leaders of a board: a row of the leader history. `dispatchers`: several in a tie, () without a ranking.
 
-    What follows is no part of who heads it. `at`: place in the history of the newest run that it rests on. `because`:
-    which runs made it so, in a sentence; `run`: the newest of them, empty when none did (`by_runs` is False): the same
-    runs are read otherwise. `why`: what the board says, with the figures.
+    The other fields do not count for equality. `at`: history position of the newest run behind it. `because`: the runs
+    that caused it, as a sentence; `run`: the newest of them, empty when the same runs led to another result (`by_runs`
+    is then False). `why`: the sentence of the board, with figures.
     """
 
     routing_mode: str
@@ -184,24 +184,24 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class HeadChange:
-    """The head of a class before and after; `before` None for the first one that is known."""
+    """The leaders of a class before and after; `before` is None for the first ranking."""
 
     before: Head | None
     after: Head
 
     @property
     def sentence(self) -> str:
-        """`from alltoall to deepep`, `from deepep to alltoall and deepep (tie)`; of the first one `deepep`."""
+        """`from alltoall to deepep`, `from deepep to alltoall and deepep (tie)`; for the first ranking `deepep`."""
         if self.before is None:
-            return told(self.after)
-        return f"from {told(self.before)} to {told(self.after)}"
+            return head_text(self.after)
+        return f"from {head_text(self.before)} to {head_text(self.after)}"
 
 
 def head_changes(standings: StackStandings, last_heads: Sequence[Head]) -> tuple[HeadChange, ...]:
-    """Rows to append to the history of leaders. `last_heads`: its newest row of each class of the stack.
+    """Return the rows to append to the leader history. `last_heads`: its newest row for each class of the stack.
 
-    While figures wait to be computed again (`partial`), nothing is told of leaders: the run that changes them may be
-    one that was only not ready. A class of which no run is left has no ranking any more.
+    Empty while figures wait to be recomputed (`partial`), because the change may only reflect a missing run. A class
+    without runs loses its ranking.
     """
     if standings.partial:
         return ()
@@ -209,13 +209,13 @@ def head_changes(standings: StackStandings, last_heads: Sequence[Head]) -> tuple
     before = {_class_of(head): head for head in last_heads}
     gone = {key: Head(*key, "nothing_ranked", ()) for key in before if key not in now}
     changes = [HeadChange(before.get(key), head) for key, head in sorted((now | gone).items())]
-    return tuple(change for change in changes if _is_news(change))
+    return tuple(change for change in changes if _is_reportable(change))
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What was kept of a stack before: the board that a change is of, the newest run that was known then, by its name,
-    and whether the rules of the ranking were others.
+class StoredState:
+    """The stored state before a change: the board, the name of the newest run then known, and whether the ranking
+    rules were different.
     """
 
     board: Board | None = None
@@ -223,27 +223,27 @@ class Kept:
     other_rules: bool = False
 
 
-def explained(change: HeadChange, kept: Kept, now: Board | None, places: Mapping[str, datetime]) -> HeadChange:
-    """The change with its reason: which runs of the board came, count again or no longer count.
+def explained(change: HeadChange, stored: StoredState, now: Board | None, places: Mapping[str, datetime]) -> HeadChange:
+    """Add the reason to a change: which runs of the board are new, count again or no longer count.
 
-    `places`: of the stack's runs in its history. Names of runs are in the order in which they arrived.
+    `places`: history positions of the stack's runs. Run names are in the order of their arrival.
     """
-    was, is_now = _runs_of(kept.board), _runs_of(now)
+    was, is_now = _runs_of(stored.board), _runs_of(now)
     came, left = sorted(is_now - was, key=_arrival), sorted(was - is_now, key=_arrival)
     if change.before is None:
-        # With the first ranking it is the run by which the last of the dispatchers came in.
+        # The first ranking is due to the first run of the last dispatcher.
         came = sorted((min(entry.runs, key=_arrival) for entry in now.entries), key=_arrival)[-1:] if now else []
         left = []
-    again = [run for run in came if _arrival(run) <= _arrival(kept.newest)] if change.before is not None else []
+    again = [run for run in came if _arrival(run) <= _arrival(stored.newest)] if change.before is not None else []
     new = [run for run in came if run not in again]
     run = next((runs[-1] for runs in (new, again, left) if runs), "")
     at = max((places[name] for name in came), default=None) or change.after.at or max(places.values(), default=None)
-    why = _because(new, again, left) or (_OTHER_RULES if kept.other_rules else _OTHER_PRIOR)
+    why = _because(new, again, left) or (_OTHER_RULES if stored.other_rules else _OTHER_PRIOR)
     return replace(change, after=replace(change.after, at=at, run=run, because=why, by_runs=bool(run)))
 
 
 def newest_run(boards: Iterable[Board], others: Iterable[str]) -> str:
-    """The one that arrived last of those that boards and `others` name; empty without any."""
+    """Return the run that arrived last among those of `boards` and `others`; empty without any."""
     return max({run for board in boards for run in _runs_of(board)}.union(others), key=_arrival, default="")
 
 
@@ -258,7 +258,7 @@ def _runs_of(board: Board | None) -> set[str]:
 def _because(new: Sequence[str], again: Sequence[str], left: Sequence[str]) -> str:
     parts = []
     if new:
-        parts.append(f"{_named(new)} came in")
+        parts.append(f"{_named(new)} {'was' if len(new) == 1 else 'were'} added")
     if again:
         parts.append(f"{_named(again)} {'counts' if len(again) == 1 else 'count'} again")
     if left:
@@ -268,13 +268,13 @@ def _because(new: Sequence[str], again: Sequence[str], left: Sequence[str]) -> s
 
 
 def _named(runs: Sequence[str]) -> str:
-    """`run 61`, `runs 61 and 62`, `runs 61, 62 and 4 others`."""
+    """Return `run 61`, `runs 61 and 62` or `runs 61, 62, 63 and 4 others`."""
     if len(runs) > MOST_CHANGES_NAMED:
         return f"runs {', '.join(runs[:MOST_CHANGES_NAMED])} and {counted(len(runs) - MOST_CHANGES_NAMED, 'other')}"
     return f"run{'s' if len(runs) > 1 else ''} {listed(runs)}"
 
 
-def _is_news(change: HeadChange) -> bool:
+def _is_reportable(change: HeadChange) -> bool:
     if change.before is None:
         return bool(change.after.dispatchers)
     return change.before != change.after
@@ -285,8 +285,8 @@ def _class_of(head: Head) -> tuple[str, str]:
 
 
 def heads_of(standings: StackStandings) -> tuple[Head, ...]:
-    """One for each class of the stack."""
-    return tuple(_head(board) for board in standings.boards_at(NEWS_FLOOR))
+    """Return the leaders of each class of the stack."""
+    return tuple(_head(board) for board in standings.boards_at(LEADER_FLOOR))
 
 
 def _head(board: Board) -> Head:
@@ -295,8 +295,8 @@ def _head(board: Board) -> Head:
     return Head(board.routing_mode, board.semantic_class, board.reading, names, at=at, why=board.sentence)
 
 
-def told(head: Head) -> str:
-    """A head in a few words."""
+def head_text(head: Head) -> str:
+    """Return the leaders in a few words."""
     if not head.dispatchers:
         return "no ranking"
     qualifier = {"tie": " (tie)", "directional": " (directional)", "not_compared": " (not compared with all)"}.get(
@@ -306,9 +306,9 @@ def told(head: Head) -> str:
 
 
 def prior_to_keep(stored: Prior | None, fresh: Prior) -> Prior:
-    """The family's prior to rank with: `kept`, until what is learned now is another one.
+    """Return the prior to rank with: the stored one until the fresh one differs enough.
 
-    When it changes, all stacks of the family are ranked again; a rebuild uses the kept one.
+    When it changes, all stacks of the family are ranked again; a rebuild uses the stored one.
     """
     if stored is None or (stored.configurations == 0) != (fresh.configurations == 0):
         return fresh

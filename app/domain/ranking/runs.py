@@ -1,4 +1,4 @@
-"""A run as the leaderboards see it: its estimate, what carried its tokens, and what its figures are worth."""
+"""A run as the leaderboards see it: its estimate, its dispatcher, and its eligibility."""
 
 import hashlib
 import math
@@ -20,7 +20,7 @@ _STRENGTHS: dict[str, int] = {name: strength for strength, name in enumerate(LEV
 
 DISPATCHERS = ("allgather", "alltoall", "deepep", "hybridep", "ncclep")
 NEED_A_PACKAGE = frozenset({"deepep", "hybridep", "ncclep"})
-"""Backends that a container may lack: that one was asked for does not show that it ran."""
+"""Backends that a container may lack: requesting one does not prove that it ran."""
 
 RoutingClass = Literal["forced", "natural", "unknown"]
 _FORCED = frozenset({"forced-balance", "forced-biased"})
@@ -28,11 +28,11 @@ _FORCED = frozenset({"forced-balance", "forced-biased"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedRun:
-    """What is read of a run for its standings. Empty text and None mean unknown.
+    """The attributes of a run that standings depend on. Empty text and None mean unknown.
 
-    `requested`: the dispatcher asked for; `active`: the one that the log shows to have run, `inferred` from iterations
-    alone where no line says so. `missing`: dispatchers whose package the log shows to be missing. `ordered_at`: its
-    place in its history.
+    `requested`: the dispatcher requested; `active`: the one that ran according to the log, `inferred` from iterations
+    where no line states it. `missing`: dispatchers whose package is missing according to the log. `ordered_at`: its
+    position in the history.
     """
 
     facts: RunFacts
@@ -57,22 +57,22 @@ class RankedRun:
 
     @property
     def dispatcher(self) -> str | None:
-        """The one it counts for: what ran, else what was asked for."""
+        """The dispatcher that the run counts for: the active one, else the requested one."""
         return self.active or self.requested
 
     @property
     def directional(self) -> bool:
-        """Too short to tell whether it was warm. A short window counts in full when it was declared after 50 steps."""
+        """Whether the run is too short to show that warm-up was over, unless its window was declared after 50 steps."""
         return self.facts.estimate.short and self.evidence_level != "validated"
 
     @property
-    def place_in_time(self) -> tuple[float, int, str]:
-        """Sorts runs the same way in whatever order they arrived; names that are numbers by their value."""
+    def history_position(self) -> tuple[float, int, str]:
+        """Sort key that does not depend on the order of arrival; numeric names sort by value."""
         return self.ordered_at.timestamp(), len(self.name), self.name
 
 
 def reaches(level: str, floor: str) -> bool:
-    """Whether evidence of `level` is at least `floor`; a level nobody knows is the weakest."""
+    """Return whether evidence of `level` is at least `floor`; an unknown level is the weakest."""
     return _strength(level) >= _strength(floor)
 
 
@@ -81,13 +81,13 @@ def _strength(level: str) -> int:
 
 
 def routing_class(routing_mode: str) -> RoutingClass:
-    """Forced routing is a benchmark of its own: its speed is a ceiling that no real router reaches."""
+    """Return the class of a routing mode. Forced routing is separate: its speed is a ceiling for real routers."""
     if not routing_mode:
         return "unknown"
     return "forced" if routing_mode in _FORCED else "natural"
 
 
-# --- Which runs may stand in a ranking, and why each of the others may not.
+# --- Eligibility: which runs may be ranked, and why the others may not.
 
 Why = Literal[
     "quarantined",
@@ -103,20 +103,20 @@ Why = Literal[
     "other_shape",
     "below_level",
 ]
-"""Strongest reason first: a run that has several is named with the first of them."""
+"""Strongest reason first; a run with several reasons gets the first one."""
 
 MEASURED: frozenset[Why] = frozenset({"too_short", "not_steady"})
-"""Such a run has a figure that says something happened, though nothing may be ranked by it."""
+"""Reasons of runs that still have a step time to show."""
 
 DID_NOT_RUN: frozenset[Why] = frozenset({"import_failed", "not_active", "ended_badly", "dispatcher_unknown"})
-"""Nothing shows that such a run came to iterations of its dispatcher."""
+"""Reasons of runs without proof that their dispatcher completed an iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A run that is kept and shown, and ranked nowhere. `dispatcher`: the one it does not count for; "" when unknown.
+    """A run that is shown but not ranked. `dispatcher`: the one it does not count for; "" when unknown.
 
-    `step_time_ms` None where there is no figure, or none that says anything.
+    `step_time_ms`: None without a usable figure.
     """
 
     run: str
@@ -127,7 +127,7 @@ class Refusal:
 
 
 def refusal(run: RankedRun, definition_version: int = DEFINITION_VERSION) -> Refusal | None:
-    """Why `run` by itself may stand in no ranking; None when it may."""
+    """Return why `run` by itself may not be ranked; None when it may."""
     reason = next(((why, sentence) for why, sentence in _reasons(run, definition_version) if sentence), None)
     if reason is None:
         return None
@@ -144,40 +144,40 @@ def _reasons(run: RankedRun, definition_version: int) -> Iterable[tuple[Why, str
     yield "ended_badly", facts.unfit_because
     not_finite = estimate.not_finite_iterations
     yield "not_finite", f"its loss was not finite in {not_finite} iterations" if not_finite else ""
-    yield "slowed_by_timers", "" if facts.fair_for_timing else "barriers of its own timers slowed it down"
+    yield "slowed_by_timers", "" if facts.fair_for_timing else "timer barriers slowed it down"
     older = facts.definition_version != definition_version
-    yield "other_definitions", "its figures are of another version of the definitions" if older else ""
-    yield "dispatcher_unknown", "" if run.dispatcher else "nobody states its dispatcher, and its log shows none"
+    yield "other_definitions", "its figures use another version of the definitions" if older else ""
+    yield "dispatcher_unknown", "" if run.dispatcher else "its dispatcher is neither stated nor shown by its log"
     unproven = run.active is None and run.requested in NEED_A_PACKAGE
-    yield "not_active", f"{run.requested} was asked for, but nothing in its log shows that it ran" if unproven else ""
+    yield "not_active", f"{run.requested} was requested, but its log does not show that it ran" if unproven else ""
     too_short = estimate.window_length < FEWEST_ITERATIONS
     yield "too_short" if too_short else "not_steady", estimate.unusable_because
 
 
 def _import_failed(run: RankedRun) -> str:
-    """Said of a run that ended because of it; a run that went on with another dispatcher is a run of that one."""
+    """Return the reason for a run that ended because of a missing package; one that fell back counts for the other."""
     if run.requested in run.missing and run.active is None:
-        return f"the package of {run.requested} is not in its container: a fact about the container, not a speed"
+        return f"the {run.requested} package is not in its container"
     return ""
 
 
 def fallbacks(runs: Iterable[RankedRun]) -> tuple[Refusal, ...]:
-    """Runs that asked for one dispatcher and ran another: they count for what ran, and not for what was asked for."""
+    """Return runs whose active dispatcher is not the requested one; they count for the active one."""
     return tuple(
-        Refusal(run.name, run.requested, "not_active", f"{run.requested} was asked for, but {run.active} ran")
+        Refusal(run.name, run.requested, "not_active", f"{run.requested} was requested, but {run.active} ran")
         for run in runs
         if run.requested and run.active and run.requested != run.active
     )
 
 
 def other_shapes(runs: Sequence[RankedRun]) -> tuple[Refusal, ...]:
-    """Of runs oldest first, those whose model has another outline than that of the newer ones, whatever its name is."""
+    """Return those of `runs` (oldest first) whose model shape differs from that of newer runs."""
     outline: list[str] = []
     refused = []
     for run in reversed(runs):
         shape = run.facts.shape
         if any(expected and stated and expected != stated for expected, stated in zip(outline, shape, strict=False)):
-            sentence = "its model has another shape than that of the newest run"
+            sentence = "its model has a different shape than that of the newest run"
             refused.append(Refusal(run.name, run.dispatcher or "", "other_shape", sentence))
             continue
         longer = range(max(len(outline), len(shape)))
@@ -194,14 +194,14 @@ def _step_time(run: RankedRun) -> float | None:
     return math.exp(value) if math.isfinite(value) else None
 
 
-# --- Where a stack stands on the leaderboards: its model family and its hardware, each with the word of its address.
+# --- Model family and hardware of a stack, each with its part of the address.
 
 LONGEST_SLUG = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models that are one and the same, whatever a run calls them. `slug` stands in addresses."""
+    """Models that are the same under different names. `slug`: its part of an address."""
 
     name: str
     slug: str
@@ -212,10 +212,9 @@ UNKNOWN_HARDWARE = Family("unknown GPU", "unknown-gpu")
 
 
 def family_of(model: str | None, shape: Mapping[str, Value] | None = None) -> Family:
-    """The family of a model by its name, else by its shape (contract values).
+    """Return the family of a model by its name, else by its shape (contract values).
 
-    A known name over another shape, as of a model with fewer layers, is a family of its own: its figures are not those
-    of the model it is named after.
+    A known name with a different shape, such as fewer layers, is a family of its own.
     """
     shape = shape or {}
     if not model or not model.strip():
@@ -229,7 +228,7 @@ def family_of(model: str | None, shape: Mapping[str, Value] | None = None) -> Fa
 
 
 def hardware_of(gpu: str | None) -> Family:
-    """The GPU's SKU as a heading and as part of an address."""
+    """Return the GPU's SKU as heading and address part."""
     return _named(gpu_sku(gpu) or gpu.strip()) if gpu and gpu.strip() else UNKNOWN_HARDWARE
 
 
@@ -238,10 +237,10 @@ def _named(name: str) -> Family:
 
 
 def slug(name: str) -> str:
-    """Lower-case ASCII words with hyphens: `Qwen3-30B-A3B` is `qwen3-30b-a3b`.
+    """Return lower-case ASCII words with hyphens: `Qwen3-30B-A3B` is `qwen3-30b-a3b`.
 
-    What would be lost, letters of other scripts or a long tail, becomes eight hexadecimal digits of the name, so that
-    two families never share an address for it.
+    Names with other scripts or too many characters end with eight hexadecimal digits of their hash, so that two
+    families never share an address.
     """
     text = name.casefold()
     words = re.sub(r"[^a-z0-9]+", "-", text).strip("-")
@@ -251,7 +250,7 @@ def slug(name: str) -> str:
     return f"{words[: LONGEST_SLUG - 9].strip('-')}-{digest}".strip("-")
 
 
-# --- Small, medium or large expert parallelism: what decides which dispatcher is worth a try.
+# --- Size of expert parallelism, on which the useful dispatchers depend.
 
 EpSize = Literal["small", "medium", "large", "unknown"]
 
@@ -269,15 +268,15 @@ def ep_size(ep: int | None) -> EpSize:
     return "large" if ep >= LARGE_FROM else "medium"
 
 
-# --- How much memory a GPU has, for headroom. What no source states stays unknown: no guesses.
+# --- GPU memory, for headroom. GPUs without a source stay unknown.
 
 GPU_MEMORY_GIB = {"H100": 80, "B200": 180, "B300": 270, "GB200": 186, "GB300": 279}
-"""As vendors write it (NVIDIA/dgxc-benchmarking README.md, 2026-07). Drivers report about as many GiB, of which a
-little is theirs: headroom is an upper bound."""
+"""As vendors state it (NVIDIA/dgxc-benchmarking README.md, 2026-07). Drivers report about as many GiB and reserve some
+of them, so headroom is an upper bound."""
 
 
 def headroom_pct(gpu: str, peak_memory_gib: float | None) -> float | None:
-    """Share of the GPU's memory that the run never allocated; None where either is unknown, 0 where it used more."""
+    """Return the percentage of GPU memory that the run never allocated; None when unknown, at least 0."""
     size = GPU_MEMORY_GIB.get(gpu)
     if size is None or peak_memory_gib is None:
         return None

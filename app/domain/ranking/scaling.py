@@ -23,7 +23,7 @@ import numpy as np
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import comparable
 from app.domain.ranking.pairwise import gain
-from app.domain.ranking.pools import INTERVAL_P, Change, Place, Stretches, between, merged, number_of
+from app.domain.ranking.pools import INTERVAL_P, Change, HistoryPosition, Segments, between, merged, number_of
 from app.domain.ranking.rank import Class, Priors, class_of
 from app.domain.ranking.runs import RankedRun, other_shapes, refusal
 from app.domain.ranking.standings import Interval
@@ -43,12 +43,12 @@ from app.domain.verdict.step_time import (
 # --- What one configuration is worth at its size. Its runs are kept beside the standings of its stack, with the changes
 # of the stack's speed: which of them may be held against those of another stack, only the series tells.
 
-KEPT = 60
+MOST_STORED = 60
 """Newest runs of a configuration that are kept of each stretch of the stack: another stack may cut it shorter."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeptChange:
+class StoredChange:
     """A change of the speed of a stack, after the run `last` and not later than at `first`; by places and names."""
 
     last_at: float
@@ -84,9 +84,9 @@ class ScalingRuns:
     log_flops: float | None
     prior: Prior
     known: Mapping[str, Value]
-    changes: tuple[KeptChange, ...] = ()
+    changes: tuple[StoredChange, ...] = ()
 
-    def place(self, index: int) -> Place:
+    def place(self, index: int) -> HistoryPosition:
         return _place(self.at[index], self.runs[index])
 
 
@@ -143,25 +143,27 @@ def scaling_runs(
         configurations.setdefault(run.facts.config_key, []).append(run)
         classes.setdefault(class_of(run), []).append(run)
     known = {one: prior if isinstance(prior, Prior) else prior.get(one[1], DEFAULT_PRIOR) for one in classes}
-    stretches = {one: Stretches(own, known[one]) for one, own in classes.items()}
+    segments = {one: Segments(own, known[one]) for one, own in classes.items()}
     made = []
     for key in sorted(configurations):
         own = configurations[key]
         of = class_of(own[-1])
-        made.append(_kept(own, contracts.get(key, {}), known[of], stretches[of]))
+        made.append(_stored_runs(own, contracts.get(key, {}), known[of], segments[of]))
     return tuple(made)
 
 
 def _eligible(runs: Iterable[RankedRun]) -> list[RankedRun]:
     """Oldest first."""
-    ordered = [run for run in sorted(runs, key=lambda run: run.place_in_time) if refusal(run) is None]
+    ordered = [run for run in sorted(runs, key=lambda run: run.history_position) if refusal(run) is None]
     refused = {odd.run for odd in other_shapes(ordered)}
     return [run for run in ordered if run.name not in refused]
 
 
-def _kept(runs: Sequence[RankedRun], contract: Mapping[str, Stated], prior: Prior, stretches: Stretches) -> ScalingRuns:
+def _stored_runs(
+    runs: Sequence[RankedRun], contract: Mapping[str, Stated], prior: Prior, segments: Segments
+) -> ScalingRuns:
     full = [run for run in runs if not run.directional]
-    newest, own = runs[-1], _newest_of_each(full or runs, stretches)
+    newest, own = runs[-1], _newest_of_each(full or runs, segments)
     estimates = [run.facts.estimate for run in own]
     return ScalingRuns(
         config_key=newest.facts.config_key,
@@ -171,27 +173,28 @@ def _kept(runs: Sequence[RankedRun], contract: Mapping[str, Stated], prior: Prio
         shape=newest.facts.shape,
         directional=not full,
         runs=tuple(run.name for run in own),
-        at=tuple(run.place_in_time[0] for run in own),
+        at=tuple(run.history_position[0] for run in own),
         log_step_times=tuple(estimate.log_step_time for estimate in estimates),
         errors=tuple(estimate.se for estimate in estimates),
         log_flops=_log_flops(own),
         prior=replace(prior, degrees_of_freedom=float(prior.degrees_of_freedom)),  # as it is read again
         known={name: contract[name].value for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name in contract},
         changes=tuple(
-            KeptChange(change.last[0], change.last[2], change.first[0], change.first[2]) for change in stretches.changes
+            StoredChange(change.last[0], change.last[2], change.first[0], change.first[2])
+            for change in segments.changes
         ),
     )
 
 
-def _newest_of_each(runs: Sequence[RankedRun], stretches: Stretches) -> list[RankedRun]:
-    """Of each stretch; those that are older than the stretches reach are left out, unless there are no others."""
+def _newest_of_each(runs: Sequence[RankedRun], segments: Segments) -> list[RankedRun]:
+    """Of each stretch; those that are older than the segments reach are left out, unless there are no others."""
     by_number: dict[int, list[RankedRun]] = {}
     for run in runs:
-        number = stretches.number(run)
+        number = segments.number(run)
         if number is not None:
             by_number.setdefault(number, []).append(run)
-    own = [run for number in sorted(by_number) for run in by_number[number][-KEPT:]]
-    return sorted(own, key=lambda run: run.place_in_time) or list(runs[-KEPT:])
+    own = [run for number in sorted(by_number) for run in by_number[number][-MOST_STORED:]]
+    return sorted(own, key=lambda run: run.history_position) or list(runs[-MOST_STORED:])
 
 
 def _log_flops(runs: Sequence[RankedRun]) -> float | None:
@@ -203,15 +206,15 @@ def _log_flops(runs: Sequence[RankedRun]) -> float | None:
     return sum(logs) / len(logs) if logs else None
 
 
-def _place(at: float, name: str) -> Place:
+def _place(at: float, name: str) -> HistoryPosition:
     return at, len(name), name
 
 
 # --- The same code for every size of a series: an efficiency across a change of the code says nothing of scaling.
 #
 # The sizes of a series are of different stacks, which have no history in common. What is known of the code they ran
-# is when any of these stacks changed its speed: the changes of all of them together cut the time into stretches. Runs
-# of one stretch are held against each other, and within a change runs of one commit are. Of the stretches that of
+# is when any of these stacks changed its speed: the changes of all of them together cut the time into segments. Runs
+# of one stretch are held against each other, and within a change runs of one commit are. Of the segments that of
 # most sizes is taken, of several the newest; a size that was not measured on it has its figures, and no efficiency.
 
 _DAY = 86_400.0

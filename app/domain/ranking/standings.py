@@ -1,6 +1,6 @@
-"""What is kept of a stack: for each class of runs and each floor of evidence, one board of its dispatchers.
+"""Standings of a stack: one board of its dispatchers per class of runs and evidence floor, with its sentences.
 
-These values are stored as they are (JSON by their types) and served; nothing in them is computed again for a page.
+The values are stored and served as they are; pages recompute nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,21 +9,21 @@ from datetime import datetime
 from typing import Literal
 
 from app.domain.numbers import counted, grouped, percent
-from app.domain.ranking.pairwise import Duel, Place
+from app.domain.ranking.pairwise import PairwiseComparison, Place
 from app.domain.ranking.runs import DID_NOT_RUN, NEED_A_PACKAGE, Refusal
 from app.domain.verdict.step_time import DroppedRun
 
 Reading = Literal["leader", "tie", "directional", "not_compared", "only_measurement", "nothing_ranked"]
 """leader            one dispatcher is clearly better than every other one
-tie               nobody is clearly better than all others
-directional       it would be one of the two, but rests on runs that are too short
-not_compared      a dispatcher was measured only before or after a change of the stack's speed: never beside the others
-only_measurement  a single dispatcher was measured: this is not a ranking
-nothing_ranked    several were seen, none well enough"""
+tie               no dispatcher is clearly better than all others
+directional       a leader or tie that rests on runs that are too short
+not_compared      a dispatcher was measured only in another segment of the history, so it was not compared
+only_measurement  a single dispatcher was measured, so there is no ranking
+nothing_ranked    several dispatchers ran, none with an eligible run"""
 
 GainKind = Literal["matched_ab", "side_by_side", "unknown"]
 REFERENCE = "alltoall"
-"""What gains are measured against: the dispatcher that every container has."""
+"""The dispatcher that gains are measured against; every container has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,11 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Runs of a stack between two changes of its speed: the code that a board compares dispatchers on.
+class BoardSegment:
+    """The segment of the stack's history that a board is about: no change of speed lies between its runs.
 
-    `first_at` and `last_at`: places in the history of the first and last of the `runs` that stand on the board.
-    `changes_since`: how often the speed of the stack changed after it; `changed_at`: the place of the first run after
-    the first of these changes, None where there is none.
+    `first_at`, `last_at`: history positions of the first and last of the board's `runs`. `changes_since`: number of
+    later changes of the stack's speed; `changed_at`: position of the first run after the first of them, else None.
     """
 
     first_at: datetime
@@ -52,12 +51,12 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """A dispatcher with results, none of them of the board's stretch: not compared there, and without a place.
+class UncomparedResult:
+    """A dispatcher whose results all lie in other segments than the board's, so that it has no place there.
 
-    Its figure is of its own newest stretch. `days` and `changes`: how far its last run lies from the runs of the board;
-    `before`: it is the older side. `beaten_by`: who of the board was clearly faster when both were measured on one
-    stretch last; `never_met`: who of the board was never measured on one with it.
+    Its figure is from its own newest segment. `days`, `changes`: distance of its last run from the runs of the board;
+    `before`: whether it is older. `beaten_by`: dispatchers of the board that were clearly faster the last time both
+    were measured in one segment; `never_met`: those that never were.
     """
 
     dispatcher: str
@@ -76,14 +75,14 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Against the best configuration of `over`. Percentages are of throughput, with the test's 99 % interval.
+    """Gain over the best configuration of `over`, in percent of throughput with the test's 99 % interval.
 
-    `kind`: matched_ab when the two differ in the dispatcher alone, else side_by_side with `differs_in`; unknown when
-    their contracts were not at hand. `memory_more_pct`: None where it is unknown on a side.
+    `kind`: matched_ab when only the dispatcher differs, else side_by_side with `differs_in`; unknown without contracts.
+    `memory_more_pct`: None where it is unknown on a side.
     """
 
     over: str
-    duel: Duel
+    duel: PairwiseComparison
     kind: GainKind
     differs_in: tuple[str, ...]
     memory_more_pct: float | None
@@ -92,26 +91,25 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One configuration of a dispatcher. `duel`: against the best one; None for the best itself."""
+    """One configuration of a dispatcher. `duel`: comparison with the best one; None for the best itself."""
 
     config_key: str
     runs: int
     step_time_ms: Interval
     directional: bool
-    duel: Duel | None
+    duel: PairwiseComparison | None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A dispatcher by its best configuration. `place` None when this is no ranking.
+    """A dispatcher, represented by its best configuration. `place` is None when there is no ranking.
 
-    `runs`: names of the runs behind it, oldest first, and `validated_runs` how many of them are validated. `level`:
-    the result's. `unproven`: no log shows which dispatcher ran. `configurations`: all that were measured, best first.
-    `left_out`: the newest eligible runs of the configuration that do not stand for it. `inferred`: that it ran is
-    concluded from iterations, in all of its runs; no line of a log proves it. `from_prior`: there is one run, so its
-    interval is how much launches of the family vary. `last_at`: its newest run's place in the history. `newest`: its
-    step time on a newer stretch than the board's, None where it has none. `worse_loss_than`: dispatchers of the board
-    whose loss is clearly better, over iterations that both have.
+    `runs`: names of its runs, oldest first, `validated_runs` of them validated. `level`: evidence level of the result.
+    `unproven`: no log shows which dispatcher ran. `configurations`: all that were measured, best first. `left_out`: the
+    newest eligible runs of the configuration that do not count. `inferred`: all its runs show the dispatcher only by
+    completed iterations, not by a log line. `from_prior`: there is one run, so the interval is the family's run-to-run
+    variation. `last_at`: history position of its newest run. `newest`: step time in a newer segment than the board's,
+    None without one. `worse_loss_than`: dispatchers of the board whose loss is clearly better over shared iterations.
     """
 
     dispatcher: str
@@ -139,8 +137,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Glimpse:
-    """A dispatcher that was seen running, in a run that may not be ranked."""
+class UnrankedResult:
+    """A dispatcher that ran only in a run that is not eligible for ranking, with its step time."""
 
     dispatcher: str
     run: str
@@ -150,9 +148,9 @@ class Glimpse:
 
 @dataclass(frozen=True, slots=True)
 class MissingDispatcher:
-    """A dispatcher whose package is not in the container, with the runs that show it, newest first.
+    """A dispatcher whose package is missing in the container, with the runs that show it, newest first.
 
-    `ep`: as they state it, else as all other runs of the stack do.
+    `ep`: as stated by these runs, else by all other runs of the stack.
     """
 
     dispatcher: str
@@ -162,13 +160,13 @@ class MissingDispatcher:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The ranking of one stack, one routing mode and one semantic class, from evidence of `floor` and better.
+    """The ranking of one stack, routing mode and semantic class, from evidence of at least `floor`.
 
-    `entries`: fastest first. `by_memory`: places by peak memory, least first; empty where it is unknown somewhere.
-    `flops_differ`: the entries count other work in a step, so TFLOP/s/GPU must not order them. `below_floor`: how many
-    runs the floor left out. `stretch`: what all its figures are of, None without any. `outside`: dispatchers that were
-    measured on other stretches only. `unranked`: of each dispatcher that was asked for or ran and is none of these, the
-    newest run with the reason why it is ranked nowhere.
+    `entries`: fastest first. `by_memory`: places by peak memory, least first; empty when one is unknown.
+    `flops_differ`: the entries count different work per step, so TFLOP/s/GPU must not order them. `below_floor`: number
+    of runs below the floor. `stretch`: the segment of all its figures, None without figures. `outside`: dispatchers
+    measured only in other segments. `unranked`: for each further dispatcher that was requested or ran, the newest run
+    with the reason why it is not ranked.
     """
 
     floor: str
@@ -178,14 +176,14 @@ class Board:
     sentence: str
     leaders: tuple[str, ...]
     entries: tuple[Entry, ...]
-    duels: tuple[Duel, ...]
+    duels: tuple[PairwiseComparison, ...]
     by_memory: tuple[Place, ...]
-    glimpses: tuple[Glimpse, ...]
+    glimpses: tuple[UnrankedResult, ...]
     flops_differ: bool
     below_floor: int
     remarks: tuple[str, ...] = ()
-    stretch: Stretch | None = None
-    outside: tuple[Outside, ...] = ()
+    stretch: BoardSegment | None = None
+    outside: tuple[UncomparedResult, ...] = ()
     unranked: tuple[Refusal, ...] = ()
 
     @property
@@ -193,15 +191,15 @@ class Board:
         return len(self.entries) > 1
 
     def entry(self, dispatcher: str) -> Entry | None:
-        return next((one for one in self.entries if one.dispatcher == dispatcher), None)
+        return next((entry for entry in self.entries if entry.dispatcher == dispatcher), None)
 
 
 @dataclass(frozen=True, slots=True)
 class StackStandings:
-    """All that the leaderboards know of a stack. `refused`: its newest runs that may be ranked nowhere, and why.
+    """All standings of a stack. `refused`: its newest ineligible runs with reasons; `refused_count`: all of them.
 
-    `refused_count`: all of them. `fallbacks`: runs that count for another dispatcher than they asked for. `partial`:
-    some figures are of other definitions and wait to be computed again, so a leader may change without any new run.
+    `fallbacks`: runs that count for another dispatcher than requested. `partial`: some figures wait to be recomputed
+    after a change of definitions, so a leader may change without a new run.
     """
 
     stack_key: str
@@ -228,11 +226,11 @@ def missing_names(missing: Iterable[MissingDispatcher]) -> tuple[str, ...]:
     return tuple(item.dispatcher for item in missing)
 
 
-# --- What a board says, in a sentence: who leads, who ties, and where no ranking may be read from it.
+# --- Sentences of a board: who leads, who ties, and when there is no ranking.
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join names: `a`, `a and b`, `a, b and c`."""
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
@@ -241,99 +239,99 @@ def listed(names: Sequence[str]) -> str:
 def reading_sentence(
     reading: Reading,
     entries: Sequence[Entry],
-    duels: Sequence[Duel],
-    glimpses: Sequence[Glimpse],
+    duels: Sequence[PairwiseComparison],
+    glimpses: Sequence[UnrankedResult],
     *,
     missing: Sequence[MissingDispatcher] = (),
-    others: Sequence[Outside] = (),
+    others: Sequence[UncomparedResult] = (),
     unranked: Sequence[Refusal] = (),
 ) -> str:
-    """What may be read from a board, and what may not."""
+    """State the result of a board, and what is not a result."""
     match reading:
         case "only_measurement":
-            told = _only(entries, glimpses, missing_names(missing), unranked)
+            text = _only(entries, glimpses, missing_names(missing), unranked)
         case "nothing_ranked":
-            seen = listed(tuple(one.dispatcher for one in glimpses))
-            told = f"{seen} ran, but no run of theirs may be ranked here."
+            seen = listed(tuple(result.dispatcher for result in glimpses))
+            text = f"{seen} ran, but without a run that is eligible here."
         case "directional":
-            told = f"Directional only: {_windows(entries)} Let full runs confirm it. {_order(entries, duels)}"
+            text = f"Direction only: {_windows(entries)} Confirm it with full runs. {_order(entries, duels)}"
         case "not_compared":
-            told = _order(entries, duels) if len(entries) > 1 else "This is not a ranking."
+            text = _order(entries, duels) if len(entries) > 1 else "This is not a ranking."
         case "tie":
-            told = f"No clear winner: {_order(entries, duels)}"
+            text = f"No clear winner: {_order(entries, duels)}"
         case "leader":
-            told = _order(entries, duels)
-    told = " ".join((told, *(one.sentence for one in others)))
+            text = _order(entries, duels)
+    text = " ".join((text, *(other.sentence for other in others)))
     if missing:
         several = len(missing) > 1
-        told += (
-            f" {listed(missing_names(missing))} could not run: the {'packages are' if several else 'package is'} not in"
-            f" the container. That says nothing about {'their' if several else 'its'} speed."
+        text += (
+            f" {listed(missing_names(missing))} could not run because the {'packages are' if several else 'package is'}"
+            f" not in the container. This says nothing about {'their' if several else 'its'} speed."
         )
-    return told
+    return text
 
 
 def _only(
-    entries: Sequence[Entry], glimpses: Sequence[Glimpse], missing: Sequence[str], unranked: Sequence[Refusal]
+    entries: Sequence[Entry], glimpses: Sequence[UnrankedResult], missing: Sequence[str], unranked: Sequence[Refusal]
 ) -> str:
-    """One dispatcher with a result. Others may have been seen in runs that count for nothing."""
+    """State that one dispatcher has a result, and which others ran only in ineligible runs."""
     name = entries[0].dispatcher if entries else glimpses[0].dispatcher
     role = "fallback" if missing and name not in NEED_A_PACKAGE else "dispatcher"
-    ran = [one.dispatcher for one in glimpses]
-    ran += [one.dispatcher for one in unranked if one.why not in DID_NOT_RUN]
-    others = tuple(dict.fromkeys(one for one in ran if one != name))
-    told = f"{name} is the only measured {role} of this stack. This is not a ranking."
+    ran = [result.dispatcher for result in glimpses]
+    ran += [refusal.dispatcher for refusal in unranked if refusal.why not in DID_NOT_RUN]
+    others = tuple(dict.fromkeys(dispatcher for dispatcher in ran if dispatcher != name))
+    text = f"{name} is the only measured {role} of this stack. This is not a ranking."
     if others:
-        told = f"{name} is the only dispatcher of this stack with a result. This is not a ranking."
-        told += f" {listed(others)} ran, but in no run that may be ranked here."
+        text = f"{name} is the only dispatcher of this stack with a result. This is not a ranking."
+        text += f" {listed(others)} ran, but without a run that is eligible here."
     if not entries:
-        told += f" And its run may not be ranked: {glimpses[0].why}."
+        text += f" Its run is not eligible: {glimpses[0].why}."
     elif entries[0].directional:
-        told += " It is directional only: its runs are too short to tell whether they were warm."
-    return told
+        text += " Direction only: its runs are too short to show whether warm-up was over."
+    return text
 
 
 def _windows(entries: Sequence[Entry]) -> str:
     short = tuple(entry.dispatcher for entry in entries if entry.directional)
-    return f"the runs of {listed(short)} are too short to tell whether they were warm."
+    return f"the runs of {listed(short)} are too short to show whether warm-up was over."
 
 
-def _order(entries: Sequence[Entry], duels: Sequence[Duel]) -> str:
-    """Who is better than whom, from the places of the entries."""
-    first = [one for one in entries if one.place and not one.place.beaten_by]
-    names = tuple(one.dispatcher for one in first)
-    rest = tuple(one.dispatcher for one in entries if one.dispatcher not in names)
+def _order(entries: Sequence[Entry], duels: Sequence[PairwiseComparison]) -> str:
+    """State which dispatchers are faster, from the places of the entries."""
+    first = [entry for entry in entries if entry.place and not entry.place.beaten_by]
+    names = tuple(entry.dispatcher for entry in first)
+    rest = tuple(entry.dispatcher for entry in entries if entry.dispatcher not in names)
     if len(names) == 1:
-        return f"{names[0]} is faster than {listed(rest)}, beyond what launches of a job vary."
-    among = [one for one in duels if {one.first, one.second} <= set(names)]
-    guarded = [one for one in among if one.worse_loss and one.tie_because]
+        return f"{names[0]} is faster than {listed(rest)}, beyond run-to-run variation."
+    among = [pair for pair in duels if {pair.first, pair.second} <= set(names)]
+    guarded = [pair for pair in among if pair.worse_loss and pair.tie_because]
     if guarded and len(names) == 2:
         return _guarded(guarded[0])
-    equal = all(one.outcome == "equal" for one in among)
-    close = f"are equally fast, {within(among[0]) if len(among) == 1 else 'to within 2 %'}"
+    equal = all(pair.outcome == "equal" for pair in among)
+    close = f"are equally fast, {within(among[0]) if len(among) == 1 else 'within 2 %'}"
     tied = f"{listed(names)} {close if equal else 'cannot be told apart yet'}."
     if len(names) > 2 and not _all_tie(first):
-        tied = f"none of {listed(names)} is beaten, though not all of them tie with each other."
+        tied = f"none of {listed(names)} is beaten, although not all of them tie with each other."
     return f"{tied} {listed(rest)} {'is' if len(rest) == 1 else 'are'} slower." if rest else tied
 
 
-def _guarded(duel: Duel) -> str:
-    """One is faster, and its loss is worse."""
+def _guarded(duel: PairwiseComparison) -> str:
+    """State that one dispatcher is faster but has a worse loss."""
     faster = duel if duel.worse_loss == duel.first else duel.turned()
     return (
         f"{faster.first} is faster than {faster.second}, but its loss is {percent(faster.loss_delta_pct or 0.0)} worse:"
-        " a faster run with a worse loss is no improvement."
+        " a faster run with a worse loss is not an improvement."
     )
 
 
 def _all_tie(entries: Sequence[Entry]) -> bool:
-    return all(len(one.place.ties) >= len(entries) - 1 for one in entries if one.place)
+    return all(len(entry.place.ties) >= len(entries) - 1 for entry in entries if entry.place)
 
 
-def gain_sentence(name: str, duel: Duel, memory_more_pct: float | None, memory_clear: bool) -> str:
-    """`deepep has 18.2 % more throughput than alltoall (16.0 to 20.4), but needs 12.0 % more memory.`"""
+def gain_sentence(name: str, duel: PairwiseComparison, memory_more_pct: float | None, memory_clear: bool) -> str:
+    """State a gain: `deepep has 18.2 % more throughput than alltoall (16.0 to 20.4), but needs 12.0 % more memory.`"""
     memory = _memory(duel, memory_more_pct) if memory_clear and memory_more_pct is not None else ""
-    short = " Directional only." if duel.directional else ""
+    short = " Direction only." if duel.directional else ""
     if duel.tie and duel.worse_loss and duel.tie_because:
         return f"{_guarded(duel)} Throughput of {name}: {percent(duel.gain_pct)} more ({_range(duel)}){memory}.{short}"
     if duel.tie:
@@ -346,7 +344,7 @@ def gain_sentence(name: str, duel: Duel, memory_more_pct: float | None, memory_c
     return f"{name} has {percent(abs(duel.gain_pct))} {side} throughput than {duel.second} {interval}{memory}.{short}"
 
 
-def _tied(duel: Duel) -> str:
+def _tied(duel: PairwiseComparison) -> str:
     because = f": {duel.tie_because}" if duel.tie_because else ""
     if duel.outcome == "equal":
         return f"is as fast as {duel.second}, {within(duel)}{because}"
@@ -354,14 +352,14 @@ def _tied(duel: Duel) -> str:
     return f"cannot be told apart from {duel.second} in speed{because} ({_range(duel)} throughput{more})"
 
 
-def within(duel: Duel) -> str:
-    """Of an `equal` pair, with the interval that says so: `to within 2 % (-1.2 to 0.9 % by two one-sided tests)`."""
+def within(duel: PairwiseComparison) -> str:
+    """Return the interval of an `equal` pair: `within 2 % (-1.2 to 0.9 % by two one-sided tests)`."""
     ends = f"{grouped(duel.decides_low_pct or 0.0, 1)} to {percent(duel.decides_high_pct or 0.0)}"
-    return f"to within 2 % ({ends} by two one-sided tests)"
+    return f"within 2 % ({ends} by two one-sided tests)"
 
 
-def _memory(duel: Duel, more_pct: float) -> str:
-    """`but` where memory and speed disagree."""
+def _memory(duel: PairwiseComparison, more_pct: float) -> str:
+    """Return the memory clause, with `but` where memory and speed disagree."""
     worse_memory = more_pct > 0
     disagree = worse_memory == (duel.outcome == "first")
     return (
@@ -369,5 +367,5 @@ def _memory(duel: Duel, more_pct: float) -> str:
     )
 
 
-def _range(duel: Duel) -> str:
+def _range(duel: PairwiseComparison) -> str:
     return f"{percent(duel.low_pct or 0.0)} to {percent(duel.high_pct or 0.0)}"

@@ -7,7 +7,7 @@ from app.domain.contract.fields import PREFIX
 from app.domain.numbers import THIN, change_text, counted, percent
 from app.domain.verdict.comparison import SideComparison
 from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
-from app.domain.verdict.step_time import StepTimeChange, certainty, is_wider, within
+from app.domain.verdict.step_time import UNCERTAIN, StepTimeChange, certainty, is_wider, within
 from app.domain.verdict.words import differences
 
 KINDS = {
@@ -18,9 +18,9 @@ KINDS = {
     "incomparable": "incomparable",
 }
 _CERTAINTY = {
-    "regression": "beyond what launches of the same job vary",
-    "improvement": "beyond what launches of the same job vary",
-    "inconclusive": "too uncertain to call",
+    "regression": "beyond run-to-run variation",
+    "improvement": "beyond run-to-run variation",
+    "inconclusive": UNCERTAIN,
 }
 
 

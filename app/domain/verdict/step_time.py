@@ -191,7 +191,7 @@ UNCERTAIN = "too uncertain to call"
 CERTAIN_ENOUGH = "certain enough to act on"
 _DECIDED = {
     "regression": CERTAIN_ENOUGH,
-    "improvement": "beyond what launches of the same job vary",
+    "improvement": "beyond run-to-run variation",
 }
 _EQUAL_PCT = 2.0
 

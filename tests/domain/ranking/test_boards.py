@@ -28,7 +28,7 @@ def test_a_clear_winner_leads() -> None:
     board = board_of([*make_runs("alltoall", [400, 401, 402]), *make_runs("deepep", [340, 341, 342])])
     assert (board.reading, board.leaders) == ("leader", ("deepep",))
     assert places_of(board) == {"deepep": "1", "alltoall": "2"}
-    assert board.sentence == "deepep is faster than alltoall, beyond what launches of a job vary."
+    assert board.sentence == "deepep is faster than alltoall, beyond run-to-run variation."
     gain = board.entries[0].gain
     assert gain is not None
     assert gain.duel.gain_pct == pytest.approx(100 * (401 / 341 - 1), abs=0.01)
@@ -71,7 +71,7 @@ def test_each_dispatcher_that_was_seen_has_a_row() -> None:
         ("hybridep", "6", "quarantined"),
     ]
     assert "alltoall is the only dispatcher of this stack with a result" in board.sentence
-    assert "deepep and hybridep ran, but in no run that may be ranked here" in board.sentence
+    assert "deepep and hybridep ran, but without a run that is eligible here" in board.sentence
 
 
 def test_a_tie_does_not_pass_on() -> None:
@@ -102,7 +102,7 @@ def test_short_runs_make_a_ranking_directional() -> None:
     short = {"short": True, "window": 8, "evidence_level": "screen"}
     board = board_of([*make_runs("alltoall", [400], **short), *make_runs("deepep", [300], **short)])
     assert board.reading == "directional"
-    assert board.sentence.startswith("Directional only: the runs of deepep and alltoall are too short")
+    assert board.sentence.startswith("Direction only: the runs of deepep and alltoall are too short")
     assert all(entry.directional for entry in board.entries)
 
 

@@ -19,7 +19,7 @@ from tests.domain.ranking.runs import make_run, make_runs
         ({"outcome": "stopped"}, "ended_badly", "it was stopped by a time limit or a signal"),
         ({"outcome": "running"}, "ended_badly", "it is still running"),
         ({"not_finite": 2}, "not_finite", "its loss was not finite in 2 iterations"),
-        ({"fair": False}, "slowed_by_timers", "barriers of its own timers slowed it down"),
+        ({"fair": False}, "slowed_by_timers", "timer barriers slowed it down"),
         (
             {"definition_version": DEFINITION_VERSION - 1},
             "other_definitions",
@@ -28,12 +28,12 @@ from tests.domain.ranking.runs import make_run, make_runs
         (
             {"dispatcher": None, "requested": None},
             "dispatcher_unknown",
-            "nobody states its dispatcher, and its log shows none",
+            "its dispatcher is neither stated nor shown by its log",
         ),
         (
             {"dispatcher": None, "requested": "hybridep"},
             "not_active",
-            "hybridep was asked for, but nothing in its log shows that it ran",
+            "hybridep was requested, but its log does not show that it ran",
         ),
         ({"window": 4}, "too_short", "only 4 steady iterations, 5 are needed"),
         ({"step_time_ms": 0.0, "window": 0}, "too_short", "only 0 steady iterations, 5 are needed"),
@@ -41,7 +41,7 @@ from tests.domain.ranking.runs import make_run, make_runs
         (
             {"dispatcher": None, "requested": "deepep", "missing": ("deepep",), "outcome": "failed"},
             "import_failed",
-            "the package of deepep is not in its container: a fact about the container, not a speed",
+            "the deepep package is not in its container",
         ),
         # The strongest reason is named.
         ({"quarantined": "bad node", "outcome": "failed", "window": 4}, "quarantined", "quarantined: bad node"),
@@ -72,7 +72,7 @@ def test_a_fallback_counts_for_what_ran_and_not_for_what_was_asked_for() -> None
     run = make_run("7", "alltoall", requested="deepep")
     told = fallbacks([run])
     assert [(one.run, one.dispatcher, one.sentence) for one in told] == [
-        ("7", "deepep", "deepep was asked for, but alltoall ran")
+        ("7", "deepep", "deepep was requested, but alltoall ran")
     ]
     standings = rank_stack([run, *make_runs("hybridep", [300])])
     assert standings.fallbacks == told
@@ -108,4 +108,4 @@ def test_a_thousand_refused_runs_are_told_by_their_number() -> None:
     board = standings.board("screen", "dropless", "training_equivalent")
     assert board is not None
     assert (board.reading, board.entries, board.is_ranking) == ("nothing_ranked", (), False)
-    assert board.sentence == "No run of this stack may be ranked. Of its newest one: the job failed."
+    assert board.sentence == "No run of this stack is eligible for ranking. Newest run: the job failed."

@@ -59,10 +59,10 @@ def test_a_tie_beyond_its_interval_names_the_rule() -> None:
     assert duel.low_pct is not None
     assert duel.decides_low_pct is not None
     assert duel.decides_low_pct < 0 < duel.low_pct
-    assert duel.tie_because.startswith("an improvement has to be sure to 99.8 %, and by that measure the gain is")
+    assert duel.tie_because.startswith("an improvement needs 99.8 % certainty, at which the gain is")
     gain = board.entries[0].gain
     assert gain is not None
-    assert "sure to 99.8 %" in gain.sentence
+    assert "needs 99.8 % certainty" in gain.sentence
 
 
 def test_a_difference_under_one_percent_says_so() -> None:
@@ -70,7 +70,7 @@ def test_a_difference_under_one_percent_says_so() -> None:
     runs = [*make_runs("alltoall", [1006] * 4, se=0.0001), *make_runs("deepep", [1000] * 4, se=0.0001)]
     (board,) = rank_stack(runs, quiet).boards_at("screen")
     assert board.duels[0].tie
-    assert board.duels[0].tie_because == "under 1 %, a difference is nothing to act on, however certain it is"
+    assert board.duels[0].tie_because == "differences under 1 % do not count, however certain they are"
 
 
 def test_an_interval_that_holds_zero_needs_no_further_reason() -> None:

@@ -35,9 +35,9 @@ def test_the_fallback_is_the_only_measurement_and_not_a_ranking() -> None:
         assert board.entries == ()
         assert [(one.dispatcher, one.run) for one in board.glimpses] == [("alltoall", "1")]
         assert board.sentence == (
-            "alltoall is the only measured fallback of this stack. This is not a ranking. And its run may not be "
-            "ranked: only 4 steady iterations, 5 are needed. deepep and hybridep could not run: the packages are not "
-            "in the container. That says nothing about their speed."
+            "alltoall is the only measured fallback of this stack. This is not a ranking. Its run is not "
+            "eligible: only 4 steady iterations, 5 are needed. deepep and hybridep could not run because the packages "
+            "are not in the container. This says nothing about their speed."
         )
 
 
@@ -66,8 +66,8 @@ def test_the_overlap_case_is_directional_and_ranks_no_dispatcher() -> None:
     assert board.reading == "only_measurement"
     assert board.entries[0].place is None
     assert board.sentence == (
-        "alltoall is the only measured dispatcher of this stack. This is not a ranking. It is directional only: its "
-        "runs are too short to tell whether they were warm."
+        "alltoall is the only measured dispatcher of this stack. This is not a ranking. Direction only: its "
+        "runs are too short to show whether warm-up was over."
     )
 
 

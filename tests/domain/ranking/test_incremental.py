@@ -8,7 +8,7 @@ from app.domain.definitions import DEFINITION_VERSION
 from app.domain.ranking.rank import (
     Head,
     HeadChange,
-    Kept,
+    StoredState,
     explained,
     head_changes,
     heads_of,
@@ -102,7 +102,7 @@ def told(
     head = heads_of(rank_stack(after, QUIET))[0]
     other = Head(head.routing_mode, head.semantic_class, "tie", ("nobody",))
     places = {run.name: run.ordered_at for run in (*before, *after)}
-    kept = Kept(was, newest or newest_run([was] if was else [], ()), other_rules)
+    kept = StoredState(was, newest or newest_run([was] if was else [], ()), other_rules)
     return explained(HeadChange(other if was else None, head), kept, now, places).after
 
 
@@ -113,14 +113,14 @@ FAST = [make_run(name, "deepep", 300, hour=hour) for name, hour in (("135", 9.0)
 def test_the_first_ranking_is_made_by_the_run_that_completes_the_pair() -> None:
     """Runs of one commit stand at one place of the history: the one that arrived last made it."""
     head = told([], [*SLOW, *FAST])
-    assert (head.run, head.because) == ("135", "Run 135 came in.")
+    assert (head.run, head.because) == ("135", "Run 135 was added.")
 
 
 def test_a_run_that_was_known_counts_again_and_does_not_come_in() -> None:
     head = told(SLOW, [*SLOW, *FAST], newest="137")
     assert (head.run, head.because) == ("136", "Runs 135 and 136 count again.")
     head = told(SLOW, [*SLOW, *FAST], newest="135")
-    assert (head.run, head.because) == ("136", "Run 136 came in, and run 135 counts again.")
+    assert (head.run, head.because) == ("136", "Run 136 was added, and run 135 counts again.")
 
 
 def test_a_run_that_left_is_the_one_that_made_the_change() -> None:
@@ -130,6 +130,6 @@ def test_a_run_that_left_is_the_one_that_made_the_change() -> None:
 
 def test_a_change_without_a_run_says_what_did_it() -> None:
     runs = [*SLOW, *FAST]
-    assert told(runs, runs).because.startswith("How much launches of the family vary is known better;")
-    assert told(runs, runs, other_rules=True).because.startswith("The rules of the ranking changed;")
+    assert told(runs, runs).because.startswith("The estimate of run-to-run variation improved;")
+    assert told(runs, runs, other_rules=True).because.startswith("The ranking rules changed;")
     assert (told(runs, runs).run, told(runs, runs).by_runs) == ("", False)

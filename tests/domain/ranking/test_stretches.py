@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.domain.ranking.pools import Stretches
+from app.domain.ranking.pools import Segments
 from app.domain.ranking.rank import heads_of, rank_stack
 from app.domain.ranking.runs import RankedRun
 from app.domain.ranking.standings import Board
@@ -46,7 +46,7 @@ def test_an_ab_counts_on_the_code_that_both_ran() -> None:
     assert board.stretch is not None
     assert (board.stretch.runs, board.stretch.changes_since) == (13, 2)
     assert board.stretch.changed_at == runs[12].ordered_at
-    assert {one.why for one in hybridep.left_out} == {"of other code: the speed of the stack changed in between"}
+    assert {one.why for one in hybridep.left_out} == {"in another segment: the speed of the stack changed in between"}
 
 
 def test_a_change_of_the_code_does_not_change_the_leader() -> None:
@@ -102,7 +102,7 @@ def test_runs_of_one_commit_are_on_one_side_of_a_change() -> None:
     """The A/B of the last fast commit came in after the nightly run of it."""
     history = nights("hybridep", [*FAST, *SLOW])
     ab = make_run("z", "alltoall", 23_615, hour=24 * 2)
-    stretches = Stretches(sorted([*history, ab], key=lambda run: run.place_in_time), QUIET)
+    stretches = Segments(sorted([*history, ab], key=lambda run: run.history_position), QUIET)
     assert stretches.number(ab) == stretches.number(history[2]) == 0
     assert stretches.number(history[3]) == 2
 
@@ -111,7 +111,7 @@ def test_changes_that_may_be_one_are_one() -> None:
     """Two configurations see the same slow-down, one of them every third night only."""
     daily = nights("hybridep", FAST * 2 + SLOW * 2)
     rare = [make_run(f"d{day}", "deepep", 21_500 if day < 6 else 23_000, hour=24 * day) for day in range(0, 18, 3)]
-    stretches = Stretches(sorted([*daily, *rare], key=lambda run: run.place_in_time), QUIET)
+    stretches = Segments(sorted([*daily, *rare], key=lambda run: run.history_position), QUIET)
     assert len(stretches.changes) == 1
     assert {stretches.number(run) for run in (*daily, *rare)} == {0, 2}
     assert stretches.changes_between(0, 2) == 1
@@ -122,4 +122,4 @@ def test_short_runs_that_count_in_full_make_a_level() -> None:
     times = [400.0, 401, 402, 399, 300, 301, 302, 299]
     runs = make_runs("alltoall", times, short=True, window=12)
     assert not any(run.directional for run in runs)
-    assert len(Stretches(runs, DEFAULT_PRIOR).changes) == 1
+    assert len(Segments(runs, DEFAULT_PRIOR).changes) == 1

@@ -100,7 +100,7 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
         (
             -0.05,
             {},
-            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary.",
+            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond run-to-run variation.",
         ),
         (0.0, {}, "As fast as its 5 baseline runs, within 2 %: the same (1.6 faster to 1.6 slower)."),
         (
@@ -119,12 +119,12 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
             -0.05,
             MORE_MEMORY,
             "Peak memory is 10.0 % higher than in the baseline (limit 1.0 %). "
-            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary.",
+            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond run-to-run variation.",
         ),
         (
             -0.05,
             {"loss": 2.1},
-            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond what launches of the same job vary. "
+            "4.9 % faster (3.4 to 6.4) than its 5 baseline runs, beyond run-to-run variation. "
             "But the loss is 5.0 % higher: a faster run with a worse loss is not an improvement. Explain the "
             "loss first.",
         ),
@@ -221,7 +221,7 @@ def test_a_verdict_that_memory_decides_asks_for_no_more_runs() -> None:
 CERTAINTY = [
     (0.05, {}, "certain enough to act on"),
     (0.05, {"short": True}, "but on few iterations: a full run must confirm it"),
-    (-0.05, {}, "beyond what launches of the same job vary"),
+    (-0.05, {}, "beyond run-to-run variation"),
     (0.0, {}, "shown to be within 2 %"),
     (0.013, {}, "too uncertain to call"),
     (-0.017, {}, "too uncertain to call: an improvement has to be sure to 99.8 %, and this is sure to 99.5 %"),
