@@ -139,8 +139,8 @@ def test_the_flops_formula_agrees_with_what_a_real_run_prints() -> None:
 def test_a_crash_before_the_first_iteration_is_an_error_with_its_line() -> None:
     summary = summary_of(shared_folder("corpus") / "logs" / "real-full" / "dsv4-p22-turbo-crash.log")
     assert summary.error == (
-        "No iteration line was read. A process failed and nobody says why (line 2548): torchrun found a process that "
-        "had ended with an error; its own output is not in this log. Exit code 1."
+        "No iteration line was read. A process failed without a known reason (line 2548): torchrun reports a process "
+        "that ended with an error; the process's own output is not in this log. Exit code 1."
     )
     assert summary.contract["gpus"].value == 8
 

@@ -213,7 +213,7 @@ def test_without_an_iteration_the_recognised_failure_is_the_error() -> None:
     summary = summarise(make_log(events=[event]), make_metadata())
     assert summary.error == (
         "No iteration line was read. DeepEP is not installed (line 12): The container has no DeepEP package, which the "
-        "flex dispatcher's backend deepep needs. This is a fact of the environment and says nothing about speed."
+        "flex dispatcher's deepep backend needs. This says nothing about speed."
     )
     assert all(metric is None for metric in summary.metrics.values())
     assert summary.health["outcome"] == "failed"

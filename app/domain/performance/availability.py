@@ -1,6 +1,6 @@
-"""Which dispatchers work in a run's container: from failed imports and from active use, never from slowness.
+"""Find which dispatchers work in a run's container, from failed imports and active use.
 
-Active use is proven by a line or inferred from iterations (`contract/active.py`); the evidence says which.
+Active use is proven by a log line or inferred from iterations; the evidence says which.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ MAX_EVIDENCE = 3
 def availability(
     log: ParsedLog, contract: Mapping[str, Stated], activities: Mapping[str, Activity]
 ) -> tuple[DispatcherAvailability, ...]:
-    """One fact a dispatcher that the log proves something about; what ran counts over an earlier failed import."""
+    """Return one fact per dispatcher that the log shows; active use overrides an earlier failed import."""
     container = _container(contract)
     facts: dict[str, DispatcherAvailability] = {}
     last = events_of_last_process(log)
@@ -48,7 +48,7 @@ def _evidence(event: LogEvent) -> Evidence:
 
 
 def _use(log: ParsedLog, active: Stated) -> tuple[Evidence, ...]:
-    """The first iteration that ran with it."""
+    """Return the first iteration that ran with the dispatcher."""
     files = log.columns.get("log_file")
     file, line = 0 if files is None else int(files[0]), int(log.line_numbers[0])
     inferred = active.source == "derived"

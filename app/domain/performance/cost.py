@@ -1,4 +1,4 @@
-"""What a slow-down costs: GPU-hours a day = runs a day x extra time of a run x GPUs. Unknown stays unknown."""
+"""Cost of a slow-down in GPU-hours a day: runs a day x extra time per run x GPUs; unknown when a factor is."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 RATE_DAYS = 14
-"""Two weeks up to now: a nightly job counts 14 times, and a job that was stopped last month costs nothing any more."""
+"""Window of the run rate: a nightly job counts 14 times, a job stopped last month costs nothing."""
 FEWEST_RUNS = 2
-"""One run has no rate."""
+"""Fewest runs that make a rate."""
 _MS_PER_HOUR = 3_600_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`gpu_hours_per_day` is None when a factor is unknown; `unknown_because` then says which, and is "" otherwise.
-    It is 0 when nothing is lost any more; `nothing_because` then says why, and is "" otherwise.
+    """The cost with its factors: `runs_per_day` x `extra_ms_per_step` x `steps_per_run` x `gpus`.
 
-    The factors stay readable beside the number: `runs_per_day` x `extra_ms_per_step` x `steps_per_run` x `gpus`.
+    `gpu_hours_per_day` is None when a factor is unknown, with the reason in `unknown_because`, and 0 when nothing is
+    lost any more, with the reason in `nothing_because`. Both reasons are empty otherwise.
     """
 
     gpu_hours_per_day: float | None
@@ -39,10 +39,10 @@ def regression_cost(
     now: datetime,
     is_over: bool = False,
 ) -> Cost:
-    """The cost of one stack's slow-down at `now`, a time of its history (`clock`). `is_over`: its runs are back.
+    """Compute the cost of one stack's slow-down at `now` (see `clock`). `is_over`: its runs have recovered.
 
-    `ordered_at`: places of the stack's runs in its history, in any order. `extra_ms_per_step` as by `extra_ms`, None
-    for a regression of another metric than the step time. `steps_per_run` as by `steps_of_run`, of the slow run.
+    `ordered_at`: history positions of the stack's runs, in any order. `extra_ms_per_step`: from `extra_ms`, None for a
+    regression of another metric than the step time. `steps_per_run`: from `steps_of_run`, of the slow run.
     """
     rate = runs_per_day(ordered_at, now)
     because = _unknown(rate, extra_ms_per_step, steps_per_run, gpus)
@@ -56,20 +56,19 @@ def regression_cost(
 
 
 def clock(newest_place: datetime | None, newest_upload: datetime | None, now: datetime, *, is_replay: bool) -> datetime:
-    """What time it is in the history of a project: the place of its newest run, up to `now`, while runs come in.
+    """Return the time at which costs of a project are computed: the position of its newest run, at most `now`.
 
-    So a history that is loaded today costs what it cost at its end. A project that nothing was uploaded to in 14 days
-    has stopped: there it is `now`. `is_replay`: the history is never more than a replay, and stands still.
+    So an imported history costs what it cost at its end. For a project without uploads in 14 days it is `now`.
+    `is_replay`: the history is a replay, so the time never moves on to `now`.
     """
     lives = newest_upload is not None and now - newest_upload <= timedelta(days=RATE_DAYS)
     return now if newest_place is None or not (lives or is_replay) else min(newest_place, now)
 
 
 def runs_per_day(ordered_at: Sequence[datetime], now: datetime) -> float | None:
-    """Over the 14 days before `now`, or since the first run when that is less, but a day at least.
+    """Return the run rate over the 14 days before `now`, or since the first run if that is later, but at least a day.
 
-    The window leaves out its beginning, as the first of 15 nightly runs in 14 days is not part of the rate. None with
-    one run in it, 0 without any.
+    The window excludes its start, because 15 nightly runs span 14 days. None with one run in it, 0 without any.
     """
     past = [at for at in ordered_at if at <= now]
     window = min(max(now - min(past, default=now), timedelta(days=1)), timedelta(days=RATE_DAYS))
@@ -81,38 +80,38 @@ def runs_per_day(ordered_at: Sequence[datetime], now: datetime) -> float | None:
 
 
 def extra_ms(usual_level: float, slow_level: float) -> float:
-    """Milliseconds that a step takes more, from two levels in ln(milliseconds)."""
+    """Return the extra milliseconds per step, from two levels in ln(milliseconds)."""
     return math.exp(slow_level) - math.exp(usual_level)
 
 
 def steps_of_run(slices: Sequence[Mapping[str, Any]], health: Mapping[str, Any]) -> int | None:
-    """Steps that a run's processes went through, repeated ones too: all of them took time. None when none was read.
+    """Return the steps that a run's processes executed, including repeated ones; None when none was read.
 
-    `slices` and `health` as they are stored with the run. A log that prints every tenth iteration still took them all.
+    `slices` and `health`: as stored with the run. Iterations that the log does not print count, too.
     """
     spans = (part["last_iteration"] - part["first_iteration"] + 1 for part in slices)
     return max(sum(span for span in spans if span > 0), health.get("iterations") or 0) or None
 
 
 def total_cost(costs: Sequence[float | None]) -> float | None:
-    """The cost of a regression from those of its members: the sum of the known ones, None when none is known."""
+    """Sum the known costs of a regression's members; None when none is known."""
     stated = [cost for cost in costs if cost is not None]
     return math.fsum(stated) if stated else None
 
 
 def _nothing(rate: float | None, *, is_over: bool) -> str:
     if is_over:
-        return "its runs are back at the usual level"
-    return f"it had no run in the last {RATE_DAYS} days" if rate == 0 else ""
+        return "its runs have returned to the usual level"
+    return f"no run in the last {RATE_DAYS} days" if rate == 0 else ""
 
 
 def _unknown(rate: float | None, extra: float | None, steps: int | None, gpus: int | None) -> str:
     if extra is None or not math.isfinite(extra):
-        return "the step time did not change, so no GPU time is lost by it"
+        return "the step time did not change, so no GPU time is lost"
     if extra <= 0:
-        return "the slow level is not slower than the usual one"
+        return "the slow level is not slower than the usual level"
     if rate is None:
-        return f"this stack has fewer than {FEWEST_RUNS} runs in {RATE_DAYS} days, so nobody knows how often it runs"
+        return f"this stack has fewer than {FEWEST_RUNS} runs in {RATE_DAYS} days, so its run rate is unknown"
     if not steps:
         return "no step was read from the slow run"
     if not gpus:
