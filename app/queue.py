@@ -1,6 +1,7 @@
-"""The message queues: task names and ids only. The database row is the record, so a lost message loses nothing.
+"""The Celery queues. Messages carry a task name and an id; the database row is the record (`pipeline/work.py`).
 
-Workers take from each queue in turn, so that sweeps and notifications do not wait behind a backlog of runs.
+So a lost message loses nothing. Workers take from each queue in turn, so that sweeps and notifications do not wait
+behind a backlog of runs.
 """
 
 import json
@@ -32,37 +33,37 @@ _QUEUE_OF = {SWEEP: SWEEPS, DELIVER: DELIVERIES}
 
 
 def make_celery(settings: Settings) -> Celery:
-    """A Celery application for these settings: Redis when scaled, message files in the data folder when embedded."""
+    """Create the Celery application: on Redis when scaled, on message files in the data folder when embedded."""
     celery = Celery("threewalls", broker=settings.broker_url or "filesystem://localhost", set_as_current=False)
     celery.conf.update(_common(settings) | (_embedded(settings) if settings.embedded else _redis()))
     if not settings.embedded:
-        # Redelivery must come after the hard limit, or a long task runs twice side by side.
+        # Redelivery must come after the hard limit, or a long task runs twice at the same time.
         celery.conf.broker_transport_options["visibility_timeout"] = settings.task_hard_limit_seconds + 60
     return celery
 
 
 @lru_cache
 def get_celery() -> Celery:
-    """The process's Celery application, made when it is first needed: making it creates the embedded folders."""
+    """Return the Celery application of this process. It is created on first use, because that creates folders."""
     return make_celery(get_settings())
 
 
 def enqueue(task_name: str, *args: int) -> bool:
-    """Send a message for `task_name`, unless it is a sweep and one is waiting already.
+    """Send a message for `task_name`, unless it is a sweep and one is queued already.
 
-    False when the broker did not answer: the next sweep finds the row.
+    Return False when the broker did not answer: then the next sweep finds the row.
     """
     try:
         if task_name != SWEEP or waiting(SWEEPS) == 0:
             get_celery().send_task(task_name, args=args, queue=_QUEUE_OF.get(task_name, QUEUE), retry=False)
-    except Exception as error:  # whatever it is, the upload it rings for is safe and must be acknowledged
-        log.warning("doorbell_unanswered", task=task_name, args=args, error=str(error))
+    except Exception as error:  # whatever the error, the upload is stored and must be acknowledged
+        log.warning("message_not_enqueued", task=task_name, args=args, error=str(error))
         return False
     return True
 
 
 def waiting(queue: str = QUEUE) -> int:
-    """Messages in a queue that no worker has taken. Raises OSError or OperationalError when the broker is away."""
+    """Return the number of messages waiting in a queue. Raises OSError or OperationalError without a broker."""
     with get_celery().connection_for_read() as connection:
         channel = connection.ensure_connection(max_retries=1, interval_start=0, timeout=2).default_channel
         return int(channel.queue_declare(queue, passive=False, durable=True).message_count)
@@ -85,7 +86,7 @@ def _common(settings: Settings) -> dict[str, Any]:
         "task_time_limit": settings.task_hard_limit_seconds,
         "broker_connection_retry_on_startup": True,
         "task_publish_retry": False,
-        # The schedule is one entry that may come too often: it needs no file to be remembered in.
+        # One entry, harmless when it comes too often, so the schedule needs no state file.
         "beat_scheduler": "app.queue:SweepScheduler",
         "beat_schedule": {"sweep": {"task": SWEEP, "schedule": settings.sweep_seconds}},
     }
@@ -97,7 +98,7 @@ def _redis() -> dict[str, Any]:
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
             "socket_connect_timeout": 1,
-            # Kombu would try for 6 s while an upload waits for its answer; the sweep rings again anyway.
+            # Kombu would retry for 6 s while an upload waits for its answer; the sweep enqueues the row anyway.
             "max_retries": 1,
             "interval_start": 0,
             "interval_step": 0,
@@ -118,25 +119,25 @@ def _embedded(settings: Settings) -> dict[str, Any]:
             "processed_folder": str(folder / "processed"),
             "control_folder": str(folder / "control"),
             "store_processed": False,
-            # A worker that takes one message at a time sleeps this long after each: 0.05 s made 19 runs a second, 0.02
-            # makes 42, and an idle worker takes 1 % of a core.
+            # A worker that takes one message at a time sleeps this long after each. 0.05 s gave 19 runs/s, 0.02 s gives
+            # 42 runs/s, and an idle worker uses 1 % of a core.
             "polling_interval": 0.02,
         },
         "worker_enable_remote_control": False,
     }
 
 
-# --- A repair to Kombu's filesystem transport, and the clock of the scaled mode; `queue.py` names both.
+# --- A repair of Kombu's filesystem transport, and the sweep scheduler of the scaled mode.
 
 
 class _WholeFilesChannel(filesystem.Channel):
-    # Kombu writes its table of bindings in place as well, and no worker starts on one that a full disk or a kill cut
-    # short. Every process binds the queue that it uses, so the table in its memory will do.
+    # Kombu also writes its table of bindings in place, and no worker starts if a full disk or a kill truncated it.
+    # Every process binds the queue that it uses, so the table in memory suffices.
     supports_fanout = False
     get_table = virtual.Channel.get_table
 
     def _put(self, queue: str, payload: Any, **_: Any) -> None:  # type: ignore[override]
-        # Kombu writes a message in place: a worker that looks in between reads an empty one, and ends.
+        # Kombu writes a message in place: a worker that looks in between reads an empty one and exits.
         folder = Path(self.data_folder_out)
         name = f"{time.time_ns()}_{uuid.uuid4()}"
         unseen = folder / f"{name}.part"
@@ -149,7 +150,7 @@ class _WholeFilesChannel(filesystem.Channel):
 
 
 class SweepScheduler(Scheduler):  # type: ignore[misc]
-    """Celery's own would queue a sweep every few seconds while no worker takes them."""
+    """Enqueue a sweep only if none is queued. Celery's scheduler would pile them up while no worker runs."""
 
     def apply_entry(self, entry: ScheduleEntry, producer: object = None) -> None:  # noqa: ARG002  # Celery's signature
         enqueue(entry.task)

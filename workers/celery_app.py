@@ -21,27 +21,27 @@ see_every_project()
 
 
 @setup_logging.connect  # type: ignore[untyped-decorator]
-def _log_as_the_service_does(**_: Any) -> None:
+def _configure_logging(**_: Any) -> None:
     configure_logging(get_settings())
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
-def _keep_temporary_files_apart(**_: Any) -> None:
+def _use_own_temporary_folder(**_: Any) -> None:
     folder = get_settings().data_dir.resolve() / "temporary"
     try:
         use_own_folder(folder)
-    except OSError as error:  # a worker that is killed then leaves its files among those of the system
+    except OSError as error:  # if killed, this worker leaves its files in the system's folder
         log.warning("no_folder_for_temporary_files", folder=str(folder), error=str(error))
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
-def _leave_alone_what_was_imported(**_: Any) -> None:
-    # The collector skips it from now on, also in the pool processes, which then share these pages of memory.
+def _freeze_imported_objects(**_: Any) -> None:
+    # The garbage collector skips them, so that the pool processes keep sharing these pages of memory.
     gc.freeze()
     gc.enable()
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator]
 def _sweep_at_start(**_: Any) -> None:
-    # What waited while no worker was alive is due now.
+    # Work that waited while no worker was alive is due now.
     enqueue(SWEEP)

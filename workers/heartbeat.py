@@ -1,6 +1,6 @@
-"""Notes in the database that this pool process is at work, at the start of a task and every few seconds during it.
+"""Record in the database that this pool process is alive, at the start of a task and every few seconds during it.
 
-Sweeps are tasks too, so an idle worker that takes messages is seen as well, and one that takes none is not.
+Sweeps are tasks too, so an idle worker that takes messages counts as alive, and one that takes none does not.
 """
 
 import threading
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class Heartbeat:
-    """`make_engine` is called in the pool process, because connections cannot be shared across a fork."""
+    """Beats while a task runs. `make_engine` is called in the pool process: a fork cannot share connections."""
 
     def __init__(self, make_engine: Callable[[], Engine]) -> None:
         self._make_engine = make_engine

@@ -1,4 +1,4 @@
-"""Temporary files of a worker lie in a folder of its own, which a later worker removes when this one was killed."""
+"""Keep a worker's temporary files in its own folder, which a later worker removes if this one is killed."""
 
 import fcntl
 import shutil
@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TextIO
 
 _locks: list[TextIO] = []
-"""Open as long as this process lives. Its pool processes inherit them, so the folder is in use until the last ends."""
+"""Open for the life of this process. Pool processes inherit them, so the folder is in use until the last one ends."""
 
 
 def use_own_folder(parent: Path) -> None:
-    """Make a folder in `parent` for the temporary files of this process and its children; remove those of dead workers.
+    """Create the folder of this process and its children in `parent`; remove the folders of dead workers.
 
-    Raises OSError where `parent` cannot be written.
+    Raises OSError if `parent` is not writable.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    # Workers that start at the same time wait here, so that none removes a folder between its making and its locking.
+    # Workers that start at the same time wait here, so that none removes a folder before it is locked.
     with (parent / "lock").open("w") as one_at_a_time:
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
         for folder in parent.iterdir():
             if folder.is_dir():
-                # The lock of a worker that lives: BlockingIOError. A folder without one was being made or removed.
+                # BlockingIOError: its worker is alive. A folder without a lock was left half created or removed.
                 with suppress(BlockingIOError):
                     with (folder / "lock").open("w") as lock:
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,12 +1,12 @@
-"""More of a log: the next bytes of a file that grows, or another file of the same run.
+"""Append to a run: the next bytes of a growing log, or another file of the same run.
 
-A client says at which byte of the file (decompressed) what it sends begins. Bytes that are there already must be equal
-and are skipped, so that whoever does not know whether a request arrived sends it again. What is acknowledged is stored
-and committed; the run is then read anew, once for however many appends came meanwhile (`pipeline/work.py`).
+A client states the byte offset (decompressed) at which its data begin. Bytes that are stored already must be equal and
+are skipped, so a client that does not know whether a request arrived can repeat it. An acknowledged append is stored
+and committed; the run is then read again, once for any number of appends in between (`work.py`).
 
-A file is stored as segments, each an object of its own that never changes (so that S3 will do). A new segment takes in
-the older ones at its end that are no larger than what it brings, as a binary counter carries: n bytes in appends of any
-size are a few dozen objects, and each byte is written again log2(n) times at most. Segments of 64 MiB stay as they are.
+A file is stored as segments, each an immutable object (so that S3 suffices). A new segment absorbs the segments before
+it that are no larger than itself, like a carry in a binary counter: n bytes in appends of any size become a few dozen
+objects, and each byte is rewritten at most log2(n) times. Segments of 64 MiB are not rewritten.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,15 +33,15 @@ from app.storage.projects import check_room
 from app.storage.runs import aware
 from app.storage.tables import RunFileRow, RunRow, SegmentRow, utc_now
 
-# --- The logs of a run as they are stored, found by name.
+# --- The stored logs of a run.
 
 _FIRST_NAME = "train.log"
 CLOSED_SEGMENT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLog:
-    """A log file as it is now; `file_id` is 0 when there is none yet. `segments` are (key, bytes), in their order."""
+class StoredLog:
+    """A log file as stored; `file_id` is 0 when it does not exist yet. `segments` are (object key, bytes) in order."""
 
     file_id: int
     name: str
@@ -52,8 +52,8 @@ class HeldLog:
     def keys(self) -> list[str]:
         return [key for key, _ in self.segments]
 
-    def carried(self, new_bytes: int) -> int:
-        """How many of the last segments a new one takes in."""
+    def absorbed(self, new_bytes: int) -> int:
+        """Return how many of the last segments a new segment of `new_bytes` absorbs."""
         count, total = 0, new_bytes
         for _, length in reversed(self.segments):
             if length > total or length >= CLOSED_SEGMENT_BYTES:
@@ -63,32 +63,32 @@ class HeldLog:
         return count
 
 
-def held_log(session: Session, run_id: int, name: str) -> HeldLog:
+def read_log(session: Session, run_id: int, name: str) -> StoredLog:
     if session.get(RunRow, run_id) is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
     rows = session.execute(select(RunFileRow).where(col(RunFileRow.run_id) == run_id, col(RunFileRow.kind) == "log"))
     files = list(rows.scalars())
     row = _chosen(files, name)
     if row is None:
-        return HeldLog(0, file_name(name) if name else _FIRST_NAME, 0, ())
+        return StoredLog(0, file_name(name) if name else _FIRST_NAME, 0, ())
     segments = session.execute(
         select(SegmentRow.object_key, SegmentRow.size_bytes)  # type: ignore[call-overload]
         .where(col(SegmentRow.file_id) == row.id)
         .order_by(col(SegmentRow.position))
     )
-    return HeldLog(
-        row.id or 0, row.name, row.size_bytes, tuple((found.object_key, found.size_bytes) for found in segments)
+    return StoredLog(
+        row.id or 0, row.name, row.size_bytes, tuple((segment.object_key, segment.size_bytes) for segment in segments)
     )
 
 
 def _chosen(files: Sequence[RunFileRow], name: str) -> RunFileRow | None:
-    """The file of that name, compressed or not; without a name the only one. None: it would be a new one."""
+    """Return the file of that name, compressed or not, or the only file without a name. None for a new file."""
     if name:
         wanted = _plain(file_name(name))
         return next((row for row in files if _plain(row.name) == wanted), None)
     if len(files) > 1:
         names = ", ".join(row.name for row in files)
-        raise InvalidUpload(f"This run has several logs: {names}. Say by `name` which one it is. Nothing was kept.")
+        raise InvalidUpload(f"This run has several logs: {names}. Select one with `name`. Nothing was kept.")
     return files[0] if files else None
 
 
@@ -99,16 +99,16 @@ def _plain(name: str) -> str:
 log = structlog.get_logger(__name__)
 
 IntoFinished = Callable[[int], None]
-"""Raises for whom may not change a run of this project (its id) of which no more is to come."""
+"""Raises if the caller may not change a finished run of this project (its id)."""
 
 _FINISHED = ("whole", "complete")
 _ATTEMPTS = 5
-"""Several requests that append to one file at once: each but one begins again."""
+"""Of several concurrent appends to a file, all but one start over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """`size_bytes` is what is held of the file now: the offset of what comes next."""
+    """The state after an append. `size_bytes`: stored size of the file, the offset of the next append."""
 
     run_id: int
     status: str
@@ -119,10 +119,10 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What was sent: bytes that begin at byte `offset` of the file `name`; an empty name means the only one.
+    """One append: bytes from `offset` of the file `name`; an empty name means the only file.
 
-    `complete` True ends the run, False opens it, None leaves it as it is. `cut`: the kind of the compression of a file
-    that ends early, of whose text all was sent. `by`: the user who sent it.
+    `complete` True ends the run, False reopens it, None leaves it unchanged. `cut`: compression format of a file that
+    ends early and whose text was sent in full. `by`: the user who sent it.
     """
 
     file: BinaryIO | None
@@ -135,7 +135,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """The segment to come: it holds `added_bytes` more than the segments behind the first `keeps`, that it replaces."""
+    """The new segment: it replaces all but the first `keeps` segments and holds `added_bytes` more."""
 
     file: StagedFile
     added_bytes: int
@@ -147,11 +147,11 @@ class _New:
 
 
 class _OvertakenError(Exception):
-    """Another request appended to the file meanwhile."""
+    """Raised when another request appended to the file meanwhile."""
 
 
-def by_anybody(_project_id: int) -> None:
-    """Where nobody logs in."""
+def allow_everyone(_project_id: int) -> None:
+    """Allow every caller: the rule of a service without log-in."""
 
 
 def append_log(
@@ -161,26 +161,26 @@ def append_log(
     run_id: int,
     piece: Piece,
     *,
-    into_finished: IntoFinished = by_anybody,
+    into_finished: IntoFinished = allow_everyone,
 ) -> Appended:
-    """Store one piece of a log.
+    """Store one append.
 
-    Raises InvalidUpload, OffsetConflict, NotFound, Unavailable or what `into_finished` does; then nothing changed.
+    Raises InvalidUpload, OffsetConflict, NotFound, Unavailable or an error of `into_finished`; then nothing changed.
     """
     for _ in range(_ATTEMPTS):
         try:
-            done, rings = _append(engine, log_files, settings, run_id, piece, into_finished=into_finished)
+            done, enqueues = _append(engine, log_files, settings, run_id, piece, into_finished=into_finished)
         except _OvertakenError:
             continue
         log.info("log_appended", run_id=run_id, file=done.file, size_bytes=done.size_bytes, receiving=done.receiving)
-        if rings:
+        if enqueues:
             enqueue(PROCESS_RUN, run_id)
         return done
-    raise Unavailable("Several clients append to this file at once, and others were faster. Send it again.")
+    raise Unavailable("Other clients appended to this file at the same time. Send it again.")
 
 
 def close_abandoned(session: Session, settings: Settings) -> None:
-    """Close the runs that had no news for too long, to be read a last time. Later news opens them again."""
+    """Close runs that received nothing for too long and request a last reading. A later append reopens them."""
     silent_since = utc_now() - timedelta(seconds=settings.receiving_timeout_seconds)
     abandoned = (col(RunRow.reception) == "receiving", col(RunRow.heard_at) < silent_since)
     ids = session.execute(select(RunRow.id).where(*abandoned).with_for_update(skip_locked=True)).scalars().all()  # type: ignore[call-overload]
@@ -199,108 +199,108 @@ def _append(
     *,
     into_finished: IntoFinished,
 ) -> tuple[Appended, bool]:
-    """Also says whether a worker is to be rung for now."""
+    """Store one append; also return whether to enqueue the processing now."""
     with read_session(engine) as session:
-        held = held_log(session, run_id, piece.name)
+        stored_log = read_log(session, run_id, piece.name)
         project_id = session.get_one(RunRow, run_id).project_id
-    _check_offset(held, piece)
-    with _staged(log_files, settings, held, piece) as new:
+    _check_offset(stored_log, piece)
+    with _staged(log_files, settings, stored_log, piece) as new:
         if new is None:
             with transaction(engine, durable=True) as session:
                 row = session.get_one(RunRow, run_id, with_for_update=True)
-                ends_early = _ends_early(session, held.file_id, piece)
-                # Opens it again, or says more of it; without news, an end of what has ended changes nothing.
+                ends_early = _ends_early(session, stored_log.file_id, piece)
+                # It reopens the run or changes it. Ending a finished run again changes nothing.
                 if piece.complete is False or ends_early:
                     _check_finished(row, settings, into_finished)
-                return _news(session, run_id, piece, held, new_bytes=0, says_more=ends_early)
+                return _record_append(session, run_id, piece, stored_log, new_bytes=0, changes_cut=ends_early)
         with transaction(engine) as session:
             check_room(session, settings, project_id, new.added_bytes, new_run=False)
-            # What it takes the place of stays for a while, for whoever reads it just now.
-            noted = objects.about_to_put(session, [new.key, *held.keys[new.keeps :]])
-        with forgotten_on_failure(engine, log_files, [new.key], noted):
+            # Replaced segments stay for a while, for requests that read them just now.
+            noted_at = objects.about_to_put(session, [new.key, *stored_log.keys[new.keeps :]])
+        with forgotten_on_failure(engine, log_files, [new.key], noted_at):
             log_files.keep(new.file)
             with transaction(engine, durable=True) as session:
                 row = session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time changes a run
                 _check_finished(row, settings, into_finished)
-                if held_log(session, run_id, piece.name) != held:
+                if read_log(session, run_id, piece.name) != stored_log:
                     raise _OvertakenError
                 check_room(session, settings, project_id, new.added_bytes, new_run=False)
-                file_id = _write_segment(session, run_id, held, new)
+                file_id = _write_segment(session, run_id, stored_log, new)
                 _ends_early(session, file_id, piece)
-                return _news(session, run_id, piece, held, new_bytes=new.added_bytes)
+                return _record_append(session, run_id, piece, stored_log, new_bytes=new.added_bytes)
 
 
 def _check_finished(row: RunRow, settings: Settings, into_finished: IntoFinished) -> None:
-    """One that was closed is open to its job for as long as it would have been without: a follower that was stopped
-    too early goes on in it."""
+    """Apply the rule for finished runs. A run that was closed recently stays open to its job, so that a follower that
+    was stopped too early can continue."""
     closed_for = utc_now() - aware(row.heard_at or row.created_at)
     late = closed_for > timedelta(seconds=settings.receiving_timeout_seconds)
     if row.reception == "whole" or (row.reception == "complete" and late):
         into_finished(row.project_id)
 
 
-def _check_offset(held: HeldLog, piece: Piece) -> None:
-    if piece.offset > held.size_bytes:
+def _check_offset(stored_log: StoredLog, piece: Piece) -> None:
+    if piece.offset > stored_log.size_bytes:
         raise OffsetConflict(
-            f"What was sent begins at byte {piece.offset:,}, but only {held.size_bytes:,} bytes of {held.name} are "
-            f"held. Nothing was kept. Send what follows byte {held.size_bytes:,}.",
-            offset=held.size_bytes,
+            f"This append begins at byte {piece.offset:,}, but only {stored_log.size_bytes:,} bytes of "
+            f"{stored_log.name} are stored. Nothing was kept. Continue from byte {stored_log.size_bytes:,}.",
+            offset=stored_log.size_bytes,
         )
 
 
 @contextmanager
-def _staged(log_files: LogFiles, settings: Settings, held: HeldLog, piece: Piece) -> Iterator[_New | None]:
-    """The new segment: what is new of the piece, behind the text of the segments that it takes in."""
+def _staged(log_files: LogFiles, settings: Settings, stored_log: StoredLog, piece: Piece) -> Iterator[_New | None]:
+    """Yield the new segment: the absorbed segments followed by the new bytes. None when nothing is new."""
     if piece.file is None:
         yield None
         return
     limits = Limits.from_settings(settings)
-    chunks = Decompressed(piece.file, held.name, limits)
-    is_first = held.size_bytes == 0
-    with StagedFile(_only_new(log_files, held, piece.offset, chunks)) as fresh:
+    chunks = Decompressed(piece.file, stored_log.name, limits)
+    is_first = stored_log.size_bytes == 0
+    with StagedFile(_only_new(log_files, stored_log, piece.offset, chunks)) as fresh:
         added = fresh.stored.size_bytes
         if chunks.cut:
             raise BrokenCompression(
-                f"This piece of {held.name} is {chunks.cut}, but ends early. Nothing was kept. Send it again whole."
+                f"This piece of {stored_log.name} is {chunks.cut}, but ends early. Nothing was kept. Send it again."
             )
-        if held.size_bytes + added > limits.decompressed_bytes:
-            raise TooLarge(f"{held.name} would be larger than {size(limits.decompressed_bytes)}. Nothing was kept.")
+        if stored_log.size_bytes + added > limits.decompressed_bytes:
+            raise TooLarge(f"{stored_log.name} would exceed {size(limits.decompressed_bytes)}. Nothing was kept.")
         if added == 0:
             yield None
             return
-        if is_first and fresh.head.strip(b"\0"):  # a log may begin with a hole, and its text is still to come
-            for _ in checked([fresh.head], "log", held.name):
+        if is_first and fresh.head.strip(b"\0"):  # a log may begin with a hole, with its text still to come
+            for _ in checked([fresh.head], "log", stored_log.name):
                 pass
-        keeps = len(held.segments) - held.carried(added)
-        if keeps == len(held.segments):
+        keeps = len(stored_log.segments) - stored_log.absorbed(added)
+        if keeps == len(stored_log.segments):
             yield _New(fresh, added, keeps)
             return
-        with StagedFile(chain(log_files.stream(held.keys[keeps:]), fresh.chunks())) as joined:
+        with StagedFile(chain(log_files.stream(stored_log.keys[keeps:]), fresh.chunks())) as joined:
             yield _New(joined, added, keeps)
 
 
-def _only_new(log_files: LogFiles, held: HeldLog, offset: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """What of the chunks, that begin at `offset`, is not held yet. Raises OffsetConflict when the rest is not equal."""
-    stored = log_files.stream_range(held.keys, offset, held.size_bytes)
-    known, at = b"", offset
+def _only_new(log_files: LogFiles, stored_log: StoredLog, offset: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes that are not stored yet. Raises OffsetConflict when bytes before them differ."""
+    stored = log_files.stream_range(stored_log.keys, offset, stored_log.size_bytes)
+    expected, at = b"", offset
     for chunk in chunks:
         left = chunk
-        while left and at < held.size_bytes:
-            known = known or next(stored)
-            length = min(len(known), len(left))
-            if known[:length] != left[:length]:
+        while left and at < stored_log.size_bytes:
+            expected = expected or next(stored)
+            length = min(len(expected), len(left))
+            if expected[:length] != left[:length]:
                 raise OffsetConflict(
-                    f"What was sent differs from what is held of {held.name} within the {length:,} bytes from byte "
+                    f"This append differs from the stored {stored_log.name} within the {length:,} bytes from byte "
                     f"{at:,} on. Nothing was kept. If it is another file, send it under another `name`.",
-                    offset=held.size_bytes,
+                    offset=stored_log.size_bytes,
                 )
-            known, left, at = known[length:], left[length:], at + length
+            expected, left, at = expected[length:], left[length:], at + length
         if left:
             yield left
 
 
 def _ends_early(session: Session, file_id: int, piece: Piece) -> bool:
-    """Note where the piece says so; whether that is news."""
+    """Record that the file ends early, if the append states it. Return whether that changed anything."""
     row = session.get(RunFileRow, file_id) if piece.cut else None
     if row is None or row.cut == piece.cut:
         return False
@@ -308,16 +308,16 @@ def _ends_early(session: Session, file_id: int, piece: Piece) -> bool:
     return True
 
 
-def _write_segment(session: Session, run_id: int, held: HeldLog, new: _New) -> int:
-    """Returns the file's id."""
-    file_id = held.file_id
+def _write_segment(session: Session, run_id: int, stored_log: StoredLog, new: _New) -> int:
+    """Write the new segment in place of the absorbed ones. Return the file's id."""
+    file_id = stored_log.file_id
     if not file_id:
         positions = session.execute(select(func.max(RunFileRow.position)).where(col(RunFileRow.run_id) == run_id))
         last = positions.scalar_one()
         row = RunFileRow(
             run_id=run_id,
             kind="log",
-            name=held.name,
+            name=stored_log.name,
             position=0 if last is None else last + 1,
             size_bytes=new.added_bytes,
             sha256=new.file.stored.sha256,
@@ -328,9 +328,9 @@ def _write_segment(session: Session, run_id: int, held: HeldLog, new: _New) -> i
     else:
         row = session.get_one(RunFileRow, file_id)
         row.size_bytes += new.added_bytes
-        # Of a file in one piece, its hash is known; of the others, nobody reads them whole to have it.
+        # The hash of a file in several segments is unknown: computing it would mean reading all of them.
         row.sha256 = new.file.stored.sha256 if new.keeps == 0 else ""
-        row.cut = ""  # it goes on where it had ended early
+        row.cut = ""  # it continues where it had ended early
     late = delete(SegmentRow).where(col(SegmentRow.file_id) == file_id, col(SegmentRow.position) >= new.keeps)
     session.execute(late)
     session.add(
@@ -339,37 +339,37 @@ def _write_segment(session: Session, run_id: int, held: HeldLog, new: _New) -> i
     return file_id
 
 
-def _news(
+def _record_append(
     session: Session,
     run_id: int,
     piece: Piece,
-    held: HeldLog,
+    stored_log: StoredLog,
     *,
     new_bytes: int,
-    says_more: bool = False,
+    changes_cut: bool = False,
 ) -> tuple[Appended, bool]:
-    """Note what came on the run, and have it read when it changed."""
+    """Update the run after an append; request a reading when it changed. Also return whether to enqueue now."""
     row = session.get_one(RunRow, run_id, with_for_update=True)
     before = row.reception
     if piece.complete is not None:
         row.reception = "complete" if piece.complete else "receiving"
     elif before == "incomplete" and new_bytes:
         row.reception = "receiving"
-    if new_bytes or row.reception != before or before == "receiving":  # repeated, it is no news
+    if new_bytes or row.reception != before or before == "receiving":  # a repeated append changes nothing
         row.heard_at = utc_now()
-    if row.name == UNNAMED and not row.metadata_stated.get("name") and held.name:
-        row.name = run_name(held.name)
+    if row.name == UNNAMED and not row.metadata_stated.get("name") and stored_log.name:
+        row.name = run_name(stored_log.name)
     if before in _FINISHED and (new_bytes or row.reception == "receiving"):
         audit.record(
             session, who=piece.by or audit.SERVICE, subject="run", subject_id=run_id, action="appended",
-            project_id=row.project_id, before={"reception": before, "bytes": held.size_bytes},
-            after={"reception": row.reception, "bytes": held.size_bytes + new_bytes}, note=held.name,
+            project_id=row.project_id, before={"reception": before, "bytes": stored_log.size_bytes},
+            after={"reception": row.reception, "bytes": stored_log.size_bytes + new_bytes}, note=stored_log.name,
         )  # fmt: skip
-    rings = False
-    if new_bytes or says_more or row.reception != before:
+    enqueues = False
+    if new_bytes or changes_cut or row.reception != before:
         due = utc_now() if row.reception == "complete" else rested_at(row)
-        rings = row.work == "" and due <= utc_now()
+        enqueues = row.work == "" and due <= utc_now()
         session.flush()
         run_queue.request(session, col(RunRow.id) == run_id, due_at=due)
-    size_bytes = held.size_bytes + new_bytes
-    return Appended(run_id, row.status, held.name, size_bytes, row.reception == "receiving"), rings
+    size_bytes = stored_log.size_bytes + new_bytes
+    return Appended(run_id, row.status, stored_log.name, size_bytes, row.reception == "receiving"), enqueues

@@ -118,8 +118,8 @@ class Stack:
             return earlier
         recent = {run.id for run in earlier[-LOOK_BACK:]}
         same = [run for run in earlier if run.config_key == candidate.config_key][-LOOK_BACK:]
-        kept = recent | {run.id for run in same}
-        return [run for run in earlier if run.id in kept or run.facts.run in pinned]
+        relevant = recent | {run.id for run in same}
+        return [run for run in earlier if run.id in relevant or run.facts.run in pinned]
 
 
 def place_of(run: StackRun) -> Place:
@@ -127,12 +127,12 @@ def place_of(run: StackRun) -> Place:
 
 
 def read_stack(session: Session, claim: StackClaim) -> Stack:
-    found = session.execute(_RULES, {"project": claim.project_id, "stack": claim.stack_key}).all()
-    project, branch = found[0].slug, found[0].baseline_branch
-    pinned = frozenset(str(row.run_id) for row in found if row.run_id is not None)
+    rows = session.execute(_RULES, {"project": claim.project_id, "stack": claim.stack_key}).all()
+    project, branch = rows[0].slug, rows[0].baseline_branch
+    pinned = frozenset(str(row.run_id) for row in rows if row.run_id is not None)
     rules = BaselineRules(None if branch == ANY_BRANCH else branch, pinned)
     runs = _runs(session, claim, rules)
-    wanted = [one for one in candidates(runs) if _is_wanted(one, claim.judge_from)]
+    wanted = [candidate for candidate in candidates(runs) if _is_wanted(candidate, claim.judge_from)]
     return Stack(claim.project_id, project, claim.stack_key, rules, tuple(runs), tuple(wanted))
 
 
@@ -143,7 +143,7 @@ def candidates(runs: Sequence[StackRun]) -> list[Candidate]:
         if run.reception != "receiving":
             alone = run.id if run.quarantine or not run.commit else 0
             groups.setdefault((run.config_key, run.commit, run.purpose, alone), []).append(run)
-    return sorted((Candidate(tuple(group)) for group in groups.values()), key=lambda one: one.place)
+    return sorted((Candidate(tuple(group)) for group in groups.values()), key=lambda candidate: candidate.place)
 
 
 def _is_wanted(candidate: Candidate, judge_from: datetime | None) -> bool:
@@ -158,26 +158,26 @@ def _runs(session: Session, claim: StackClaim, rules: BaselineRules) -> list[Sta
         return []
     first = since[0].ordered_at
     before = read_runs(session, _BEFORE, key, first=first)
-    found = {run.id: run for run in (*before, *since)}
+    by_id = {run.id: run for run in (*before, *since)}
     if len(before) == LOOK_BACK:
         for config in {run.config_key for run in since}:
             if sum(run.config_key == config for run in before) < LEAST_OF_CONFIGURATION:
-                found |= {run.id: run for run in read_runs(session, _LIKE, key, first=first, config=config)}
+                by_id |= {run.id: run for run in read_runs(session, _LIKE, key, first=first, config=config)}
         if rules.pinned:
             pinned = [int(run) for run in rules.pinned]
-            found |= {run.id: run for run in read_runs(session, _PINNED, key, pinned=pinned)}
-    return sorted(found.values(), key=place_of)
+            by_id |= {run.id: run for run in read_runs(session, _PINNED, key, pinned=pinned)}
+    return sorted(by_id.values(), key=place_of)
 
 
 def _since(session: Session, claim: StackClaim) -> list[StackRun]:
     """The runs from the first one on that is to be judged."""
     key = claim.project_id, claim.stack_key
     if claim.judge_from is None:
-        found = read_runs(session, _UNJUDGED, key)
-        return read_runs(session, _FROM, key, first=found[0].ordered_at) if found else []
-    found = read_runs(session, _TO_JUDGE, key, first=claim.judge_from)
-    earlier = found and found[0].ordered_at < claim.judge_from
-    return read_runs(session, _FROM, key, first=found[0].ordered_at) if earlier else found
+        runs = read_runs(session, _UNJUDGED, key)
+        return read_runs(session, _FROM, key, first=runs[0].ordered_at) if runs else []
+    runs = read_runs(session, _TO_JUDGE, key, first=claim.judge_from)
+    earlier = runs and runs[0].ordered_at < claim.judge_from
+    return read_runs(session, _FROM, key, first=runs[0].ordered_at) if earlier else runs
 
 
 # --- Runs of other stacks and configurations, for a run that has no baseline: who comes nearest, and what it measured.
@@ -242,12 +242,14 @@ def newest_of_each(
     best: dict[str, tuple[int, RunFacts, int]] = {}  # by config key: age, the run, how much its columns differ
     for age, row in enumerate(rows):
         facts = facts_of(row)
-        known = best.get(facts.config_key)
-        if known is None or (unfit_because(known[1], run.facts, rules) and not unfit_because(facts, run.facts, rules)):
+        chosen = best.get(facts.config_key)
+        if chosen is None or (
+            unfit_because(chosen[1], run.facts, rules) and not unfit_because(facts, run.facts, rules)
+        ):
             apart = sum(a != b for a, b in zip((row.model, row.gpu, row.gpus), same, strict=True))
             best[facts.config_key] = (age, facts, apart)
-    nearest = sorted(best.values(), key=lambda one: (one[2], one[0]))[:MOST_CONFIGURATIONS]
-    oldest_first = sorted(nearest, key=lambda one: -one[0])
+    nearest = sorted(best.values(), key=lambda entry: (entry[2], entry[0]))[:MOST_CONFIGURATIONS]
+    oldest_first = sorted(nearest, key=lambda entry: -entry[0])
     return Newest(reading.records([facts.run for _, facts, _ in oldest_first]), Counter(row.config_key for row in rows))
 
 
@@ -266,18 +268,18 @@ def waiting_for_contrast(session: Session, project_id: int, stack_key: str, sinc
     run = session.execute(own.limit(1)).scalar_one_or_none() if firsts else None
     if run is None:
         return {}
-    asked = dict(list(firsts.items())[:MOST_CONFIGURATIONS])
-    record, *others = PassReading(session).records([str(run), *(name for name, _ in asked.values())])
+    chosen = dict(list(firsts.items())[:MOST_CONFIGURATIONS])
+    record, *others = PassReading(session).records([str(run), *(name for name, _ in chosen.values())])
     return {
         stack: place
-        for (stack, (_, place)), other in zip(asked.items(), others, strict=True)
+        for (stack, (_, place)), other in zip(chosen.items(), others, strict=True)
         if compare_contracts(record, other).kind == "contrast"
     }
 
 
 def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Candidate) -> list[StackRun]:
     """The runs of another stack that have the configuration of `run` and came before the candidate, oldest first."""
-    found = stack_runs(
+    runs = stack_runs(
         session,
         project_id,
         run.stack_key,
@@ -286,7 +288,7 @@ def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Cand
         with_metrics=False,
         newest=LOOK_BACK,
     )
-    return [one for one in found if (one.ordered_at, one.id) < candidate.place]
+    return [run_of_stack for run_of_stack in runs if (run_of_stack.ordered_at, run_of_stack.id) < candidate.place]
 
 
 MOST_LEFT_OUT = 20
@@ -310,9 +312,11 @@ class Assessor:
         before = self._stack.before(candidate)
         earlier = [run.facts for run in before]
         selection = self._selection(candidate.newest.facts, earlier, prior)
-        candidates = self._reading.records([*names, *(one.run for one in selection.runs[-1:])])[: len(names)]
-        known = self._reading.with_losses([*candidates, *selection.runs])
-        reruns, baseline = known[: len(names)], tuple(known[len(names) :])
+        candidates = self._reading.records([*names, *(run_facts.run for run_facts in selection.runs[-1:])])[
+            : len(names)
+        ]
+        with_losses = self._reading.with_losses([*candidates, *selection.runs])
+        reruns, baseline = with_losses[: len(names)], tuple(with_losses[len(names) :])
         chosen = self._reading.record(baseline[-1].run) if baseline else None
         listed, more = self._left_out(selection, earlier)
         choice = BaselineChoice(
@@ -334,7 +338,7 @@ class Assessor:
         newest = candidate.newest
         key = newest.config_key, newest.semantic_class
         if key not in self._families:
-            places = [one.place[0] for one in self._stack.to_judge if one.config_key == newest.config_key]
+            places = [other.place[0] for other in self._stack.to_judge if other.config_key == newest.config_key]
             self._families[key] = Family(self._session, newest, places[0], places[-1])
         return self._families[key].prior(candidate.place[0])
 
@@ -344,21 +348,21 @@ class Assessor:
             return selection
         run = self._reading.record(facts.run)
         offered = offered_to_experiment(run, earlier)
-        newest = {one.config_key: one.run for one in offered}
-        order = [one.run for one in offered if newest[one.config_key] == one.run]
+        newest = {other.config_key: other.run for other in offered}
+        order = [other.run for other in offered if newest[other.config_key] == other.run]
         nearest = nearest_run(run, self._reading.records(order))
         if nearest is None:
             return selection
-        runs = tuple(with_reruns(next(one for one in offered if one.run == nearest.run), offered))
+        runs = tuple(with_reruns(next(other for other in offered if other.run == nearest.run), offered))
         return Selection("nearest", runs, selection.refused, selection.passed_over)
 
     def _left_out(self, selection: Selection[RunFacts], earlier: Sequence[RunFacts]) -> tuple[tuple[LeftOut, ...], int]:
-        used = {one.run for one in selection.runs}
-        names = [one.run for one in earlier if one.run not in used]
+        used = {other.run for other in selection.runs}
+        names = [other.run for other in earlier if other.run not in used]
         shown = names[-MOST_LEFT_OUT:]
-        wanted = {one.config_key: one.run for one in earlier if one.run in {*shown, *used}}
-        others = {one.config_key for one in selection.passed_over if one.run in shown} | {
-            one.config_key for one in selection.runs[-1:]
+        wanted = {other.config_key: other.run for other in earlier if other.run in {*shown, *used}}
+        others = {other.config_key for other in selection.passed_over if other.run in shown} | {
+            other.config_key for other in selection.runs[-1:]
         }
         newest = {key: self._reading.record(name) for key, name in wanted.items() if key in others}
         return left_out(selection, shown, newest), len(names) - len(shown)
@@ -369,21 +373,21 @@ class Assessor:
         if branch is None:
             return None
         usable = select_baseline(facts, earlier, replace(self._stack.rules, branch=None)).runs
-        branches = tuple(sorted({one.branch for one in usable}))
+        branches = tuple(sorted({run.branch for run in usable}))
         return OtherBranch(branch, branches, len(usable)) if usable else None
 
     def _without_baseline(
         self, assessment: Assessment, candidate: Candidate, candidates: Sequence[RunRecord], prior: Prior
     ) -> Assessment:
         newest, rules = candidates[-1], self._stack.rules
-        found = newest_of_each(self._session, self._reading, self._stack.project_id, candidate, rules)
-        misses = nearest_misses(newest, found.runs, counts=found.counts)
-        usable = [one for one in found.runs if not unfit_because(one, newest, rules)]
+        elsewhere = newest_of_each(self._session, self._reading, self._stack.project_id, candidate, rules)
+        misses = nearest_misses(newest, elsewhere.runs, counts=elsewhere.counts)
+        usable = [run for run in elsewhere.runs if not unfit_because(run, newest, rules)]
         contrast = nearest_contrast(newest, usable)
         if contrast is None:
             return replace(assessment, misses=misses)
         runs = runs_like(self._session, self._stack.project_id, contrast[0], candidate)
-        fit = [one.facts for one in runs if not unfit_because(one.facts, newest, rules)]
-        self._elsewhere = {one.facts.run: one.metrics for one in runs}
+        fit = [run.facts for run in runs if not unfit_because(run.facts, newest, rules)]
+        self._elsewhere = {run.facts.run: run.metrics for run in runs}
         measured = measure_contrast(candidates, current_level(fit, prior), contrast[1], prior)
         return replace(assessment, misses=misses, contrast=measured)

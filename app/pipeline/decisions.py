@@ -45,11 +45,11 @@ def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int
     """Take a run out of every baseline, level and ranking. Raises NotFound, InvalidChange."""
     who, reason = checked(who, reason, needed=True)
     run = _run(session, run_id)
-    asked = _judge_again(session, run, f"Run {run_id} was quarantined: {reason}")
+    work_ids = _judge_again(session, run, f"Run {run_id} was quarantined: {reason}")
     before = {"quarantine": run.quarantine}
     run.quarantine, run.quarantined_by, run.quarantined_at = reason, who, utc_now()
     _record(session, run, who, "quarantine", reason, before=before, after={"quarantine": reason})
-    return asked
+    return work_ids
 
 
 def release(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
@@ -58,11 +58,11 @@ def release(session: Session, run_id: int, who: str, note: str = "") -> list[int
     run = _run(session, run_id)
     if not run.quarantine:
         return []
-    asked = _judge_again(session, run, f"Run {run_id} was released from quarantine.")
+    work_ids = _judge_again(session, run, f"Run {run_id} was released from quarantine.")
     before = {"quarantine": run.quarantine}
     run.quarantine, run.quarantined_by, run.quarantined_at = "", "", None
     _record(session, run, who, "release", note, before=before, after={"quarantine": ""})
-    return asked
+    return work_ids
 
 
 def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
@@ -76,12 +76,14 @@ def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
         return []
     before = {"pinned": [pin.run_id for pin in others]}
     positions = [run.ordered_at, *(session.get_one(RunRow, pin.run_id).ordered_at for pin in others)]
-    asked = _judge_again(session, run, f"Run {run_id} was pinned as the golden baseline.", min(map(aware, positions)))
+    work_ids = _judge_again(
+        session, run, f"Run {run_id} was pinned as the golden baseline.", min(map(aware, positions))
+    )
     for pin in others:
         pin.unpinned_by, pin.unpinned_at = who, utc_now()
     session.add(PinRow(project_id=run.project_id, stack_key=run.stack_key, run_id=run_id, pinned_by=who, note=note))
     _record(session, run, who, "pin", note, before=before, after={"pinned": [run_id]})
-    return asked
+    return work_ids
 
 
 def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
@@ -95,10 +97,10 @@ def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
     run = _run(session, pin.run_id)
     because = f"Run {run.id} is no longer pinned as the golden baseline."
     place = aware(run.ordered_at)
-    asked = [stack_queue.request(session, pin.project_id, pin.stack_key, judge_from=place, because=because)]
+    work_ids = [stack_queue.request(session, pin.project_id, pin.stack_key, judge_from=place, because=because)]
     pin.unpinned_by, pin.unpinned_at = who, utc_now()
     _record(session, run, who, "unpin", note, before={"pinned": [run.id]}, after={"pinned": []})
-    return asked
+    return work_ids
 
 
 def set_baseline_rules(
@@ -112,7 +114,7 @@ def set_baseline_rules(
     if branch == project.baseline_branch:
         return []
     because = f"The baseline branch was changed from {project.baseline_branch} to {branch}."
-    asked = judge_project_again(session, project.id or 0, because)
+    work_ids = judge_project_again(session, project.id or 0, because)
     before, after = {"baseline_branch": project.baseline_branch}, {"baseline_branch": branch}
     project.baseline_branch = branch
     session.add(project)
@@ -120,7 +122,7 @@ def set_baseline_rules(
         session, who=who, subject="project", subject_id=project.id or 0, action="baseline_branch",
         project_id=project.id, before=before, after=after, note=note,
     )  # fmt: skip
-    return asked
+    return work_ids
 
 
 def judge_project_again(session: Session, project_id: int, because: str) -> list[int]:
@@ -168,10 +170,10 @@ def _judge_again(session: Session, run: RunRow, because: str, judge_from: dateti
     if not run.stack_key:
         return []
     # Lock the stack before the run, like all other code, so that two transactions never wait for each other.
-    place = judge_from or aware(run.ordered_at)
-    asked = stack_queue.request(session, run.project_id, run.stack_key, judge_from=place, because=because)
+    position = judge_from or aware(run.ordered_at)
+    work_id = stack_queue.request(session, run.project_id, run.stack_key, judge_from=position, because=because)
     session.refresh(run, with_for_update=True)
-    return [asked]
+    return [work_id]
 
 
 def checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What a worker does with a message: claim it, send it, write down what became of it."""
+"""Send a notification: claim the delivery, send it, record the outcome."""
 
 import http.client
 import smtplib
@@ -38,11 +38,11 @@ from app.storage import projects
 from app.storage.database import transaction
 from app.storage.tables import utc_now
 
-# --- One request to an address that a person typed: to a checked address of the public internet, or not at all.
+# --- HTTP requests to addresses that users enter: only to checked addresses of the public internet (SSRF guard).
 #
-# A name is looked up once, and the connection goes to the very address that was checked, so that a name server cannot
-# answer twice differently. TLS is checked against the name. No redirect is followed, nothing of the answer is kept
-# but its status, and the whole takes at most SECONDS.
+# A name is resolved once, and the connection goes to the address that was checked, so that a second DNS answer cannot
+# differ. TLS is verified against the name. Redirects are not followed, only the status of the answer is stored, and
+# the whole request takes at most SECONDS.
 
 CONNECT_SECONDS = 5.0
 SECONDS = 10.0
@@ -50,16 +50,16 @@ MOST_ADDRESSES = 4
 
 
 class NotReachedError(Exception):
-    """No answer came. The message says why."""
+    """Raised when no answer arrived; the message gives the reason."""
 
 
 class RefusedError(Exception):
-    """The service does not call there. The message says why."""
+    """Raised when the address is not allowed; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`retry_after`: seconds that the receiver asked to be left alone for."""
+    """The answer of a receiver. `retry_after`: its Retry-After header in seconds."""
 
     status: int
     retry_after: int | None
@@ -68,7 +68,7 @@ class Answer:
 def post(
     target: WebTarget, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network], seconds: float = SECONDS
 ) -> Answer:
-    """Raises RefusedError and NotReachedError."""
+    """Send a POST request within `seconds`. Raises RefusedError and NotReachedError."""
     connection = _Connection(target, allowed, seconds)
     try:
         connection.connect()
@@ -77,7 +77,7 @@ def post(
             connection.putheader(name, value)
         connection.endheaders(body)
         answer = connection.getresponse()
-        if connection.is_late.is_set():  # what was cut off looks as if it had come to its end
+        if connection.is_late.is_set():  # a connection that was cut off looks complete
             raise TimeoutError
         return Answer(answer.status, _seconds(answer.getheader("Retry-After")))
     except TimeoutError:
@@ -95,7 +95,7 @@ def post(
 
 
 class _Connection(http.client.HTTPConnection):
-    """To a checked address; cut off when the time is over, however slowly its other end speaks."""
+    """A connection to a checked address, closed at the deadline even if the other end sends slowly."""
 
     def __init__(self, target: WebTarget, allowed: Sequence[Network], seconds: float) -> None:
         super().__init__(target.host, target.port)
@@ -109,7 +109,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock = raw
         self._watch.start()
         if self._target.scheme == "https":
-            # The handshake comes after, so that it can be cut off, too.
+            # The handshake happens afterwards, so that the deadline covers it, too.
             context, name = ssl.create_default_context(), self._target.host
             self.sock = context.wrap_socket(raw, server_hostname=name, do_handshake_on_connect=False)
             self.sock.do_handshake()
@@ -119,7 +119,7 @@ class _Connection(http.client.HTTPConnection):
         super().close()
 
     def _connected(self, addresses: Sequence[str]) -> socket.socket:
-        """To the first of them that takes the connection. Raises OSError."""
+        """Connect to the first address that accepts. Raises OSError."""
         failed = OSError("there is no address")
         for address in addresses:
             try:
@@ -131,17 +131,17 @@ class _Connection(http.client.HTTPConnection):
     def _cut_off(self) -> None:
         self.is_late.set()
         with suppress(OSError, TypeError):
-            # Not TLS's own end, which would change what the other thread reads from.
+            # Not the TLS shutdown, which would interfere with the reading thread.
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
 
 def checked_addresses(target: WebTarget, allowed: Sequence[Network]) -> tuple[str, ...]:
-    """The addresses of a name. One that may not be called spoils all of them: then somebody plays with the name."""
+    """Resolve a name. If any of its addresses is forbidden, all are refused: the name may be an attack."""
     try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise NotReachedError(f"No address was found for the name {target.host}.") from None
-    addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+    addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
     for address in addresses:
         if why := refused_because(address, target.port, allowed):
             raise RefusedError(f"Not sent: {why}.")
@@ -158,17 +158,17 @@ def _why(error: Exception) -> str:
     if isinstance(error, ConnectionResetError | http.client.RemoteDisconnected):
         return "the connection was cut off"
     if isinstance(error, http.client.HTTPException):
-        return "what came is no HTTP"
+        return "the answer is not HTTP"
     return (getattr(error, "strerror", None) or "the connection failed").lower()
 
 
-# --- Mails by the mail server of the settings, which an administrator named: it may be a private one.
+# --- Mail through the server from the settings. An administrator chose it, so its address may be private.
 
 
 def send_mail(settings: Settings, message: EmailMessage) -> tuple[str, ...]:
-    """The mailboxes that the server refused while it took others. Raises NotReachedError."""
+    """Send a mail and return the mailboxes that the server refused. Raises NotReachedError."""
     if not settings.smtp_host:
-        raise NotReachedError("No mail server is set: THREEWALLS_SMTP_HOST.")
+        raise NotReachedError("No mail server is configured: set THREEWALLS_SMTP_HOST.")
     try:
         with _server(settings) as server:
             if settings.smtp_security == "starttls":
@@ -179,10 +179,10 @@ def send_mail(settings: Settings, message: EmailMessage) -> tuple[str, ...]:
     except smtplib.SMTPRecipientsRefused:
         raise NotReachedError("The mail server refused every mailbox.") from None
     except smtplib.SMTPResponseException as error:
-        # Its words may repeat what it was told, the log-in among it; the number says enough.
+        # The text may repeat what was sent, including the password; the code is enough.
         raise NotReachedError(f"The mail server answered {error.smtp_code} ({type(error).__name__}).") from None
     except (OSError, smtplib.SMTPException) as error:
-        raise NotReachedError(f"The mail server did not take it ({type(error).__name__}).") from None
+        raise NotReachedError(f"The mail server did not accept the message ({type(error).__name__}).") from None
 
 
 def _server(settings: Settings) -> smtplib.SMTP:
@@ -196,13 +196,13 @@ log = structlog.get_logger(__name__)
 
 _GONE = 410
 MAILS_AN_HOUR = 600
-"""Of a project, each mailbox counted: nobody asked its owner, so nobody may flood it."""
+"""Limit per project, counted per mailbox: owners did not subscribe themselves, so they must not be flooded."""
 _HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of one. `final`: trying again would change nothing. `status`: the answer's, None without one."""
+    """The outcome of one attempt. `final`: retrying is pointless. `status`: HTTP status, None without an answer."""
 
     arrived: bool
     error: str = ""
@@ -212,7 +212,7 @@ class Attempt:
 
 
 def deliver(engine: Engine, settings: Settings, delivery_id: int) -> bool | None:
-    """Whether it arrived; None when it is another's, done or not due. May be called any number of times."""
+    """Send a delivery. Return whether it arrived; None when another worker has it, or it is done or not due."""
     with transaction(engine) as session:
         claim = delivery_queue.claim(session, delivery_id)
     if claim is None:
@@ -231,7 +231,7 @@ def deliver(engine: Engine, settings: Settings, delivery_id: int) -> bool | None
 
 
 def _write(session: Session, claim: DeliveryClaim, attempt: Attempt) -> bool:
-    """False when the claim was lost meanwhile."""
+    """Record the outcome. Return False when the claim was lost meanwhile."""
     if attempt.arrived:
         return delivery_queue.delivered(session, claim, status=attempt.status, note=attempt.error)
     wait = None if attempt.final else wait_after(claim.attempt, utc_now() - claim.created_at, attempt.retry_after)
@@ -271,7 +271,7 @@ def _posted(settings: Settings, claim: DeliveryClaim, notice: Notice, link: str)
         return Attempt(True, status=answer.status)
     error = f"It answered {answer.status}."
     if 300 <= answer.status < 400:
-        error = f"It answered {answer.status}, a redirect, and none is followed. Enter the address that it leads to."
+        error = f"It answered {answer.status}, a redirect. Redirects are not followed: enter the target address."
     return Attempt(False, error, answer.status, final=answer.status == _GONE, retry_after=answer.retry_after)
 
 
@@ -281,10 +281,10 @@ def _mailed(engine: Engine, settings: Settings, claim: DeliveryClaim, notice: No
     with transaction(engine) as session:
         wait = projects.use(session, claim.project_id, "mails", len(to), most=MAILS_AN_HOUR, within=_HOUR)
     if wait:
-        told = (
-            f"The project has sent the {MAILS_AN_HOUR} mails that it may send an hour. It goes out when that is over."
+        note = (
+            f"The project reached its limit of {MAILS_AN_HOUR} mails per hour. This mail is sent when the hour is over."
         )
-        return Attempt(False, told, retry_after=wait)
+        return Attempt(False, note, retry_after=wait)
     refused = send_mail(settings, messages.mail(notice, claim.message_id, link, sender=sender, to=to, domain=domain))
-    told = f"The mail server refused {', '.join(refused)}." if refused else ""
-    return Attempt(True, told)
+    note = f"The mail server refused {', '.join(refused)}." if refused else ""
+    return Attempt(True, note)

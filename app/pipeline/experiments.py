@@ -69,13 +69,13 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
     enrolment = Enrolment(
         baseline, row.tag, row.baseline_key, row.candidate_key, knobs_of(row.knobs), aware(row.created_at)
     )
-    applicants = [_applicant(records[str(one.id)], one) for one in stored]
-    sides = {int(one.name): side for one in applicants if (side := side_of(one, enrolment)) is not None}
+    applicants = [_applicant(records[str(run.id)], run) for run in stored]
+    sides = {int(run.name): side for run in applicants if (side := side_of(run, enrolment)) is not None}
     _write_runs(session, experiment_id, joined, sides)
     members = [
-        Member(applicant, sides[one.id][0], one.level, metrics_of(one.metrics))
-        for one, applicant in zip(stored, applicants, strict=True)
-        if one.id in sides
+        Member(applicant, sides[run.id][0], run.level, metrics_of(run.metrics))
+        for run, applicant in zip(stored, applicants, strict=True)
+        if run.id in sides
     ]
     plan = from_json(Plan, row.plan)
     rules = Rules(row.runs_each, plan.sizing.prior, plan.extensions)
@@ -86,17 +86,19 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
 def _outcome(session: Session, members: Sequence[Member], enrolment: Enrolment, rules: Rules) -> ExperimentResult:
     """Losses are those of iterations that all runs have: of the runs that count, which is known without them."""
     first = outcome(members, enrolment, rules)
-    counted = [one for one in members if one.name in {*first.baseline, *first.candidate}]
+    counted = [member for member in members if member.name in {*first.baseline, *first.candidate}]
     if first.verdict is None:
         return first
-    known = {one.run: one for one in PassReading(session).with_losses([one.run for one in counted])}
-    return outcome([_with_loss(one, known.get(one.name)) for one in members], enrolment, rules)
+    with_losses = {
+        member.run: member for member in PassReading(session).with_losses([member.run for member in counted])
+    }
+    return outcome([_with_loss(member, with_losses.get(member.name)) for member in members], enrolment, rules)
 
 
-def _with_loss(member: Member, known: RunFacts | None) -> Member:
-    if known is None or known.estimate.loss is None:
+def _with_loss(member: Member, facts: RunFacts | None) -> Member:
+    if facts is None or facts.estimate.loss is None:
         return member
-    run = replace(member.run, estimate=replace(member.run.estimate, loss=known.estimate.loss))
+    run = replace(member.run, estimate=replace(member.run.estimate, loss=facts.estimate.loss))
     return replace(member, applicant=replace(member.applicant, run=run))
 
 
@@ -112,20 +114,20 @@ def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Seque
             came[row.id] = row.created_at
             for tag in row.tags or ():
                 tags.setdefault(tag, set()).add(row.id)
-    found: dict[int, set[int]] = {}
+    concerned: dict[int, set[int]] = {}
     for row in _open_for(session, project_id, tags, keys):
         alike = keys.get(row.baseline_key, set()) | keys.get(row.candidate_key, set())
-        offered = tags.get(row.tag, set()) | {one for one in alike if came[one] >= row.created_at}
+        offered = tags.get(row.tag, set()) | {run_id for run_id in alike if came[run_id] >= row.created_at}
         if offered:
-            found.setdefault(row.id, set()).update(offered)
+            concerned.setdefault(row.id, set()).update(offered)
     has_runs = (
         select(ExperimentRunRow.experiment_id)  # type: ignore[call-overload]
         .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
         .where(col(RunRow.project_id) + 0 == project_id, col(RunRow.stack_key) == stack_key)  # by the stack's index
     )
     for experiment_id in session.execute(has_runs.distinct()).scalars():
-        found.setdefault(experiment_id, set())
-    return found
+        concerned.setdefault(experiment_id, set())
+    return concerned
 
 
 def _open_for(session: Session, project_id: int, tags: Iterable[str], keys: Iterable[str]) -> Iterable[Any]:
@@ -179,19 +181,19 @@ def _write_runs(
     joined: dict[int, ExperimentRunRow],
     sides: dict[int, tuple[Side, JoinedBy]],
 ) -> None:
-    gone = sorted(set(joined) - set(sides))
-    if gone:
+    left = sorted(set(joined) - set(sides))
+    if left:
         session.execute(
             delete(ExperimentRunRow).where(
-                col(ExperimentRunRow.experiment_id) == experiment_id, col(ExperimentRunRow.run_id).in_(gone)
+                col(ExperimentRunRow.experiment_id) == experiment_id, col(ExperimentRunRow.run_id).in_(left)
             )
         )
     for run_id, (side, joined_by) in sides.items():
-        known = joined.get(run_id)
-        if known is None:
+        row = joined.get(run_id)
+        if row is None:
             session.add(ExperimentRunRow(experiment_id=experiment_id, run_id=run_id, side=side, joined_by=joined_by))
-        elif (known.side, known.joined_by) != (side, joined_by):
-            known.side, known.joined_by = side, joined_by
+        elif (row.side, row.joined_by) != (side, joined_by):
+            row.side, row.joined_by = side, joined_by
 
 
 def _write_result(row: ExperimentRow, result: ExperimentResult, *, has_runs: bool) -> None:

@@ -20,7 +20,7 @@ from app.domain.verdict.document import VerdictDocument
 from app.pipeline import rank
 from app.pipeline.assess import Assessor, Candidate, Stack, read_stack, waiting_for_contrast
 from app.pipeline.experiments import follow_experiments
-from app.pipeline.notify import tell_verdicts
+from app.pipeline.notify import notify_verdicts
 from app.pipeline.regressions import follow_regressions
 from app.pipeline.work import ELSEWHERE, StackClaim, Work, stack_queue
 from app.queue import JUDGE_STACK, enqueue
@@ -182,7 +182,7 @@ def _write(session: Session, claim: StackClaim, finished: Pass, settings: Settin
     for run_id, document, stored, because in changed:
         put_verdict(session, run_id, document, because, is_first=because == FIRST, stored=stored)
     follow_regressions(session, finished.stack, finished.judged)
-    tell_verdicts(session, claim.project_id, claim.stack_key, [(run, document) for run, document, *_ in changed])
+    notify_verdicts(session, claim.project_id, claim.stack_key, [(run, document) for run, document, *_ in changed])
     read_again = [run_id for candidate, _ in finished.judged for run_id in candidate.ids]
     follow_experiments(session, claim.project_id, claim.stack_key, read_again)
     log.info(

@@ -1,7 +1,7 @@
-"""News become deliveries in the transaction of what happened: one row for each receiver that wants to hear of it.
+"""Create notifications: one delivery row per subscribed receiver, in the transaction of the event itself.
 
-At most one of each cause and receiver, so whatever is judged again is not told again. What is about the same thing has
-the same subject, and arrives in the order in which it happened (`work.py`).
+There is at most one delivery per cause and receiver, so a run that is judged again is not reported again. Deliveries
+about the same thing share a subject and arrive in the order of the events (`work.py`).
 """
 
 import hashlib
@@ -45,7 +45,7 @@ from app.storage.tables import (
 MOST_CAUSE = 200
 
 
-# Made once: every pass asks it, and mostly nobody listens.
+# Built once: every pass executes it, and usually there is no receiver.
 _LISTENING: Select[Any] = (
     select(ReceiverRow)
     .where(col(ReceiverRow.project_id) == bindparam("project"), col(ReceiverRow.enabled))
@@ -53,8 +53,8 @@ _LISTENING: Select[Any] = (
 )
 
 
-class Teller:
-    """Tells the receivers of one project."""
+class Notifier:
+    """Create the notifications of one project."""
 
     def __init__(self, session: Session, project_id: int) -> None:
         self._session = session
@@ -62,11 +62,11 @@ class Teller:
         self._project_id = project_id
 
     def wanted(self, event: str, stacks: Collection[str]) -> list[ReceiverRow]:
-        return [one for one in self._receivers if Wants.read(one.rules).takes(event, stacks)]
+        return [receiver for receiver in self._receivers if Wants.read(receiver.rules).takes(event, stacks)]
 
     def verdict(self, run_id: int, stack_key: str, document: VerdictDocument) -> None:
-        """Of a run that was judged just now; older runs that are judged again are no news."""
-        # Nothing is read where nobody listens: judging thousands of runs again costs nothing here.
+        """Report the verdict of a new run; older runs that are judged again are not reported."""
+        # Without receivers nothing is read, so that judging thousands of runs again costs nothing here.
         if not self._receivers:
             return
         run = self._session.get_one(RunRow, run_id)
@@ -88,7 +88,7 @@ class Teller:
             self._put(receivers, notice, f"{subject}:{event}", subject)
 
     def regression(self, row: RegressionRow, event: str, cause: str, note: str = "") -> None:
-        """`cause`: what makes it another message than the last one of its kind; empty when it can happen once."""
+        """Report a change of a regression. `cause` distinguishes repeated events; empty for those that happen once."""
         if not self._receivers:
             return
         runs = select(RegressionMemberRow.stack_key, RunRow).join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)  # type: ignore[call-overload]
@@ -107,7 +107,7 @@ class Teller:
             self._put(receivers, notice, f"{subject}:{event}{':' if cause else ''}{cause}", subject)
 
     def failed(self, run_id: int) -> None:
-        """Of a run of which nothing could be read."""
+        """Report a run that could not be read."""
         run = self._session.get_one(RunRow, run_id, populate_existing=True)
         receivers = self.wanted("run.failed", [run.stack_key] if run.stack_key else [])
         if run.status != "failed" or not receivers or not is_fresh(aware(run.created_at), utc_now()):
@@ -126,7 +126,7 @@ class Teller:
         return self._names({run.stack_key: run})[run.stack_key]
 
     def _names(self, runs: Mapping[str, RunRow]) -> dict[str, str]:
-        """By the key of the stack: its title, and the fields in which others of the project with that title differ."""
+        """Return, by stack key, the title and the fields in which equally titled stacks of the project differ."""
         contracts = {key: {name: stated(entry) for name, entry in run.contract.items()} for key, run in runs.items()}
         titles = {key: stack_title(contract, dispatcher=False) for key, contract in contracts.items()}
         alike = self._session.execute(
@@ -134,36 +134,36 @@ class Teller:
                 col(StandingRow.project_id) == self._project_id, col(StandingRow.title).in_(titles.values())
             )
         )
-        found = {
+        titled = {
             key: TitledStack(key, title, "", {name: frozen(value) for name, value in about.items()})
             for key, title, about in alike
         }
         for key, contract in contracts.items():
-            known = {name: contract[name].value for name in STACK_FIELDS if name in contract}
-            found[key] = TitledStack(key, titles[key], "", known)
-        names = stack_names(found.values())
-        # The dispatcher is no part of a stack's name, but it is one of what people know the run by.
+            values = {name: contract[name].value for name in STACK_FIELDS if name in contract}
+            titled[key] = TitledStack(key, titles[key], "", values)
+        names = stack_names(titled.values())
+        # The dispatcher is not part of a stack's name, but people identify the run by it.
         return {key: stack_title(contracts[key]) + names[key].removeprefix(titles[key]) for key in runs}
 
     def _put(self, receivers: Sequence[ReceiverRow], notice: Notice, cause: str, subject: str) -> None:
-        ids = [one.id or 0 for one in receivers]
+        ids = [receiver.id or 0 for receiver in receivers]
         same = col(DeliveryRow.cause) == cause[:MOST_CAUSE]
-        if notice.event == "run.failed":  # a run that is read again may fail otherwise
+        if notice.event == "run.failed":  # a run that is read again may fail differently
             same = or_(same, and_(col(DeliveryRow.subject) == subject, col(DeliveryRow.event) == notice.event))
-        told = set(
+        notified = set(
             self._session.execute(
                 select(DeliveryRow.receiver_id).where(col(DeliveryRow.receiver_id).in_(ids), same)  # type: ignore[call-overload]
             ).scalars()
         )
         for receiver in ids:
-            if receiver not in told:
+            if receiver not in notified:
                 put_delivery(self._session, receiver, notice, cause, subject=subject)
 
 
 def put_delivery(
     session: Session, receiver_id: int, notice: Notice, cause: str, *, subject: str = "", replay_of: int | None = None
 ) -> int | None:
-    """The id of a message that waits to be sent; None when the receiver has one of this cause."""
+    """Create a delivery and return its id; None when the receiver has one of this cause."""
     row = DeliveryRow(
         receiver_id=receiver_id, event=notice.event, cause=cause[:MOST_CAUSE], subject=subject,
         payload=notice.as_json(), replay_of=replay_of,
@@ -171,53 +171,53 @@ def put_delivery(
     try:
         with session.begin_nested():
             session.add(row)
-    except IntegrityError:  # somebody else told it in the same moment
+    except IntegrityError:  # another worker created it at the same moment
         return None
-    if subject:  # it would wait behind an older one for hours, though nobody knows that the receiver is still away
+    if subject:  # else it waits for hours behind an older one, although the receiver may be back
         delivery_queue.hurry(session, receiver_id, subject)
     return row.id
 
 
-def tell_verdicts(
+def notify_verdicts(
     session: Session, project_id: int, stack_key: str, judged: Iterable[tuple[int, VerdictDocument]]
 ) -> None:
-    teller = Teller(session, project_id)
+    notifier = Notifier(session, project_id)
     for run_id, document in judged:
-        teller.verdict(run_id, stack_key, document)
+        notifier.verdict(run_id, stack_key, document)
 
 
-def tell_regression(session: Session, row: RegressionRow, event: str, cause: str = "", note: str = "") -> None:
-    Teller(session, row.project_id).regression(row, event, cause, note)
+def notify_regression(session: Session, row: RegressionRow, event: str, cause: str = "", note: str = "") -> None:
+    Notifier(session, row.project_id).regression(row, event, cause, note)
 
 
-def tell_failed(session: Session, run_id: int) -> None:
+def notify_failed(session: Session, run_id: int) -> None:
     run = session.execute(select(RunRow.project_id).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
-    Teller(session, run).failed(run_id)
+    Notifier(session, run).failed(run_id)
 
 
 def _failure(run: RunRow) -> str:
-    """The cause of a failure's message: its commit, its configuration and what went wrong.
+    """Return the cause of a failure notification: commit, configuration and kind of failure.
 
-    So a job that is tried again and fails alike is told once. Of a run without a commit nobody knows what it repeats.
+    So a job that is retried and fails in the same way is reported once. A run without a commit is always reported.
     """
     if not run.commit:
         return f"run:{run.id}:run.failed"
     kinds = [str(failure.get("kind", "")) for failure in run.failures]
-    # Of what has no kind the text, but for its numbers: lines and times differ each time.
+    # Without a kind, the text with its numbers removed, because line numbers and times differ each time.
     what = (kinds and kinds[0]) or run.outcome or re.sub(r"\d+", "#", run.error or "")
-    told = "\0".join((run.commit, run.config_key or run.stack_key, what))
-    return f"failure:{hashlib.sha256(told.encode()).hexdigest()}"
+    parts = "\0".join((run.commit, run.config_key or run.stack_key, what))
+    return f"failure:{hashlib.sha256(parts.encode()).hexdigest()}"
 
 
-# --- What changed at the head of boards, as news: one line for each board, dated by the history of its stack.
+# --- Changes of leaders, for the overview: one line per board, dated by the history of its stack.
 
 _MOST_READ = 400
-"""Changes. A head that moves more often than that moves too often for news."""
+"""Upper limit of changes read: a leader that changes more often is not worth reporting."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderNews:
-    """All changes of one board, told as one: `newest` is what it came to, `first` where it began."""
+    """All changes of one board as one entry, from `first` to `newest`."""
 
     newest: LeaderChange
     first: LeaderChange
@@ -229,34 +229,34 @@ class LeaderNews:
 
     @property
     def told(self) -> str:
-        """Who heads it now."""
+        """Describe the current leader."""
         return head_text(self.newest.change.after)
 
     @property
     def is_first(self) -> bool:
-        """Whether nobody was known to lead before."""
+        """Return whether the board had no leader before."""
         return self.first.change.before is None
 
     @property
     def is_back(self) -> bool:
-        """Whether the head is what it was before all of them."""
+        """Return whether the leader is the same as before all changes."""
         return self.first.change.before == self.newest.change.after
 
 
 def leader_news(
     session: Session, *, project: str = "", noticed_since: datetime | None = None, most: int = 10
 ) -> tuple[LeaderNews, ...]:
-    """Boards whose head changed, the latest in their history first."""
+    """Return the boards whose leader changed, latest change first."""
     read = leader_changes(session, project=project, since=noticed_since, newest=_MOST_READ)
-    return tuple(sorted(_folded(read), key=lambda one: one.at, reverse=True)[:most])
+    return tuple(sorted(_folded(read), key=lambda news: news.at, reverse=True)[:most])
 
 
 def _folded(changes: Iterable[LeaderChange]) -> Iterable[LeaderNews]:
-    """From changes, newest first. Where the same runs are only read otherwise, nothing happened."""
+    """Fold changes (newest first) by board. Changes without new runs, such as by new definitions, are left out."""
     boards: dict[tuple[str, str, str], list[LeaderChange]] = {}
-    for one in changes:
-        head = one.change.after
+    for change in changes:
+        head = change.change.after
         if not head.by_runs:
             continue
-        boards.setdefault((one.stack_key, head.routing_mode, head.semantic_class), []).append(one)
+        boards.setdefault((change.stack_key, head.routing_mode, head.semantic_class), []).append(change)
     return (LeaderNews(own[0], own[-1], len(own)) for own in boards.values())

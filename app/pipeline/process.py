@@ -1,4 +1,4 @@
-"""What a worker does with a run: claim it, read its files, compute its figures, write them in place of older ones."""
+"""Process a run: claim it, read its files, compute its figures and write them in place of older ones."""
 
 import math
 import time
@@ -25,7 +25,7 @@ from app.domain.performance.summary import summarise, with_documents
 from app.domain.run import LogPart, Metadata, RunSummary, Stated, Value
 from app.domain.verdict.record import not_finite_iterations, shape_of
 from app.errors import DamagedObject, Unavailable, new_error_id
-from app.pipeline.notify import tell_failed
+from app.pipeline.notify import notify_failed
 from app.pipeline.work import SHORT_SECONDS, RunClaim, run_queue, stack_queue
 from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
 from app.settings import Settings
@@ -49,14 +49,14 @@ from app.storage.tables import (
     utc_now,
 )
 
-# --- What the reading of a run begins with: its files, what was stated about it then and since, its project's defaults.
+# --- The inputs: files, metadata with later corrections, and defaults of the project.
 
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """`documents` are files that were recognised as such; `unread` are kept and say nothing.
+    """The inputs of one run. `documents` are recognised files; `unread` are stored but not understood.
 
-    `kept` is what an earlier reading found in `read`, the logs and documents; None when they must be read.
+    `kept` is the stored result of an earlier reading of `read` (logs and documents); None when they must be read.
     """
 
     project_id: int
@@ -79,7 +79,7 @@ def read_inputs(session: Session, run_id: int) -> RunInputs:
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.id) == run_id)
     ).one()
-    # A token's upload need not name its project, and is of the same stack as one that does.
+    # An upload by token need not name its project; it belongs to the same stack as one that does.
     metadata = replace(read_metadata(run.metadata_stated), project=run.slug)
     files = files_of(session, run_id)
     inputs = RunInputs(
@@ -95,7 +95,7 @@ def read_inputs(session: Session, run_id: int) -> RunInputs:
 
 
 def amended_fields(session: Session, run_id: int) -> dict[str, Stated]:
-    """The corrections that count now: of each field the newest one, unless that took it back."""
+    """Return the corrections in force: the newest of each field, unless it removed the correction."""
     rows: Sequence[AmendmentRow] = (
         session.execute(select(AmendmentRow).where(col(AmendmentRow.run_id) == run_id).order_by(col(AmendmentRow.id)))
         .scalars()
@@ -116,29 +116,29 @@ def project_defaults(session: Session, project_id: int) -> ProjectDefaults:
     return ProjectDefaults(values, str(rule or ""))
 
 
-# --- The figures of a run out of its files, or out of what was found in them before: then no log is read again.
+# --- The figures, from the files or from the stored result of an earlier reading, which needs no log.
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """`found`: what the files say, when they were read just now. `seconds`: how long it all took."""
+    """The figures of a run. `fresh`: the reading, if the files were read just now. `seconds`: total duration."""
 
     inputs: RunInputs
     summary: RunSummary
     warnings: tuple[str, ...]
-    found: Reading | None
+    fresh: Reading | None
     seconds: float
 
 
 def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
     began = time.monotonic()
-    found = None if inputs.kept else read_files(log_files, inputs)
-    reading = inputs.kept or found
-    assert reading is not None  # noqa: S101  # it is one of the two
+    fresh = None if inputs.kept else read_files(log_files, inputs)
+    reading = inputs.kept or fresh
+    assert reading is not None  # noqa: S101  # one of the two exists
     warnings = list(reading.warnings)
     warnings += [
-        f"{file.name} ({file.kind}) is kept and can be downloaded, but its values are not read: it is no document "
-        "that is known (docs/documents.md lists them)."
+        f"{file.name} ({file.kind}) is stored and can be downloaded, but its values are not read: it is not a known "
+        "document (docs/documents.md lists them)."
         for file in inputs.unread
     ]
     summary = _summary(reading, inputs)
@@ -146,20 +146,20 @@ def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
         summary = _still_receiving(summary)
     if inputs.reception == "incomplete":
         warnings.append(
-            "No more of the log came for a long time, so the run was closed as incomplete. What came was read. "
-            "Sending the rest opens it again."
+            "The log stopped arriving, so the run was closed as incomplete. The received part was read. Sending the "
+            "rest reopens the run."
         )
-    return Computed(inputs, summary, tuple(warnings), found, time.monotonic() - began)
+    return Computed(inputs, summary, tuple(warnings), fresh, time.monotonic() - began)
 
 
 def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
-    """What logs and documents say, whatever people and the project state beside them."""
+    """Read logs and documents, without the statements of people and of the project."""
     parts = [LogPart(file.name, parse_log(log_files.stream(file.keys))) for file in inputs.logs]
     warnings: list[str] = []
     documents = list(_documents(log_files, inputs.documents, warnings))
     log = with_documents(merge_logs(parts) if parts else parse_log([]), documents)
     warnings += [_cut_short(file, part.log.n) for file, part in zip(inputs.logs, parts, strict=True) if file.cut]
-    # Their series and problems are in the log now.
+    # Their series and problems are part of the log now.
     stripped = tuple(replace(document, columns={}, problems=()) for document in documents)
     return Reading(log, stripped, tuple(warnings))
 
@@ -167,7 +167,7 @@ def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
 def _documents(log_files: LogFiles, files: Sequence[RunFile], warnings: list[str]) -> Iterator[Document]:
     for file in files:
         try:
-            kind = next(known for known in get_args(DocumentKind) if known == file.document)
+            kind = next(name for name in get_args(DocumentKind) if name == file.document)
             document = read_document(kind, log_files.stream(file.keys))
         except ValueError as error:
             warnings.append(f"{file.name} looks like {file.document}, but could not be read: {error}")
@@ -179,7 +179,7 @@ def _documents(log_files: LogFiles, files: Sequence[RunFile], warnings: list[str
 def _summary(reading: Reading, inputs: RunInputs) -> RunSummary:
     defaults = inputs.defaults
     log = replace(reading.log, stated=defaults.completed(reading.log.stated))
-    documents = [replace(one, stated=defaults.completed(one.stated)) for one in reading.documents]
+    documents = [replace(document, stated=defaults.completed(document.stated)) for document in reading.documents]
     metadata = replace(inputs.metadata, fields=defaults.completed(inputs.metadata.fields))
     return summarise(log, metadata, documents, defaults.fields)
 
@@ -187,12 +187,12 @@ def _summary(reading: Reading, inputs: RunInputs) -> RunSummary:
 def _cut_short(file: RunFile, iterations: int) -> str:
     return (
         f"{file.name} is {file.cut}, but ends early at {size(file.size_bytes)}. The {iterations:,} iterations before "
-        "the cut were read. Upload it again to complete the run."
+        "the cut were read. Upload the file again to complete the run."
     )
 
 
 def _still_receiving(summary: RunSummary) -> RunSummary:
-    """A log that has no end yet was not cut off, and one without iterations has not failed."""
+    """Adapt the summary of a growing log: it is not truncated, and without iterations it has not failed yet."""
     health = dict(summary.health)
     if health.get("outcome") in ("truncated", "unread"):
         health["outcome"] = "running"
@@ -200,18 +200,18 @@ def _still_receiving(summary: RunSummary) -> RunSummary:
     summary = replace(summary, health=health, failures=failures)
     if summary.error is None:
         return summary
-    first = "No iteration line was read yet; more of the log is to come."
+    first = "No iteration line was read yet. The log is still growing."
     return replace(summary, error=None, warnings=(first, *summary.warnings))
 
 
-# --- What a new reading of a run means for verdicts: slim columns, its place in the history, which stacks to judge.
+# --- Consequences for verdicts: summary columns, the position in the history, and the stacks to judge.
 
 _MOST_SHAPE = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The run before it was read: where it stood. Empty keys: it was never read."""
+    """The run before this reading. Empty keys: it was never read. `is_growing`: it has no part in verdicts yet."""
 
     run_id: int
     project_id: int
@@ -219,12 +219,12 @@ class Before:
     config_key: str
     commit: str
     ordered_at: datetime
-    concerns_nobody: bool
+    is_growing: bool
     definitions: Mapping[str, int]
 
 
 def slim_columns(summary: RunSummary) -> dict[str, Any]:
-    """What levels and baselines are made of, so that they need no JSON."""
+    """Return the columns that segments and baselines are computed from, so that those need no JSON."""
     steady = summary.steady_state
     has_estimate = steady is not None and math.isfinite(steady.log_step_time)
     return {
@@ -239,10 +239,11 @@ def slim_columns(summary: RunSummary) -> dict[str, Any]:
     }
 
 
-def ask_before(session: Session, run_id: int, stack_key: str = "") -> tuple[Before, list[int]]:
-    """Lock and ask for the stacks that a run leaves and joins, before its row is written. With the ids to ring for.
+def request_before(session: Session, run_id: int, stack_key: str = "") -> tuple[Before, list[int]]:
+    """Lock the stacks that a run leaves and joins and request their judging, before the run's row is written.
 
-    A run whose log still grows concerns nobody until it is complete. `stack_key`: the one it has now, if it has one.
+    Also return the ids to enqueue. A run whose log is growing has no part in verdicts until it is complete.
+    `stack_key`: the run's new stack, if any.
     """
     row = session.execute(
         select(  # type: ignore[call-overload]
@@ -258,7 +259,7 @@ def ask_before(session: Session, run_id: int, stack_key: str = "") -> tuple[Befo
         row.config_key,
         row.commit,
         aware(row.ordered_at),
-        concerns_nobody=growing,
+        is_growing=growing,
         definitions=row.definitions,
     )
     if growing:
@@ -272,8 +273,8 @@ def ask_before(session: Session, run_id: int, stack_key: str = "") -> tuple[Befo
 
 
 def take_place(session: Session, before: Before, stack_key: str, config_key: str) -> None:
-    """Once the row is written: reruns stand together, and what they moved past is judged again."""
-    if not before.commit or before.concerns_nobody:
+    """Group reruns of a commit after the row is written, and request that the runs they moved past are judged again."""
+    if not before.commit or before.is_growing:
         return
     groups = [(stack_key, config_key)]
     if before.config_key not in ("", config_key):
@@ -281,17 +282,17 @@ def take_place(session: Session, before: Before, stack_key: str, config_key: str
     for stack, config in sorted(groups):
         moved = settle_places(session, before.project_id, config, before.commit)
         if moved is not None:
-            because = f"Run {before.run_id} took its place beside the runs of its commit."
+            because = f"Run {before.run_id} was moved next to the other runs of its commit."
             stack_queue.request(session, before.project_id, stack, judge_from=moved, because=because)
 
 
 def _because(before: Before, stack_key: str) -> str:
     if not before.stack_key:
-        return f"Run {before.run_id} came in at an earlier place of the history."
+        return f"Run {before.run_id} was added earlier in the history."
     if changed := changes(before.definitions, DEFINITIONS):
         return f"The definitions changed ({changed})."
     if before.stack_key != stack_key:
-        return f"Run {before.run_id} was read again and is of another stack now."
+        return f"Run {before.run_id} was read again and now belongs to another stack."
     return f"Run {before.run_id} was read again."
 
 
@@ -299,13 +300,13 @@ log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 1
 _LISTED_TEXTS = {"model": 200, "gpu": 100, "dispatcher": 30}
-"""Contract fields that lists filter by, and how long a text of theirs a column takes."""
+"""Contract fields that lists filter by, with the length of their columns."""
 
 
 def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int) -> str | None:
-    """Process one run. Returns the status it was left in, or None when it is another's, done, or gone.
+    """Process one run. Return its new status; None when another worker has it, or it is done or deleted.
 
-    May be called any number of times, by any number of workers: one of them writes the result, once.
+    May be called any number of times by any number of workers: the result is written once.
     """
     with transaction(engine) as session:
         claim = claim_run(session, run_id, settings)
@@ -320,7 +321,7 @@ def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_i
             status, stacks = _write(session, claim, computed)
             waits = status and session.execute(select(RunRow.work).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
         if waits and computed.seconds < SHORT_SECONDS:
-            enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; one that takes long to read rests, and the sweep rings
+            enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; a long one rests, and the sweep enqueues it
         for work_id in stacks:
             enqueue(JUDGE_STACK, work_id)
         return status
@@ -339,7 +340,7 @@ def claim_run(session: Session, run_id: int, settings: Settings) -> RunClaim | N
     )
     if run_queue.park(session, run_id, run_queue.times(settings), processed_at=utc_now(), **_failed_columns(reason)):
         log.error("run_parked", run_id=run_id, attempts=settings.max_attempts)
-        tell_failed(session, run_id)
+        notify_failed(session, run_id)
     return None
 
 
@@ -354,13 +355,13 @@ def _failed_columns(reason: str) -> dict[str, Any]:
 
 
 def _write(session: Session, claim: RunClaim, computed: Computed) -> tuple[str | None, list[int]]:
-    """The status that was written, None when the claim was lost; and the stacks to be judged, but for the run's own.
+    """Write the result. Return the status (None when the claim was lost) and the other stacks to be judged.
 
-    Its own is judged by the same worker right after (`workers/tasks.py`).
+    The same worker judges the run's own stack right after (`workers/tasks.py`).
     """
     summary = computed.summary
     status = summary.status
-    before, asked = ask_before(session, claim.row_id, summary.stack_key)
+    before, requested = request_before(session, claim.row_id, summary.stack_key)
     if not run_queue.finish(session, claim, status=status, **_columns(computed)):
         log.warning("result_dropped", run_id=claim.row_id, claim=claim.number)
         return None, []
@@ -369,10 +370,10 @@ def _write(session: Session, claim: RunClaim, computed: Computed) -> tuple[str |
         session.execute(delete(table).where(col(table.run_id) == claim.row_id))
     session.execute(insert(SeriesRow), list(_series_rows(claim.row_id, summary)))
     session.add_all(_availability_rows(claim.row_id, computed))
-    if computed.found is not None:
-        readings.save(session, claim.row_id, computed.inputs.read, computed.found)
+    if computed.fresh is not None:
+        readings.save(session, claim.row_id, computed.inputs.read, computed.fresh)
     if status == "failed":
-        tell_failed(session, claim.row_id)
+        notify_failed(session, claim.row_id)
     log.info(
         "run_processed",
         run_id=claim.row_id,
@@ -380,7 +381,7 @@ def _write(session: Session, claim: RunClaim, computed: Computed) -> tuple[str |
         iterations=len(summary.line_numbers),
         seconds=round(computed.seconds, 3),
     )
-    return status, asked if before.stack_key not in ("", summary.stack_key) else []
+    return status, requested if before.stack_key not in ("", summary.stack_key) else []
 
 
 def _columns(computed: Computed) -> dict[str, Any]:
@@ -416,14 +417,14 @@ def _columns(computed: Computed) -> dict[str, Any]:
 
 
 def _availability_rows(run_id: int, computed: Computed) -> Iterator[AvailabilityRow]:
-    for dispatcher, found in {entry.dispatcher: entry for entry in computed.summary.availability}.items():
+    for dispatcher, entry_of in {entry.dispatcher: entry for entry in computed.summary.availability}.items():
         yield AvailabilityRow(
             run_id=run_id,
             dispatcher=dispatcher[:30],
             project_id=computed.inputs.project_id,
-            container=(found.container or "")[:500],
-            available=found.available,
-            evidence=storable([asdict(line) for line in found.evidence]),
+            container=(entry_of.container or "")[:500],
+            available=entry_of.available,
+            evidence=storable([asdict(line) for line in entry_of.evidence]),
         )
 
 
@@ -452,15 +453,15 @@ def _series_rows(run_id: int, summary: RunSummary) -> Iterator[dict[str, Any]]:
 def _end_without_result(
     engine: Engine, log_files: LogFiles, settings: Settings, claim: RunClaim, error: Exception
 ) -> str | None:
-    """Another attempt, or the end of them: no run stays in processing because of an error of ours."""
+    """Postpone the run or fail it, so that no run stays in processing because of an internal error."""
     if (fault := error if isinstance(error, Unavailable) else fault_of(error)) is not None:
         log.warning("run_postponed", run_id=claim.row_id, error=fault.detail)
-        # Figures that are only to be computed again wait for a store that is away, not for one that lost their files:
-        # the whole stack would wait with them.
+        # A recomputation waits while the store is unreachable, but not for files that the store has lost: the whole
+        # stack would wait with it.
         is_damaged = isinstance(error, DamagedObject)
         counts = fault is error and (claim.recomputes or is_damaged) and _answers(log_files)
         if counts and claim.attempt >= settings.max_attempts:
-            away = "Its files could not be read again: the store of the logs did not give them."
+            away = "Its files could not be read again: the log store did not return them."
             return _fail(engine, claim, fault.detail if is_damaged else away)
         return _postpone(engine, claim, seconds=settings.lease_seconds, counts=counts)
     if isinstance(error, SoftTimeLimitExceeded):
@@ -496,7 +497,7 @@ def _fail(engine: Engine, claim: RunClaim, reason: str) -> str | None:
     with transaction(engine) as session:
         if not run_queue.finish(session, claim, **_failed_columns(reason)):
             return None
-        tell_failed(session, claim.row_id)
+        notify_failed(session, claim.row_id)
         return "failed"
 
 
@@ -509,16 +510,16 @@ def _fail(engine: Engine, claim: RunClaim, reason: str) -> str | None:
 
 BATCH_RUNS = 16
 BATCH_SECONDS = 5.0
-"""An upload waits for one batch at most: this many runs, and those that took this long the last time."""
+"""An upload waits for one batch at most: this many runs, or this much of their last reading time."""
 
 MOST_QUEUED = 24
-"""As long as more messages wait in the queue, nothing old is added to them. A batch leaves its judging behind it."""
+"""Above this many queued messages no recomputation is added. A batch is followed by its judging."""
 
 BATCH_STACKS = 16
 
 
-def ask_next(session: Session) -> list[int]:
-    """Have the next runs read again. Their ids, to ring for after the commit."""
+def request_next_runs(session: Session) -> list[int]:
+    """Request that the next outdated runs are read again. Return their ids, to be enqueued after the commit."""
     projects = select(RunRow.project_id, func.max(RunRow.id).label("newest"))  # type: ignore[call-overload]
     newest = projects.group_by(RunRow.project_id).subquery()
     chosen = (
@@ -528,15 +529,15 @@ def ask_next(session: Session) -> list[int]:
         .order_by(newest.c.newest.desc(), col(RunRow.id).desc())
         .limit(BATCH_RUNS)
     )
-    found = session.execute(chosen).all()
-    ids = [row.id for row in found[: _affordable([row.read_seconds for row in found])]]
+    rows = session.execute(chosen).all()
+    ids = [row.id for row in rows[: _affordable([row.read_seconds for row in rows])]]
     run_queue.request(session, col(RunRow.id).in_(ids), is_outdated(), col(RunRow.work) == "")
     return ids
 
 
-def ask_to_judge_again(session: Session) -> list[int]:
-    """Have the next stacks judged again whose verdicts rest on earlier rules. The ids to ring for after the commit."""
-    asked = exists().where(
+def request_next_stacks(session: Session) -> list[int]:
+    """Request that the next stacks with verdicts by earlier rules are judged again. Return the ids to enqueue."""
+    is_requested = exists().where(
         and_(
             col(StackWorkRow.project_id) == RunRow.project_id,
             col(StackWorkRow.stack_key) == RunRow.stack_key,
@@ -546,12 +547,12 @@ def ask_to_judge_again(session: Session) -> list[int]:
     chosen = (
         select(RunRow.project_id, RunRow.stack_key, func.min(VerdictRow.verdict_version).label("version"))  # type: ignore[call-overload]
         .join(VerdictRow, col(VerdictRow.run_id) == RunRow.id)
-        .where(col(VerdictRow.current), col(VerdictRow.verdict_version) < VERDICT_VERSION, ~asked)
+        .where(col(VerdictRow.current), col(VerdictRow.verdict_version) < VERDICT_VERSION, ~is_requested)
         .group_by(RunRow.project_id, RunRow.stack_key)
         .order_by(func.max(RunRow.ordered_at).desc())
         .limit(BATCH_STACKS)
     )
-    # In one order, as everybody locks them.
+    # In the order in which all code locks them.
     stacks = sorted(session.execute(chosen).all(), key=lambda row: (row.project_id, row.stack_key))
     return [
         stack_queue.request(
@@ -566,5 +567,5 @@ def ask_to_judge_again(session: Session) -> list[int]:
 
 
 def _affordable(seconds: Sequence[float]) -> int:
-    """How many of them fit into a batch; one at least."""
+    """Return how many of the runs fit into a batch, at least one."""
     return max(1, sum(total <= BATCH_SECONDS for total in accumulate(seconds)))

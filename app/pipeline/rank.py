@@ -139,11 +139,13 @@ class _Told:
     @classmethod
     def of(cls, contract: Mapping[str, Stated], gpu: str | None) -> "_Told":
         hardware = hardware_of(gpu)
-        family = family_of(_text(contract, "model"), {name: one.value for name, one in contract.items()})
+        family = family_of(
+            _text(contract, "model"), {name: stated_value.value for name, stated_value in contract.items()}
+        )
         return cls(hardware.name, hardware.slug, family.name, family.slug, _text(contract, "precision"))
 
 
-def _ranked(row: Row[Any], contract: Mapping[str, Stated], told: _Told, missing: tuple[str, ...]) -> RankedRun:
+def _ranked(row: Row[Any], contract: Mapping[str, Stated], about: _Told, missing: tuple[str, ...]) -> RankedRun:
     carried = row.carried or {}
     ep = contract["ep"].value if "ep" in contract else None
     return RankedRun(
@@ -152,9 +154,9 @@ def _ranked(row: Row[Any], contract: Mapping[str, Stated], told: _Told, missing:
         requested=_value(carried.get("requested")) or row.dispatcher,
         active=_value(carried.get("active")),
         evidence_level=row.evidence_level,
-        hardware=told.hardware,
-        family=told.family,
-        precision=told.precision,
+        hardware=about.hardware,
+        family=about.family,
+        precision=about.precision,
         routing_mode=_text(contract, "routing_mode"),
         ep=ep if isinstance(ep, int) else None,
         gpus=row.gpus,
@@ -165,11 +167,11 @@ def _ranked(row: Row[Any], contract: Mapping[str, Stated], told: _Told, missing:
     )
 
 
-def _about(row: Row[Any], contract: Mapping[str, Stated], told: _Told) -> StackAbout:
+def _about(row: Row[Any], contract: Mapping[str, Stated], family: _Told) -> StackAbout:
     return StackAbout(
         gpu=row.gpu or "",
-        hardware_slug=told.hardware_slug,
-        family_slug=told.family_slug,
+        hardware_slug=family.hardware_slug,
+        family_slug=family.family_slug,
         title=stack_title(contract, dispatcher=False)[:_MOST_TITLE],
         container=_text(contract, "container"),
         gpus=row.gpus,
@@ -190,10 +192,10 @@ def _contracts(session: Session, runs: Mapping[str, int]) -> dict[str, dict[str,
 
 def _missing(session: Session, project_id: int, stack_key: str) -> dict[int, tuple[str, ...]]:
     """Dispatchers whose package a run's log shows to be missing."""
-    found: dict[int, tuple[str, ...]] = {}
+    missing: dict[int, tuple[str, ...]] = {}
     for run_id, dispatcher in session.execute(_MISSING, {"project_id": project_id, "stack_key": stack_key}):
-        found[run_id] = (*found.get(run_id, ()), dispatcher)
-    return found
+        missing[run_id] = (*missing.get(run_id, ()), dispatcher)
+    return missing
 
 
 def _value(entry: Mapping[str, Any] | None) -> str | None:
@@ -202,8 +204,8 @@ def _value(entry: Mapping[str, Any] | None) -> str | None:
 
 
 def _text(contract: Mapping[str, Stated], name: str) -> str:
-    one = contract.get(name)
-    return "" if one is None or one.value is None else shown(one.value)
+    value = contract.get(name)
+    return "" if value is None or value.value is None else shown(value.value)
 
 
 # --- How much launches of a family vary, as its stacks are ranked with it: same project, GPU and semantic class.
@@ -247,19 +249,19 @@ def kept_priors(session: Session, project_id: int, gpu: str | None) -> FamilyPri
     row = session.get(RankingPriorRow, (project_id, gpu), populate_existing=True) if gpu else None
     if row is None:
         return FamilyPriors(gpu or "")
-    return FamilyPriors(row.gpu, row.version, {name: from_json(Prior, one) for name, one in row.priors.items()})
+    return FamilyPriors(row.gpu, row.version, {name: from_json(Prior, prior) for name, prior in row.priors.items()})
 
 
 def learned_priors(session: Session, project_id: int, gpu: str | None, classes: Iterable[str]) -> FamilyPriors:
     """The kept ones, replaced where they moved; `version` is then the next one, which `keep_priors` writes."""
-    kept = kept_priors(session, project_id, gpu)
+    stored = kept_priors(session, project_id, gpu)
     if not gpu:
-        return kept
-    of_class = dict(kept.of_class)
+        return stored
+    of_class = dict(stored.of_class)
     for name in sorted(set(classes)):
-        of_class[name] = prior_to_keep(kept.of_class.get(name), _fresh(session, project_id, gpu, name))
-    moved = kept.version == 0 or of_class != kept.of_class
-    return FamilyPriors(gpu, kept.version + moved, of_class)
+        of_class[name] = prior_to_keep(stored.of_class.get(name), _fresh(session, project_id, gpu, name))
+    moved = stored.version == 0 or of_class != stored.of_class
+    return FamilyPriors(gpu, stored.version + moved, of_class)
 
 
 def keep_priors(session: Session, project_id: int, priors: FamilyPriors) -> int:
@@ -285,9 +287,9 @@ def keep_priors(session: Session, project_id: int, priors: FamilyPriors) -> int:
 
 
 def _fresh(session: Session, project_id: int, gpu: str, semantic_class: str) -> Prior:
-    found = {"project_id": project_id, "gpu": gpu, "semantic_class": semantic_class}
+    parameters = {"project_id": project_id, "gpu": gpu, "semantic_class": semantic_class}
     groups: dict[str, list[float]] = {}
-    for row in reversed(session.execute(_NEWEST, found).all()):
+    for row in reversed(session.execute(_NEWEST, parameters).all()):
         usable = (row.window_length or 0) >= FEWEST_ITERATIONS and row.log_step_time is not None
         if usable and row.outcome not in UNFIT and not row.not_finite:
             groups.setdefault(row.config_key, []).append(row.log_step_time)
@@ -325,13 +327,13 @@ class Ranked:
         if self.standings is None or self.about is None:
             return {}
         about = asdict(self.about)
-        known, newest_at = about.pop("known"), about.pop("newest_at")
+        values, newest_at = about.pop("known"), about.pop("newest_at")
         return {
             "hardware": self.standings.hardware,
             "family": self.standings.family,
             "precision": self.standings.precision,
             **about,
-            "about": to_json(known),
+            "about": to_json(values),
             "newest_at": newest_at,
             "runs": self.runs,
             "ranking_version": RANKING_VERSION,
@@ -369,26 +371,28 @@ def _head_changes(
     if not changes:
         return ()
     before = _kept_before(session, project_id, standings.stack_key)
-    after = {_class(one): one for one in standings.boards_at(LEADER_FLOOR)}
+    after = {_class(entry): entry for entry in standings.boards_at(LEADER_FLOOR)}
     places = {run.name: run.ordered_at for run in stack.runs}
-    return tuple(explained(one, before(_class(one.after)), after.get(_class(one.after)), places) for one in changes)
+    return tuple(
+        explained(entry, before(_class(entry.after)), after.get(_class(entry.after)), places) for entry in changes
+    )
 
 
 def _kept_before(session: Session, project_id: int, stack_key: str) -> Callable[[tuple[str, str]], StoredState]:
     """What is kept of a stack now, by class."""
     of_boards = (_BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == stack_key, _BOARDS.c.floor == LEADER_FLOOR)
-    kept = session.execute(select(_BOARDS.c.document).where(*of_boards)).scalars()
-    boards = {_class(one): one for one in (from_json(Board, row) for row in kept)}
+    documents = session.execute(select(_BOARDS.c.document).where(*of_boards)).scalars()
+    boards = {_class(entry): entry for entry in (from_json(Board, row) for row in documents)}
     of_stack = (_STACKS.c.project_id == project_id, _STACKS.c.stack_key == stack_key)
     row = session.execute(select(_STACKS.c.ranking_version, _STACKS.c.document).where(*of_stack)).one_or_none()
-    refused = [one["run"] for one in row.document["refused"]] if row else []
+    refused = [entry["run"] for entry in row.document["refused"]] if row else []
     newest = newest_run(boards.values(), refused)
     other_rules = row is not None and row.ranking_version != RANKING_VERSION
     return lambda wanted: StoredState(boards.get(wanted), newest, other_rules)
 
 
-def _class(one: Board | Head) -> tuple[str, str]:
-    return one.routing_mode, one.semantic_class
+def _class(board: Board | Head) -> tuple[str, str]:
+    return board.routing_mode, board.semantic_class
 
 
 def keep(session: Session, ranked: Ranked) -> bool:
@@ -408,11 +412,13 @@ def difference(session: Session, ranked: Ranked) -> tuple[str, ...]:
     row = session.execute(select(_STACKS).where(*_of(_STACKS, ranked))).one_or_none()
     if row is None or not columns:
         return () if row is None and not columns else ("the stack itself",)
-    found = [name for name, value in columns.items() if _ranking_text(value) != _ranking_text(getattr(row, name))]
-    kept = {_board_name(one): _ranking_text(one) for one in _kept_boards(session, ranked)}
-    made = {_board_name(one): _ranking_text(one) for one in ranked.boards}
-    names = sorted(name for name in kept.keys() | made.keys() if kept.get(name) != made.get(name))
-    return (*found, *(f"board {name}" for name in names))
+    columns_that_differ = [
+        name for name, value in columns.items() if _ranking_text(value) != _ranking_text(getattr(row, name))
+    ]
+    stored = {_board_name(board): _ranking_text(board) for board in _kept_boards(session, ranked)}
+    computed = {_board_name(board): _ranking_text(board) for board in ranked.boards}
+    names = sorted(name for name in stored.keys() | computed.keys() if stored.get(name) != computed.get(name))
+    return (*columns_that_differ, *(f"board {name}" for name in names))
 
 
 def ask_to_rank_again(session: Session) -> list[int]:
@@ -437,8 +443,8 @@ def behind(session: Session) -> list[Key]:
 def all_stacks(session: Session) -> list[Key]:
     """Every stack that has runs, or standings."""
     of_runs = select(RunRow.project_id, RunRow.stack_key).where(col(RunRow.stack_key) != "")  # type: ignore[call-overload]
-    kept = select(StandingRow.project_id, StandingRow.stack_key)  # type: ignore[call-overload]
-    return sorted((row.project_id, row.stack_key) for row in session.execute(of_runs.union(kept)))
+    of_standings = select(StandingRow.project_id, StandingRow.stack_key)  # type: ignore[call-overload]
+    return sorted((row.project_id, row.stack_key) for row in session.execute(of_runs.union(of_standings)))
 
 
 def _behind() -> Select[Any]:
@@ -460,7 +466,7 @@ def _write(session: Session, ranked: Ranked) -> None:
     if columns := ranked.columns:
         session.execute(insert(_STACKS), [key | columns | {"updated_at": utc_now()}])
         if boards := ranked.boards:
-            session.execute(insert(_BOARDS), [key | one for one in boards])
+            session.execute(insert(_BOARDS), [key | board for board in boards])
 
 
 def _board_columns(stack: StackStandings, board: Board) -> dict[str, Any]:
@@ -476,8 +482,8 @@ def _board_columns(stack: StackStandings, board: Board) -> dict[str, Any]:
 
 
 def _kept_boards(session: Session, ranked: Ranked) -> list[dict[str, Any]]:
-    kept = [column for column in _BOARDS.columns if column.name not in ("project_id", "stack_key")]
-    return [dict(row._mapping) for row in session.execute(select(*kept).where(*_of(_BOARDS, ranked)))]
+    columns = [column for column in _BOARDS.columns if column.name not in ("project_id", "stack_key")]
+    return [dict(row._mapping) for row in session.execute(select(*columns).where(*_of(_BOARDS, ranked)))]
 
 
 def _of(table: Table, ranked: Ranked) -> tuple[ColumnElement[bool], ...]:
@@ -514,12 +520,12 @@ def rebuild_standings(settings: Settings, *, check: bool) -> int:
     try:
         if not inspect(engine).has_table(str(StandingRow.__tablename__)):
             raise ThreewallsError("The database has no standings yet. Run `threewalls migrate` first.")
-        found = list(compare_all(engine) if check else rebuild_all(engine))
+        rebuilt = list(compare_all(engine) if check else rebuild_all(engine))
     finally:
         engine.dispose()
-    for line in _report(found, check=check):
+    for line in _report(rebuilt, check=check):
         print(line)
-    return DIFFERENT if check and any(one.differs for one in found) else SAME
+    return DIFFERENT if check and any(stack.differs for stack in rebuilt) else SAME
 
 
 def compare_all(engine: Engine) -> Iterator[Rebuilt]:
@@ -559,13 +565,13 @@ def _rebuild(engine: Engine, key: Key) -> Rebuilt:
     return Rebuilt(key, differs)
 
 
-def _report(found: Iterable[Rebuilt], *, check: bool) -> Iterator[str]:
-    stacks = list(found)
-    for one in stacks:
-        for name in one.differs:
-            yield f"stack {one.key[1][:12]}: {name} {'is' if check else 'was'} kept otherwise than a rebuild makes it"
-    compared = [one for one in stacks if not one.waits]
-    different = sum(bool(one.differs) for one in compared)
+def _report(rebuilt: Iterable[Rebuilt], *, check: bool) -> Iterator[str]:
+    stacks = list(rebuilt)
+    for stack in stacks:
+        for name in stack.differs:
+            yield f"stack {stack.key[1][:12]}: {name} {'is' if check else 'was'} kept otherwise than a rebuild makes it"
+    compared = [stack for stack in stacks if not stack.waits]
+    different = sum(bool(stack.differs) for stack in compared)
     end = f"{different} differed" if different else "what was kept is what a rebuild makes"
     yield f"{counted(len(compared), 'stack')} ranked again: {end}."
     if waiting := len(stacks) - len(compared):

@@ -1,6 +1,7 @@
-"""An upload becomes a run: checked, stored, acknowledged, and a worker rung for (`summarise.py` is what it does).
+"""Turn an upload into a run: check it, store it, enqueue its processing (`process.py`) and acknowledge it.
 
-The row is committed before the bell is rung and before the uploader is answered: what was acknowledged is kept.
+The row is committed before the message is enqueued and before the uploader is answered, so an acknowledged upload is
+never lost.
 """
 
 import hashlib
@@ -49,20 +50,20 @@ from app.storage.projects import check_room, check_room_in
 from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, utc_now
 from app.storage.visible import seeing
 
-# --- A file as it was sent becomes the bytes it stands for: gzip, zstd or plain, by its first bytes, within limits.
+# --- Decompression of an uploaded file: gzip, zstd or plain, recognised by its first bytes, within limits.
 #
-# A compressed log that ends early is what a job that was killed leaves: what came before the cut is kept, and `cut`
-# says so. Damage in the middle is refused: what follows it cannot be trusted.
+# A killed job leaves a compressed log that ends early: the text before the cut is kept, and `cut` names the format.
+# Damage in the middle is refused, because the text after it cannot be trusted.
 
 CHUNK_BYTES = 1 << 20
 _BOMB_CHECK_BYTES = 64 << 20
-"""Below this a log may compress as well as it likes: a few MB of one repeated line are no attack."""
+"""Below this size any compression ratio is allowed: a few MB of one repeated line are no attack."""
 
 _GZIP_INPUT_BYTES = 16 * 1024
-"""What is left after a member is copied: with larger reads, millions of tiny members would take quadratic time."""
+"""zlib copies the rest after each member: with larger reads, millions of tiny members would take quadratic time."""
 
 _ZSTD_INPUT_BYTES = 1024
-"""A zstd block of 4 bytes can become 128 KiB, and the decoder has no output limit: so it is fed sparingly."""
+"""A zstd block of 4 bytes can become 128 KiB and the decoder has no output limit, so it is fed in small reads."""
 
 _ZSTD_MAX_WINDOW = 128 << 20
 GZIP = b"\x1f\x8b"
@@ -71,7 +72,7 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """In bytes; `ratio` is decompressed bytes a compressed byte, past 64 MiB."""
+    """Limits of one file in bytes. `ratio`: decompressed bytes per compressed byte, checked past 64 MiB."""
 
     decompressed_bytes: int
     ratio: int
@@ -82,9 +83,9 @@ class Limits:
 
 
 class Decompressed:
-    """The chunks of one file; `name` is repeated in messages. `cut` is known when they were all read.
+    """Iterate over the decompressed chunks of a file; messages repeat its `name`. `cut` is final after the last chunk.
 
-    Raises TooLarge, and BrokenCompression when it is damaged or nothing of it could be read.
+    Raises TooLarge, and BrokenCompression when the file is damaged or nothing of it could be read.
     """
 
     def __init__(self, file: BinaryIO, name: str, limits: Limits) -> None:
@@ -120,7 +121,7 @@ class Decompressed:
             )
 
     def _gunzip(self) -> Iterator[bytes]:
-        """All members of a gzip file. Zero bytes after the last one are padding, as gzip itself has it."""
+        """Yield the text of all members of a gzip file. Zero bytes after the last are padding, as in gzip itself."""
         decoder = zlib.decompressobj(wbits=31)
         data = self._file.read(_GZIP_INPUT_BYTES)
         while data:
@@ -187,16 +188,16 @@ Kind = Literal["log", "config", "events"]
 
 _CHECKED_BYTES = 1 << 20
 _MAX_STRANGE_SHARE = 0.30
-"""Share of bytes that no text holds, above which the first megabyte of a file is binary: of data that are no text it is
-half and more, of a log that begins with the garbage of a crashed writer, or is Latin-1, less. Holes do not count."""
+"""A file is binary if more than this share of its first megabyte are bytes that text does not contain. Binary data have
+half and more; Latin-1 logs and logs that begin with the garbage of a crashed writer have less. Holes do not count."""
 _HOLE = re.compile(rb"\0{8,}")
-"""What network file systems and crashed writers leave. Single NULs are those of UTF-16."""
+"""Network file systems and crashed writers leave runs of NULs. Single NULs are those of UTF-16."""
 
 _UTF16_BYTES = 64
-"""So many bytes of English text in UTF-16 hold a NUL. Without one, the mark in front is a writer's garbage."""
+"""English text in UTF-16 has a NUL within this many bytes. Without one, the byte order mark is garbage."""
 
 _MAX_DOCUMENT_IN_LOG = 1 << 20
-"""A larger file posted as a log is one: no script and no configuration is as long."""
+"""A larger file posted as a log is a log: no script or configuration is as long."""
 
 _MAGICS = (
     (b"PK\x03\x04", "a zip archive"),
@@ -216,19 +217,17 @@ _STRANGE = bytes(c for c in range(32) if c not in _TEXT_CONTROLS) + b"\x7f"
 
 
 def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
-    """The same chunks. Raises EmptyUpload or NotALog when `name` can be neither a log nor a document."""
+    """Pass the chunks on. Raises EmptyUpload or NotALog when the file can be neither a log nor a document."""
     chunks, head = iter(chunks), b""
     for chunk in chunks:
         head += chunk
         if len(head) >= _CHECKED_BYTES:
             break
     if not head:
-        raise EmptyUpload(
-            f"{name} holds no text: it has no bytes at all. Nothing was kept. Check that the job wrote it."
-        )
+        raise EmptyUpload(f"{name} is empty and holds no text. Nothing was kept. Check that the job wrote it.")
     if kind != "events":
         try:
-            _refuse_what_is_no_text(head, name)
+            _check_is_text(head, name)
         except NotALog:
             if recognise(name, head) != "tensorboard":
                 raise
@@ -236,24 +235,24 @@ def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
 
 
 def document_kind(kind: Kind, name: str, staged: StagedFile) -> str:
-    """What document a staged file is, empty for a log and for what is kept without being read.
+    """Return the document kind of a staged file; empty for a log and for a file that is stored but not read.
 
-    A log may begin with the environment or the command of its job. So what was posted as a log and could be either is a
-    document only when it says nothing that logs say.
+    A log may begin with the environment or the command of its job. So a file that was posted as a log is a document
+    only when it has no lines that logs have.
     """
-    found = recognise(name, staged.head)
-    if found is None:
+    document = recognise(name, staged.head)
+    if document is None:
         return ""
-    if kind == "log" and found != "tensorboard":
+    if kind == "log" and document != "tensorboard":
         read = parse_text(staged.head)
         if read.n or read.events or staged.stored.size_bytes > _MAX_DOCUMENT_IN_LOG:
-            return "" if found != "golden values" or read.n else found
-        if found not in ("golden values", "bridge configuration") and staged.stored.size_bytes > len(staged.head):
+            return "" if document != "golden values" or read.n else document
+        if document not in ("golden values", "bridge configuration") and staged.stored.size_bytes > len(staged.head):
             return ""
-    return found
+    return document
 
 
-def _refuse_what_is_no_text(head: bytes, name: str) -> None:
+def _check_is_text(head: bytes, name: str) -> None:
     text = _HOLE.sub(b"", head[:_CHECKED_BYTES])
     if not text.strip():
         raise EmptyUpload(f"{name} holds no text. Nothing was kept. Check that the job wrote to it.")
@@ -278,45 +277,42 @@ def _strange_share(head: bytes) -> float:
 
 
 def _not_a_log(name: str, what: str) -> NotALog:
-    return NotALog(
-        f"{name} is {what}, whatever its name says. Nothing was kept. "
-        "Upload the log itself: text, or text as .gz or .zst."
-    )
+    return NotALog(f"{name} is {what}, not a log. Nothing was kept. Upload the log as text, .gz or .zst.")
 
 
-# --- What files and runs are called that a client names, or does not.
+# --- Names of files and runs.
 
 UNNAMED = "run"
-"""Name of a run that began without a file, until its first log comes."""
+"""Name of a run that began without a file, until its first log arrives."""
 _MAX_FILE_NAME = 200
 _SUFFIXES = (".gz", ".zst", ".log", ".txt")
 
 
 def file_name(sent: str, kind: Kind = "log") -> str:
-    """The last part of the name, without what no file system or header should see."""
+    """Return the last part of the path, without characters that are unsafe in file systems and headers."""
     name = PurePosixPath(sent.replace("\\", "/")).name
     name = "".join(c for c in name if c.isprintable()).strip()
     return name[-_MAX_FILE_NAME:] or f"{kind}.txt"
 
 
 def run_name(file_name: str) -> str:
-    """Return the name of a run after its first log: the file's, without its suffixes."""
+    """Return the name of a run from that of its first log, without suffixes."""
     name = file_name
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     return name or UNNAMED
 
 
-# --- When an upload is one that came before: by its content, or by the Idempotency-Key of its sender.
+# --- Recognition of repeated uploads, by their content or by the Idempotency-Key of the sender.
 
 MAX_KEY_LENGTH = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """`created` is False when the same upload was there already, `own` when another sender brought that one.
+    """The run of an upload. `created` is False when it existed already, `own` is False when another sender created it.
 
-    `warnings` are known before anything is read.
+    `warnings` come from the upload itself, before anything is read.
     """
 
     run_id: int
@@ -335,22 +331,22 @@ def check_key(key: str | None) -> None:
 
 
 def sent_key(uploader: Uploader, key: str) -> str:
-    """Return what is stored of an Idempotency-Key: it belongs to the token or person that sent it."""
+    """Return the stored form of an Idempotency-Key, which is specific to the token or user that sent it."""
     sender = f"person {uploader.name}" if uploader.token_id is None else f"token {uploader.token_id}"
     return hashlib.sha256(f"{sender}\n{key}".encode()).hexdigest()
 
 
 def content_key(document: dict[str, Any], files: Sequence[tuple[Kind, str]], is_open: bool, key: str | None) -> str:
-    """`files`: the form field and the SHA-256 of each. `key`: as stored."""
+    """Return the key that identifies equal uploads. `files`: form field and SHA-256 of each. `key`: as stored."""
     parts: list[Any] = [list(file) for file in files]
     if is_open:
-        # Two jobs may well begin with the same lines.
+        # Two jobs may begin with the same lines.
         parts.append(["open", key or uuid.uuid4().hex])
     return hashlib.sha256(sorted_json([document, parts])).hexdigest()
 
 
 def find_same(session: Session, project: str, upload: RunRow, key: str | None) -> Accepted | None:
-    """Return the run that this upload already is. Raises Conflict when its key stands for another content."""
+    """Return the run of an earlier equal upload. Raises Conflict when its key was used for different content."""
     same = [col(RunRow.content_key) == upload.content_key]
     if upload.idempotency_key is not None:
         same.append(col(RunRow.idempotency_key) == upload.idempotency_key)
@@ -378,7 +374,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """A file as it was sent. `file` is read from its start; whoever opened it closes it."""
+    """A file as it was sent. `file` is read from its start; the caller closes it."""
 
     kind: Kind
     name: str
@@ -387,7 +383,7 @@ class UploadedFile:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A file that was read to its end and may be kept. `sent_as` is its form field, `kind` what it turned out to be."""
+    """A file that was read to its end and can be stored. `sent_as` is its form field, `kind` its recognised kind."""
 
     sent_as: Kind
     kind: Kind
@@ -402,7 +398,7 @@ class Staged:
 
 
 IntoProject = Callable[[str | None], str]
-"""The slug of the project that an upload goes to, of the one that its metadata state; raises for one that may not."""
+"""Map the project stated in the metadata to the slug that the upload goes to; raises if the sender may not use it."""
 
 
 def as_stated(project: str | None) -> str:
@@ -425,13 +421,13 @@ def accept_upload(
 ) -> Accepted:
     """Check, store and acknowledge one upload.
 
-    Raises InvalidUpload, TooManyRuns, Conflict or Unavailable, and then nothing is kept.
+    Raises InvalidUpload, TooManyRuns, Conflict or Unavailable; then nothing is stored.
 
-    The same content in the same project is the same run, and so is the same `idempotency_key` of the same sender; that
-    key with another content is a Conflict. With `complete` False, here or in `meta`, more of the logs is to come
-    (`append.py`): such a run may begin without a file, and is told from others by its key only. `expects`: bytes that
-    are to come then; where the project has no room for them, or for one, the run does not begin. `strict`: names in
-    `meta` that must be fields. `into` says which project it goes to.
+    Equal content in the same project is the same run, and so is the same `idempotency_key` of the same sender; that key
+    with different content is a Conflict. With `complete` False, here or in `meta`, more of the logs will follow
+    (`append.py`): such a run may begin without a file and is identified by its key only. `expects`: bytes still to
+    come; the run is refused if the project has no room for them. `strict`: names in `meta` that must be known fields.
+    `into` selects the project.
     """
     document = _read_meta(meta)
     is_open = _is_open(document, complete)
@@ -439,7 +435,7 @@ def accept_upload(
     project = into(metadata.project if str(document.get("project") or "").strip() else None)
     check_key(idempotency_key)
     if not files and not is_open:
-        raise EmptyUpload("There is no file in this upload. Send at least one, as the form field `log`.")
+        raise EmptyUpload("This upload contains no file. Send at least one as the form field `log`.")
     with ExitStack() as staging:
         staged = [staging.enter_context(staged_upload(upload, settings)) for upload in files]
         _check_something_is_read(staged, is_open)
@@ -452,26 +448,26 @@ def accept_upload(
         keys = [file.key for file in staged]
         room = _bytes_of(staged) + (max(expects, 1) if is_open else 0)
         with transaction(engine) as session:
-            known = find_same(session, project, row, idempotency_key)
-            if known is None:
+            accepted = find_same(session, project, row, idempotency_key)
+            if accepted is None:
                 check_room_in(session, settings, project, room)
-            noted = objects.about_to_put(session, keys) if known is None else utc_now()
-        if known is not None:
+            noted = objects.about_to_put(session, keys) if accepted is None else utc_now()
+        if accepted is not None:
             restore(engine, log_files, [file.file for file in staged])
         else:
             with forgotten_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)
-                known = _insert(engine, settings, project, row, staged, key=idempotency_key, room=room)
-    if known.created:
-        log.info("run_received", run_id=known.run_id, project=project, files=len(files), open=is_open)
-        enqueue(PROCESS_RUN, known.run_id)
-    return known
+                accepted = _insert(engine, settings, project, row, staged, key=idempotency_key, room=room)
+    if accepted.created:
+        log.info("run_received", run_id=accepted.run_id, project=project, files=len(files), open=is_open)
+        enqueue(PROCESS_RUN, accepted.run_id)
+    return accepted
 
 
 @contextmanager
 def staged_upload(upload: UploadedFile, settings: Settings) -> Iterator[Staged]:
-    """Read a file to its end and see what it is. Raises InvalidUpload when it can be nothing of a run."""
+    """Read a file to its end and recognise it. Raises InvalidUpload when it cannot belong to a run."""
     name = file_name(upload.name, upload.kind)
     chunks = Decompressed(upload.file, name, Limits.from_settings(settings))
     with StagedFile(checked(chunks, upload.kind, name)) as file:
@@ -482,13 +478,13 @@ def staged_upload(upload: UploadedFile, settings: Settings) -> Iterator[Staged]:
 
 @contextmanager
 def forgotten_on_failure(engine: Engine, log_files: LogFiles, keys: Sequence[str], noted: datetime) -> Iterator[None]:
-    """Delete the objects that the block put when it raises; what cannot be deleted now, the sweep deletes later."""
+    """Delete the objects that the block stored if it raises. The sweep deletes later what cannot be deleted now."""
     try:
         yield
     except Exception:
         try:
             objects.forget(engine, log_files, keys, noted)
-        except Exception as error:  # the error that led here is the one to tell
+        except Exception as error:  # report the error that led here, not this one
             log.warning("objects_left", objects=len(keys), error=str(error))
         raise
 
@@ -508,7 +504,7 @@ def _check_something_is_read(staged: Sequence[Staged], is_open: bool) -> None:
         return
     names = ", ".join(file.name for file in staged)
     raise EmptyUpload(
-        f"There is no log in this upload, and {names} is no document that can be read (docs/documents.md lists them). "
+        f"This upload contains no log, and {names} is not a readable document (docs/documents.md lists them). "
         "Nothing was kept. Send a log as the form field `log`."
     )
 
@@ -519,7 +515,7 @@ def _read_meta(meta: bytes | None) -> dict[str, Any]:
     document = read_json(meta)
     if not isinstance(document, dict):
         raise InvalidMetadata(
-            "The metadata is JSON, but not an object. Send `{...}` with one entry a field.",
+            "The metadata is JSON, but not an object. Send `{...}` with one entry per field.",
             (FieldError("meta", "must be a JSON object"),),
         )
     return document
@@ -548,8 +544,8 @@ def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[Staged],
 
 def cut_warnings(staged: Sequence[Staged]) -> list[str]:
     return [
-        f"{file.name} is {file.cut}, but ends early at {size(file.file.stored.size_bytes)}. What came before the cut "
-        "was kept and is read. Upload it again to complete the run."
+        f"{file.name} is {file.cut}, but ends early at {size(file.file.stored.size_bytes)}. The text before the cut is "
+        "stored and read. Upload the file again to complete the run."
         for file in staged
         if file.cut
     ]
@@ -574,20 +570,20 @@ def _insert(
     key: str | None,
     room: int,
 ) -> Accepted:
-    """Commit the run and its files, or find the one that another request committed in the same moment."""
+    """Commit the run and its files, or return the run that another request committed at the same moment."""
     with transaction(engine, durable=True) as session:
         row.project_id = project_id(session, project, row.uploaded_by)
-        if known := find_same(session, project, row, key):
-            return known  # another request was faster: what is there needs no room
+        if accepted := find_same(session, project, row, key):
+            return accepted  # another request was faster, and its run needs no more room
         check_room(session, settings, row.project_id, room, new_run=True)
         try:
             with session.begin_nested():
                 session.add(row)
         except IntegrityError:
-            known = find_same(session, project, row, key)
-            if known is None:
+            accepted = find_same(session, project, row, key)
+            if accepted is None:
                 raise
-            return known
+            return accepted
         run_id = _known(row.id)
         for position, file in enumerate(staged):
             add_file(session, run_id, position, file)
@@ -596,9 +592,9 @@ def _insert(
 
 def project_id(session: Session, slug: str, by: str) -> int:
     chosen = select(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())  # type: ignore[call-overload]
-    found: int | None = session.execute(chosen).scalar_one_or_none()
-    if found is not None:
-        return found
+    existing: int | None = session.execute(chosen).scalar_one_or_none()
+    if existing is not None:
+        return existing
     try:
         with session.begin_nested():
             project = ProjectRow(slug=slug)
@@ -607,15 +603,15 @@ def project_id(session: Session, slug: str, by: str) -> int:
             audit.record(
                 session, who=by or audit.SERVICE, subject="project", subject_id=_known(project.id),
                 action="created", project_id=project.id, after={"slug": slug, "public": False},
-                note="It began with its first upload.",
+                note="Created by its first upload.",
             )  # fmt: skip
-    except IntegrityError:  # another upload made it in the same moment
+    except IntegrityError:  # another upload created it at the same moment
         return int(session.execute(chosen).scalar_one())
     return _known(project.id)
 
 
 def add_file(session: Session, run_id: int, position: int, staged: Staged) -> RunFileRow:
-    """A file of a run, held by one object."""
+    """Add a file of a run that is stored as one object."""
     stored = staged.file.stored
     row = RunFileRow(
         run_id=run_id,
@@ -635,7 +631,7 @@ def add_file(session: Session, run_id: int, position: int, staged: Staged) -> Ru
 
 def _known(key: int | None) -> int:
     if key is None:
-        raise RuntimeError("a row that was flushed has its key")
+        raise RuntimeError("a flushed row has a key")
     return key
 
 
@@ -643,7 +639,7 @@ def _known(key: int | None) -> int:
 
 
 def verify(settings: Settings) -> int:
-    """Print what is wrong. Returns the number of damaged objects; raises Unavailable when a service does not answer."""
+    """Print damaged objects and return their number. Raises Unavailable when a service does not answer."""
     require_migrated(settings)
     log_files = LogFiles.from_settings(settings)
     objects = _objects(settings)
@@ -659,7 +655,7 @@ def verify(settings: Settings) -> int:
 
 
 def restore(engine: Engine, log_files: LogFiles, files: Sequence[StagedFile]) -> None:
-    """Put back what is missing or damaged of the files of runs, and have the runs read that failed for lack of it."""
+    """Restore missing or damaged files of runs, and request that the runs that failed because of them are read."""
     needed = select(SegmentRow.object_key).where(col(SegmentRow.object_key).in_({file.stored.key for file in files}))  # type: ignore[call-overload]
     with seeing(None), read_session(engine) as session:
         stored = set(session.execute(needed).scalars())
@@ -679,7 +675,7 @@ def restore(engine: Engine, log_files: LogFiles, files: Sequence[StagedFile]) ->
 
 
 def _objects(settings: Settings) -> dict[str, list[str]]:
-    """Which files of runs each object holds, or a part of."""
+    """Return, by object key, the files of runs that the object holds in full or in part."""
     chosen = (
         select(SegmentRow.object_key, RunFileRow.run_id, RunFileRow.name)  # type: ignore[call-overload]
         .join(RunFileRow, col(RunFileRow.id) == SegmentRow.file_id)

@@ -30,7 +30,7 @@ from app.domain.verdict.history import (
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from app.domain.verdict.triage import ACTIVE
 from app.pipeline.assess import Candidate, Place, Stack, candidates, place_of
-from app.pipeline.notify import tell_regression
+from app.pipeline.notify import notify_regression
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.stacks import StackRun, stack_runs
@@ -142,7 +142,7 @@ class Members:
         self._session.expunge(member.row)
         regression_id = member.row.regression_id
         member.row = self._session.get_one(RegressionMemberRow, (regression_id, run_id))
-        others = [one for one in self._all_of(member.regression) if one.run_id != run_id]
+        others = [row for row in self._all_of(member.regression) if row.run_id != run_id]
         if alarm is not None and not others:
             member.regression.cause, member.regression.cause_key = alarm.cause.text, alarm.cause.key
         self._record(member.regression, "moved", {"run": before}, {"run": run_id}, "The first slow run is another one.")
@@ -150,13 +150,13 @@ class Members:
     def withdraw(self, member: StackMember) -> None:
         """Nothing shows it any more, and nobody has taken it up."""
         note = f"Run {member.row.run_id} is no regression any more, and no later run is one at its level."
-        others = [one for one in self._all_of(member.regression) if one.run_id != member.row.run_id]
+        others = [row for row in self._all_of(member.regression) if row.run_id != member.row.run_id]
         if not others:
             self._set_state(member.regression, "invalid", "withdrawn", note)
             return
         self._session.execute(delete(RegressionMemberRow).where(*_is_row(member.row)))
         self._session.expunge(member.row)
-        self.of_stack = [one for one in self.of_stack if one is not member]
+        self.of_stack = [row for row in self.of_stack if row is not member]
         self._record(member.regression, "left", {"run": member.row.run_id}, {}, note)
 
     def reopen(self, member: StackMember, run: StackRun) -> None:
@@ -171,7 +171,7 @@ class Members:
         regression = member.regression
         member.row.proposal = "fixed" if returned is not None else ""
         self._session.flush()
-        all_back = all(one.proposal == "fixed" for one in self._all_of(regression))
+        all_back = all(row.proposal == "fixed" for row in self._all_of(regression))
         if returned is not None and all_back and not regression.proposal and regression.proposal_run_id != returned.id:
             regression.proposal, regression.proposal_run_id = "fixed", returned.id
             note = f"Back at the usual level since run {returned.id}."
@@ -196,7 +196,7 @@ class Members:
             if regression.state != "invalid":
                 # It is opened once; whatever else happens to it may happen again, for another run.
                 once = event == "regression.opened"
-                tell_regression(self._session, regression, event, "" if once else note, note)
+                notify_regression(self._session, regression, event, "" if once else note, note)
         self._news.clear()
 
     def _read(self) -> list[StackMember]:
@@ -216,11 +216,11 @@ class Members:
             .order_by(col(RegressionRow.id).desc())
             .limit(1)
         )
-        found: RegressionRow | None = self._session.execute(chosen.with_for_update()).scalar_one_or_none()
-        if found is not None:
+        regression: RegressionRow | None = self._session.execute(chosen.with_for_update()).scalar_one_or_none()
+        if regression is not None:
             after = {"stack": self._stack_key}
-            self._record(found, "joined", {}, after, "Another stack became slower by the same cause.")
-        return found
+            self._record(regression, "joined", {}, after, "Another stack became slower by the same cause.")
+        return regression
 
     def _open(self, candidate: Candidate, alarm: Alarm) -> RegressionRow:
         regression = RegressionRow(
@@ -260,8 +260,8 @@ class Members:
         if changed:
             regression.changed_at = utc_now()
         if action in _NEWS:
-            told = "" if action == "opened" else note  # its cause stands in the message already
-            self._news[regression.id or 0, _NEWS[action], told] = regression
+            detail = "" if action == "opened" else note  # its cause stands in the message already
+            self._news[regression.id or 0, _NEWS[action], detail] = regression
         audit.record(
             self._session, who=audit.SERVICE, subject="regression", subject_id=regression.id or 0, action=action,
             project_id=self._project_id, before=before, after=after, note=note,
@@ -269,7 +269,7 @@ class Members:
 
     def _was_withdrawn(self, regression: RegressionRow) -> bool:
         """By the service itself: what a person calls invalid stays so."""
-        newest = next((one for one in audit.events(self._session, "regression", regression.id or 0)), None)
+        newest = next((event for event in audit.events(self._session, "regression", regression.id or 0)), None)
         return newest is not None and newest.by_service and newest.action == "withdrawn"
 
 
@@ -292,7 +292,7 @@ class Standing:
     def __init__(self, runs: Sequence[StackRun], rules: BaselineRules, priors: Mapping[str, Prior]) -> None:
         self._runs, self._rules, self._priors = runs, rules, priors
         self._places = {run.id: place_of(run) for run in runs}
-        self._candidates = {run.id: one for one in candidates(runs) for run in one.runs}
+        self._candidates = {run.id: candidate for candidate in candidates(runs) for run in candidate.runs}
         self._levels: dict[tuple[object, ...], tuple[list[StackRun], History] | None] = {}
 
     def place_of_run(self, run_id: int) -> Place | None:
@@ -316,29 +316,29 @@ class Standing:
         """Whether it was over before that place: somebody says so, or three runs stood at the usual level again."""
         if member.regression.state == "fixed":
             return True
-        found = self._follow_up(member, before=before)
-        return found is not None and found[0].state == "fixed"
+        followed = self._follow_up(member, before=before)
+        return followed is not None and followed[0].state == "fixed"
 
     def returned(self, member: StackMember) -> StackRun | None:
         """The first run of the level that is back where it was; None while it is slow."""
-        found = self._follow_up(member)
-        return found[1][found[0].run] if found is not None and found[0].state == "fixed" else None
+        followed = self._follow_up(member)
+        return followed[1][followed[0].run] if followed is not None and followed[0].state == "fixed" else None
 
     def came_back(self, member: StackMember, said_at: datetime) -> StackRun | None:
         """The first run of a slow level after somebody held it to be fixed; runs from before that prove nothing."""
-        found = self._follow_up(member, said_at=said_at)
-        return found[1][found[0].run] if found is not None and found[0].state == "reopened" else None
+        followed = self._follow_up(member, said_at=said_at)
+        return followed[1][followed[0].run] if followed is not None and followed[0].state == "reopened" else None
 
     def next_slow(self, member: StackMember) -> Candidate | None:
         """The next candidate that is a regression to about the same level."""
         place = self._places.get(member.row.run_id)
         origin = self.candidate_of(member.row.run_id)
         config = [run for run in self._runs if run.config_key == member.row.config_key]
-        for one in candidates(config):
-            slow = one.newest.verdict == "regression" and not one.newest.quarantine
-            later = (place is None or one.place > place) and (origin is None or self.reaches(origin, one))
-            if slow and later and self._is_as_slow(one.newest, member):
-                return one
+        for candidate in candidates(config):
+            slow = candidate.newest.verdict == "regression" and not candidate.newest.quarantine
+            later = (place is None or candidate.place > place) and (origin is None or self.reaches(origin, candidate))
+            if slow and later and self._is_as_slow(candidate.newest, member):
+                return candidate
         return None
 
     def _is_as_slow(self, run: StackRun, member: StackMember) -> bool:
@@ -348,29 +348,29 @@ class Standing:
 
     def settled(self, member: StackMember) -> tuple[float, float] | None:
         """The usual and the slow level of its history, in ln; None while it has none."""
-        found = self._opened(member)
-        return None if found is None else settled_levels(found[0], found[1][1])
+        opened = self._opened(member)
+        return None if opened is None else settled_levels(opened[0], opened[1][1])
 
     def _follow_up(
         self, member: StackMember, before: Place | None = None, said_at: datetime | None = None
     ) -> tuple[FollowUp, list[StackRun]] | None:
         """With the runs that make the levels; None when there are none, or the slow run is gone."""
-        found = self._opened(member, before)
-        if found is None:
+        opened_with_levels = self._opened(member, before)
+        if opened_with_levels is None:
             return None
-        opened, (runs, history) = found
-        said = None if said_at is None else sum(run.created_at <= aware(said_at) for run in runs)
-        return follow_up(opened, history, said), runs
+        opened, (runs, history) = opened_with_levels
+        runs_before = None if said_at is None else sum(run.created_at <= aware(said_at) for run in runs)
+        return follow_up(opened, history, runs_before), runs
 
     def _opened(
         self, member: StackMember, before: Place | None = None
     ) -> tuple[OpenedRegression, tuple[list[StackRun], History]] | None:
         place = self._places.get(member.row.run_id)
-        found = None if place is None else self._levels_of(member, before)
-        if place is None or found is None:
+        levels = None if place is None else self._levels_of(member, before)
+        if place is None or levels is None:
             return None
-        slow = sum(place_of(run) <= place for run in found[0]) - 1
-        return OpenedRegression(slow, member.usual_level, member.slow_level), found
+        slow = sum(place_of(run) <= place for run in levels[0]) - 1
+        return OpenedRegression(slow, member.usual_level, member.slow_level), levels
 
     def _levels_of(self, member: StackMember, before: Place | None) -> tuple[list[StackRun], History] | None:
         """The runs that make the levels, and these; found once for all members that share them."""
@@ -418,7 +418,7 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
     alarms = [(candidate, _alarms(stack, candidate, document)) for candidate, document in judged]
     members = Members(session, stack.project_id, stack.stack_key)
     explained: dict[int, dict[str, int]] = {run: {} for candidate, _ in judged for run in candidate.ids}
-    if members.of_stack or any(found for _, found in alarms):
+    if members.of_stack or any(raised for _, raised in alarms):
         members.lock()
         priors = {candidate.config_key: document.verdict.prior for candidate, document in judged}
         runs = stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False)
@@ -426,9 +426,9 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
         for member in list(members.of_stack):
             if standing.place_of_run(member.row.run_id) is None:
                 _replace(members, standing, member)  # its run is of another stack now
-        for candidate, found in alarms:
-            _withdraw_silent(members, standing, candidate, found)
-            for alarm in found:
+        for candidate, raised in alarms:
+            _withdraw_silent(members, standing, candidate, raised)
+            for alarm in raised:
                 regression = _place(members, standing, candidate, alarm).regression
                 for run in candidate.ids:
                     explained[run][alarm.metric] = regression.id or 0
@@ -448,8 +448,8 @@ def _alarms(stack: Stack, candidate: Candidate, document: VerdictDocument) -> tu
 
 def _place(members: Members, standing: Standing, candidate: Candidate, alarm: Alarm) -> StackMember:
     """An alarm belongs to the regression that explains it, else to another one of its cause, else it opens one."""
-    same = [one for one in members.of_stack if _is_about(one, candidate, alarm)]
-    own = next((one for one in same if one.row.run_id in candidate.ids), None)
+    same = [member for member in members.of_stack if _is_about(member, candidate, alarm)]
+    own = next((member for member in same if member.row.run_id in candidate.ids), None)
     if own is not None:
         members.refresh(own, alarm)
         members.settle(own, standing.settled(own))
@@ -478,12 +478,12 @@ def _is_about(member: StackMember, candidate: Candidate, alarm: Alarm) -> bool:
     return member.row.config_key == candidate.config_key and member.regression.metric == alarm.metric
 
 
-def _withdraw_silent(members: Members, standing: Standing, candidate: Candidate, found: Sequence[Alarm]) -> None:
+def _withdraw_silent(members: Members, standing: Standing, candidate: Candidate, raised: Sequence[Alarm]) -> None:
     """A run that made a regression is no alarm any more: quarantined, amended, or judged against other runs.
 
     Another run may show it still. Where none does, and nobody has taken it up, it is withdrawn.
     """
-    metrics = {alarm.metric for alarm in found}
+    metrics = {alarm.metric for alarm in raised}
     for member in list(members.of_stack):
         if member.row.run_id in candidate.ids and member.regression.metric not in metrics:
             _replace(members, standing, member)
@@ -615,10 +615,10 @@ def figure_of(level: float | None) -> float | None:
 # --- What regressions cost now: of each member with its factors for people, and kept in the rows for lists.
 
 
-def costs_of(session: Session, found: Regression, now: datetime) -> dict[int, Cost]:
+def costs_of(session: Session, shown: Regression, now: datetime) -> dict[int, Cost]:
     """By the run of the member."""
-    regression = session.get_one(RegressionRow, found.id)
-    return {member.run_id: member_cost(session, regression, member, now) for member in _members(session, found.id)}
+    regression = session.get_one(RegressionRow, shown.id)
+    return {member.run_id: member_cost(session, regression, member, now) for member in _members(session, shown.id)}
 
 
 def refresh_costs(session: Session, now: datetime) -> int:

@@ -1,4 +1,4 @@
-"""Ask the rules of a run that was read, and keep which of them fire: what the playbook counts."""
+"""Evaluate the rules for a run that was read, and store which fire, for the counts of the playbook."""
 
 import time
 
@@ -16,36 +16,39 @@ log = structlog.get_logger(__name__)
 
 BATCH_RUNS = 200
 BATCH_SECONDS = 2.0
-"""An upload waits for one batch at most: this many runs, or what is done after this time."""
+"""An upload waits for one batch at most: this many runs or this many seconds."""
 
 
-def ask_rules(engine: Engine, settings: Settings, run_id: int) -> None:
-    """Ask the rules of a run, when it was read since, or was asked others. May be called any number of times."""
+def evaluate_rules(engine: Engine, settings: Settings, run_id: int) -> None:
+    """Evaluate the rules for a run, unless its current figures were evaluated by the current rules already."""
     rules = rules_in_force(settings)
     with read_session(engine) as session:
         if not rule_firings.is_due(session, run_id, rules.version):
             return
-    _ask(engine, rules, run_id)
+    _evaluate(engine, rules, run_id)
 
 
-def ask_next_runs(engine: Engine, settings: Settings) -> int:
-    """Ask runs that nobody asked these rules yet: what a killed worker left, and all of them when rules changed."""
+def evaluate_next_runs(engine: Engine, settings: Settings) -> int:
+    """Evaluate the rules for runs that still lack them: left by a killed worker, or all when the rules changed.
+
+    Return the number of runs evaluated.
+    """
     rules = rules_in_force(settings)
     with read_session(engine) as session:
         runs = rule_firings.due(session, rules.version, BATCH_RUNS)
     began = time.monotonic()
     for number, run_id in enumerate(runs, start=1):
-        _ask(engine, rules, run_id)
+        _evaluate(engine, rules, run_id)
         if time.monotonic() - began > BATCH_SECONDS:
             return number
     return len(runs)
 
 
-def _ask(engine: Engine, rules: RulesInForce, run_id: int) -> None:
+def _evaluate(engine: Engine, rules: RulesInForce, run_id: int) -> None:
     try:
         with read_session(engine) as session:
             advised = read_run(session, run_id)
-    except (NotFound, NotReady):  # deleted, or asked to be read again, in this moment
+    except (NotFound, NotReady):  # deleted or requested again at this moment
         return
     fired = _fired(advised, rules)
     with transaction(engine) as session:
@@ -55,10 +58,10 @@ def _ask(engine: Engine, rules: RulesInForce, run_id: int) -> None:
 def _fired(advised: AdvisedRun, rules: RulesInForce) -> list[str]:
     run_id = advised.run.id
     try:
-        told = evaluate(advised.facts, rules.book, settings=rules.thresholds)
-    except ValueError:  # a fact that does not suit its kind: nothing fires, and nobody asks it again and again
+        result = evaluate(advised.facts, rules.book, settings=rules.thresholds)
+    except ValueError:  # a fact of the wrong type: nothing fires, and the run is not evaluated again and again
         log.exception("rules_not_asked", run_id=run_id)
         return []
-    for rule, said in told.broken:
-        log.warning("rule_broken", rule=rule.id, origin=rule.origin, run_id=run_id, said=said)
-    return [one.rule.id for one in told.fired]
+    for rule, error in result.broken:
+        log.warning("rule_broken", rule=rule.id, origin=rule.origin, run_id=run_id, said=error)
+    return [firing.rule.id for firing in result.fired]

@@ -18,7 +18,7 @@ from app.domain.text import one_line
 from app.domain.verdict.triage import ACTIVE, NEEDS_NOTE, STATES, refused_because
 from app.errors import EditConflict, FieldError, InvalidChange, NotFound
 from app.pipeline import decisions
-from app.pipeline.notify import tell_regression
+from app.pipeline.notify import notify_regression
 from app.pipeline.work import delivery_queue, stack_queue
 from app.queue import JUDGE_STACK, enqueue
 from app.storage import audit
@@ -223,7 +223,7 @@ def _tell(session: Session, row: RegressionRow, change: Change, before: str | No
     event = "regression.fixed" if after == "fixed" else "regression.reopened"
     if after == "fixed" or (after == "open" and before not in ACTIVE):
         said = f"{change.author}: {change.note}" if change.note else f"{change.author} says so."
-        tell_regression(session, row, event, aware(row.changed_at).isoformat(), said)
+        notify_regression(session, row, event, aware(row.changed_at).isoformat(), said)
 
 
 def _wanted(row: RegressionRow, change: Change) -> dict[str, str]:

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from app.pipeline.rules import ask_next_runs
+from app.pipeline.rules import evaluate_next_runs
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
@@ -25,7 +25,7 @@ def run(house: House) -> int:
     with transaction(house.engine) as session:
         run = make_advised(session, metadata_stated=PROFILED, name="overlap-off", project="playbook")
         make_advised(session, fields={"ep_overlap": True}, ms=25_000.0, purpose="experiment", project="playbook")
-    while ask_next_runs(house.engine, house.settings):
+    while evaluate_next_runs(house.engine, house.settings):
         pass
     return run
 

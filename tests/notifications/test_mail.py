@@ -61,7 +61,7 @@ def test_a_project_sends_so_many_mails_an_hour_and_the_others_later(
         trial(engine, "a@example.com, b@example.com", "email", n=3)
         assert work_off(engine, mailing) == [True, True, False]
         last = deliveries(engine)[-1]
-        assert (last.state, "the 4 mails that it may send an hour" in last.error) == ("waiting", True)
+        assert (last.state, "limit of 4 mails per hour" in last.error) == ("waiting", True)
         assert last.lease_until is not None
         assert timedelta(minutes=55) < aware(last.lease_until) - utc_now() <= timedelta(hours=1)
         later(engine)
@@ -129,7 +129,7 @@ def test_a_server_that_cannot_prove_its_name_is_shown_neither_mail_nor_password(
         later(engine)
         monkeypatch.delenv("SSL_CERT_FILE")
         assert work_off(engine, by(settings, server, security)) == [False]
-        assert deliveries(engine)[0].error == "The mail server did not take it (SSLCertVerificationError)."
+        assert deliveries(engine)[0].error == "The mail server did not accept the message (SSLCertVerificationError)."
         later(engine)
         monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
         assert (server.shown, server.mails) == ([], [])

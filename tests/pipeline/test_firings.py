@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from sqlmodel import col, select
 from starlette.testclient import TestClient
 
-from app.pipeline.rules import ask_next_runs, ask_rules
+from app.pipeline.rules import evaluate_next_runs, evaluate_rules
 from app.pipeline.work import run_queue
 from app.settings import Settings
 from app.storage import rules
@@ -73,11 +73,11 @@ def test_failed_runs_count_and_runs_that_wait_are_not_asked(engine: Engine, sett
     with transaction(engine) as session:
         failed = make_run(session, status="failed")
         waiting = make_run(session, status="processing")
-    assert ask_next_runs(engine, settings) == 1
+    assert evaluate_next_runs(engine, settings) == 1
     assert fired(engine, failed)
     assert not fired(engine, waiting)
-    ask_rules(engine, settings, waiting)
-    ask_rules(engine, settings, 999)
+    evaluate_rules(engine, settings, waiting)
+    evaluate_rules(engine, settings, 999)
 
 
 def test_the_sweep_asks_what_a_killed_worker_left(engine: Engine) -> None:
@@ -94,11 +94,11 @@ def test_other_rules_and_another_threshold_have_all_runs_asked_again(
     (tmp_path / "sources.yaml").write_text(SOURCES.replace("M-arg", "wiki"))
     with transaction(engine) as session:
         run_id = make_advised(session, metadata_stated=PROFILED)
-    assert (ask_next_runs(engine, settings), ask_next_runs(engine, settings)) == (1, 0)
+    assert (evaluate_next_runs(engine, settings), evaluate_next_runs(engine, settings)) == (1, 0)
     assert "profile-comm" in fired(engine, run_id)
-    assert ask_next_runs(engine, Settings(t_comm=0.5)) == 1
+    assert evaluate_next_runs(engine, Settings(t_comm=0.5)) == 1
     assert "profile-comm" not in fired(engine, run_id)
-    assert ask_next_runs(engine, Settings(rules_dir=str(tmp_path))) == 1
+    assert evaluate_next_runs(engine, Settings(rules_dir=str(tmp_path))) == 1
     assert "ours-first" in fired(engine, run_id)
 
 
@@ -119,7 +119,7 @@ def test_firings_are_counted_by_rule_and_go_with_their_run(
 ) -> None:
     with transaction(engine) as session:
         runs = [make_advised(session, metadata_stated=PROFILED, ms=ms) for ms in (30_000.0, 31_000.0)]
-    ask_next_runs(engine, settings)
+    evaluate_next_runs(engine, settings)
     with transaction(engine) as session:
         project_id = session.get_one(RunRow, runs[0]).project_id if project else None
         assert rules.fired_counts(session, project_id)["profile-comm"] == 2

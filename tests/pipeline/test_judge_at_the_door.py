@@ -98,7 +98,7 @@ def test_a_late_upload_with_an_earlier_commit_has_the_later_runs_judged_again(cl
     late = processed(client, 3)
     found = verdict(client, last)
     assert str(late) in found["baseline"]["runs"]
-    assert found["because"] == f"Run {late} came in at an earlier place of the history."
+    assert found["because"] == f"Run {late} was added earlier in the history."
     assert [one["because"] for one in found["earlier"]] == ["It was read."]
 
 
@@ -115,7 +115,7 @@ def test_an_amendment_moves_a_run_and_both_stacks_are_judged_again(client: TestC
     found = verdict(client, second)
     assert (found["verdict"], found["because"]) == (
         "no_baseline",
-        f"Run {first} was read again and is of another stack now.",
+        f"Run {first} was read again and now belongs to another stack.",
     )
 
 

@@ -8,7 +8,7 @@ from sqlmodel import select
 
 from app.domain.run import Value
 from app.pipeline import decisions
-from app.pipeline.process import ask_before
+from app.pipeline.process import request_before
 from app.pipeline.work import ELSEWHERE
 from app.settings import Settings
 from app.storage.database import read_session, transaction
@@ -98,7 +98,7 @@ def test_a_run_that_left_its_stack_counts_no_more(engine: Engine, settings: Sett
     assert str(last) in contrast(engine, upgraded)
     with transaction(engine) as session:
         keys = session.get_one(RunRow, other)
-        ask_before(session, last, keys.stack_key)
+        request_before(session, last, keys.stack_key)
         row = session.get_one(RunRow, last)
         row.stack_key, row.config_key, row.contract = keys.stack_key, keys.config_key, keys.contract
     judge_all(engine, settings)

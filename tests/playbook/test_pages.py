@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.rules.load import built_in_rules
-from app.pipeline.rules import ask_next_runs
+from app.pipeline.rules import evaluate_next_runs
 from app.settings import Settings
 from app.storage.database import transaction
 from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
@@ -37,7 +37,7 @@ def tried(engine: Engine, settings: Settings) -> dict[str, int]:
     with transaction(engine) as session:
         runs = [make_advised(session, metadata_stated=PROFILED, ms=ms) for ms in (31_300.0, 31_310.0)]
         faster = make_advised(session, fields={"ep_overlap": True}, ms=25_000.0, purpose="experiment")
-    ask_next_runs(engine, settings)
+    evaluate_next_runs(engine, settings)
     return {"run": runs[1], "faster": faster}
 
 

@@ -9,7 +9,7 @@ from sqlmodel import Session, col, select
 
 from app.domain.verdict.document import VerdictDocument
 from app.pipeline.judge import judge_stack
-from app.pipeline.process import ask_before, take_place
+from app.pipeline.process import request_before, take_place
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackWorkRow
@@ -29,7 +29,7 @@ def arrive(engine: Engine, step_time_ms: float, at: float, commit: str = "", **c
     with transaction(engine) as session:
         made = make_stack(session, [step_time_ms], started=day(at), commits=[commit], judged=False, **columns)
         row = session.get_one(RunRow, made[0])
-        before, _ = ask_before(session, made[0], row.stack_key)
+        before, _ = request_before(session, made[0], row.stack_key)
         take_place(session, before, row.stack_key, row.config_key)
     return made[0]
 

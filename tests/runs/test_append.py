@@ -86,10 +86,10 @@ def test_a_piece_sent_again_changes_nothing(client: TestClient) -> None:
 def test_a_gap_and_another_text_are_refused_with_the_offset_that_is_held(client: TestClient) -> None:
     run_id = opened(client, LOG[:CUT])
     gap = send(client, run_id, LOG[4000:], offset=4000)
-    assert_problem(gap, 409, "3,333 bytes of train.log are held", "Nothing was kept")
+    assert_problem(gap, 409, "3,333 bytes of train.log are stored", "Nothing was kept")
     assert gap.json()["offset"] == CUT
     other = send(client, run_id, b"another text", offset=CUT - 4)
-    assert_problem(other, 409, "differs from what is held")
+    assert_problem(other, 409, "differs from the stored")
     assert other.json()["offset"] == CUT
     assert held(client, run_id) == LOG[:CUT]
 

@@ -168,7 +168,7 @@ def test_a_broken_form_is_explained(client: TestClient, content_type: str, body:
 
 def test_a_document_that_nobody_can_read_is_no_run(client: TestClient) -> None:
     answer = client.post("/api/v1/runs", files=[("config", ("notes.yaml", b"colour: green\n"))])
-    assert_problem(answer, 422, "notes.yaml is no document that can be read")
+    assert_problem(answer, 422, "notes.yaml is not a readable document")
 
 
 def test_a_log_sent_as_text_is_explained(client: TestClient) -> None:

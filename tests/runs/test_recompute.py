@@ -45,7 +45,7 @@ def outdate(engine: Engine, *ids: int, **columns: Any) -> None:
 
 def ask(engine: Engine, settings: Settings) -> list[int]:
     with transaction(engine) as session:
-        return process.ask_next(session)
+        return process.request_next_runs(session)
 
 
 def row(engine: Engine, run_id: int) -> RunRow:
@@ -214,10 +214,10 @@ def test_new_rules_of_verdicts_judge_again_without_computing(client: TestClient,
         session.execute(update(VerdictRow).values(verdict_version=VERDICT_VERSION - 1))
     assert client.get("/api/v1/definitions").json()["verdicts"] == {"total": 1, "waiting": 1}
     with transaction(engine) as session:
-        asked = process.ask_to_judge_again(session)
+        asked = process.request_next_stacks(session)
     assert len(asked) == 1
     with transaction(engine) as session:
-        assert process.ask_to_judge_again(session) == []
+        assert process.request_next_stacks(session) == []
     judge_stack(asked[0])
     with read_session(engine) as session:
         verdicts = session.execute(select(VerdictRow).order_by(col(VerdictRow.id))).scalars().all()
