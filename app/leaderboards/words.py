@@ -26,10 +26,8 @@ READINGS = {
     "leader": "One dispatcher is faster than all others, beyond launch-to-launch variation.",
     "tie": "No dispatcher is significantly faster than all others. Ties are not transitive: each dispatcher shows the "
     "range of possible positions.",
-    "directional": "A leading result rests on runs too short to show whether they were warm. Confirm it with a "
-    "full run.",
-    "not_compared": "One dispatcher was measured only before or after a speed change of the stack, not "
-    "alongside the others.",
+    "directional": "A leading result is based on runs too short to show a warm-up. Confirm with a full run.",
+    "not_compared": "One dispatcher was measured only before or after a speed change, not with the others.",
     "only_measurement": "Only one dispatcher was measured, so there is no ranking.",
     "nothing_ranked": "Several dispatchers appear, but none in a rankable run.",
 }

@@ -119,7 +119,7 @@ def test_a_set_is_pooled_by_run_and_says_when_it_is_none(client: TestClient, mak
     assert "3 runs in A; run-to-run variation" in text
     other = make(OTHER_CONTAINER)
     text = words(client.get(f"{address},{other}").text)
-    assert "These runs are no reruns of each other: they differ in container, ep_overlap" in text
+    assert "These runs are not reruns of each other. They differ in container, ep_overlap" in text
     assert "incomparable no winner" in text
     assert "/compare?a=1,2,3&amp;b=4,5,6" in client.get(f"{address},{other}").text  # the address without it
 
@@ -206,7 +206,7 @@ def test_the_picker_offers_the_same_stack_first_and_finds_by_words(client: TestC
     [
         ("/compare?a=1&b=99", 404, "There is no run #99."),
         ("/compare?a=1&b=1", 422, "holds #1, as `a` does: a run cannot be compared with itself"),
-        ("/compare?a=1&b=2", 409, "#2 is not read yet"),
+        ("/compare?a=1&b=2", 409, "#2 is not processed yet"),
         ("/compare?a=one&b=2", 422, "must be numbers of runs"),
         ("/compare/series?a=1", 422, "A comparison has two sides"),
         ("/compare?run=1&run=99", 404, "There is no run #99."),

@@ -112,7 +112,7 @@ def test_configurations_that_differ_in_a_knob_make_no_series(client: TestClient,
     stack(session, 16_300.0, gpus=32, ep_overlap=True)
     found = scaling(client)
     assert (found["series"], len(found["offers"])) == ([], 1)
-    assert "their configurations differ in more than that" in client.get("/scaling").text
+    assert "The configurations differ in more than size" in client.get("/scaling").text
 
 
 def test_a_quarantined_run_is_no_part_of_it(client: TestClient, session: Session) -> None:

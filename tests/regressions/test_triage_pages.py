@@ -80,7 +80,7 @@ def test_each_emptiness_says_what_to_do(client: TestClient, make: Make) -> None:
     assert "Nothing to triage" in client.get("/regressions").text
     assert "None in this state" in client.get("/regressions?state=invalid").text
     assert "No matching regressions" in client.get("/regressions?q=nothing").text
-    assert "past the end" in client.get("/regressions?state=any&page=7").text
+    assert "No such page" in client.get("/regressions?state=any&page=7").text
 
 
 def test_the_page_answers_what_how_much_since_when_and_at_what_cost(
@@ -152,7 +152,7 @@ def test_an_answer_without_a_name_is_asked_for_it_and_loses_nothing(
     number = make(proposal="fixed", proposal_run_id=stack.runs[17], assignee="Grace")
     answer = post(client, f"/regressions/{number}", author="", proposal="accept")
     assert answer.status_code == 422
-    assert "must say who changes it" in answer.text
+    assert "must name the author" in answer.text
     assert 'name="assignee" type="text" value="Grace"' in answer.text
     assert row_of(engine, number).state == "open"
 
@@ -214,7 +214,7 @@ def test_selected_rows_are_changed_together_without_script(client: TestClient, e
         ({"seen": "999", "state": "fixed"}, 404, "There is no regression 999"),
         ({"seen": "1"}, 422, "must say what to change"),
         ({"seen": "1", "state": "expected"}, 422, "must explain why the regression is expected"),
-        ({"seen": "1", "state": "fixed", "author": ""}, 422, "must say who changes it"),
+        ({"seen": "1", "state": "fixed", "author": ""}, 422, "must name the author"),
     ],
 )
 def test_a_refused_selection_says_why_beside_the_list(

@@ -104,11 +104,11 @@ def test_what_ran_on_other_commits_is_not_attributed_to_the_container_alone(
     stack(session, OLD, 400.0)
     new = stack(session, NEW, 440.0)
     session.commit()
-    assert "but no commit ran on both sides, so it may be the code as well." in client.get(ADDRESS).text
+    assert "but no commit ran on both, so code may contribute." in client.get(ADDRESS).text
     for run, before in zip(new, range(1, 9), strict=True):
         session.get_one(RunRow, run).commit = session.get_one(RunRow, before).commit
     session.commit()
-    assert "differ in the container alone, so the difference is attributed to it." in client.get(ADDRESS).text
+    assert "Only the container differs, so it is the cause." in client.get(ADDRESS).text
 
 
 def test_the_table_is_exported(client: TestClient, session: Session) -> None:
@@ -156,7 +156,7 @@ def test_a_value_without_runs_says_so(client: TestClient, session: Session) -> N
 
 
 def test_a_wrong_question_is_refused(client: TestClient, session: Session) -> None:
-    assert "There is no project yet" in client.get("/upgrade").text
+    assert "No projects yet" in client.get("/upgrade").text
     session.add(ProjectRow(slug="one"))
     session.commit()
     assert_problem(client.get("/api/v1/upgrade?field=dispatcher"), 422, field="field")

@@ -46,7 +46,7 @@ def test_failures_come_before_figures_with_evidence_and_advice(client: TestClien
     assert "Lower <code>mbs</code>, or recompute more." in text
     assert f'href="/runs/{run}?line=61#L61"' in text
     assert "&lt;b&gt;Tried&lt;/b&gt;" in text
-    assert text.index(OUT_OF_MEMORY.title) < text.index("1 failure more") < text.index(FOLLOWED.explanation)
+    assert text.index(OUT_OF_MEMORY.title) < text.index("1 more failure") < text.index(FOLLOWED.explanation)
     log = client.get(f"/runs/{run}/log?line=61", headers=HTMX).text
     assert 'id="L61" class="event chosen"' in log
 
@@ -78,7 +78,7 @@ def test_starts_timers_and_lines_to_report_are_told(client: TestClient, make: Ma
 def test_a_crash_loop_is_no_resume(client: TestClient, make: Make) -> None:
     loop = [asdict(Slice("a.log", "retry", 1, 3, row, crash_loop=True)) for row in (0, 3, 6)]
     text = client.get(f"/runs/{make(slices=loop)}").text
-    assert "3 starts of them are a crash loop" in text
+    assert "3 starts in a crash loop" in text
     assert text.count("crash loop</span>") == 3
 
 
@@ -111,7 +111,7 @@ def test_lines_are_counted_in_their_own_file(client: TestClient, make: Make, eng
 
 def test_unknown_fields_are_asked_for_stack_members_first(client: TestClient, make: Make) -> None:
     text = client.get(f"/runs/{make()}").text
-    assert "Still unknown: <code>cluster</code>, <code>pp_layout</code>" in text
+    assert "Unknown: <code>cluster</code>, <code>pp_layout</code>" in text
     asked = re.findall(r'name="field\.(\w+)"', text)
     assert asked == ["cluster", "pp_layout", "attention"]
     assert re.search(r'<select id="a-field.attention".*?<option value="flash"', text, re.DOTALL)

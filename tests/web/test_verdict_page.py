@@ -175,7 +175,7 @@ def test_a_run_that_is_not_judged_yet_follows_its_stack(client: TestClient, engi
         row = session.get_one(RunRow, run)
         session.add(StackWorkRow(id=5, project_id=row.project_id, stack_key=row.stack_key, work="waiting", wanted=1))
     text = page(client, run)
-    assert "The verdict follows" in text
+    assert "The verdict is being computed" in text
     asks = re.search(r'hx-get="(/runs/\d+/news\?seen=[^"]+)"', text)
     assert asks is not None
     assert client.get(asks[1], headers=HTMX).status_code == 204
