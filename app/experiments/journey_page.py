@@ -356,7 +356,7 @@ _STYLE = (
     ".won rect,.root rect{fill:#fff;stroke:#2457d6;stroke-width:2}.accepted rect{fill:#fff;stroke:#2457d6}"
     ".open path,.undecided path,.open rect,.undecided rect{stroke-dasharray:5 4}"
 )
-"""The light colours of the page's `experiments.css`."""
+"""The light colours of the page's `tuning.css`."""
 
 
 def svg(picture: Picture, title: str) -> str:

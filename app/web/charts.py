@@ -100,7 +100,7 @@ def _group(name: str) -> str:
 # --- A change with its interval as a small bar on an axis that the rows of a table share; zero stands in the middle.
 
 _MIDDLE = 60.0
-"""Of a drawing that is 120 wide (`.interval` in compare.css)."""
+"""Of a drawing that is 120 wide (`.interval` in runs.css)."""
 _LEAST_SPAN_PCT = 2.0
 """So that noise of a tenth of a per cent does not look like a change."""
 
