@@ -1,14 +1,14 @@
-"""The `threewalls` command: puts the code that was installed with it first on the path, then runs `app.cli`.
+"""The entry point of the `threewalls` command: puts its own code first on the import path, then runs `app.cli`.
 
-A training job may have packages of its own on PYTHONPATH, and one of them may be called `app`, `workers` or like a
-package that Threewalls needs. Until the path is right, this module imports `os` and `sys` only.
+A training job may have packages on PYTHONPATH whose names collide with `app`, `workers` or a package that Threewalls
+needs. Until the path is corrected, this module imports only `os` and `sys`.
 """
 
 import os
 import sys
 
 CRASH = 70
-"""A broken installation, EX_SOFTWARE of sysexits.h. Python's own code would be 1, and that is a regression."""
+"""A broken installation (EX_SOFTWARE of sysexits.h). Python would exit with 1, which means a regression."""
 
 
 def main() -> int:
@@ -19,12 +19,15 @@ def main() -> int:
 
         return run()
     except Exception as error:
-        print(f"threewalls: the installation is broken: {type(error).__name__}: {error}", file=sys.stderr)
+        print(
+            f"threewalls: the installation is broken, reinstall threewalls: {type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
         return CRASH
 
 
 def _put_own_code_first() -> None:
-    """Move what PYTHONPATH and the working folder add behind the standard library and the installed packages."""
+    """Move the entries of PYTHONPATH and the working folder behind the standard library and installed packages."""
     own = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120
     added = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)}  # noqa: PTH100
     added = (added | set(sys.path[:1])) - {own}

@@ -1,6 +1,6 @@
-"""The `threewalls` command (docs/cli.md): the client, the service and its database; analyze and compare of local logs.
+"""The `threewalls` command (docs/cli.md): client, service, database, and analysis of local logs.
 
-The client needs few packages, the service many: what a command needs is imported when it runs.
+Each command imports what it needs when it runs: the client needs few packages, the service many.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from app.analysis.reading import FINE, UNREAD, UNREADABLE, USAGE, UsageError, add_commands, with_candidate
 from app.client import options as client
-from app.client.errors import CRASH, OUTCOME_OF_CODE, add_allow, allowing
-from app.client.terminal import lasting, surprise
+from app.client.errors import CRASH, OUTCOME_OF_CODE, add_allow, apply_allow
+from app.client.terminal import describe_unexpected, fault_tolerant_output
 from app.errors import InvalidMetadata, ThreewallsError, UnreadLog
 
-if TYPE_CHECKING:  # what a command needs is imported by the command
+if TYPE_CHECKING:
     from app.analysis.reading import ReadLog
     from app.domain.run import ParsedLog
     from app.settings import Settings
@@ -29,12 +29,12 @@ if TYPE_CHECKING:  # what a command needs is imported by the command
 DATA_VARIABLE = "THREEWALLS_DATA_DIR"
 STANDARD_INPUT = Path("-")
 INTERRUPTED = 130
-"""What shells say of a command that Ctrl-C ended."""
+"""Exit code of shells for a command that Ctrl-C stopped."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code (docs/cli.md, "Exit codes"); 1 is a regression and nothing else."""
-    with lasting() as written:
+    """Run one command and return its exit code (docs/cli.md, "Exit codes"). Only a regression exits with 1."""
+    with fault_tolerant_output() as output:
         options = None
         try:
             words = client.with_wait(with_candidate(sys.argv[1:] if arguments is None else arguments))
@@ -42,11 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _of_client(options) if options.command in client.COMMANDS else _of_server(options)
         except KeyboardInterrupt:
             code = INTERRUPTED
-        except Exception as error:  # Python's own code for it would be 1: a regression
+        except Exception as error:  # Python would exit with 1, which means a regression
             code = _unexpected("" if options is None else options.command, error)
         sys.stdout.flush()
-        if written.lost_because:
-            print(f"threewalls: the output could not be written: {written.lost_because}.", file=sys.stderr)
+        if output.lost_because:
+            print(f"threewalls: the output could not be written: {output.lost_because}.", file=sys.stderr)
             return code or UNREADABLE
         return code
 
@@ -54,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _unexpected(command: str, error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in ("app", "workers"):
         print(
-            f"threewalls: `{command}` needs the package {error.name}, which is not installed. The commands of the "
-            f"client ({', '.join(client.COMMANDS)}) do without; for all: pip install 'path/to/threewalls[server]'",
+            f"threewalls: `{command}` needs the package {error.name}, which is not installed. For all commands: "
+            f"pip install 'path/to/threewalls[server]'. Without it only {', '.join(client.COMMANDS)} work.",
             file=sys.stderr,
         )
         return CRASH
-    if command not in client.COMMANDS:  # whoever runs a service reads tracebacks
+    if command not in client.COMMANDS:  # operators of a service need the traceback
         traceback.print_exception(error)
-    print(f"threewalls: {surprise(error)}", file=sys.stderr)
+    print(f"threewalls: {describe_unexpected(error)}", file=sys.stderr)
     return UNREADABLE if isinstance(error, OSError) else CRASH
 
 
@@ -78,7 +78,7 @@ def _of_server(options: argparse.Namespace) -> int:
     try:
         settings = get_settings()
     except ValueError as error:
-        print(f"threewalls: a setting is not valid\n{error}", file=sys.stderr)
+        print(f"threewalls: invalid setting (docs/settings.md)\n{error}", file=sys.stderr)
         return USAGE
     if settings.embedded and hasattr(options, "data"):
         from app.embedded.service import only_the_owner_reads
@@ -87,9 +87,9 @@ def _of_server(options: argparse.Namespace) -> int:
     try:
         return _COMMANDS[options.command](options, settings) or FINE
     except ThreewallsError as error:
-        print(f"threewalls: {_told(error)}", file=sys.stderr)
+        print(f"threewalls: {_describe(error)}", file=sys.stderr)
         if isinstance(error, UnreadLog):
-            return allowing(options.allow, OUTCOME_OF_CODE[UNREAD], UNREAD)
+            return apply_allow(options.allow, OUTCOME_OF_CODE[UNREAD], UNREAD)
         return USAGE if isinstance(error, UsageError | InvalidMetadata) else UNREADABLE
 
 
@@ -97,36 +97,41 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="threewalls", description="Tracks the performance of Mixture-of-Experts training."
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print it and stop")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="start the service: web server and worker in one command")
-    demo = commands.add_parser("demo", help="the same, with a project of generated runs to look at")
-    migrate = commands.add_parser("migrate", help="bring the database to this version's tables")
+    demo = commands.add_parser("demo", help="start the service with a project of generated runs")
+    migrate = commands.add_parser("migrate", help="migrate the database to this version")
     for command in (serve, demo):
         command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
         command.add_argument(
             "--port", default=8000, type=_port, help="port to listen on, 0 for a free one (default: 8000)"
         )
-    verify = commands.add_parser("verify", help="read every stored log, and name the runs of damaged and missing ones")
-    rebuild = commands.add_parser("rebuild-standings", help="rank every stack again, as the leaderboards keep it")
-    rebuild.add_argument("--check", action="store_true", help="write nothing; exit code 3 when something differs")
-    admin = commands.add_parser("admin", help="make an administrator, or set the password of an account")
+    verify = commands.add_parser(
+        "verify", help="read every stored log and list the runs whose logs are damaged or missing"
+    )
+    rebuild = commands.add_parser("rebuild-standings", help="rank every stack again")
+    rebuild.add_argument("--check", action="store_true", help="write nothing; exit with 3 if a standing differs")
+    admin = commands.add_parser("admin", help="create an administrator, or set the password of a user")
     actions = admin.add_subparsers(dest="action", required=True, metavar="ACTION")
-    create = actions.add_parser("create", help="make an administrator; from then on everybody logs in")
-    reset = actions.add_parser("reset-password", help="set the password of an account, and log it out everywhere")
+    create = actions.add_parser("create", help="create an administrator; from then on all users log in")
+    reset = actions.add_parser("reset-password", help="set the password of a user and end all sessions of that user")
     for action in (create, reset):
-        action.add_argument("name", help="name of the account, as it stands beside what the person does")
-        action.epilog = "The password: THREEWALLS_ADMIN_PASSWORD, else a prompt, else the first line of standard input."
+        action.add_argument("name", help="user name, as shown next to changes of this user")
+        action.epilog = (
+            "The password is read from THREEWALLS_ADMIN_PASSWORD, else from the terminal, else from the first line of "
+            "standard input."
+        )
     for command, folder in (
         (serve, "data"), (demo, "demo-data"), (migrate, "data"), (verify, "data"), (rebuild, "data"), (create, "data"),
         (reset, "data"),
     ):  # fmt: skip
         command.add_argument(
-            "--data", type=Path, metavar="DIR", help=f"folder for all data (default: {DATA_VARIABLE}, or {folder})"
+            "--data", type=Path, metavar="DIR", help=f"data folder (default: {DATA_VARIABLE}, or {folder})"
         )
-    rules = commands.add_parser("check-rules", help="check a team's own rule files, without a server")
+    rules = commands.add_parser("check-rules", help="check your own rule files, without a server")
     rules.add_argument(
-        "folder", nargs="?", type=Path, metavar="DIR", help="where they are (default: THREEWALLS_RULES_DIR)"
+        "folder", nargs="?", type=Path, metavar="DIR", help="folder of rule files (default: THREEWALLS_RULES_DIR)"
     )
     add_commands(commands)
     add_allow(commands.choices["compare"])
@@ -135,7 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Looked up when it is asked for: every command would wait for it."""
+    """Looks the version up only when it is requested, because that is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from app.client.service import client_version
@@ -147,12 +152,12 @@ class _Version(argparse.Action):
 def _port(text: str) -> int:
     port = int(text)
     if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
     return port
 
 
 def _choose_data_folder(options: argparse.Namespace) -> None:
-    # By the environment, because the worker process reads its settings from there.
+    # Set in the environment, from which the worker process reads its settings.
     if getattr(options, "data", None) is not None:
         os.environ[DATA_VARIABLE] = str(options.data.resolve())
     elif options.command == "demo":
@@ -162,7 +167,7 @@ def _choose_data_folder(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace, settings: "Settings") -> None:
-    gc.disable()  # until it answers: to look through what imports make takes a fifth of the start
+    gc.disable()  # until the server answers: collections during imports take a fifth of the start
     from app.embedded.service import serve
 
     serve(settings, options.host, options.port)
@@ -222,11 +227,11 @@ def _compare(options: argparse.Namespace, settings: "Settings") -> int:
     from app.analysis.commands import compare
 
     code = compare(options, _log_reader(settings))
-    return allowing(options.allow, OUTCOME_OF_CODE[code], code)
+    return apply_allow(options.allow, OUTCOME_OF_CODE[code], code)
 
 
 def _log_reader(settings: "Settings") -> "ReadLog":
-    """Reads local logs within the limits of an upload, and refuses what an upload would refuse."""
+    """Return a function that reads local logs within the limits of an upload and refuses what an upload refuses."""
     from app.domain.logs import parse_log
     from app.pipeline.receive import Decompressed, Limits, checked
 
@@ -243,7 +248,7 @@ def _log_reader(settings: "Settings") -> "ReadLog":
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The file, or a copy of what a pipe brings: the first bytes of a log are read twice."""
+    """Open the file, or a copy of a pipe: the first bytes of a log are read twice."""
     with path.open("rb") if path != STANDARD_INPUT else sys.stdin.buffer as file:
         if file.seekable():
             yield file
@@ -253,10 +258,10 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield copy
 
 
-def _told(error: ThreewallsError) -> str:
-    """The detail and each wrong field, without what only an upload keeps."""
-    wrong = "".join(f"\n  {field.field}: {field.message}" for field in error.errors)
-    return error.detail.replace(" Nothing was kept.", "") + wrong
+def _describe(error: ThreewallsError) -> str:
+    """Return the message and each invalid field, without the sentence that applies to uploads only."""
+    fields = "".join(f"\n  {field.field}: {field.message}" for field in error.errors)
+    return error.detail.replace(" Nothing was kept.", "") + fields
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, "Settings"], int | None]] = {

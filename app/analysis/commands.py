@@ -1,4 +1,4 @@
-"""`threewalls analyze` and `threewalls compare`: runs read from local files, and judged."""
+"""`threewalls analyze` and `threewalls compare`: read and judge runs from local files."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from app.errors import InvalidUpload, UnreadLog
 
 
 def analyze(options: argparse.Namespace, read_log: ReadLog) -> int:
-    """Print the run. Return 3 when no figure can be computed from it, 6 when no reader knows its log."""
+    """Print a run. Return 3 if no figure can be computed, 6 if no reader supports the log."""
     metadata = read_statements([options.meta], options.set, lenient=options.lenient)
     name = (
         options.logs[0].name if len(options.logs) == 1 else f"{options.logs[0].name} and {len(options.logs) - 1} more"
@@ -36,13 +36,13 @@ def analyze(options: argparse.Namespace, read_log: ReadLog) -> int:
     return {"ready": FINE, "failed": UNREADABLE, "unread": UNREAD}[run.summary.status]
 
 
-# --- `threewalls compare`: a run, or reruns of it, judged against earlier runs that a person names.
+# --- `threewalls compare`
 
 
 def compare(options: argparse.Namespace, read_log: ReadLog) -> int:
-    """Print the comparison.
+    """Judge a run and its reruns against the named earlier runs, and print the comparison.
 
-    Raises InvalidUpload when the run to judge holds no figure, UnreadLog when no reader knows it, UsageError on misuse.
+    Raises InvalidUpload if the candidate has no figures, UnreadLog if no reader supports it, UsageError on misuse.
     """
     _check_named_once(options)
     stated = {
@@ -53,14 +53,14 @@ def compare(options: argparse.Namespace, read_log: ReadLog) -> int:
         )
         for side in ("baseline", "candidate")
     }
-    # Whoever names a run as a baseline means it as one.
+    # A run that is named as baseline counts as a CI run.
     stated["baseline"] = replace(stated["baseline"], purpose="ci")
     names = names_of([*options.baseline, *options.candidate])
     earlier = [analyse(names[path], [path], stated["baseline"], read_log) for path in options.baseline]
     candidates = [analyse(names[path], [path], stated["candidate"], read_log) for path in options.candidate]
     _check_readable(candidates)
-    known = records([*earlier, *candidates])
-    old, new = known[: len(earlier)], known[len(earlier) :]
+    runs = records([*earlier, *candidates])
+    old, new = runs[: len(earlier)], runs[len(earlier) :]
     _check_reruns(new)
     assessment = assess(new, old, looks=options.looks)
     comparison = make_comparison(assessment, candidates, earlier, tuple(_of_other_stacks(new[-1], old, assessment)))
@@ -72,7 +72,7 @@ def _check_named_once(options: argparse.Namespace) -> None:
     names = [str(path) for path in (*options.baseline, *options.candidate)]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"{name} is named twice. A run is compared with other runs, each named once.")
+            raise UsageError(f"{name} is named twice. Name each run once.")
 
 
 def _check_readable(candidates: Sequence[Analysis]) -> None:
@@ -84,26 +84,25 @@ def _check_readable(candidates: Sequence[Analysis]) -> None:
 
 
 def _of_other_stacks(run: RunRecord, earlier: Sequence[RunRecord], assessment: Assessment) -> Iterator[LeftOut]:
-    """Whoever names a run as baseline learns why it is none. Without any baseline the nearest misses tell the rest."""
-    for one in earlier:
-        if one.stack_key == run.stack_key:
+    """Yield why named runs of other stacks are no baseline. Without any baseline, the nearest misses explain it."""
+    for baseline in earlier:
+        if baseline.stack_key == run.stack_key:
             continue
-        if why := one.never_a_baseline_because:
-            yield LeftOut(one.run, why)
+        if why := baseline.never_a_baseline_because:
+            yield LeftOut(baseline.run, why)
         elif assessment.choice.runs:
-            fields = listed(field.field for field in compare_contracts(one, run).stack)
-            yield LeftOut(one.run, f"another stack: {fields}")
+            fields = listed(field.field for field in compare_contracts(baseline, run).stack)
+            yield LeftOut(baseline.run, f"another stack: {fields}")
 
 
 def _check_reruns(candidates: Sequence[RunRecord]) -> None:
     first = candidates[0]
     for other in candidates[1:]:
-        found = compare_contracts(first, other)
-        differ = [one.field for one in (*found.stack, *found.knobs)] + (
-            ["commit"] if first.commit != other.commit else []
-        )
-        if differ:
+        comparability = compare_contracts(first, other)
+        fields = [difference.field for difference in (*comparability.stack, *comparability.knobs)]
+        fields += ["commit"] if first.commit != other.commit else []
+        if fields:
             raise UsageError(
-                f"{first.run} and {other.run} are no reruns of one job: they differ in {', '.join(differ)}. "
-                "Compare each by itself."
+                f"{first.run} and {other.run} are not reruns of one job: they differ in {', '.join(fields)}. "
+                "Compare each of them separately."
             )

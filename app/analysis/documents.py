@@ -1,7 +1,4 @@
-"""The JSON that both commands print, by the names of the API where it has them. Described in `docs/cli.md`.
-
-Values are plain; NaN and infinity become null.
-"""
+"""The JSON of `analyze` and `compare` (docs/cli.md), with the names of the API. NaN and infinity become null."""
 
 import json
 from collections.abc import Sequence
@@ -60,14 +57,11 @@ def analysis_document(run: Analysis) -> dict[str, object]:
     }
 
 
-# --- All that `compare` knows when it prints.
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`candidates`: reruns of the run to judge. `earlier`: what was named as baseline, oldest first.
+    """The result of `compare`. `document` is the stored verdict of a service, with file names instead of run numbers.
 
-    `document` is what a service would store, with the names of files in place of runs.
+    `candidates` are the run and its reruns, `earlier` the named baseline runs, oldest first.
     """
 
     document: VerdictDocument
@@ -85,15 +79,13 @@ def make_comparison(
     earlier: Sequence[Analysis],
     of_other_stacks: Sequence[LeftOut],
 ) -> Comparison:
-    """`of_other_stacks`: runs named as baseline that matching passed over, each with the reason."""
+    """Build the comparison. `of_other_stacks` are named baseline runs that are not comparable, with reasons."""
     metrics = {run.name: run.summary.metrics for run in (*candidates, *earlier)}
     names = tuple(run.name for run in candidates)
     document = verdict_document(assessment, names, metrics, candidates[-1].summary.definition_version)
     document = replace(document, left_out=(*document.left_out, *of_other_stacks))
     return Comparison(document, tuple(candidates), tuple(earlier))
 
-
-# --- The JSON of `compare`. Described in `docs/cli.md`.
 
 SCHEMA = "threewalls.comparison/1"
 

@@ -1,4 +1,4 @@
-"""What `analyze` prints for people: the answer, the figures, what to mind, then the whole contract."""
+"""The text of `analyze` and `compare` for a terminal or a CI log."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -6,19 +6,17 @@ from app.analysis.documents import Comparison
 from app.analysis.reading import Analysis
 from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
 from app.domain.numbers import THIN, contract_value, counted, figure, percent, step_time
-from app.domain.report.text import MOVED_COLUMNS, MovedRow, VerdictText, verdict_text
+from app.domain.report.text import MOVED_COLUMNS, MovedRow, verdict_text
 from app.domain.run import Failure, RunSummary, Stated, SteadyState, evidence_label
-
-# --- Aligned text for a terminal or a CI log. Figures are written as on the pages, but with plain blanks.
 
 
 def plain(text: str) -> str:
-    """Without the thin blanks of the pages, which terminals draw in any width."""
+    """Replace the thin spaces of the pages, which terminals draw with varying width."""
     return text.replace(THIN, " ")
 
 
 def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
-    """Rows as lines, the cells of each column one below the other. All rows have as many cells."""
+    """Align the cells of each column. All rows have the same number of cells."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         (" " * indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
@@ -27,7 +25,7 @@ def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
 
 
 def listed(title: str, items: Sequence[str]) -> list[str]:
-    """A titled list behind an empty line; nothing when there are no items."""
+    """Return an empty line, a title and the items; nothing without items."""
     return ["", title, *(f"  - {item}" for item in items)] if items else []
 
 
@@ -53,8 +51,8 @@ def analysis_text(run: Analysis) -> str:
         lines += ["", *table(list(_figures(summary))), *_window(summary.steady_state)]
     steps = [f"line {step.line}: {shortened(step.example, 160)}" for step in summary.step_lines]
     lines += listed("Lines that look like steps", steps)
-    lines += listed("What went wrong", [_failure(failure, summary) for failure in summary.failures])
-    lines += listed("Mind", list(summary.warnings))
+    lines += listed("Failures", [_failure(failure, summary) for failure in summary.failures])
+    lines += listed("Warnings", list(summary.warnings))
     if summary.status == "unread":
         return plain("\n".join(lines))
     lines += _unknown(summary)
@@ -67,7 +65,7 @@ def _answer(summary: RunSummary) -> str:
         return summary.error
     metric, steady = summary.metrics.get("step_time_ms"), summary.steady_state
     if metric is None or steady is None:
-        return "the iterations are too few for a steady step time."
+        return "too few iterations for a steady step time."
     shown = figure(metric, "step_time_ms")
     width = f" ± {shown.half}" if shown.half else ""
     where = f"iterations {steady.first_iteration:,} to {steady.last_iteration:,}"
@@ -76,8 +74,8 @@ def _answer(summary: RunSummary) -> str:
 
 def _steadiness(steady: SteadyState) -> str:
     if not steady.is_steady:
-        return "which are not steady"
-    return f"only {counted(steady.n, 'iteration')}: a longer run must confirm it" if steady.short else "steady"
+        return "not steady"
+    return f"only {counted(steady.n, 'iteration')}: confirm it with a longer run" if steady.short else "steady"
 
 
 def _facts(summary: RunSummary) -> str:
@@ -133,7 +131,7 @@ def _unknown(summary: RunSummary) -> list[str]:
     rows = [("stack key", ", ".join(stack)), ("knobs", ", ".join(knobs))]
     return [
         "",
-        f"Unknown ({len(summary.unknown)}), each to be supplied with --set NAME=VALUE",
+        f"Unknown ({len(summary.unknown)}), supply with --set NAME=VALUE",
         *table([row for row in rows if row[1]], indent=2),
     ]
 
@@ -152,27 +150,27 @@ def _contract(contract: Mapping[str, Stated]) -> list[str]:
     return lines
 
 
-# --- What `compare` prints for people. Line 1: verdict, worst change, confidence. Line 2: baseline and what differs.
+# --- `compare`
 
 
 def comparison_text(comparison: Comparison) -> str:
-    said = verdict_text(comparison.document, offered=len(comparison.earlier))
-    lines = [said.headline, said.baseline, *_moved(said.moved)]
-    lines += ["", said.still] if said.still else []
-    lines += listed("Notes", said.notes)
-    lines += ["", *said.contrast, *_moved(said.contrast_moved)] if said.contrast else []
-    lines += listed("Nearest misses", said.misses)
-    lines += listed("Suspects", [suspect for suspect, _ in said.suspects])
-    lines += listed("Left out", said.left_out)
-    return plain("\n".join([*lines, *_supply(said)]))
+    """Line 1 is the verdict, the worst change and its confidence; line 2 the baseline and what differs."""
+    verdict = verdict_text(comparison.document, offered=len(comparison.earlier))
+    lines = [verdict.headline, verdict.baseline, *_moved(verdict.moved)]
+    lines += ["", verdict.still] if verdict.still else []
+    lines += listed("Notes", verdict.notes)
+    lines += ["", *verdict.contrast, *_moved(verdict.contrast_moved)] if verdict.contrast else []
+    lines += listed("Nearest misses", verdict.misses)
+    lines += listed("Suspects", [suspect for suspect, _ in verdict.suspects])
+    lines += listed("Left out", verdict.left_out)
+    if verdict.supply:
+        names = ", ".join(verdict.supply)
+        lines += [
+            "",
+            f"{verdict.supply_why} {names}. Supply them with --set NAME=VALUE (or --baseline-set, --candidate-set).",
+        ]
+    return plain("\n".join(lines))
 
 
 def _moved(rows: Sequence[MovedRow]) -> list[str]:
     return ["", *table([MOVED_COLUMNS, *(row.cells for row in rows)])] if rows else []
-
-
-def _supply(said: VerdictText) -> Iterator[str]:
-    if said.supply:
-        yield ""
-        names = ", ".join(said.supply)
-        yield f"{said.supply_why} {names}. Supply each with --set NAME=VALUE (or --baseline-set, --candidate-set)."

@@ -1,4 +1,4 @@
-"""Tokens of a project, and what the service takes this client for."""
+"""Project tokens, and the identity of the caller."""
 
 import argparse
 import getpass
@@ -13,189 +13,196 @@ from urllib.parse import quote
 
 import httpx2
 
-from app.client.errors import Refused, Strange, Unreachable, UsageError
+from app.client.errors import NotThreewalls, Refused, Unreachable, UsageError
 from app.client.service import PROJECT, ClientSettings, Service
 from app.client.terminal import one_line
 
 _DAYS = re.compile(r"(\d{1,4})d")
 
 
-_AT_ONCE = 500
-"""Tokens that the service lists in one answer."""
+_PAGE_SIZE = 500
+"""Page size of the list of tokens."""
 
 
 def tokens_address(settings: ClientSettings, start: str = "/api/v1") -> str:
-    """Raises UsageError when no project was named."""
+    """Return the path of the project's tokens. Raises UsageError without a project."""
     if not settings.project:
-        raise UsageError(f"Name the project with --project, or in {PROJECT}.")
+        raise UsageError(f"No project given: use --project or set {PROJECT}.")
     return f"{start}/projects/{quote(settings.project, safe='')}/tokens"
 
 
 def list_tokens(service: Service) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    tokens: list[dict[str, Any]] = []
     while True:
-        page = len(found) // _AT_ONCE + 1
-        answer = service.get(tokens_address(service.settings), params={"page": page, "page_size": _AT_ONCE}).json()
-        found += answer["items"]
-        if not answer["items"] or len(found) >= answer.get("total", 0):
-            return found
+        page = len(tokens) // _PAGE_SIZE + 1
+        answer = service.get(tokens_address(service.settings), params={"page": page, "page_size": _PAGE_SIZE}).json()
+        tokens += answer["items"]
+        if not answer["items"] or len(tokens) >= answer.get("total", 0):
+            return tokens
 
 
 def create_token(service: Service, options: argparse.Namespace) -> dict[str, Any]:
-    """The answer, which is the only place where the secret stands."""
-    wanted: dict[str, Any] = {"name": options.name, "scopes": options.scope or ["upload"]}
-    wanted["author"] = options.user or _account()
+    """Create a token. The answer is the only place that contains the secret."""
+    body: dict[str, Any] = {"name": options.name, "scopes": options.scope or ["upload"]}
+    body["author"] = options.user or _account()
     if options.expires:
-        wanted["expires_at"] = ends(options.expires, datetime.now(UTC))
-    made: dict[str, Any] = service.post(tokens_address(service.settings), json=wanted).json()
-    return made
+        body["expires_at"] = expiry(options.expires, datetime.now(UTC))
+    token: dict[str, Any] = service.post(tokens_address(service.settings), json=body).json()
+    return token
 
 
 def revoke_token(service: Service, which: str) -> dict[str, Any]:
-    """By its number, or by its name where one in force has it. Raises UsageError."""
-    number = which if which.isascii() and which.isdigit() else str(_named(list_tokens(service), which))
-    path = f"{tokens_address(service.settings)}/{number}"
+    """Revoke the token with this number, or the only active one with this name. Raises UsageError."""
+    token_id = which if which.isascii() and which.isdigit() else str(_id_of(list_tokens(service), which))
+    path = f"{tokens_address(service.settings)}/{token_id}"
     revoked: dict[str, Any] = service.send(lambda: service.request("DELETE", path)).json()
     return revoked
 
 
-def ends(text: str, now: datetime) -> str | None:
-    """When a token ends: `90d`, `never`, or a date. Raises UsageError."""
+def expiry(text: str, now: datetime) -> str | None:
+    """Parse `90d`, `never` (None) or a date. Raises UsageError."""
     if text == "never":
         return None
-    if found := _DAYS.fullmatch(text):
-        return (now + timedelta(days=int(found[1]))).isoformat()
+    if days := _DAYS.fullmatch(text):
+        return (now + timedelta(days=int(days[1]))).isoformat()
     try:
         day = date.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--expires {text!r} is neither days (90d), a date (2027-03-31), nor never.") from None
+        raise UsageError(f"Invalid --expires {text!r}: use days (90d), a date (2027-03-31) or never.") from None
     return datetime(day.year, day.month, day.day, tzinfo=UTC).isoformat()
 
 
-def as_line(one: Mapping[str, Any]) -> str:
-    scopes = ",".join(str(scope) for scope in one["scopes"])
-    until = f"until {str(one['expires_at'])[:10]}" if one["expires_at"] else "does not expire"
-    used = f"last used {str(one['last_used_at'])[:10]}" if one["last_used_at"] else "never used"
-    said = [str(one["id"]), one["shown"] + "…", one["name"], scopes, one["state"], until, used]
-    return "  ".join(one_line(str(part)) for part in said)
+def token_line(token: Mapping[str, Any]) -> str:
+    """Describe a token in one line, without its secret."""
+    scopes = ",".join(str(scope) for scope in token["scopes"])
+    expires = f"expires {str(token['expires_at'])[:10]}" if token["expires_at"] else "does not expire"
+    used = f"last used {str(token['last_used_at'])[:10]}" if token["last_used_at"] else "never used"
+    parts = [str(token["id"]), token["shown"] + "…", token["name"], scopes, token["state"], expires, used]
+    return "  ".join(one_line(str(part)) for part in parts)
 
 
-def _named(tokens: list[dict[str, Any]], name: str) -> int:
-    found = [one for one in tokens if one["name"] == name and one["state"] == "in force"]
-    if len(found) != 1:
-        why = "No token in force has" if not found else f"{len(found)} tokens in force have"
-        raise UsageError(f"{why} the name {name!r}. Give the number that `threewalls token list` prints first.")
-    return int(found[0]["id"])
+def _id_of(tokens: list[dict[str, Any]], name: str) -> int:
+    matches = [token for token in tokens if token["name"] == name and token["state"] == "in force"]
+    if len(matches) != 1:
+        count = "No active token has" if not matches else f"{len(matches)} active tokens have"
+        raise UsageError(f"{count} the name {name!r}. Use the number in the first column of `threewalls token list`.")
+    return int(matches[0]["id"])
 
 
 def _account() -> str:
-    """For the record of a service without log-ins."""
+    """Return the name of the local account, which a service without log-ins records."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return ""
 
 
-# --- A person logs in by a password for what no token may do, and is logged out again whatever happens.
+# --- Log-in with a password, for actions that no token may do.
 
 PASSWORD = "THREEWALLS_PASSWORD"  # noqa: S105  name of a variable
 CODE = "THREEWALLS_CODE"
-_AS_A_PERSON = {"Sec-Fetch-Site": "none"}
-"""What a browser says of an address that a person typed: no page of another website asks."""
+_BROWSER_HEADERS = {"Sec-Fetch-Site": "none"}
+"""Marks requests that no other website started, as browsers do for a typed address."""
 
 
 @contextmanager
 def logged_in(
-    settings: ClientSettings, user: str, env: Mapping[str, str], page: str, told: Callable[[str], None]
+    settings: ClientSettings, user: str, env: Mapping[str, str], page: str, say: Callable[[str], None]
 ) -> Iterator[Service]:
-    """The service as this person sees it; without log-ins nobody is asked. `page` does the same for browsers.
+    """Log in, yield the service, and log out. A service without log-ins needs no password.
 
-    Raises UsageError, Refused or Unreachable. One attempt a request: repeated, some would be done twice.
+    `page` is the path of the page for the same purpose. Requests are not retried, because some must not be repeated.
+    Raises UsageError, Refused or Unreachable.
     """
-    with Service(replace(settings, token="", retries=0), headers=_AS_A_PERSON) as service:
+    with Service(replace(settings, token="", retries=0), headers=_BROWSER_HEADERS) as service:
         if service.get("/api/v1/whoami").json()["kind"] == "everyone":
             yield service
             return
         if not user:
-            raise UsageError("Say who you are with --user NAME: tokens are made by people.")
+            raise UsageError("No user given: use --user NAME. Tokens belong to the user who creates them.")
         _log_in(service, user, _password(user, env), _code(env), page)
         try:
             yield service
         finally:
-            _log_out(service, told)
+            _log_out(service, say)
 
 
 def _log_in(service: Service, user: str, password: str, code: str, page: str) -> None:
-    url, shown = service.settings.url, {"name": user, "password": password, "code": code}
+    url = service.settings.url
     try:
-        answer = service.request("POST", "/login", data=shown | {"next": "/"})
+        form = {"name": user, "password": password, "code": code, "next": "/"}
+        answer = service.request("POST", "/login", data=form)
     except httpx2.TransportError as error:
         raise Unreachable(f"{url} could not be reached ({str(error) or type(error).__name__}).") from None
     if answer.status_code == 422:
         raise Refused(
             401,
-            f"knows no such name with this password, or wants another code ({CODE}) beside it. Users of an "
-            f"identity provider have no password here and do this at {url}{page}",
+            f"rejected the name, the password or the code of the authenticator app ({CODE}). Users of an identity "
+            f"provider have no password here; they use {url}{page}",
         )
     if answer.status_code == 429:
         raise Refused(
-            429, f"looks at no more passwords for {answer.headers.get('Retry-After', 'some')} seconds. Try again then."
-        )
+            429, f"accepts no log-in for {answer.headers.get('Retry-After', 'some')} seconds, after too many wrong "
+            "passwords. Retry later.",
+        )  # fmt: skip
     if answer.status_code != 303 or not service.has_cookie:
-        raise Refused(answer.status_code, f"answered {answer.status_code} to the log-in, so it is done at {url}{page}")
+        raise Refused(answer.status_code, f"answered {answer.status_code} to the log-in. Use {url}{page} instead.")
 
 
-def _log_out(service: Service, told: Callable[[str], None]) -> None:
+def _log_out(service: Service, say: Callable[[str], None]) -> None:
     try:
-        done = service.request("POST", "/logout").status_code == 303
+        is_logged_out = service.request("POST", "/logout").status_code == 303
     except httpx2.TransportError:
-        done = False
-    if not done:
-        told(f"The log-out did not arrive. End this session at {service.settings.url}/settings/account")
+        is_logged_out = False
+    if not is_logged_out:
+        say(f"The log-out failed. End this session at {service.settings.url}/settings/account")
 
 
 def _code(env: Mapping[str, str]) -> str:
-    """Of the authenticator app; empty for an account without one."""
+    """Return the code of the authenticator app, empty for an account without one."""
     if CODE in env or PASSWORD in env or sys.stdin is None or not sys.stdin.isatty():
         return env.get(CODE, "")
-    return input("Code of your authenticator app, empty without one: ").strip()
+    return input("Code of your authenticator app (empty if you have none): ").strip()
 
 
 def _password(user: str, env: Mapping[str, str]) -> str:
-    """Never an option: others see those in the list of processes."""
+    """Read the password. It is never an option, because options are visible in the list of processes."""
     if PASSWORD in env:
         return env[PASSWORD]
     if sys.stdin is not None and sys.stdin.isatty():
         return getpass.getpass(f"Password of {user}: ")
     line = sys.stdin.readline().rstrip("\r\n") if sys.stdin is not None else ""
     if not line:
-        raise UsageError(f"Give the password on standard input, in {PASSWORD}, or on a terminal.")
+        raise UsageError(f"No password given: set {PASSWORD}, or enter it on a terminal or standard input.")
     return line
 
 
-# --- `threewalls token`: what the service takes this client for.
+# --- `threewalls token`
 
 
-def own(service: Service) -> dict[str, Any]:
-    """`GET /api/v1/whoami`. Raises Refused for a token that is unknown, revoked or expired."""
-    found: dict[str, Any] = service.get("/api/v1/whoami").json()
-    needed = {"kind": str, "name": str} | ({"project": str, "scopes": list} if found.get("kind") == "token" else {})
-    if not all(isinstance(found.get(name), kind) for name, kind in needed.items()):
-        raise Strange(service.settings.url, "its /api/v1/whoami names nobody")
-    return found
+def whoami(service: Service) -> dict[str, Any]:
+    """Return `GET /api/v1/whoami`. Raises Refused for an unknown, revoked or expired token."""
+    caller: dict[str, Any] = service.get("/api/v1/whoami").json()
+    types = {"kind": str, "name": str} | ({"project": str, "scopes": list} if caller.get("kind") == "token" else {})
+    if not all(isinstance(caller.get(name), expected) for name, expected in types.items()):
+        raise NotThreewalls(service.settings.url, "its /api/v1/whoami identifies no caller")
+    return caller
 
 
-def token_text(found: Mapping[str, Any]) -> list[str]:
-    match found["kind"]:
+def caller_text(caller: Mapping[str, Any]) -> list[str]:
+    """Describe the caller in lines for a terminal."""
+    match caller["kind"]:
         case "token":
-            ends = one_line(str(found["expires_at"])) if found["expires_at"] else "never"
-            scopes = ", ".join(one_line(str(scope)) for scope in found["scopes"])
+            expires = one_line(str(caller["expires_at"])) if caller["expires_at"] else "never"
+            scopes = ", ".join(one_line(str(scope)) for scope in caller["scopes"])
             return [
-                f"token {one_line(found['name'])}", f"project  {one_line(found['project'])}",
-                f"may      {scopes}", f"expires  {ends}",
+                f"token {one_line(caller['name'])}", f"project  {one_line(caller['project'])}",
+                f"scopes   {scopes}", f"expires  {expires}",
             ]  # fmt: skip
         case "everyone":
-            return ["this service asks nobody to log in; no token is needed"]
+            return ["this service has no log-ins; no token is needed"]
         case "nobody":
-            return ["no token was sent. Put one into THREEWALLS_TOKEN"]
-    return [f"{found['kind']} {one_line(found['name'])}"]
+            return ["no token was sent: set THREEWALLS_TOKEN"]
+        case "person":
+            return [f"user {one_line(caller['name'])}"]
+    return [f"{caller['kind']} {one_line(caller['name'])}"]

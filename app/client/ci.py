@@ -1,4 +1,4 @@
-"""A job of a CI system, in the words of an upload."""
+"""Reads the CI job that the client runs in: branch, commit, change, attempt."""
 
 import json
 import re
@@ -11,13 +11,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CiJob:
-    """Empty where the environment says nothing.
+    """A CI job. Fields are empty if the environment does not state them.
 
-    `job` is what the job is called from change to change: its reports are found again by it. `key` names this attempt
-    of it, so that a repeated upload is known as one. `change` is the number of the pull or merge request, and `commit`
-    its own, not that of a trial merge. `commit_time` is ISO 8601. A branch of a fork is `owner:branch`, so that
-    nobody's fork passes for the baseline branch. `repository` is `owner/name`. `doubt` says why there is no branch
-    where one could have been expected: what may be another's is not stated.
+    `job` is the same for every change and identifies the job's comment and check. `key` identifies this attempt.
+    `change` is the number of the pull or merge request; `commit` is its head, not a trial merge. `commit_time` is ISO
+    8601. The branch of a fork is `owner:branch`, so that it cannot be mistaken for the baseline branch. `repository` is
+    `owner/name`. `doubt` explains why the branch is empty although one was expected.
     """
 
     system: str
@@ -35,8 +34,8 @@ class CiJob:
     doubt: str = ""
 
     def metadata(self) -> dict[str, object]:
-        """What of it an upload states."""
-        said = {
+        """Return the metadata of an upload from this job."""
+        fields = {
             "job": self.job,
             "name": self.name,
             "branch": self.branch,
@@ -46,10 +45,10 @@ class CiJob:
         }
         tags = [f"change-{self.change}"] if self.change else []
         tags += [self.tag] if self.tag else []
-        return {name: value for name, value in said.items() if value} | ({"tags": tags} if tags else {})
+        return {name: value for name, value in fields.items() if value} | ({"tags": tags} if tags else {})
 
 
-# --- One function a CI system; the variables are those of its own documentation.
+# --- One function per CI system, after the documentation of its variables.
 
 Env = Mapping[str, str]
 Event = Mapping[str, Any]
@@ -57,16 +56,16 @@ Event = Mapping[str, Any]
 _QUEUED = re.compile(r"gh-readonly-queue/(?P<onto>.+)/pr-(?P<number>\d+)-[0-9a-f]+")
 _TRIAL_MERGE = re.compile(r"refs/pull/(\d+)/")
 _OF_ITS_REF = ("push", "schedule", "workflow_dispatch", "merge_group", "create", "release", "deployment")
-"""Events of GitHub whose GITHUB_REF is what they are about."""
-_UNKNOWN_HEAD = "No branch and no commit are stated, so the run is no baseline; state them with --set."
+"""GitHub events whose GITHUB_REF and GITHUB_SHA name the tested code."""
+_UNKNOWN_HEAD = "Branch and commit are unknown, so the run cannot serve as a baseline. State them with --set."
 _SHA = re.compile(r"[0-9a-f]{7,64}")
 _OWNER = re.compile(r"[:/]([^:/]+/[^:/]+?)(?:\.git)?/?$")
 
 
 def ci_job(env: Env, event: Event | None = None) -> CiJob | None:
-    """The job that the environment is of; None outside of CI. `event`: what GITHUB_EVENT_PATH holds.
+    """Return the CI job of this environment, None outside of CI. `event` is the content of GITHUB_EVENT_PATH.
 
-    A scheduler's job inside that of a CI system is the latter's: it knows the commit.
+    A CI system takes precedence over a scheduler, because it knows the commit.
     """
     for is_here, read in _SYSTEMS:
         if is_here(env):
@@ -90,7 +89,7 @@ def _github(env: Env, event: Event) -> CiJob:
 
 
 def _github_code(env: Env, event: Event, repository: str) -> CiJob:
-    """Which commit it is about. Only of some events GITHUB_REF and GITHUB_SHA say that; of others they are main's."""
+    """Return the tested branch and commit. For some events, GITHUB_REF and GITHUB_SHA refer to main instead."""
     job = CiJob(system="GitHub Actions")
     pull, caller, name = (
         _object(event, "pull_request"),
@@ -104,11 +103,11 @@ def _github_code(env: Env, event: Event, repository: str) -> CiJob:
     if caller:
         return _of_caller(job, caller, repository)
     if trial := _TRIAL_MERGE.match(env.get("GITHUB_REF", "") or f"refs/pull/{branch}"):
-        return replace(job, change=trial[1], doubt=f"{_UNKNOWN_HEAD} GITHUB_EVENT_PATH names no file that can be read.")
+        return replace(job, change=trial[1], doubt=f"{_UNKNOWN_HEAD} GITHUB_EVENT_PATH is not a readable file.")
     if name not in _OF_ITS_REF:
         change = _text(_object(event, "issue"), "number") if _object(_object(event, "issue"), "pull_request") else ""
-        what = f"An event `{name}`" if name else "A job without GITHUB_EVENT_NAME"
-        return replace(job, change=change, doubt=f"{_UNKNOWN_HEAD} {what} does not say which commit was checked out.")
+        what = f"The event `{name}`" if name else "A job without GITHUB_EVENT_NAME"
+        return replace(job, change=change, doubt=f"{_UNKNOWN_HEAD} {what} does not name the tested commit.")
     if env.get("GITHUB_REF_TYPE") == "tag":
         return replace(job, commit=commit, tag=branch)
     pushed, queued = _object(event, "head_commit"), _QUEUED.fullmatch(branch)
@@ -117,7 +116,7 @@ def _github_code(env: Env, event: Event, repository: str) -> CiJob:
 
 
 def _of_caller(job: CiJob, caller: Event, repository: str) -> CiJob:
-    """Of a job that follows another workflow."""
+    """Return the code of a job that another workflow triggered."""
     branch, owner = _text(caller, "head_branch"), _object(caller, "head_repository")
     if branch and owner and _text(owner, "full_name") != repository:
         branch = f"{_text(owner, 'full_name').partition('/')[0]}:{branch}"
@@ -128,7 +127,7 @@ def _of_caller(job: CiJob, caller: Event, repository: str) -> CiJob:
 
 def _of_fork(head: Event, repository: str) -> str:
     branch, owner = _text(head, "ref"), _text(_object(head, "repo"), "full_name")
-    # The repository of a head is null once the fork was deleted.
+    # The repository of the head is null if the fork was deleted.
     return branch if owner == repository else f"{owner.partition('/')[0] or 'fork'}:{branch}"
 
 
@@ -137,8 +136,8 @@ def _gitlab(env: Env, _: Event) -> CiJob:
     branch = env.get("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "") or env.get("CI_COMMIT_BRANCH", "")
     if source != target:
         branch = f"{source.rpartition('/')[0] or 'fork'}:{branch}"
-    here = env.get("CI_COMMIT_SHA", "")
-    commit = env.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA", "") or here  # else that of a merge that exists nowhere
+    checked_out = env.get("CI_COMMIT_SHA", "")  # may be a merged result, which is on no branch
+    commit = env.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA", "") or checked_out
     return CiJob(
         system="GitLab CI",
         key=_key("gitlab", env.get("CI_SERVER_HOST", ""), env.get("CI_JOB_ID", "")),
@@ -146,7 +145,7 @@ def _gitlab(env: Env, _: Event) -> CiJob:
         name=_numbered(env.get("CI_JOB_NAME", ""), env.get("CI_PIPELINE_IID", "")),
         branch=branch,
         commit=commit,
-        commit_time=env.get("CI_COMMIT_TIMESTAMP", "") if commit == here else "",
+        commit_time=env.get("CI_COMMIT_TIMESTAMP", "") if commit == checked_out else "",
         ci_url=env.get("CI_JOB_URL", ""),
         change=env.get("CI_MERGE_REQUEST_IID", ""),
         tag=env.get("CI_COMMIT_TAG", ""),
@@ -157,7 +156,7 @@ def _gitlab(env: Env, _: Event) -> CiJob:
 def _jenkins(env: Env, _: Event) -> CiJob:
     change = env.get("CHANGE_ID", "")
     branch = env.get("BRANCH_NAME", "") or re.sub(r"^(refs/remotes/)?origin/", "", env.get("GIT_BRANCH", ""))
-    branch = "" if branch == "detached" else branch  # a commit was checked out, and git names no branch
+    branch = "" if branch == "detached" else branch  # the checkout of a commit has no branch
     if change:
         fork = env.get("CHANGE_FORK", "").partition("/")[0]
         branch = (f"{fork}:" if fork else "") + (env.get("CHANGE_BRANCH", "") or branch)
@@ -186,7 +185,7 @@ def _buildkite(env: Env, _: Event) -> CiJob:
         ),
         name=_numbered(env.get("BUILDKITE_PIPELINE_SLUG", ""), env.get("BUILDKITE_BUILD_NUMBER", "")),
         branch=branch,
-        commit=commit if _SHA.fullmatch(commit) else "",  # a build may say HEAD
+        commit=commit if _SHA.fullmatch(commit) else "",  # may be HEAD
         ci_url=f"{address}#{job}" if address and job else address,
         change=number if number.isdigit() else "",
         attempt=_number(env.get("BUILDKITE_RETRY_COUNT", ""), 0) + 1,
@@ -196,21 +195,22 @@ def _buildkite(env: Env, _: Event) -> CiJob:
 
 
 def _buildkite_branch(env: Env) -> tuple[str, str]:
-    """With the pipeline's setting "prefix third-party fork branch names" a fork's is `owner:branch` already."""
+    """Return branch and doubt. The pipeline setting "prefix third-party fork branch names" already adds the owner."""
     branch = env.get("BUILDKITE_BRANCH", "")
     if ":" in branch or not env.get("BUILDKITE_PULL_REQUEST", "").isdigit():
         return branch, ""
     ours, theirs = (_OWNER.search(env.get(name, "")) for name in ("BUILDKITE_REPO", "BUILDKITE_PULL_REQUEST_REPO"))
     if ours is None or theirs is None:
         return "", (
-            "No branch is stated, so the run is no baseline: BUILDKITE_REPO and BUILDKITE_PULL_REQUEST_REPO do not say "
-            "whether the pull request is from a fork. State it with --set branch=NAME."
+            "The branch is unknown, so the run cannot serve as a baseline: BUILDKITE_REPO and "
+            "BUILDKITE_PULL_REQUEST_REPO do not show whether the pull request comes from a fork. State the branch with "
+            "--set branch=NAME."
         )
     return (branch if ours[1].lower() == theirs[1].lower() else f"{theirs[1].partition('/')[0]}:{branch}"), ""
 
 
 def _slurm(env: Env, _: Event) -> CiJob:
-    """A scheduler knows no commit; the checkout in which the job runs may (`app/client/ci.py`)."""
+    """Read a Slurm job. A scheduler knows no commit; `_with_checkout` reads it from the working folder."""
     job, restarts = env.get("SLURM_JOB_ID", ""), env.get("SLURM_RESTART_COUNT", "")
     name = env.get("SLURM_JOB_NAME", "")
     return CiJob(
@@ -248,23 +248,23 @@ def _number(text: str, default: int) -> int:
 
 
 def _object(event: Event, name: str) -> Event:
-    found = event.get(name)
-    return found if isinstance(found, Mapping) else {}
+    value = event.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _text(event: Event, name: str) -> str:
-    found = event.get(name)
-    return str(found) if isinstance(found, str | int) else ""
+    value = event.get(name)
+    return str(value) if isinstance(value, str | int) else ""
 
 
-# --- What the environment and the checkout of a job say: the event file of GitHub, and git.
+# --- The event file of GitHub and the git checkout.
 
 _GIT_SECONDS = 10
 _LARGEST_EVENT_BYTES = 32 << 20
 
 
 def surrounding_job(env: Mapping[str, str], folder: Path | None = None) -> CiJob | None:
-    """The CI job that this process runs in, with the commit's time where `folder` is a checkout that has it."""
+    """Return the CI job that this process runs in, with the commit time if the checkout in `folder` has the commit."""
     job = ci_job(env, _event(env))
     if job is None:
         return None
@@ -277,7 +277,7 @@ def surrounding_job(env: Mapping[str, str], folder: Path | None = None) -> CiJob
 
 
 def _with_checkout(job: CiJob, folder: Path) -> CiJob:
-    """A scheduler runs whatever lies there: a commit is stated only where nothing was changed since."""
+    """Add the commit of an unmodified checkout. A modified one is no commit."""
     commit = _git(folder, "rev-parse", "HEAD")
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     if not commit or changed != "":
@@ -291,24 +291,24 @@ def _commit_time(folder: Path, commit: str) -> str:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git prints; None when it cannot say it."""
+    """Return the output of git, None if it fails."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
 def _event(env: Mapping[str, str]) -> dict[str, Any]:
-    """What happened, as GitHub wrote it into a file; empty without one."""
+    """Return GitHub's event file, empty if there is none."""
     name = env.get("GITHUB_EVENT_PATH", "")
     try:
         file = Path(name)
         if not name or file.stat().st_size > _LARGEST_EVENT_BYTES:
             return {}
-        found = json.loads(file.read_text(encoding="utf-8"))
+        event = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return event if isinstance(event, dict) else {}

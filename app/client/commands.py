@@ -1,52 +1,52 @@
-"""What each client command does with its options: settings read, service opened, exit code chosen."""
+"""Runs the commands of the client: reads the settings, calls the service, returns the exit code."""
 
 import argparse
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from app.client import account, doctor, report
 from app.client.account import logged_in
 from app.client.delivery import sync
-from app.client.errors import FINE, NO_VERDICT, SERVICE, Strange, Unreachable, allowing, failure
+from app.client.errors import FINE, NO_VERDICT, SERVICE, NotThreewalls, Unreachable, apply_allow, failure
 from app.client.options import RUN_FILTERS
 from app.client.service import ClientSettings, Service, read_settings
-from app.client.spool import spool_folder, waiting
+from app.client.spool import WaitingUpload, spool_folder, waiting
 from app.client.terminal import one_line, out
 from app.client.upload_command import upload, upload_document
 
-# --- `threewalls runs`: the list of runs, as a table.
+# --- `threewalls runs`
 
 _WIDEST = 40
 _HEAD = ("run", "created", "name", "branch", "step time", "verdict", "state")
 
 
 def runs(service: Service, options: argparse.Namespace) -> dict[str, Any]:
-    """What `GET /api/v1/runs` answers. The project is that of the settings, if they name one."""
-    wanted = {name: getattr(options, name) for name in (*RUN_FILTERS, "q", "sort")}
-    params = {name: value for name, value in wanted.items() if value}
+    """Return the answer of `GET /api/v1/runs`, limited to the project of the settings, if any."""
+    filters = {name: getattr(options, name) for name in (*RUN_FILTERS, "q", "sort")}
+    params = {name: value for name, value in filters.items() if value}
     if service.settings.project:
         params["project"] = service.settings.project
-    found: dict[str, Any] = service.get(
+    page: dict[str, Any] = service.get(
         "/api/v1/runs", {**params, "page": options.page, "page_size": options.limit}
     ).json()
-    if not isinstance(found.get("items"), list):
-        raise Strange(service.settings.url, "what it sent is no list of runs")
-    return found
+    if not isinstance(page.get("items"), list):
+        raise NotThreewalls(service.settings.url, "its answer is not a list of runs")
+    return page
 
 
-def runs_table(found: Mapping[str, Any]) -> list[str]:
-    rows = [_HEAD, *(_row(item) for item in found["items"])]
-    if not found["items"]:
-        return ["no run fits these filters"]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEAD))]
+def runs_table(page: Mapping[str, Any]) -> list[str]:
+    rows = [_HEAD, *(_row(item) for item in page["items"])]
+    if not page["items"]:
+        return ["no runs match these filters"]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    if found["pages"] > 1:
-        lines.append(f"page {found['page']} of {found['pages']}; {found['total']:,} runs. --page shows others")
+    if page["pages"] > 1:
+        lines.append(f"page {page['page']} of {page['pages']}, {page['total']:,} runs (next: --page)")
     return lines
 
 
@@ -61,19 +61,19 @@ def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> int:
-    """One command of the client; its exit code."""
+    """Run one command of the client and return its exit code."""
     env = os.environ if env is None else env
     url = ""
     try:
         settings = read_settings(env, url=options.url, project=options.project, retries=max(0, options.retries))
         url = settings.url
         return _COMMANDS[options.command](options, settings, env)
-    except Exception as error:  # Python's own exit code would be 1, and that is a regression
+    except Exception as error:  # Python would exit with 1, which means a regression
         of_upload = options.command == "upload"
         failed = failure(error, url, of_upload=of_upload)
         _say(failed.lines)
         if options.command == "report" and isinstance(error, Unreachable):
-            failed = replace(failed, exit_code=allowing(options.allow, NO_VERDICT, failed.exit_code))
+            failed = replace(failed, exit_code=apply_allow(options.allow, NO_VERDICT, failed.exit_code))
         if options.json:
             out(json.dumps(upload_document(**failed.as_json()) if of_upload else failed.as_json()))
         return failed.exit_code
@@ -81,99 +81,104 @@ def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> in
 
 def _sync(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
     folder = spool_folder(env, options.spool)
-    uploads, strange = waiting(folder)
+    uploads, unreadable = waiting(folder)
     if options.list:
-        return _listed(options, uploads, strange)
-    if not uploads and not strange:
+        return _listed(options, uploads, unreadable)
+    if not uploads and not unreadable:
         _out(options, {"sent": [], "waiting": 0, "failed": [], "elsewhere": {}}, f"nothing waits in {folder}")
         return FINE
-    with Service(settings, told=_say) as service:
+    with Service(settings, say=_say) as service:
         try:
-            done = sync(service, folder, everything=options.all, told=(lambda _: None) if options.json else out)
+            result = sync(service, folder, everything=options.all, say=(lambda _: None) if options.json else out)
         except Unreachable as error:
-            _say(f"{error.detail} What was not sent stays in {folder}.")
+            _say(f"{error.detail} Unsent uploads stay in {folder}.")
             return SERVICE
     left, _ = waiting(folder)
     if options.json:
-        runs = [{"id": one.id, "url": one.url, "created": one.created} for one in done.sent]
-        document = {"sent": runs, "waiting": len(left), "failed": done.failed, "elsewhere": done.elsewhere}
+        runs = [{"id": run.id, "url": run.url, "created": run.created} for run in result.sent]
+        document = {"sent": runs, "waiting": len(left), "failed": result.failed, "elsewhere": result.elsewhere}
         out(json.dumps(document))
-    for failed in done.failed:
+    for failed in result.failed:
         _say(failed)
-    for url, count in done.elsewhere.items():
+    for url, count in result.elsewhere.items():
         waits = "1 upload waits" if count == 1 else f"{count} uploads wait"
-        _say(f"{waits} for {one_line(url)}: state that address with --url, or send here what is there with --all.")
-    if done.busy:
-        _say(f"{done.busy} are being sent by another sync.")
-    return SERVICE if done.failed or done.elsewhere else FINE
+        _say(f"{waits} for {one_line(url)}. Send to that address with --url, or send all uploads here with --all.")
+    if result.busy:
+        _say(f"another sync is sending {result.busy} of them.")
+    return SERVICE if result.failed or result.elsewhere else FINE
 
 
-def _listed(options: argparse.Namespace, uploads: list[Any], strange: list[str]) -> int:
-    rows = [
-        {"folder": str(one.folder), "url": one.url, "created_at": one.created_at, "size_bytes": one.size_bytes}
-        | {"files": [file.name for file in one.upload.files], "key": one.upload.key}
-        for one in uploads
+def _listed(options: argparse.Namespace, uploads: list[WaitingUpload], unreadable: list[str]) -> int:
+    rows: list[dict[str, Any]] = [
+        {
+            "folder": str(waiting_upload.folder),
+            "url": waiting_upload.url,
+            "created_at": waiting_upload.created_at,
+            "size_bytes": waiting_upload.size_bytes,
+            "files": [file.name for file in waiting_upload.upload.files],
+            "key": waiting_upload.upload.key,
+        }
+        for waiting_upload in uploads
     ]
     text = "\n".join(
         f"{row['folder']}  {row['size_bytes']:,} bytes for {one_line(row['url'])}: {', '.join(row['files'])}"
         for row in rows
     )
-    _out(options, {"waiting": rows, "strange": strange}, text or "nothing waits")
-    for sentence in strange:
+    _out(options, {"waiting": rows, "strange": unreadable}, text or "nothing waits")
+    for sentence in unreadable:
         _say(sentence)
     return FINE
 
 
 def _doctor(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
     findings = doctor.examine(replace(settings, retries=0), env, spool_folder(env, options.spool), options.logs)
-    lines = [f"{one.state:<4}  {one.what}: {one.said}" + (f"\n      {one.do}" if one.do else "") for one in findings]
-    _out(options, {"findings": [one.as_json() for one in findings]}, "\n".join(lines))
-    return SERVICE if any(one.state == doctor.BAD for one in findings) else FINE
+    lines = [
+        f"{finding.state:<4}  {finding.what}: {finding.said}" + (f"\n      {finding.do}" if finding.do else "")
+        for finding in findings
+    ]
+    _out(options, {"findings": [asdict(finding) for finding in findings]}, "\n".join(lines))
+    return SERVICE if any(finding.state == doctor.BAD for finding in findings) else FINE
 
 
 def _report(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
-    with Service(settings, told=_say) as service:
+    with Service(settings, say=_say) as service:
         return report.report(options, service, env)
 
 
 def _runs(options: argparse.Namespace, settings: ClientSettings, _: Mapping[str, str]) -> int:
-    with Service(settings, told=_say) as service:
-        found = runs(service, options)
-    _out(options, found, "\n".join(runs_table(found)))
+    with Service(settings, say=_say) as service:
+        page = runs(service, options)
+    _out(options, page, "\n".join(runs_table(page)))
     return FINE
 
 
 def _token(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
     if options.of_project:
         return _tokens(options, settings, env)
-    with Service(settings, told=_say) as service:
-        found = account.own(service)
-    _out(options, found, "\n".join(account.token_text(found)))
+    with Service(settings, say=_say) as service:
+        caller = account.whoami(service)
+    _out(options, caller, "\n".join(account.caller_text(caller)))
     return FINE
 
 
 def _tokens(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
-    """Of a project, by a person."""
+    """Manage the tokens of a project, logged in as a user."""
     page = account.tokens_address(settings, "/settings")
     if options.of_project == "create" and options.expires:
-        account.ends(options.expires, datetime.now(UTC))  # before anybody is asked for a password
+        account.expiry(options.expires, datetime.now(UTC))  # validated before the password prompt
     with logged_in(settings, options.user, env, page, _say) as service:
         match options.of_project:
             case "list":
-                found = account.list_tokens(service)
-                _out(options, {"items": found}, "\n".join(map(account.as_line, found)) or "no tokens yet")
+                tokens = account.list_tokens(service)
+                _out(options, {"items": tokens}, "\n".join(map(account.token_line, tokens)) or "no tokens")
             case "create":
-                made = account.create_token(service, options)
-                _say(f"{account.as_line(made)}. Nobody can see the token again.")
-                _out(options, made, made["token"])  # alone, so that $(...) takes it
+                token = account.create_token(service, options)
+                _say(f"{account.token_line(token)}. The token is shown only once.")
+                _out(options, token, token["token"])  # nothing else on standard output, for $(...)
             case "revoke":
                 revoked = account.revoke_token(service, options.which)
-                _out(options, revoked, f"revoked: {account.as_line(revoked)}")
+                _out(options, revoked, f"revoked: {account.token_line(revoked)}")
     return FINE
-
-
-def _upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
-    return upload(options, settings, env)
 
 
 def _out(options: argparse.Namespace, document: Mapping[str, Any], text: str) -> None:
@@ -185,7 +190,7 @@ def _say(text: str) -> None:
 
 
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace, ClientSettings, Mapping[str, str]], int]] = {
-    "upload": _upload,
+    "upload": upload,
     "sync": _sync,
     "report": _report,
     "runs": _runs,

@@ -1,4 +1,4 @@
-"""Sends an upload: in one request, or, where it has long logs, in pieces that go on where they stopped."""
+"""Sends an upload in one request, or long logs in pieces that resume where they stopped."""
 
 import json
 import os
@@ -13,24 +13,24 @@ from typing import Any, BinaryIO, TextIO
 import httpx2
 
 from app.client import spool
-from app.client.errors import Refused, Strange
+from app.client.errors import NotThreewalls, Refused
 from app.client.service import Service
 from app.client.terminal import plain
 from app.client.upload import PIECE_BYTES, LogText, SentFile, Upload, plain_name
 from app.errors import ThreewallsError
 
 RUNS = "/api/v1/runs"
-_BEHIND_EVERYTHING = 2**53
-"""An offset that no log reaches: the service refuses it, and says where what it holds ends."""
+_BEYOND_EVERY_LOG = 2**53
+"""An offset that no log reaches. The service refuses it and returns the length of the stored log."""
 
 _UPLOAD_TIMEOUT = httpx2.Timeout(300, connect=10)
-Advanced = Callable[[int, int], None]
-"""Told after each part: bytes that are there now, of how many."""
+OnProgress = Callable[[int, int], None]
+"""Called after each part with the bytes sent so far and the total."""
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
-    """`created` is False when the service had the upload already."""
+class DeliveredRun:
+    """The run of an upload. `created` is False if the service already had the upload."""
 
     id: int
     url: str
@@ -38,16 +38,20 @@ class Delivered:
     created: bool
     warnings: tuple[str, ...] = ()
 
+    @property
+    def line(self) -> str:
+        return f"run {self.id}: {self.url}" + ("" if self.created else " (already uploaded)")
 
-def deliver(service: Service, upload: Upload, advanced: Advanced = lambda *_: None) -> Delivered:
-    """Send what the service does not have yet. Raises Refused, or Unreachable; sent again, it goes on from there."""
+
+def deliver(service: Service, upload: Upload, on_progress: OnProgress = lambda *_: None) -> DeliveredRun:
+    """Send what the service does not have yet; another call resumes. Raises Refused or Unreachable."""
     if not upload.pieced:
-        return _begin(service, upload, advanced, is_whole=True)
-    run = _begin(service, upload, advanced, is_whole=False)
+        return _begin(service, upload, on_progress, is_whole=True)
+    run = _begin(service, upload, on_progress, is_whole=False)
     total, before = sum(file.size_bytes for file in upload.pieced), 0
     for file in upload.pieced:
-        at = held(service, run.id, file.name)
-        send_rest(service, run.id, file, at, lambda now, before=before: advanced(before + now, total))  # type: ignore[misc]
+        offset = stored_bytes(service, run.id, file.name)
+        send_rest(service, run.id, file, offset, lambda now, before=before: on_progress(before + now, total))  # type: ignore[misc]
         before += file.size_bytes
     for file in upload.pieced:
         if file.cut:
@@ -56,51 +60,51 @@ def deliver(service: Service, upload: Upload, advanced: Advanced = lambda *_: No
     return run
 
 
-def open_run(service: Service, upload: Upload) -> Delivered:
-    """The run of an upload whose logs come later, made or found."""
+def open_run(service: Service, upload: Upload) -> DeliveredRun:
+    """Create the run of an upload whose logs follow, or find the existing one."""
     return _begin(service, upload, lambda *_: None, is_whole=False)
 
 
-def held(service: Service, run_id: int, name: str) -> int:
-    """Bytes that the service has of a log, also for a token that may only upload."""
+def stored_bytes(service: Service, run_id: int, name: str) -> int:
+    """Return how many bytes of a log the service has. Works with the scope `upload` alone."""
     try:
-        _append(service, run_id, name, offset=_BEHIND_EVERYTHING)
+        _append(service, run_id, name, offset=_BEYOND_EVERY_LOG)
     except Refused as error:
         if error.offset is not None:
             return error.offset
         raise
-    raise Strange(service.settings.url, "it took a piece from behind the end of the log")
+    raise NotThreewalls(service.settings.url, "it accepted a piece beyond the end of the log")
 
 
-def send_rest(service: Service, run_id: int, file: SentFile, at: int, now_at: Callable[[int], None]) -> int:
-    """Send the text from byte `at` up to the file's size in pieces. Returns what is held then."""
-    for piece in _pieces(file.path, at, file.size_bytes):
-        now_at(at)
-        held_now = send_piece(service, run_id, file.name, at, piece)
-        at += len(piece)
-        if held_now < at:
-            raise Strange(service.settings.url, f"it holds {held_now:,} bytes of {file.name} after {at:,} were sent")
-    now_at(at)
-    return at
+def send_rest(service: Service, run_id: int, file: SentFile, offset: int, on_offset: Callable[[int], None]) -> int:
+    """Send the text from byte `offset` up to the file's size in pieces. Return the stored length."""
+    for piece in _pieces(file.path, offset, file.size_bytes):
+        on_offset(offset)
+        stored = send_piece(service, run_id, file.name, offset, piece)
+        offset += len(piece)
+        if stored < offset:
+            raise NotThreewalls(service.settings.url, f"it has {stored:,} of {offset:,} bytes sent of {file.name}")
+    on_offset(offset)
+    return offset
 
 
 def close(service: Service, run_id: int, name: str) -> None:
-    """No more of its logs is to come."""
+    """Mark the run as complete."""
     _append(service, run_id, name, complete=True)
 
 
 def send_piece(service: Service, run_id: int, name: str, offset: int, text: bytes, *, opens: bool = False) -> int:
-    """Returns the offset of what comes next. `opens`: also a run that was closed, as far as the token may."""
+    """Send one piece and return the next offset. `opens` reopens a closed run if the token permits it."""
     answer = _append(service, run_id, name, offset=offset, text=text, complete=False if opens else None)
     return _number(service, answer, "offset")
 
 
-def _begin(service: Service, upload: Upload, advanced: Advanced, *, is_whole: bool) -> Delivered:
+def _begin(service: Service, upload: Upload, on_progress: OnProgress, *, is_whole: bool) -> DeliveredRun:
     expects = sum(file.size_bytes for file in upload.pieced)
 
     def attempt() -> httpx2.Response:
         with ExitStack() as opened:
-            sending = _Counted(upload.whole, advanced if is_whole else lambda *_: None, opened)
+            sending = _FormFiles(upload.whole, on_progress if is_whole else lambda *_: None, opened)
             return service.request(
                 "POST",
                 RUNS,
@@ -113,20 +117,20 @@ def _begin(service: Service, upload: Upload, advanced: Advanced, *, is_whole: bo
 
     answer: Mapping[str, Any] = service.send(attempt).json()
     warnings = answer.get("warnings")
-    return Delivered(
+    return DeliveredRun(
         _number(service, answer, "id"),
         str(answer.get("url", "")),
         str(answer.get("status", "")),
         answer.get("created") is True,
-        tuple(str(one) for one in warnings) if isinstance(warnings, list) else (),
+        tuple(str(warning) for warning in warnings) if isinstance(warnings, list) else (),
     )
 
 
 def _number(service: Service, answer: Mapping[str, Any], name: str) -> int:
-    found = answer.get(name)
-    if not isinstance(found, int) or isinstance(found, bool):
-        raise Strange(service.settings.url, f"its answer to an upload has no {name}")
-    return found
+    value = answer.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise NotThreewalls(service.settings.url, f"its answer to an upload has no {name}")
+    return value
 
 
 def _append(
@@ -155,7 +159,7 @@ def _append(
 
 
 def _pieces(path: Path, begin: int, end: int) -> Iterator[bytes]:
-    """Of PIECE_BYTES each, as far as the file was when it was read; it may have grown since."""
+    """Yield the text in pieces of PIECE_BYTES, up to byte `end`: the file may have grown since it was read."""
     piece, left = bytearray(), end - begin
     if left <= 0:
         return
@@ -172,17 +176,17 @@ def _pieces(path: Path, begin: int, end: int) -> Iterator[bytes]:
 
 
 def _gzipped(text: bytes) -> bytes:
-    packer = zlib.compressobj(level=1, wbits=31)  # five times smaller already, and faster than any network here
+    packer = zlib.compressobj(level=1, wbits=31)  # five times smaller, and faster than the network
     return packer.compress(text) + packer.flush()
 
 
-class _Counted:
-    """The files of a form, and how much of them was read: as good as sent."""
+class _FormFiles:
+    """The files of a form. Bytes read count as sent."""
 
-    def __init__(self, files: tuple[SentFile, ...], advanced: Advanced, opened: ExitStack) -> None:
+    def __init__(self, files: tuple[SentFile, ...], on_progress: OnProgress, opened: ExitStack) -> None:
         self._files = [(file, opened.enter_context(file.path.open("rb"))) for file in files]
         self._total = sum(file.path.stat().st_size for file in files)
-        self._read, self._advanced = 0, advanced
+        self._read, self._advanced = 0, on_progress
 
     def parts(self) -> list[tuple[str, Any]]:
         return [
@@ -196,7 +200,7 @@ class _Counted:
 
 
 class _CountedFile:
-    """As long as it was when it was opened: a length that was announced must hold, though a job still writes."""
+    """A file with the length that it had when it was opened, although a job may still append to it."""
 
     def __init__(self, file: BinaryIO, count: Callable[[int], None]) -> None:
         self._file, self._count = file, count
@@ -215,7 +219,7 @@ class _CountedFile:
         return self._file.tell()
 
 
-# --- How far an upload is: a bar on a terminal, now and then a line in the log of a job.
+# --- Progress: a bar on a terminal, a line every 30 seconds in the log of a job.
 
 _BAR = 30
 _REDRAW_SECONDS = 0.1
@@ -223,19 +227,19 @@ _LINE_SECONDS = 30.0
 
 
 class Progress:
-    """Called with bytes that are there and bytes in all. On a terminal it draws over its own line."""
+    """Prints the progress of an upload. On a terminal it redraws its own line."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out, self._clock = out, clock
-        self._began = self._said = clock()
+        self._began = self._printed = clock()
         self._is_terminal = out.isatty()
         self._drawn = False
 
     def __call__(self, done: int, total: int) -> None:
         now, share = self._clock(), done / total if total else 1.0
-        if now - self._said < (_REDRAW_SECONDS if self._is_terminal else _LINE_SECONDS):
+        if now - self._printed < (_REDRAW_SECONDS if self._is_terminal else _LINE_SECONDS):
             return
-        self._said = now
+        self._printed = now
         rate = done / (now - self._began) / 1e6
         text = f"{share:4.0%} of {total / 1e6:,.1f} MB, {rate:,.1f} MB/s"
         if self._is_terminal:
@@ -247,7 +251,7 @@ class Progress:
         self._out.flush()
 
     def line(self, text: str) -> None:
-        """Say something, over the bar."""
+        """Print a line in place of the bar."""
         self.clear()
         self._out.write(f"threewalls: {text}\n")
         self._out.flush()
@@ -258,47 +262,48 @@ class Progress:
             self._drawn = False
 
 
-# --- `threewalls sync`: sends what waits in the spool, each upload once in effect.
+# --- `threewalls sync`
 
 
 @dataclass(slots=True)
-class Synced:
-    """`busy`: those that another sync has just now. `elsewhere`: those of other services. `failed`: what to tell."""
+class SyncResult:
+    """`busy` counts uploads that another sync is sending, `elsewhere` those for other services by address. `failed`
+    holds a sentence for each failure."""
 
-    sent: list[Delivered] = field(default_factory=list)
+    sent: list[DeliveredRun] = field(default_factory=list)
     busy: int = 0
     elsewhere: dict[str, int] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
 
-def sync(service: Service, folder: Path, *, everything: bool, told: Callable[[str], None]) -> Synced:
-    """Send what is for this service, or all with `everything`. Raises Unreachable; what was not sent stays."""
+def sync(service: Service, folder: Path, *, everything: bool, say: Callable[[str], None]) -> SyncResult:
+    """Send the uploads for this service, or all with `everything`. Raises Unreachable; unsent uploads stay."""
     spool.sweep(folder)
-    uploads, strange = spool.waiting(folder)
-    done = Synced(failed=strange)
-    for one in uploads:
-        if one.url != service.settings.url and not everything:
-            done.elsewhere[one.url] = done.elsewhere.get(one.url, 0) + 1
+    uploads, unreadable = spool.waiting(folder)
+    result = SyncResult(failed=unreadable)
+    for waiting in uploads:
+        if waiting.url != service.settings.url and not everything:
+            result.elsewhere[waiting.url] = result.elsewhere.get(waiting.url, 0) + 1
             continue
-        with spool.taken(one) as mine:
-            if not mine:
-                done.busy += 1
+        with spool.lock(waiting) as is_locked:
+            if not is_locked:
+                result.busy += 1
                 continue
             try:
-                run = deliver(service, one.upload)
+                run = deliver(service, waiting.upload)
             except Refused as error:
-                again = "Send it again then." if error.may_pass else "Delete the folder when it is of no use."
-                done.failed.append(f"{one.folder} was refused: {plain(error.detail)} It stays there. {again}")
+                advice = "Sync again after that." if error.may_pass else "Delete the folder if you do not need it."
+                result.failed.append(f"{waiting.folder} was refused: {plain(error.detail)} It was kept. {advice}")
                 continue
             except (OSError, spool.SpoolError, ThreewallsError) as error:
-                if not one.folder.exists():
-                    done.busy += 1
+                if not waiting.folder.exists():
+                    result.busy += 1
                     continue
                 if not isinstance(error, OSError):
                     raise
-                done.failed.append(f"{one.folder} cannot be read: {error}.")
+                result.failed.append(f"{waiting.folder} cannot be read: {error}.")
                 continue
-            spool.remove(one)
-            done.sent.append(run)
-            told(f"run {run.id}: {run.url}" + ("" if run.created else " (was there already)"))
-    return done
+            spool.remove(waiting)
+            result.sent.append(run)
+            say(run.line)
+    return result

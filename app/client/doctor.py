@@ -1,9 +1,9 @@
-"""`threewalls doctor`: what stands between this machine and an upload, each with what to do about it."""
+"""`threewalls doctor`: checks everything that an upload from this machine needs, with advice."""
 
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ import httpx2
 
 from app.client import account, spool
 from app.client.ci import surrounding_job
-from app.client.errors import Refused, Strange, Unreachable
+from app.client.errors import NotThreewalls, Refused, Unreachable
 from app.client.service import ClientSettings, Service, client_version, proxies
 from app.client.terminal import one_line
 from app.client.upload import LogText
@@ -24,20 +24,17 @@ _SKEW = timedelta(minutes=2)
 _SOON = timedelta(days=14)
 _HEAD_BYTES, _STRANGE_SHARE = 1 << 20, 0.30
 _HOLE = re.compile(rb"\0{8,}")
-"""The service takes no file of whose first megabyte, without holes of NUL bytes, more than this share is no text."""
+"""The service refuses a file if more than this share of its first megabyte, NUL bytes aside, is not text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`state` is ok, mind or bad; `do` what helps."""
+    """The result of one check. `state` is ok, mind (a warning) or bad; `do` is the advice."""
 
     state: str
     what: str
     said: str
     do: str = ""
-
-    def as_json(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def examine(settings: ClientSettings, env: Mapping[str, str], folder: Path, logs: Sequence[Path]) -> list[Finding]:
@@ -55,12 +52,12 @@ def _service(settings: ClientSettings) -> Iterator[Finding]:
         try:
             answer = service.get("/healthz")
             if answer.json().get("status") != "ok":
-                raise Strange(settings.url, "its /healthz is no word of health")
+                raise NotThreewalls(settings.url, "its /healthz has no status")
         except (Unreachable, Refused) as error:
-            said = error.detail if isinstance(error, Unreachable) else f"{settings.url} {error.detail}"
+            problem = error.detail if isinstance(error, Unreachable) else f"{settings.url} {error.detail}"
             yield Finding(
-                BAD, "service", one_line(said),
-                "Check THREEWALLS_URL, and from this machine: curl -v " + settings.url + "/healthz",
+                BAD, "service", one_line(problem),
+                f"Check THREEWALLS_URL. Try on this machine: curl -v {settings.url}/healthz",
             )  # fmt: skip
             return
         yield Finding(GOOD, "service", f"{settings.url} answers")
@@ -71,119 +68,121 @@ def _service(settings: ClientSettings) -> Iterator[Finding]:
 
 def _ready(service: Service) -> Iterator[Finding]:
     try:
-        said = service.get("/readyz").json()
+        readiness = service.get("/readyz").json()
     except ThreewallsError:
         yield Finding(
-            BAD, "readiness", "it takes no uploads now", "Its /readyz says what is down. Uploads are spooled."
-        )
+            BAD, "readiness", "the service accepts no uploads now",
+            "Its /readyz names the part that is down. Until then, uploads are spooled.",
+        )  # fmt: skip
         return
-    if said.get("status") != "ok":
-        yield Finding(MIND, "readiness", "uploads are kept, but processed later", "Its /readyz says what is down.")
+    if readiness.get("status") != "ok":
+        yield Finding(
+            MIND, "readiness", "uploads are stored but processed later", "Its /readyz names the part that is down."
+        )
 
 
 def _clock(answer: httpx2.Response, now: datetime) -> Iterator[Finding]:
     try:
-        there = parsedate_to_datetime(answer.headers.get("Date", ""))
+        service_time = parsedate_to_datetime(answer.headers.get("Date", ""))
     except ValueError:
         return
-    skew = now - there
+    skew = now - service_time
     if abs(skew) > _SKEW:
+        direction = "ahead of" if skew > _SKEW else "behind"
         yield Finding(
-            MIND, "clock", f"it is {abs(skew).total_seconds():,.0f} s {'ahead' if skew > _SKEW else 'behind'} here",
-            "Set the clock by NTP: expiry of tokens and times of runs are read by it.",
+            MIND, "clock", f"{abs(skew).total_seconds():,.0f} s {direction} the clock of the service",
+            "Synchronise the clock with NTP: token expiry and run times depend on it.",
         )  # fmt: skip
     else:
-        yield Finding(GOOD, "clock", "agrees with the service's within two minutes")
+        yield Finding(GOOD, "clock", "within two minutes of the clock of the service")
 
 
 def _token(service: Service) -> Iterator[Finding]:
     try:
-        me = account.own(service)
+        caller = account.whoami(service)
     except Refused as error:
         if error.status == 404:
-            yield Finding(MIND, "version", "the service is older than this client", "Ask for an update of the service.")
+            yield Finding(MIND, "version", "the service is older than this client", "Update the service.")
         else:
-            yield Finding(BAD, "token", one_line(error.detail), "Ask a maintainer of the project for a new one.")
+            yield Finding(BAD, "token", one_line(error.detail), "Ask a maintainer of the project for a new token.")
         return
     except Unreachable as error:
-        yield Finding(BAD, "token", one_line(error.detail), "Ask again when the service is well.")
+        yield Finding(BAD, "token", one_line(error.detail), "Retry when the service is available.")
         return
-    mine, theirs = client_version(), str(me.get("version"))
-    agree = mine.split(".")[:1] == theirs.split(".")[:1]
+    own_version, service_version = client_version(), str(caller.get("version"))
+    match = own_version.split(".")[:1] == service_version.split(".")[:1]
     yield Finding(
-        GOOD if agree else MIND, "version", f"client {one_line(mine)}, service {one_line(theirs)}",
-        "" if agree else "Use a client of the service's own version.",
+        GOOD if match else MIND, "version", f"client {one_line(own_version)}, service {one_line(service_version)}",
+        "" if match else "Install the client of the same version as the service.",
     )  # fmt: skip
-    yield from _scopes(me, service.settings, datetime.now(UTC))
+    yield from _scopes(caller, service.settings, datetime.now(UTC))
 
 
-def _scopes(me: Mapping[str, Any], settings: ClientSettings, now: datetime) -> Iterator[Finding]:
-    if me["kind"] == "everyone":
-        yield Finding(GOOD, "token", "none is needed: this service asks nobody to log in")
+def _scopes(caller: Mapping[str, Any], settings: ClientSettings, now: datetime) -> Iterator[Finding]:
+    if caller["kind"] == "everyone":
+        yield Finding(GOOD, "token", "not needed: this service has no log-ins")
         return
-    if me["kind"] != "token":
-        yield Finding(BAD, "token", "none was sent", "Put one of the project into THREEWALLS_TOKEN.")
+    if caller["kind"] != "token":
+        yield Finding(BAD, "token", "no token was sent", "Set THREEWALLS_TOKEN to a token of the project.")
         return
-    scopes, project = [one_line(str(scope)) for scope in me["scopes"]], one_line(str(me["project"]))
-    yield Finding(GOOD, "token", f"{one_line(me['name'])}, project {project}, may {', '.join(scopes)}")
+    scopes, project = [one_line(str(scope)) for scope in caller["scopes"]], one_line(str(caller["project"]))
+    yield Finding(GOOD, "token", f"{one_line(caller['name'])}, project {project}, scopes {', '.join(scopes)}")
     if "upload" not in scopes:
-        yield Finding(BAD, "token", "it may not upload", "Ask a maintainer for one with the scope upload.")
+        yield Finding(
+            BAD, "token", "this token cannot upload (no `upload` scope)", "Ask a maintainer for one with that scope."
+        )
     elif "read" not in scopes:
-        yield Finding(GOOD, "token", "it reads the reports of what it uploads; `threewalls runs` would need read")
-    if settings.project and settings.project != me["project"]:
-        said = f"THREEWALLS_PROJECT is {one_line(settings.project)}, and the token is of {project}"
-        yield Finding(BAD, "project", said, "Leave the project out: the token says which it is.")
-    if me["expires_at"]:
-        left = datetime.fromisoformat(str(me["expires_at"])) - now
+        yield Finding(GOOD, "token", "it can read reports of its own uploads; `threewalls runs` needs the scope read")
+    if settings.project and settings.project != caller["project"]:
+        mismatch = f"THREEWALLS_PROJECT is {one_line(settings.project)}, but the token belongs to {project}"
+        yield Finding(BAD, "project", mismatch, "Unset THREEWALLS_PROJECT: the token determines the project.")
+    if caller["expires_at"]:
+        left = datetime.fromisoformat(str(caller["expires_at"])) - now
         if left < _SOON:
-            yield Finding(MIND, "token", f"it ends in {left.days} days", "Ask a maintainer for a new one in time.")
+            yield Finding(MIND, "token", f"expires in {left.days} days", "Ask a maintainer for a new token.")
 
 
 def _proxies(env: Mapping[str, str]) -> Iterator[Finding]:
     for name, value in proxies(env):
         yield Finding(
-            MIND, "proxy", f"{name}={one_line(value)}", "Requests go through it, unless NO_PROXY names the host."
+            MIND, "proxy", f"{name}={one_line(value)}", "Requests use this proxy unless NO_PROXY lists the host."
         )
 
 
 def _job(env: Mapping[str, str]) -> Iterator[Finding]:
     job = surrounding_job(env)
     if job is None:
-        yield Finding(GOOD, "job", "no CI job; --set branch=... and commit=... say what the run is of")
+        yield Finding(GOOD, "job", "no CI job; state the code with --set branch=... and --set commit=...")
         return
-    known = job.metadata()
-    missing = [name for name in ("branch", "commit", "commit_time") if name not in known]
-    said = f"{job.system}, " + ", ".join(f"{name} {one_line(str(value))}" for name, value in known.items())
-    do = (
-        f"Not known: {', '.join(missing)}. State what matters with --set, for the place in the history."
-        if missing
-        else ""
-    )
-    yield Finding(MIND if missing else GOOD, "job", said, do)
+    metadata = job.metadata()
+    missing = [name for name in ("branch", "commit", "commit_time") if name not in metadata]
+    summary = f"{job.system}, " + ", ".join(f"{name} {one_line(str(value))}" for name, value in metadata.items())
+    advice = f"Unknown: {', '.join(missing)}. State them with --set; they set the history position." if missing else ""
+    yield Finding(MIND if missing else GOOD, "job", summary, advice)
 
 
 def _spool(folder: Path) -> Iterator[Finding]:
     try:
-        uploads, strange = spool.waiting(folder)
+        uploads, unreadable = spool.waiting(folder)
     except spool.SpoolError as error:
-        yield Finding(BAD, "spool", one_line(error.detail), "Name another folder by THREEWALLS_SPOOL.")
+        yield Finding(BAD, "spool", one_line(error.detail), "Set THREEWALLS_SPOOL to another folder.")
         return
-    for sentence in strange:
-        yield Finding(MIND, "spool", one_line(sentence), "Look at it, and delete it when it is of no use.")
+    for sentence in unreadable:
+        yield Finding(MIND, "spool", one_line(sentence), "Inspect it, and delete it if you do not need it.")
     if uploads:
-        size = sum(one.size_bytes for one in uploads) / 1e6
+        size = sum(upload.size_bytes for upload in uploads) / 1e6
         yield Finding(
             MIND, "spool", f"{len(uploads)} uploads ({size:,.1f} MB) wait in {folder}", "Run threewalls sync."
         )
     elif not _is_writable(folder):
-        yield Finding(BAD, "spool", f"{folder} cannot be written", "Name another folder by THREEWALLS_SPOOL.")
+        yield Finding(BAD, "spool", f"{folder} is not writable", "Set THREEWALLS_SPOOL to another folder.")
     else:
         yield Finding(GOOD, "spool", f"nothing waits in {folder}")
 
 
 def _is_writable(folder: Path, access: Callable[[Path, int], bool] = os.access) -> bool:
-    there = next((one for one in (folder, *folder.absolute().parents) if one.exists()), None)
-    return there is not None and there.is_dir() and access(there, os.W_OK | os.X_OK)
+    existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), None)
+    return existing is not None and existing.is_dir() and access(existing, os.W_OK | os.X_OK)
 
 
 def _log(log: Path) -> Iterator[Finding]:
@@ -193,15 +192,17 @@ def _log(log: Path) -> Iterator[Finding]:
             head = head or _HOLE.sub(b"", chunk[:_HEAD_BYTES])
             size += len(chunk)
     except ThreewallsError as error:
-        yield Finding(BAD, "log", one_line(error.detail), "Check that the job wrote it whole, and who may read it.")
+        yield Finding(
+            BAD, "log", one_line(error.detail), "Check that the job wrote the whole file, and its permissions."
+        )
         return
     if not head.strip():
         yield Finding(BAD, "log", f"{log} is empty", "Check that the job wrote it.")
     elif head.decode("utf-8", "replace").count("\ufffd") + head.count(0) > len(head) * _STRANGE_SHARE:
-        yield Finding(BAD, "log", f"{log} is no text", "It would be refused. Name the log itself.")
+        yield Finding(BAD, "log", f"{log} is not text", "The service would refuse it. Name the training log.")
     elif text.cut:
         yield Finding(
-            MIND, "log", f"{log}: {size:,} bytes of text, and {text.cut} that ends early", "Wait for its end."
+            MIND, "log", f"{log}: {size:,} bytes of text, truncated {text.cut}", "Wait until the job has written it."
         )
     else:
         yield Finding(GOOD, "log", f"{log}: {size:,} bytes of text")

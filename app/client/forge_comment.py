@@ -1,7 +1,7 @@
-"""One comment a change: found again by its marker, brought up to date, and one again where two jobs made two.
+"""Keeps one comment, check or status per change and job, also if several jobs post at the same time.
 
-No forge can create "unless there is one". So whoever created a comment looks again: the oldest stays, and every job
-knows by itself which one that is.
+No forge offers "create unless it exists". After creating a comment, a job therefore lists the comments again: the
+oldest stays, and every job deletes the others.
 """
 
 import re
@@ -9,19 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.client.forge import TRIES, ForgeError, Message, UnsureError, is_marked, newest_run
+from app.client.forge import TRIES, ForgeError, Message, UnconfirmedError, is_marked, newest_run
 
-# --- What a commit shows is of the newest run that was reported on it, in whatever order the reports arrive.
+# --- Checks and statuses: a commit shows the newest run, in whatever order reports arrive.
 #
-# No forge can write "unless there is a newer one", so whoever wrote looks again. A check can be changed and what it
-# said is lost; a status is never changed, only followed by another, and the last one counts.
+# No forge offers "write unless there is a newer one", so a job reads again after writing. A check can be updated; a
+# status can only be followed by another, and the last one counts.
 
 _RUN = re.compile(r"/runs/(\d{1,19})(?:#of-run-(\d{1,19}))?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One check or status that is there. `body`: what it says, as it is sent."""
+class PostedStatus:
+    """A check or status on a commit. `body` is its content as sent."""
 
     run_id: int
     body: Mapping[str, Any]
@@ -29,85 +29,89 @@ class Told:
 
 
 class Checks(Protocol):
-    """Ours of one name and commit. `create` raises UnsureError when it may have been created."""
+    """Our checks of one name and commit. `create` raises UnconfirmedError if it may have been created."""
 
-    def told(self) -> Sequence[Told]: ...
+    def existing(self) -> Sequence[PostedStatus]: ...
 
     def create(self, body: Mapping[str, Any]) -> None: ...
 
     def update(self, check_id: int, body: Mapping[str, Any]) -> None: ...
 
     def settle(self) -> None:
-        """Wait as long as another job may take between its look and its write."""
+        """Wait longer than another job takes between reading and writing."""
         ...
 
 
 class Statuses(Protocol):
-    """Of one name and commit."""
+    """The statuses of one name and commit."""
 
-    def told(self) -> Sequence[Told]:
-        """The last one counts."""
+    def existing(self) -> Sequence[PostedStatus]:
+        """Return the statuses in the order of creation. The last one counts."""
         ...
 
-    def tell(self, body: Mapping[str, Any]) -> None: ...
+    def add(self, body: Mapping[str, Any]) -> None: ...
 
 
-def put_check(checks: Checks, ours: Told) -> tuple[int, bool]:
-    """The run that the commit shows now, and whether a check was there. Two that jobs at once made say the same."""
-    was_there = written = False
+def put_check(checks: Checks, ours: PostedStatus) -> tuple[int, bool]:
+    """Post a check. Return the run that the commit shows now, and whether a check existed before.
+
+    Checks that two jobs create at the same time get the same content.
+    """
+    existed = written = False
     newest = ours
     for attempt in range(1, TRIES + 1):
-        found = checks.told()
-        newest = max((ours, *found), key=lambda one: one.run_id)  # ours where it is one of them
-        was_there |= bool(found) and not written
-        if not found:
+        existing = checks.existing()
+        newest = max((ours, *existing), key=lambda check: check.run_id)  # ours if it is as new as another
+        existed |= bool(existing) and not written
+        if not existing:
             try:
                 checks.create(ours.body)
-            except UnsureError:
+            except UnconfirmedError:
                 if attempt == TRIES:
                     raise
-                continue  # it is there by now, or it is not
+                continue  # the next iteration shows whether it was created
             written = True
             continue
-        stale = [one for one in found if one.run_id != newest.run_id or (newest is ours and not written)]
+        stale = [check for check in existing if check.run_id != newest.run_id or (newest is ours and not written)]
         if not stale:
             break
-        for one in stale:
-            checks.update(one.id, newest.body)
+        for check in stale:
+            checks.update(check.id, newest.body)
         written = True
-        if any(one.run_id != newest.run_id for one in stale):
-            checks.settle()  # a job with an older run that looked before may write now
-    return newest.run_id, was_there
+        if any(check.run_id != newest.run_id for check in stale):
+            checks.settle()  # a job with an older run may have read before and write now
+    return newest.run_id, existed
 
 
-def put_status(statuses: Statuses, ours: Told) -> int:
-    """The run that the commit shows now."""
+def put_status(statuses: Statuses, ours: PostedStatus) -> int:
+    """Post a status, and return the run that the commit shows now."""
     newest, written = ours, False
     for _ in range(TRIES):
-        told = statuses.told()
-        newest = max((ours, *told), key=lambda one: one.run_id)
-        stands = bool(told) and told[-1].run_id == newest.run_id
-        if stands and (written or newest is not ours):
+        existing = statuses.existing()
+        newest = max((ours, *existing), key=lambda status: status.run_id)
+        is_last = bool(existing) and existing[-1].run_id == newest.run_id
+        if is_last and (written or newest is not ours):
             break
-        statuses.tell(newest.body)
+        statuses.add(newest.body)
         written = True
     return newest.run_id
 
 
 def address(message: Message) -> str:
-    """Of the run to look at; a status has no other place that says of which run it is."""
-    same = run_at(message.url) == message.run_id
+    """Return the address to link, which also encodes the newest run: a status has no other field for it."""
+    same = run_id_in(message.url) == message.run_id
     return message.url if same else f"{message.url}#of-run-{message.run_id}"
 
 
-def run_at(url: object) -> int:
-    """0 where it says none."""
-    found = _RUN.search(str(url or ""))
-    return int(found[2] or found[1]) if found else 0
+def run_id_in(url: object) -> int:
+    """Return the run that a status links to, 0 if none."""
+    match = _RUN.search(str(url or ""))
+    return int(match[2] or match[1]) if match else 0
 
 
-def left(run_id: int) -> str:
-    return f"left as it is, it tells of run {run_id}, which is newer"
+def unchanged(run_id: int) -> str:
+    """Describe a post that was left unchanged because it shows a newer run."""
+    return f"unchanged, because it shows the newer run {run_id}"
 
 
 NOT_FOUND = 404
@@ -119,11 +123,11 @@ class Comment:
     body: str
 
 
-class Board(Protocol):
-    """The comments of one change. `create` raises UnsureError when it may have been created."""
+class CommentThread(Protocol):
+    """The comments of one change. `create` raises UnconfirmedError if it may have been created."""
 
     def own(self) -> Iterator[Comment]:
-        """Those that this token's owner may have written."""
+        """Yield the comments that the owner of this token may have written."""
         ...
 
     def create(self, body: str) -> Comment: ...
@@ -133,74 +137,72 @@ class Board(Protocol):
     def delete(self, comment_id: int) -> None: ...
 
     def settle(self) -> None:
-        """Wait as long as another job may take between its look and its write."""
+        """Wait longer than another job takes between reading and writing."""
         ...
 
 
-def put_comment(board: Board, message: Message) -> str:
-    """Says what was done: `created`, `updated`, or left as it is where a newer run is told of already.
-
-    Raises ForgeError.
-    """
+def put_comment(thread: CommentThread, message: Message) -> str:
+    """Post a comment. Return `created`, `updated`, or that it shows a newer run. Raises ForgeError."""
     done = ""
     for attempt in range(1, TRIES + 1):
         try:
-            done, overwrote = _put(board, message)
-        except UnsureError:
+            done, overwrote = _put(thread, message)
+        except UnconfirmedError:
             if attempt == TRIES:
                 raise
             continue
         if overwrote:
-            board.settle()
-        if _stands(board, message):
+            thread.settle()
+        if _is_current(thread, message):
             break
     return done
 
 
-def _put(board: Board, message: Message) -> tuple[str, bool]:
-    """In words, and whether another run was told of there."""
-    found = _marked(board, message)
+def _put(thread: CommentThread, message: Message) -> tuple[str, bool]:
+    """Post once. Return what was done, and whether a comment of another run was overwritten."""
+    comments = _marked(thread, message)
     created = None
-    if not found:
-        created = board.create(message.comment)
-        found = _marked(board, message) or [created]
-    first, *others = found
-    newest = max(found, key=lambda one: newest_run(one.body, message.marker))
+    if not comments:
+        created = thread.create(message.comment)
+        comments = _marked(thread, message) or [created]
+    first, *others = comments
+    newest = max(comments, key=lambda comment: newest_run(comment.body, message.marker))
     run_id = newest_run(newest.body, message.marker)
     is_older = run_id > message.run_id
     body = newest.body if is_older else message.comment
     if first.body != body:
-        _update(board, first.id, body)
+        _update(thread, first.id, body)
     for other in others:
-        _delete(board, other.id)
+        _delete(thread, other.id)
     if is_older:
-        return left(run_id), False
+        return unchanged(run_id), False
     return ("created" if created is not None and first.id == created.id else "updated"), run_id != message.run_id
 
 
-def _stands(board: Board, message: Message) -> bool:
-    """False when a job with an older run, that looked before we wrote, wrote after us."""
-    found = _marked(board, message)
-    return not found or newest_run(found[0].body, message.marker) >= message.run_id
+def _is_current(thread: CommentThread, message: Message) -> bool:
+    """Return False if a job with an older run overwrote our comment."""
+    comments = _marked(thread, message)
+    return not comments or newest_run(comments[0].body, message.marker) >= message.run_id
 
 
-def _update(board: Board, comment_id: int, body: str) -> None:
+def _update(thread: CommentThread, comment_id: int, body: str) -> None:
     try:
-        board.update(comment_id, body)
+        thread.update(comment_id, body)
     except ForgeError as error:
-        if error.status == NOT_FOUND:  # another job found two, and this was the younger one for it
-            raise UnsureError(error.detail, error.status) from error
+        if error.status == NOT_FOUND:  # another job deleted it as the younger of two
+            raise UnconfirmedError(error.detail, error.status) from error
         raise
 
 
-def _marked(board: Board, message: Message) -> Sequence[Comment]:
-    """Ours, oldest first."""
-    return sorted((one for one in board.own() if is_marked(one.body, message.marker)), key=lambda one: one.id)
+def _marked(thread: CommentThread, message: Message) -> Sequence[Comment]:
+    """Return our comments, oldest first."""
+    comments = (comment for comment in thread.own() if is_marked(comment.body, message.marker))
+    return sorted(comments, key=lambda comment: comment.id)
 
 
-def _delete(board: Board, comment_id: int) -> None:
+def _delete(thread: CommentThread, comment_id: int) -> None:
     try:
-        board.delete(comment_id)
+        thread.delete(comment_id)
     except ForgeError as error:
-        if error.status != NOT_FOUND:  # else another job was faster
+        if error.status != NOT_FOUND:  # otherwise another job has deleted it
             raise

@@ -1,4 +1,4 @@
-"""`threewalls report --github` and `--gitlab`: what is posted where, and what becomes of it."""
+"""`threewalls report --github` and `--gitlab`: posts the report of one job's runs as a comment and a check."""
 
 import argparse
 import sys
@@ -14,90 +14,92 @@ from app.client.errors import NO_VERDICT
 from app.client.forge import (
     ForgeApi,
     ForgeError,
+    ForgeOptions,
     Message,
-    Place,
-    RunSaid,
-    Stated,
-    github_place,
-    gitlab_place,
-    message,
+    PostTarget,
+    RunReport,
+    github_target,
+    gitlab_target,
     no_verdict,
     read_event,
 )
+from app.client.forge import message as make_message
 from app.client.service import PROJECT, Service
 from app.client.terminal import one_line
 from app.errors import ThreewallsError
 
-NOT_TO_BE_TOLD_APART = (
-    "the run has not been read yet, and its upload names no CI job, so its comment could not be found again. Report it "
-    "again when it was read, or name it: --key NAME."
+NO_KEY = (
+    "the run has not been processed and its upload names no CI job, so its comment could not be updated later. Repeat "
+    "the command after the run was processed, or use --key NAME."
 )
 
 
 @dataclass
-class Posted:
-    """What was done, a line each, and what could not be."""
+class PostResult:
+    """A line for each action, and for each failure."""
 
     done: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 class _Forge(Protocol):
-    def post_comment(self, api: ForgeApi, place: Place, message: Message) -> str: ...
+    def post_comment(self, api: ForgeApi, target: PostTarget, message: Message) -> str: ...
 
-    def post_check(self, api: ForgeApi, place: Place, message: Message) -> str: ...
+    def post_check(self, api: ForgeApi, target: PostTarget, message: Message) -> str: ...
 
 
-def find_place(options: argparse.Namespace, env: Mapping[str, str]) -> Place:
-    """Where it is to be posted. Raises UsageError when that is not known."""
-    stated = Stated(options.forge_url, options.repo, options.change, options.sha)
-    return github_place(env, read_event(env), stated) if options.forge == "github" else gitlab_place(env, stated)
+def find_target(options: argparse.Namespace, env: Mapping[str, str]) -> PostTarget:
+    """Return where the report is posted. Raises UsageError for missing information."""
+    stated = ForgeOptions(options.forge_url, options.repo, options.change, options.sha)
+    return github_target(env, read_event(env), stated) if options.forge == "github" else gitlab_target(env, stated)
 
 
 def post(
     options: argparse.Namespace,
-    place: Place,
+    target: PostTarget,
     service: Service,
-    found: Mapping[int, Mapping[str, Any]],
+    reports: Mapping[int, Mapping[str, Any]],
     env: Mapping[str, str],
 ) -> None:
-    """The reports of these runs, by number, at least one; what becomes of it is said and raises nothing."""
+    """Post the reports of at least one run as one message. Failures are printed, never raised."""
     try:
-        said = message([_read_run(service, run_id, one) for run_id, one in found.items()], options.key)
-        _keep_summary(env, said)
-        posted = _posted(options, place, said)
+        message = make_message([_read_run(service, run_id, report) for run_id, report in reports.items()], options.key)
+        _write_summary(env, message)
+        result = _posted(options, target, message)
     except ThreewallsError as error:
-        posted = Posted(problems=[error.detail])
-    _say(posted, env)
+        result = PostResult(problems=[error.detail])
+    _say(result, env)
 
 
-def post_no_verdict(options: argparse.Namespace, place: Place, why: str, url: str, env: Mapping[str, str]) -> None:
-    """Of a run that the service did not take, or cannot tell of now: a neutral check, which any verdict replaces."""
+def post_no_verdict(
+    options: argparse.Namespace, target: PostTarget, why: str, url: str, env: Mapping[str, str]
+) -> None:
+    """Post a neutral check for a run without report (not uploaded, or service unreachable). Any verdict replaces it."""
     job = ci_job(env, read_event(env))
     key = options.key or (job.job if job else "")
     address = (job.ci_url if job else "") or url
-    said = no_verdict(key, options.project or env.get(PROJECT, ""), why, address)
-    _keep_summary(env, said)
-    keep_outcome(env, NO_VERDICT)
-    posted = Posted()
+    message = no_verdict(key, options.project or env.get(PROJECT, ""), why, address)
+    _write_summary(env, message)
+    write_outcome(env, NO_VERDICT)
+    result = PostResult()
     if not options.no_check and key:
         try:
             forge, make_api = _forge(options)
-            with make_api(place) as api:
-                posted.done.append(forge.post_check(api, place, said))
+            with make_api(target) as api:
+                result.done.append(forge.post_check(api, target, message))
         except ForgeError as error:
-            posted.problems.append(error.detail)
-    _say(posted, env)
+            result.problems.append(error.detail)
+    _say(result, env)
 
 
-def _forge(options: argparse.Namespace) -> tuple[_Forge, Callable[[Place], ForgeApi]]:
+def _forge(options: argparse.Namespace) -> tuple[_Forge, Callable[[PostTarget], ForgeApi]]:
     return (github, github.github_api) if options.forge == "github" else (gitlab, gitlab.gitlab_api)
 
 
-def _read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunSaid:
-    """`report`: its report as values. Raises Refused or Unreachable."""
+def _read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunReport:
+    """Combine the JSON and the Markdown report of a run. Raises Refused or Unreachable."""
     run = report["run"]
-    return RunSaid(
+    return RunReport(
         run_id=run_id,
         project=run["project"],
         key=run["report_key"],
@@ -108,50 +110,46 @@ def _read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunSa
     )
 
 
-def _posted(options: argparse.Namespace, place: Place, said: Message) -> Posted:
-    if not said.key:
-        return Posted(problems=[NOT_TO_BE_TOLD_APART])
+def _posted(options: argparse.Namespace, target: PostTarget, message: Message) -> PostResult:
+    """Post the check and the comment. A failure of one does not prevent the other."""
+    if not message.key:
+        return PostResult(problems=[NO_KEY])
     forge, make_api = _forge(options)
-    with make_api(place) as api:
-        return _both(options, forge, api, place, said)
-
-
-def _both(options: argparse.Namespace, forge: _Forge, api: ForgeApi, place: Place, said: Message) -> Posted:
-    """The one is worth posting without the other."""
-    posted = Posted()
-    wanted = [] if options.no_check else [forge.post_check]
-    if not options.no_comment and place.change:
-        wanted.append(forge.post_comment)
+    result = PostResult()
+    posts = [] if options.no_check else [forge.post_check]
+    if not options.no_comment and target.change:
+        posts.append(forge.post_comment)
     elif not options.no_comment:
-        posted.done.append("no comment: this job belongs to no change (--change N names one)")
-    for post_it in wanted:
-        try:
-            posted.done.append(post_it(api, place, said))
-        except ForgeError as error:
-            posted.problems.append(error.detail)
-    return posted
+        result.done.append("no comment: this job has no change (use --change N)")
+    with make_api(target) as api:
+        for post_to in posts:
+            try:
+                result.done.append(post_to(api, target, message))
+            except ForgeError as error:
+                result.problems.append(error.detail)
+    return result
 
 
-def _keep_summary(env: Mapping[str, str], said: Message) -> None:
-    """On the page of a job of GitHub, which also a job of a fork may write."""
+def _write_summary(env: Mapping[str, str], message: Message) -> None:
+    """Write to the summary page of a GitHub job, which jobs of forks may do as well."""
     if path := env.get("GITHUB_STEP_SUMMARY", ""):
         with suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
-            file.write(said.text)
+            file.write(message.text)
 
 
-def keep_outcome(env: Mapping[str, str], outcome: str) -> None:
-    """Set the output `outcome` of a step of GitHub Actions, which `--allow` does not change."""
+def write_outcome(env: Mapping[str, str], outcome: str) -> None:
+    """Set the step output `outcome` of GitHub Actions. `--allow` does not change it."""
     if path := env.get("GITHUB_OUTPUT", ""):
         with suppress(OSError), Path(path).open("a", encoding="utf-8") as file:
             file.write(f"outcome={outcome}\n")
 
 
-def _say(posted: Posted, env: Mapping[str, str]) -> None:
-    """On standard error alone: standard output is the report's, which may be JSON."""
-    for line in posted.done:
+def _say(result: PostResult, env: Mapping[str, str]) -> None:
+    """Print the result on standard error, because standard output contains the report."""
+    for line in result.done:
         print(f"threewalls: {one_line(line)}", file=sys.stderr, flush=True)
-    for problem in posted.problems:
-        said = one_line(problem)
-        print(f"threewalls: not posted: {said}", file=sys.stderr, flush=True)
-        if env.get("GITHUB_ACTIONS") == "true":  # shown beside the job; GitHub reads both streams
-            print(f"::warning title=Threewalls::{said.replace('%', '%25')}", file=sys.stderr, flush=True)
+    for problem in result.problems:
+        text = one_line(problem)
+        print(f"threewalls: not posted: {text}", file=sys.stderr, flush=True)
+        if env.get("GITHUB_ACTIONS") == "true":  # an annotation of the job; GitHub reads both streams
+            print(f"::warning title=Threewalls::{text.replace('%', '%25')}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""A report on GitHub: a comment on the pull request, and a check of the commit, else its status.
+"""Posts to GitHub: a comment on the pull request, and a check on the commit, or else a commit status.
 
-https://docs.github.com/en/rest: issue comments, check runs, commit statuses. A person's token may not make checks; a
-status has no neutral state, so `pending` stands for it there: neither green nor red.
+https://docs.github.com/en/rest: issue comments, check runs, commit statuses. Personal tokens may not create checks. A
+status has no neutral state, so `pending` is used for it: neither green nor red.
 """
 
 import time
@@ -14,70 +14,78 @@ from app.client.forge import (
     ForgeApi,
     ForgeError,
     Message,
-    Place,
+    PostTarget,
     State,
     is_marked,
     newest_run,
     part,
     shortened,
 )
-from app.client.forge_comment import Comment, Told, address, left, put_check, put_comment, put_status, run_at
+from app.client.forge_comment import (
+    Comment,
+    PostedStatus,
+    address,
+    put_check,
+    put_comment,
+    put_status,
+    run_id_in,
+    unchanged,
+)
 from app.client.service import client_version
 
 _STATUS: Mapping[State, str] = {State.SUCCESS: "success", State.FAILURE: "failure", State.NEUTRAL: "pending"}
 _MOST_DESCRIPTION = 140
 _MOST_TITLE = 250
-_SAID = ("name", "status", "conclusion", "details_url", "external_id")
+_FIELDS = ("name", "status", "conclusion", "details_url", "external_id")
 WHAT_A_JOB_NEEDS = (
-    "The job's token may not write here. Give the job "
-    "`permissions: { contents: read, pull-requests: write, checks: write }`; where it has them, a setting of the "
-    "organisation may narrow them. A job of a pull request from a fork may write nothing: its result stands on the "
-    "page of the job."
+    "The token of the job lacks permissions. Give the job "
+    "`permissions: { contents: read, pull-requests: write, checks: write }`, and check the settings of the "
+    "organisation. A pull request from a fork cannot get write permissions; its report is in the summary of the job."
 )
 
 
-def github_api(place: Place, sleep: Callable[[float], None] = time.sleep) -> ForgeApi:
+def github_api(target: PostTarget, sleep: Callable[[float], None] = time.sleep) -> ForgeApi:
     return ForgeApi(
-        place.api,
+        target.api,
         sleep=sleep,
         headers={
             "Accept": "application/vnd.github+json",
-            "Authorization": f"Bearer {place.token}",
+            "Authorization": f"Bearer {target.token}",
             "X-GitHub-Api-Version": "2022-11-28",
             "User-Agent": f"threewalls/{client_version()}",
         },
     )
 
 
-def post_comment(api: ForgeApi, place: Place, message: Message) -> str:
-    """What was done, in words. Raises ForgeError."""
+def post_comment(api: ForgeApi, target: PostTarget, message: Message) -> str:
+    """Post the comment and describe what was done. Raises ForgeError."""
     try:
-        done = put_comment(_Board(api, place), message)
+        done = put_comment(_CommentThread(api, target), message)
     except ForgeError as error:
         raise _explained(error) from error
-    return f"comment on #{place.change}: {done}"
+    return f"comment on #{target.change}: {done}"
 
 
-def post_check(api: ForgeApi, place: Place, message: Message) -> str:
-    """What was done, in words. Raises ForgeError when neither a check nor a status may be made."""
-    place = place if place.sha else replace(place, sha=_head(api, place))
+def post_check(api: ForgeApi, target: PostTarget, message: Message) -> str:
+    """Post a check, or a status without permission for checks, and describe what was done. Raises ForgeError."""
+    target = target if target.sha else replace(target, sha=_head(api, target))
     try:
-        shown, was_there = put_check(_Checks(api, place, message), Told(message.run_id, _check(message)))
+        shown, existed = put_check(_Checks(api, target, message), PostedStatus(message.run_id, _check(message)))
     except ForgeError as error:
         if not error.is_refusal:
             raise
-        return _post_status(api, place, message, error)
+        return _post_status(api, target, message, error)
     if shown != message.run_id:
-        return f"check {message.name}: {left(shown)}"
-    return f"check {message.name}: {message.state.value}{' (updated)' if was_there else ''}"
+        return f"check {message.name}: {unchanged(shown)}"
+    return f"check {message.name}: {message.state.value}{' (updated)' if existed else ''}"
 
 
-def _head(api: ForgeApi, place: Place) -> str:
-    """Of the change: the job's environment says another commit."""
-    path = f"{place.path}/pulls/{place.change}"
+def _head(api: ForgeApi, target: PostTarget) -> str:
+    """Return the head of the change, because the environment of the job names another commit."""
+    path = f"{target.path}/pulls/{target.change}"
     sha = part(api.get(path), "head").get("sha")
     if not isinstance(sha, str) or not sha.isalnum():
-        raise api.strange(path)
+        raise api.unexpected_answer(path)
     return sha
 
 
@@ -92,7 +100,7 @@ def _check(message: Message) -> dict[str, Any]:
     }
 
 
-def _post_status(api: ForgeApi, place: Place, message: Message, refused: ForgeError) -> str:
+def _post_status(api: ForgeApi, target: PostTarget, message: Message, refused: ForgeError) -> str:
     status = _STATUS[message.state]
     body = {
         "state": status,
@@ -101,15 +109,15 @@ def _post_status(api: ForgeApi, place: Place, message: Message, refused: ForgeEr
         "target_url": address(message),
     }
     try:
-        shown = put_status(_Statuses(api, place, message.name), Told(message.run_id, body))
+        shown = put_status(_Statuses(api, target, message.name), PostedStatus(message.run_id, body))
     except ForgeError as error:
         if not error.is_refusal:
             raise
-        # The check is what a job should be able to make; that it may make no status either is no news.
+        # Explain the missing permission for checks, which jobs are meant to have.
         raise _explained(refused) from error
     if shown != message.run_id:
-        return f"status {message.name}: {left(shown)}"
-    return f"status {message.name}: {status} (the token may make no check)"
+        return f"status {message.name}: {unchanged(shown)}"
+    return f"status {message.name}: {status} (the token may not create checks)"
 
 
 def _explained(error: ForgeError) -> ForgeError:
@@ -117,25 +125,27 @@ def _explained(error: ForgeError) -> ForgeError:
 
 
 class _Checks:
-    """Ours of this name on the commit. A check is of the app that made it; another app's is not looked at."""
+    """Our checks of this name on the commit. Checks of other apps are ignored."""
 
-    def __init__(self, api: ForgeApi, place: Place, message: Message) -> None:
-        self._api, self._place, self._message = api, place, message
-        self._path = f"{place.status_path}/check-runs"
+    def __init__(self, api: ForgeApi, target: PostTarget, message: Message) -> None:
+        self._api, self._target, self._message = api, target, message
+        self._path = f"{target.status_path}/check-runs"
 
-    def told(self) -> list[Told]:
-        """`filter=latest` would hide one of two that jobs made at once."""
-        listed = f"{self._place.status_path}/commits/{self._place.sha}/check-runs"
+    def existing(self) -> list[PostedStatus]:
+        """Return all checks: `filter=latest` would hide one of two that jobs created at the same time."""
+        listed = f"{self._target.status_path}/commits/{self._target.sha}/check-runs"
         entries = self._api.pages(listed, inside="check_runs", check_name=self._message.name, filter="all")
         marker = self._message.marker
         return [
-            Told(newest_run(reference, marker), {name: one.get(name) for name in _SAID} | _output(one), one["id"])
-            for one in entries
-            if is_marked(reference := str(one.get("external_id") or ""), marker)
+            PostedStatus(
+                newest_run(reference, marker), {name: check.get(name) for name in _FIELDS} | _output(check), check["id"]
+            )
+            for check in entries
+            if is_marked(reference := str(check.get("external_id") or ""), marker)
         ]
 
     def create(self, body: Mapping[str, Any]) -> None:
-        self._api.create(self._path, {**body, "head_sha": self._place.sha})
+        self._api.create(self._path, {**body, "head_sha": self._target.sha})
 
     def update(self, check_id: int, body: Mapping[str, Any]) -> None:
         self._api.send("PATCH", f"{self._path}/{check_id}", body)
@@ -145,43 +155,44 @@ class _Checks:
 
 
 def _output(check: Mapping[str, Any]) -> dict[str, Any]:
-    """GitHub answers with more than it takes."""
+    """Return the part of a check's output that GitHub accepts back."""
     output = part(check, "output")
     return {"output": {name: str(output.get(name) or "") for name in ("title", "summary")}}
 
 
 class _Statuses:
-    """Of this name on the commit, in the order in which they were made."""
+    """The statuses of this name on the commit."""
 
-    def __init__(self, api: ForgeApi, place: Place, name: str) -> None:
+    def __init__(self, api: ForgeApi, target: PostTarget, name: str) -> None:
         self._api, self._name = api, name
-        self._listed = f"{place.status_path}/commits/{place.sha}/statuses"
-        self._made = f"{place.status_path}/statuses/{place.sha}"
+        self._listed = f"{target.status_path}/commits/{target.sha}/statuses"
+        self._new = f"{target.status_path}/statuses/{target.sha}"
 
-    def told(self) -> list[Told]:
+    def existing(self) -> list[PostedStatus]:
         names = ("state", "context", "description", "target_url")
-        ours = [one for one in self._api.pages(self._listed) if one.get("context") == self._name]
-        found = [
-            Told(run_at(one.get("target_url")), {name: one.get(name) for name in names}, one["id"]) for one in ours
+        ours = [status for status in self._api.pages(self._listed) if status.get("context") == self._name]
+        statuses = [
+            PostedStatus(run_id_in(status.get("target_url")), {name: status.get(name) for name in names}, status["id"])
+            for status in ours
         ]
-        return sorted(found, key=lambda one: one.id)
+        return sorted(statuses, key=lambda status: status.id)
 
-    def tell(self, body: Mapping[str, Any]) -> None:
-        self._api.send("POST", self._made, body)
+    def add(self, body: Mapping[str, Any]) -> None:
+        self._api.send("POST", self._new, body)
 
 
-class _Board:
-    """The conversation of a pull request, which is an issue to the API."""
+class _CommentThread:
+    """The comments of a pull request, which the API treats as an issue."""
 
-    def __init__(self, api: ForgeApi, place: Place) -> None:
-        self._api, self._path = api, place.path
-        self._of_change = f"{place.path}/issues/{place.change}/comments"
+    def __init__(self, api: ForgeApi, target: PostTarget) -> None:
+        self._api, self._path = api, target.path
+        self._of_change = f"{target.path}/issues/{target.change}/comments"
         self._login = _login(api)
 
     def own(self) -> Iterator[Comment]:
-        for one in self._api.pages(self._of_change):
-            if self._is_own(part(one, "user")):
-                yield Comment(one["id"], str(one.get("body") or ""))
+        for entry in self._api.pages(self._of_change):
+            if self._is_own(part(entry, "user")):
+                yield Comment(entry["id"], str(entry.get("body") or ""))
 
     def create(self, body: str) -> Comment:
         return Comment(self._api.create(self._of_change, {"body": body})["id"], body)
@@ -196,12 +207,12 @@ class _Board:
         self._api.sleep(SETTLE_SECONDS)
 
     def _is_own(self, user: Mapping[str, Any]) -> bool:
-        """Somebody else's comment that begins like ours stays theirs."""
+        """Return whether this token's owner wrote it: a copied marker in another user's comment does not count."""
         return user.get("login") == self._login if self._login else user.get("type") == "Bot"
 
 
 def _login(api: ForgeApi) -> str:
-    """Empty for the token of an app, such as GITHUB_TOKEN: those cannot ask who they are, and write as bots."""
+    """Return the login of the token's user, empty for an app token such as GITHUB_TOKEN, which writes as a bot."""
     try:
         return str(api.get("/user").get("login") or "")
     except ForgeError as error:

@@ -1,46 +1,57 @@
-"""A report on GitLab: a note on the merge request, and an external status of the commit.
+"""Posts to GitLab: a note on the merge request, and an external status on the commit.
 
-https://docs.gitlab.com/api/: notes, "set commit pipeline status". There is no neutral state: `skipped` stands for it,
-and `canceled` in versions that do not know that. Both are final and not green; `pending` would hold up the pipeline.
+https://docs.gitlab.com/api/: notes, "set commit pipeline status". There is no neutral state: `skipped` is used for it,
+`canceled` in versions without it. Both are final and not green; `pending` would block the pipeline.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from app.client.forge import OWN_TOKEN, SETTLE_SECONDS, ForgeApi, ForgeError, Message, Place, State, part, shortened
-from app.client.forge_comment import Comment, Told, address, left, put_comment, put_status, run_at
+from app.client.forge import (
+    OWN_TOKEN,
+    SETTLE_SECONDS,
+    ForgeApi,
+    ForgeError,
+    Message,
+    PostTarget,
+    State,
+    part,
+    shortened,
+)
+from app.client.forge_comment import Comment, PostedStatus, address, put_comment, put_status, run_id_in, unchanged
 from app.client.service import client_version
 
 _STATUS: Mapping[State, str] = {State.SUCCESS: "success", State.FAILURE: "failed", State.NEUTRAL: "skipped"}
 _INSTEAD = "canceled"
 _MOST = 255
-"""Characters of a description, and of an address."""
+"""Characters of a description or an address."""
 _BAD = 400
-JOB_TOKEN_IS_NOT_ENOUGH = (
-    "CI_JOB_TOKEN may read notes, and neither write them nor set a status: give the job a project access token with the"
-    f" scope api as {OWN_TOKEN} or GITLAB_TOKEN. The job's own result shows the verdict without it."
+JOB_TOKEN_NEEDS = (
+    "CI_JOB_TOKEN can neither write notes nor set a status. Set "
+    f"{OWN_TOKEN} or GITLAB_TOKEN to a project access token with the scope api. Without it, only the result of the job "
+    "shows the verdict."
 )
 
 
-def gitlab_api(place: Place, sleep: Callable[[float], None] = time.sleep) -> ForgeApi:
-    header = "JOB-TOKEN" if place.is_job_token else "PRIVATE-TOKEN"
-    headers = {header: place.token, "User-Agent": f"threewalls/{client_version()}"}
-    return ForgeApi(place.api, headers, sleep=sleep)
+def gitlab_api(target: PostTarget, sleep: Callable[[float], None] = time.sleep) -> ForgeApi:
+    header = "JOB-TOKEN" if target.is_job_token else "PRIVATE-TOKEN"
+    headers = {header: target.token, "User-Agent": f"threewalls/{client_version()}"}
+    return ForgeApi(target.api, headers, sleep=sleep)
 
 
-def post_comment(api: ForgeApi, place: Place, message: Message) -> str:
-    """What was done, in words. Raises ForgeError."""
+def post_comment(api: ForgeApi, target: PostTarget, message: Message) -> str:
+    """Post the note and describe what was done. Raises ForgeError."""
     try:
-        done = put_comment(_Board(api, place), message)
+        done = put_comment(_CommentThread(api, target), message)
     except ForgeError as error:
-        raise _explained(error, place) from error
-    return f"note on !{place.change}: {done}"
+        raise _explained(error, target) from error
+    return f"note on !{target.change}: {done}"
 
 
-def post_check(api: ForgeApi, place: Place, message: Message) -> str:
-    """What was done, in words. Raises ForgeError."""
-    statuses = _Statuses(api, place, message.name)
+def post_check(api: ForgeApi, target: PostTarget, message: Message) -> str:
+    """Set the status and describe what was done. Raises ForgeError."""
+    statuses = _Statuses(api, target, message.name)
     body: dict[str, str | int] = {
         "state": _STATUS[message.state],
         "name": message.name,
@@ -48,28 +59,31 @@ def post_check(api: ForgeApi, place: Place, message: Message) -> str:
     }
     url = address(message)
     try:
-        if len(url) > _MOST:  # then nothing says of which run it is, and there is nothing to compare
-            statuses.tell(body)
-        elif (shown := put_status(statuses, Told(message.run_id, {**body, "target_url": url}))) != message.run_id:
-            return f"status {message.name}: {left(shown)}"
+        if len(url) > _MOST:  # without an address, the run of an existing status is unknown
+            statuses.add(body)
+        elif (
+            shown := put_status(statuses, PostedStatus(message.run_id, {**body, "target_url": url}))
+        ) != message.run_id:
+            return f"status {message.name}: {unchanged(shown)}"
     except ForgeError as error:
-        raise _explained(error, place) from error
-    return f"status {message.name}: {statuses.said}"
+        raise _explained(error, target) from error
+    return f"status {message.name}: {statuses.result}"
 
 
 class _Statuses:
-    """Of this name on the commit, in the order in which they were made. `said`: the state that the last one got."""
+    """The statuses of this name on the commit. `result` is the state that the last one got."""
 
-    def __init__(self, api: ForgeApi, place: Place, name: str) -> None:
-        self._api, self._place, self._name = api, place, name
-        self.said = ""
+    def __init__(self, api: ForgeApi, target: PostTarget, name: str) -> None:
+        self._api, self._target, self._name = api, target, name
+        self.result = ""
 
-    def told(self) -> list[Told]:
-        path = f"{self._place.status_path}/repository/commits/{self._place.sha}/statuses"
-        ours = [one for one in self._api.pages(path, name=self._name, all="true") if one.get("name") == self._name]
-        return [_told(one) for one in sorted(ours, key=lambda one: int(one["id"]))]
+    def existing(self) -> list[PostedStatus]:
+        path = f"{self._target.status_path}/repository/commits/{self._target.sha}/statuses"
+        statuses = self._api.pages(path, name=self._name, all="true")
+        ours = [status for status in statuses if status.get("name") == self._name]
+        return [_posted(status) for status in sorted(ours, key=lambda status: int(status["id"]))]
 
-    def tell(self, body: Mapping[str, Any]) -> None:
+    def add(self, body: Mapping[str, Any]) -> None:
         try:
             self._set(body)
         except ForgeError as error:
@@ -79,44 +93,44 @@ class _Statuses:
 
     def _set(self, body: Mapping[str, Any]) -> None:
         state = body["state"]
-        pipeline = {"pipeline_id": self._place.pipeline} if self._place.pipeline else {}
+        pipeline = {"pipeline_id": self._target.pipeline} if self._target.pipeline else {}
         try:
-            self._api.send("POST", f"{self._place.status_path}/statuses/{self._place.sha}", {**body, **pipeline})
-            self.said = state
+            self._api.send("POST", f"{self._target.status_path}/statuses/{self._target.sha}", {**body, **pipeline})
+            self.result = state
         except ForgeError as error:
-            # A status that is what we say already, also by an answer that was lost, cannot be set again.
+            # GitLab refuses to set a status that has this state already, for example after a lost answer.
             if not (error.status == _BAD and "Cannot transition" in error.detail and f"from :{state}" in error.detail):
                 raise
-            self.said = f"{state} already"
+            self.result = f"{state} already"
 
 
-def _told(status: Mapping[str, Any]) -> Told:
+def _posted(status: Mapping[str, Any]) -> PostedStatus:
     body = {"state": str(status.get("status")), "name": str(status.get("name"))}
     body |= {name: str(text) for name in ("description", "target_url") if (text := status.get(name))}
-    return Told(run_at(status.get("target_url")), body, status["id"])
+    return PostedStatus(run_id_in(status.get("target_url")), body, status["id"])
 
 
-def _explained(error: ForgeError, place: Place) -> ForgeError:
-    if place.is_job_token and error.is_refusal:
-        return ForgeError(f"{error.detail}. {JOB_TOKEN_IS_NOT_ENOUGH}", error.status)
+def _explained(error: ForgeError, target: PostTarget) -> ForgeError:
+    if target.is_job_token and error.is_refusal:
+        return ForgeError(f"{error.detail}. {JOB_TOKEN_NEEDS}", error.status)
     return error
 
 
-class _Board:
+class _CommentThread:
     """The notes of a merge request."""
 
-    def __init__(self, api: ForgeApi, place: Place) -> None:
+    def __init__(self, api: ForgeApi, target: PostTarget) -> None:
         self._api = api
-        self._notes = f"{place.path}/merge_requests/{place.change}/notes"
-        self._user = 0 if place.is_job_token else api.get("/user").get("id")
+        self._notes = f"{target.path}/merge_requests/{target.change}/notes"
+        self._user = 0 if target.is_job_token else api.get("/user").get("id")
         if not isinstance(self._user, int):
-            raise api.strange("/user")
+            raise api.unexpected_answer("/user")
 
     def own(self) -> Iterator[Comment]:
-        """Somebody else's note that begins like ours stays theirs."""
-        for one in self._api.pages(self._notes, sort="asc", order_by="created_at"):
-            if not one.get("system") and (not self._user or part(one, "author").get("id") == self._user):
-                yield Comment(one["id"], str(one.get("body") or ""))
+        """Yield the notes of this token's user: a copied marker in another user's note does not count."""
+        for note in self._api.pages(self._notes, sort="asc", order_by="created_at"):
+            if not note.get("system") and (not self._user or part(note, "author").get("id") == self._user):
+                yield Comment(note["id"], str(note.get("body") or ""))
 
     def create(self, body: str) -> Comment:
         return Comment(self._api.create(self._notes, {"body": body})["id"], body)

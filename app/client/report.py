@@ -1,4 +1,4 @@
-"""`threewalls report RUN`: the report of a run as text, Markdown or JSON; its verdict is the exit code."""
+"""`threewalls report RUN`: the report of a run as text, Markdown or JSON. The verdict sets the exit code."""
 
 import argparse
 import json
@@ -9,16 +9,23 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.client.errors import FINE, NO_VERDICT, OUTCOME_OF_CODE, SERVICE, Refused, Strange, UsageError, allowing
-from app.client.forge_reports import find_place, keep_outcome, post, post_no_verdict
+from app.client.errors import (
+    FINE,
+    NO_VERDICT,
+    OUTCOME_OF_CODE,
+    SERVICE,
+    NotThreewalls,
+    Refused,
+    UsageError,
+    apply_allow,
+)
+from app.client.forge_reports import find_target, post, post_no_verdict, write_outcome
 from app.client.service import Service
 from app.client.terminal import one_line, out
 from app.errors import ThreewallsError
 
-# --- The report of a run, once it was judged, in lines for a terminal.
-
-_ASK_SECONDS = 60.0
-"""Of one request: proxies give up on longer ones."""
+_REQUEST_SECONDS = 60.0
+"""Longest wait of one request: proxies drop longer ones."""
 
 _SUSPECTS = 3
 
@@ -26,31 +33,31 @@ _SUSPECTS = 3
 def report_of(
     service: Service, run_id: int, wait: float = 0, clock: Callable[[], float] = time.monotonic
 ) -> dict[str, Any]:
-    """`GET /api/v1/runs/{id}/report`, asked for until its `status` is not `pending` or so many seconds have passed."""
+    """Return `GET /api/v1/runs/{id}/report`, after at most `wait` seconds while its `status` is `pending`."""
     end = clock() + wait
     while True:
-        ask = max(0.0, min(_ASK_SECONDS, end - clock()))
+        seconds = max(0.0, min(_REQUEST_SECONDS, end - clock()))
         path = f"/api/v1/runs/{run_id}/report"
-        found: dict[str, Any] = service.get(path, {"wait": f"{ask:g}"} if ask else None, wait=ask).json()
-        if not (isinstance(found.get("headline"), str) and isinstance(found.get("run"), dict)):
-            raise Strange(service.settings.url, "what it sent is no report")
-        if found.get("status") != "pending" or clock() >= end:
-            return found
+        report: dict[str, Any] = service.get(path, {"wait": f"{seconds:g}"} if seconds else None, wait=seconds).json()
+        if not (isinstance(report.get("headline"), str) and isinstance(report.get("run"), dict)):
+            raise NotThreewalls(service.settings.url, "its answer is not a report")
+        if report.get("status") != "pending" or clock() >= end:
+            return report
 
 
-def code_of(report: Mapping[str, Any]) -> int:
-    """The exit code of a verdict; a run without one yet is nobody's green."""
+def exit_code_of(report: Mapping[str, Any]) -> int:
+    """Return the exit code of a verdict. A run without a verdict never exits with 0."""
     code = report.get("exit_code")
     return code if isinstance(code, int) else SERVICE
 
 
 def outcome_of(report: Mapping[str, Any]) -> str:
-    """The word that `--allow` takes for it."""
-    return NO_VERDICT if report.get("exit_code") is None else OUTCOME_OF_CODE.get(code_of(report), "")
+    """Return the outcome as `--allow` names it."""
+    return NO_VERDICT if report.get("exit_code") is None else OUTCOME_OF_CODE.get(exit_code_of(report), "")
 
 
 def verdict_text(report: Mapping[str, Any]) -> list[str]:
-    """Verdict, baseline, what moved, why, what next."""
+    """Render a report in lines for a terminal: verdict, baseline, changes, suspects, next step."""
     lines = [one_line(str(report.get("headline", ""))), one_line(str(report.get("baseline", "")))]
     if moved := report.get("moved"):
         lines += ["", *_table([[str(cell or "") for cell in _cells(row)] for row in moved])]
@@ -59,11 +66,12 @@ def verdict_text(report: Mapping[str, Any]) -> list[str]:
     verdict = report.get("verdict") or {}
     suspects = [_suspect(suspect) for suspect in verdict.get("suspects") or ()][:_SUSPECTS]
     lines += ["", *(f"suspect: {reason}" for reason in suspects)] if suspects else []
-    for one in report.get("regressions") or ():
-        lines.append(f"regression {one.get('id')} ({one.get('state')}): {one_line(str(one.get('address', '')))}")
+    for regression in report.get("regressions") or ():
+        address = one_line(str(regression.get("address", "")))
+        lines.append(f"regression {regression.get('id')} ({regression.get('state')}): {address}")
     lines += [one_line(str(problem)) for problem in report.get("problems") or ()]
-    for one in report.get("step_lines") or ():
-        lines.append(f"looks like a step: line {one.get('line')}: {one_line(str(one.get('example')))}")
+    for line in report.get("step_lines") or ():
+        lines.append(f"looks like a step: line {line.get('line')}: {one_line(str(line.get('example')))}")
     if step := report.get("next_step"):
         lines.append(f"next step: {one_line(str(step.get('title')))}: {one_line(str(step.get('url')))}")
     return lines
@@ -80,7 +88,7 @@ def _cells(row: Mapping[str, Any]) -> Sequence[Any]:
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     plain = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(len(row[at]) for row in plain) for at in range(len(plain[0]))]
+    widths = [max(len(row[column]) for row in plain) for column in range(len(plain[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in plain]
 
 
@@ -91,86 +99,81 @@ _WORST_FIRST = (1, SERVICE, 6, 5, 4, FINE)
 
 
 def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]) -> int:
-    """Print each, and post them all as one where that is asked for; the worst decides. Raises Refused, Unreachable."""
+    """Print the report of each run, post them as one with `--github` or `--gitlab`, and return the worst exit code.
+
+    Raises UsageError, Refused or Unreachable.
+    """
     if bool(options.run) == bool(options.no_verdict) or (options.no_verdict and not options.forge):
-        raise UsageError("State a RUN; or, where none could be uploaded, --no-verdict WHY with --github or --gitlab.")
-    place = find_place(options, env) if options.forge else None  # before a long wait
-    if place is not None and options.no_verdict:
-        post_no_verdict(options, place, options.no_verdict, service.settings.url, env)
-        return allowing(options.allow, NO_VERDICT, SERVICE)
+        raise UsageError("Name a RUN. If none was uploaded, use --no-verdict WHY with --github or --gitlab.")
+    target = find_target(options, env) if options.forge else None  # before a long wait
+    if target is not None and options.no_verdict:
+        post_no_verdict(options, target, options.no_verdict, service.settings.url, env)
+        return apply_allow(options.allow, NO_VERDICT, SERVICE)
     try:
-        found = _reports(options, service)
+        reports = _reports(options, service)
     except ThreewallsError as error:
-        if place is not None and not isinstance(error, UsageError):
-            post_no_verdict(options, place, error.detail, service.settings.url, env)
+        if target is not None and not isinstance(error, UsageError):
+            post_no_verdict(options, target, error.detail, service.settings.url, env)
         raise
-    for number, one in found.items():
+    for run_id, document in reports.items():
         if options.markdown:
-            out(markdown_of(service, number), end="")
+            out(service.get(f"/api/v1/runs/{run_id}/report.md", accept="text/markdown").text, end="")
         elif options.json:
-            out(json.dumps(one))
+            out(json.dumps(document))
         else:
-            out("\n".join([*verdict_text(one), str(one["run"]["address"])]))
-    if place is not None:
-        # What the forge did not take changes no exit code: that one is the verdict's.
-        post(options, place, service, found, env)
-    worst_first = sorted(found.values(), key=_badness)
-    if place is not None:
-        keep_outcome(env, outcome_of(worst_first[0]))
-    codes = (allowing(options.allow, outcome_of(report), code_of(report)) for report in worst_first)
+            out("\n".join([*verdict_text(document), str(document["run"]["address"])]))
+    worst_first = sorted(reports.values(), key=_badness)
+    if target is not None:
+        post(options, target, service, reports, env)  # a failed post does not change the exit code
+        write_outcome(env, outcome_of(worst_first[0]))
+    codes = (apply_allow(options.allow, outcome_of(report), exit_code_of(report)) for report in worst_first)
     return next((code for code in codes if code != FINE), FINE)
 
 
 def _badness(report: Mapping[str, Any]) -> int:
-    """The order of reports, the worst first; a code of a later service is as bad as no verdict."""
-    code = code_of(report)
+    """Sort key, worst first. An unknown code of a newer service counts as no verdict."""
+    code = exit_code_of(report)
     return _WORST_FIRST.index(code if code in _WORST_FIRST else SERVICE)
 
 
 def _reports(options: argparse.Namespace, service: Service) -> dict[int, dict[str, Any]]:
-    """By number, once they are judged."""
-    named = [(text, run_number(text)) for text in options.run]
-    for text, number in named:
+    """Return the report of each run by its number, after `--wait` seconds at most."""
+    runs = [(text, run_number(text)) for text in options.run]
+    for text, number in runs:
         _check_address(service, text, number)
-    numbers = list(dict.fromkeys(number for _, number in named))
+    numbers = list(dict.fromkeys(number for _, number in runs))
     return {number: report_of(service, number, options.wait or 0) for number in numbers}
 
 
-def markdown_of(service: Service, run_id: int) -> str:
-    """The comment to post on a change."""
-    return service.get(f"/api/v1/runs/{run_id}/report.md", accept="text/markdown").text
-
-
 def _check_address(service: Service, text: str, number: int) -> None:
-    """An address is that of this service, as it was stated or as it gives its own; a run of another one has the same
-    number and another verdict. Raises UsageError."""
+    """Raise UsageError for the address of a run on another service, where the same number means another run."""
     base, url = service_of(text), service.settings.url
     if base in ("", service_of(f"{url}/runs/1")):
         return
     with suppress(Refused):
-        found = service.get(f"/api/v1/runs/{number}/report").json().get("run")
-        if isinstance(found, dict) and base == service_of(str(found.get("address", ""))):
+        run = service.get(f"/api/v1/runs/{number}/report").json().get("run")
+        if isinstance(run, dict) and base == service_of(str(run.get("address", ""))):
             return
-    raise UsageError(f"{text} is a run of another service than {url}. State its address with --url.")
+    raise UsageError(f"{text} does not belong to the service {url}. Set --url to the service of this run.")
 
 
 def service_of(text: str) -> str:
-    """The address of the service in that of a run, in one spelling; empty for a number."""
-    found = _ADDRESS.fullmatch(text)
-    if not found:
+    """Return the normalised address of the service in the address of a run; empty for a number."""
+    match = _ADDRESS.fullmatch(text)
+    if not match:
         return ""
-    parts = urlsplit(found["service"])
+    parts = urlsplit(match["service"])
     try:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     except ValueError:
-        raise UsageError(f"{text!r} is no address of a run.") from None
+        raise UsageError(f"Invalid address of a run: {text!r}.") from None
     return f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"
 
 
 def run_number(text: str) -> int:
-    """Of `17` or of the address of a run. Raises UsageError."""
-    found = _ADDRESS.fullmatch(text)
-    number = found["number"] if found else text
+    """Return the number in `17` or in the address of a run. Raises UsageError."""
+    match = _ADDRESS.fullmatch(text)
+    number = match["number"] if match else text
     if not (number.isascii() and number.isdigit() and 0 < int(number) < 2**31):
-        raise UsageError(f"{text!r} is no run. Give its number or its address, as `threewalls upload` printed it.")
+        raise UsageError(f"Invalid run {text!r}. Use its number or address, as printed by `threewalls upload`.")
     return int(number)

@@ -1,4 +1,4 @@
-"""The service over HTTP: sends a request again while that may help, and says what became of it."""
+"""Requests to the service over HTTP, with retries."""
 
 import json
 import os
@@ -16,26 +16,27 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from app.client.errors import Refused, Strange, Unreachable, UsageError
+from app.client.errors import NotThreewalls, Refused, Unreachable, UsageError
 from app.client.terminal import plain
 
-# --- How long to wait before the next attempt: exponential with full jitter, or what the service asks for.
+# --- Pauses between attempts: exponential with jitter, or what `Retry-After` requests.
 
 FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 30.0
-LONGEST_ASKED_SECONDS = 300.0
-"""A service that asks for more than this is taken for one that cannot be reached."""
+LONGEST_RETRY_AFTER_SECONDS = 300.0
+"""A service that requests a longer pause counts as unreachable."""
 
 
 def pauses(retries: int, random: Callable[[], float]) -> Iterator[float]:
-    """Seconds before each further attempt. `random` gives numbers from 0 to 1: many jobs must not come back at once."""
+    """Yield the seconds before each further attempt. `random` returns numbers from 0 to 1, so that many jobs do not
+    retry at the same time."""
     for attempt in range(retries):
         longest = min(LONGEST_SECONDS, FIRST_SECONDS * 2**attempt)
         yield longest / 2 + longest / 2 * random()
 
 
-def asked_seconds(retry_after: str | None, now: datetime) -> float | None:
-    """Seconds that `Retry-After` asks for, as a number or as a date; None when it says nothing that can be read."""
+def retry_after_seconds(retry_after: str | None, now: datetime) -> float | None:
+    """Return the seconds that a `Retry-After` header (number or date) requests, None if it is absent or invalid."""
     text = (retry_after or "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])
@@ -46,14 +47,14 @@ def asked_seconds(retry_after: str | None, now: datetime) -> float | None:
     return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds())
 
 
-# --- What stands between a client and its service, told by name: proxies, certificates, the network.
+# --- Messages about proxies, certificates and the network.
 
 _PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 def proxies(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Name and value of each that is set; a password is in none."""
+    """Yield name and value of each proxy variable that is set, without passwords."""
     for name in _PROXIES:
         if value := env.get(name) or env.get(name.lower()):
             yield name, _without_password(value)
@@ -61,34 +62,35 @@ def proxies(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield "NO_PROXY", value
 
 
-def not_opened(error: Exception, env: Mapping[str, str]) -> str:
-    """Why not even a connection could be tried: a variable of the environment says what nobody can do."""
+def connection_problem(error: Exception, env: Mapping[str, str]) -> str:
+    """Explain why no HTTP client could be created: invalid certificate or proxy variables."""
     if isinstance(error, OSError):
-        stated = " and ".join(f"{name}={env[name]}" for name in _CERTIFICATES if env.get(name))
+        variables = " and ".join(f"{name}={env[name]}" for name in _CERTIFICATES if env.get(name))
         return (
-            f"The certificates of {stated or 'this machine'} cannot be read ({error.strerror or error}). Name a file "
-            "of certificates (PEM) in SSL_CERT_FILE, or take the variable away."
+            f"The certificates of {variables or 'this machine'} cannot be read ({error.strerror or error}). Set "
+            "SSL_CERT_FILE to a PEM file of certificates, or unset the variable."
         )
-    stated = ", ".join(f"{name}={value}" for name, value in proxies(env) if name != "NO_PROXY")
-    if not stated:
-        return f"No connection can be made: {error}."
-    return f"The proxy cannot be used ({stated}): it must be an address that begins with http:// or https://."
+    variables = ", ".join(f"{name}={value}" for name, value in proxies(env) if name != "NO_PROXY")
+    if not variables:
+        return f"Cannot connect: {error}."
+    return f"Invalid proxy ({variables}): the address must begin with http:// or https://."
 
 
-def untrusted(error: BaseException, url: str) -> str:
-    """Of an error that is one of certificates: what to do. Else empty."""
-    at: BaseException | None = error
-    while at is not None and not isinstance(at, ssl.SSLCertVerificationError):
-        at = at.__cause__ or at.__context__
-    if at is None:
+def certificate_problem(error: BaseException, url: str) -> str:
+    """Explain a failed certificate verification. Return an empty text for any other error."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
         return ""
     return (
-        f"{url} has a certificate that nobody vouches for here ({at.verify_message}). Where the authority is your own, "
-        "name its file (PEM) in SSL_CERT_FILE."
+        f"The certificate of {url} is not trusted ({cause.verify_message}). If your own authority issued it, set "
+        "SSL_CERT_FILE to the PEM file of that authority."
     )
 
 
-def said(error: httpx2.RequestError) -> str:
+def transport_problem(error: httpx2.RequestError) -> str:
+    """Describe a failed request, as the end of a sentence that begins with the address."""
     if isinstance(error, httpx2.TimeoutException):
         return "did not answer in time."
     if isinstance(error, httpx2.DecodingError):
@@ -105,7 +107,7 @@ def _without_password(url: str) -> str:
     return f"{parts.scheme}://{host}" if parts.scheme else host
 
 
-# --- Which service, which project, which token: options first, then THREEWALLS_* variables.
+# --- Settings: options override THREEWALLS_* variables.
 
 URL, PROJECT, TOKEN, SPOOL = "THREEWALLS_URL", "THREEWALLS_PROJECT", "THREEWALLS_TOKEN", "THREEWALLS_SPOOL"
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -114,7 +116,7 @@ RETRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """`url` has no slash at its end. The token is in no text made of this, so that no message can show it."""
+    """`url` has no trailing slash. The token is excluded from `repr`, so that no message can contain it."""
 
     url: str = DEFAULT_URL
     project: str = ""
@@ -125,16 +127,16 @@ class ClientSettings:
 def read_settings(
     env: Mapping[str, str], *, url: str | None = None, project: str | None = None, retries: int = RETRIES
 ) -> ClientSettings:
-    """Raises UsageError for an address or a token that cannot be one."""
+    """Read the settings of the client. Raises UsageError for an invalid address or token."""
     token = env.get(TOKEN, "").strip()
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise UsageError(f"{TOKEN} holds characters that no token has. Paste it again; it begins with tw_.")
+        raise UsageError(f"{TOKEN} contains invalid characters. Paste the token again; it begins with tw_.")
     stated = project if project is not None else env.get(PROJECT, "")
     return ClientSettings(read_url(url or env.get(URL, "") or DEFAULT_URL), stated.strip(), token, retries)
 
 
 def read_url(text: str) -> str:
-    """The address of a service, as it is written down and compared. Raises UsageError."""
+    """Normalise the address of a service. Raises UsageError if it is invalid or contains a password."""
     url = text.strip().rstrip("/")
     try:
         parts = urlsplit(url)
@@ -143,41 +145,41 @@ def read_url(text: str) -> str:
         valid = False
         parts = urlsplit("")
     if parts.username is not None or parts.password is not None:
-        raise UsageError(f"The address of the service must hold no password: put a token into {TOKEN} instead.")
+        raise UsageError(f"The address of the service must not contain a password. Set {TOKEN} to a token instead.")
     if not valid or parts.query or parts.fragment:
-        raise UsageError(f"{url!r} is no address of a service. Write {URL}=https://threewalls.example.org")
+        raise UsageError(f"Invalid address of the service: {url!r}. Example: {URL}=https://threewalls.example.org")
     return url
 
 
 _TIMEOUT = httpx2.Timeout(60, connect=10)
 _ANSWER_SLACK_SECONDS = 30
 _JSON = "application/json"
-_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers after which the same request may be taken: each call that the client sends can be repeated without harm."""
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses after which a request is retried. Every call of the client is safe to repeat."""
 
 
 class Service:
-    """`told` hears, in a sentence, why an attempt is made again."""
+    """The HTTP API of one service. `say` receives a sentence before each retry."""
 
     def __init__(
         self,
         settings: ClientSettings,
         *,
-        told: Callable[[str], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], None] = time.sleep,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = settings
-        self._told, self._sleep = told, sleep
+        self._say, self._sleep = say, sleep
         sent = {"User-Agent": f"threewalls/{client_version()}", "Accept": "application/json", **(headers or {})}
         if settings.token:
             sent["Authorization"] = f"Bearer {settings.token}"
-        # No redirect is followed: the token is for the address that was stated.
+        # Redirects are not followed, because the token is meant for the configured address only.
         self._http: httpx2.Client | None = None
         try:
             self._http = httpx2.Client(base_url=settings.url, headers=sent, timeout=_TIMEOUT, follow_redirects=False)
-        except (ImportError, ValueError, OSError, httpx2.InvalidURL) as error:  # told when something is to be sent
-            self._why_not = not_opened(error, os.environ)
+        except (ImportError, ValueError, OSError, httpx2.InvalidURL) as error:  # raised with the first request
+            self._problem = connection_problem(error, os.environ)
 
     def __enter__(self) -> Self:
         return self
@@ -193,7 +195,7 @@ class Service:
     def get(
         self, path: str, params: Mapping[str, Any] | None = None, *, wait: float = 0, accept: str = ""
     ) -> httpx2.Response:
-        """`wait`: seconds that the service was asked to take its time."""
+        """Send a GET request. `wait` is the number of seconds that the service may wait before it answers."""
         headers = {"Accept": accept} if accept else {}
         timeout = httpx2.Timeout(60, connect=10, read=wait + _ANSWER_SLACK_SECONDS)
         return self.send(
@@ -204,15 +206,15 @@ class Service:
         return self.send(lambda: self.request("POST", path, **sent))
 
     def request(self, method: str, path: str, **sent: Any) -> httpx2.Response:
-        """One attempt; `send` makes more of them."""
+        """Make one attempt; `send` retries."""
         if self._http is None:
-            raise Unreachable(self._why_not)
+            raise Unreachable(self._problem)
         return self._http.request(method, path, **sent)
 
     def send(self, attempt: Callable[[], httpx2.Response], kind: str = _JSON) -> httpx2.Response:
-        """The answer of the first attempt that was taken; each begins anew. Raises Refused or Unreachable.
+        """Call `attempt` until the service accepts it, and return the answer. Raises Refused or Unreachable.
 
-        It is of the media type `kind`, and JSON of it is an object: all that the service says to this client is.
+        The answer has the media type `kind`; a JSON answer is an object.
         """
         waits = pauses(self.settings.retries, random.random)
         while True:
@@ -222,18 +224,18 @@ class Service:
             except httpx2.InvalidURL as error:
                 raise Unreachable(f"{self.settings.url}: {error}.") from None
             except httpx2.RequestError as error:
-                if why_not := untrusted(error, self.settings.url):
-                    raise Unreachable(why_not) from None  # time does not change that
-                why, asked = said(error), None
+                if problem := certificate_problem(error, self.settings.url):
+                    raise Unreachable(problem) from None  # a retry would not help
+                reason, requested = transport_problem(error), None
             else:
-                if response.status_code not in _AGAIN:
-                    return _taken(response, self.settings.url, kind)
-                why = _refusal(response).detail
-                asked = asked_seconds(response.headers.get("Retry-After"), datetime.now(UTC))
-            if pause is None or (asked or 0) > LONGEST_ASKED_SECONDS:
-                raise Unreachable(f"{self.settings.url} {plain(why)}")
-            pause = max(pause, asked or 0)
-            self._told(f"{self.settings.url} {plain(why)} Trying again in {pause:.0f} s.")
+                if response.status_code not in _RETRIED:
+                    return _accepted(response, self.settings.url, kind)
+                reason = _refusal(response).detail
+                requested = retry_after_seconds(response.headers.get("Retry-After"), datetime.now(UTC))
+            if pause is None or (requested or 0) > LONGEST_RETRY_AFTER_SECONDS:
+                raise Unreachable(f"{self.settings.url} {plain(reason)}")
+            pause = max(pause, requested or 0)
+            self._say(f"{self.settings.url} {plain(reason)} Retrying in {pause:.0f} s.")
             self._sleep(pause)
 
 
@@ -244,19 +246,20 @@ def client_version() -> str:
         return "unknown"
 
 
-def _taken(response: httpx2.Response, url: str, kind: str) -> httpx2.Response:
+def _accepted(response: httpx2.Response, url: str, kind: str) -> httpx2.Response:
     if response.is_redirect:
-        where = response.headers.get("Location", "elsewhere")
+        location = response.headers.get("Location", "another address")
         raise Refused(
-            response.status_code, f"sends elsewhere: {plain(where)}. State the address itself; no token follows."
-        )
+            response.status_code, f"redirects to {plain(location)}. Set THREEWALLS_URL to that address: the client "
+            "sends its token to no other address.",
+        )  # fmt: skip
     if not response.is_success:
         raise _refusal(response)
     media_type = response.headers.get("Content-Type", "").partition(";")[0].strip()
     if media_type != kind:
-        raise Strange(url, f"it answered {response.status_code} with {plain(media_type) or 'nothing'}")
+        raise NotThreewalls(url, f"it answered {response.status_code} with {plain(media_type) or 'no content type'}")
     if kind == _JSON and not _is_object(response):
-        raise Strange(url, f"it answered {response.status_code} with other JSON")
+        raise NotThreewalls(url, f"it answered {response.status_code} with JSON that is not an object")
     return response
 
 
@@ -268,7 +271,7 @@ def _is_object(response: httpx2.Response) -> bool:
 
 
 def _refusal(response: httpx2.Response) -> Refused:
-    """What the answer says went wrong; a proxy in between answers with a page of its own."""
+    """Return the error of an answer. A proxy answers with its own page instead of a problem document."""
     problem: dict[str, Any] = {}
     if "json" in response.headers.get("Content-Type", ""):
         try:
@@ -276,17 +279,19 @@ def _refusal(response: httpx2.Response) -> Refused:
         except (ValueError, RecursionError):
             problem = {}
     detail = problem.get("detail") if isinstance(problem, dict) else None
-    told = f"answered {response.status_code}: {plain(str(detail))}" if detail else _of_a_proxy(response.status_code)
+    message = (
+        f"answered {response.status_code}: {plain(str(detail))}" if detail else _proxy_message(response.status_code)
+    )
     if response.status_code == 401 and not response.request.headers.get("Authorization"):
-        told += f" Put the token into {TOKEN}."
-    return Refused(response.status_code, told, problem if isinstance(problem, dict) else None)
+        message += f" Set {TOKEN} to a project token."
+    return Refused(response.status_code, message, problem if isinstance(problem, dict) else None)
 
 
-def _of_a_proxy(status: int) -> str:
-    """Without a word of the service: what stands in front of it said no."""
-    does = {
-        407: "The proxy wants a log-in: put it into the proxy's variable, as http://NAME:PASSWORD@HOST:PORT.",
-        413: "A proxy in front of the service takes no request of this size: raise its limit (docs/deploy.md).",
-        404: "Look at the path in THREEWALLS_URL.",
+def _proxy_message(status: int) -> str:
+    """Describe an answer without a problem document: it comes from a proxy in front of the service."""
+    advice = {
+        407: "The proxy requires a log-in: set the proxy variable to http://NAME:PASSWORD@HOST:PORT.",
+        413: "A proxy in front of the service rejects requests of this size: raise its limit (docs/deploy.md).",
+        404: "Check the path in THREEWALLS_URL.",
     }
-    return " ".join(filter(None, (f"answered {status}.", does.get(status, ""))))
+    return " ".join(filter(None, (f"answered {status}.", advice.get(status, ""))))

@@ -1,8 +1,8 @@
-"""Uploads that wait for the service, each a folder that holds all of it: whole or not there at all.
+"""The spool: uploads that wait for the service, one complete folder each.
 
-A folder is filled under another name, written through to the disk, and then renamed: whatever is killed, and whenever,
-a folder with a proper name is complete. It goes only after the service acknowledged its upload; until then it may be
-sent again, because its key makes it the same run. The token is not in it.
+A folder is filled under a temporary name, synced to disk and then renamed, so that every folder with a final name is
+complete even if the client is killed. It is removed after the service acknowledged the upload. Sending it twice is
+harmless, because its key identifies the run. The token is not stored.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from app.errors import ThreewallsError
 
 try:
     import fcntl
-except ImportError:  # not on Windows: two syncs then send the same twice, which is one run all the same
+except ImportError:  # on Windows, two syncs may send the same upload twice, which creates one run
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "upload.json"
 VERSION = 1
 _NEW, _SENT = ".new-", ".sent-"
-_LEFT_SECONDS = 24 * 3600
-"""A folder that somebody began to fill so long ago is what a kill left."""
+_ABANDONED_SECONDS = 24 * 3600
+"""Age after which an unfinished folder counts as abandoned by a killed process."""
 
 
 class SpoolError(ThreewallsError):
@@ -41,8 +41,8 @@ class SpoolError(ThreewallsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """An upload in the spool. `url`: the service it is for. `created_at`: seconds since 1970."""
+class WaitingUpload:
+    """An upload in the spool. `url` is the service it is meant for, `created_at` is in seconds since 1970."""
 
     folder: Path
     url: str
@@ -55,7 +55,7 @@ class Waiting:
 
 
 def spool_folder(env: Mapping[str, str], stated: str | None = None) -> Path:
-    """`--spool`, THREEWALLS_SPOOL, or the user's cache folder. Raises UsageError where there is none."""
+    """Return the folder of `--spool`, THREEWALLS_SPOOL or the user's cache. Raises UsageError without a home folder."""
     if stated or env.get(SPOOL):
         return Path(stated or env[SPOOL]).expanduser()
     if cache := env.get("XDG_CACHE_HOME"):
@@ -63,11 +63,11 @@ def spool_folder(env: Mapping[str, str], stated: str | None = None) -> Path:
     try:
         return Path.home() / ".cache" / "threewalls" / "spool"
     except RuntimeError:
-        raise UsageError(f"There is no home folder for the spool. Name one with --spool or {SPOOL}.") from None
+        raise UsageError(f"No home folder for the spool. State a folder with --spool or {SPOOL}.") from None
 
 
 def put(spool: Path, upload: Upload, url: str) -> Path:
-    """Keep an upload. The same one is kept once. Raises SpoolError when it cannot be written."""
+    """Store an upload and return its folder; an identical upload is stored once. Raises SpoolError if that fails."""
     goal = spool / _identity(upload, url)
     try:
         spool.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,18 +80,23 @@ def put(spool: Path, upload: Upload, url: str) -> Path:
             except OSError:
                 if not (goal / MANIFEST).is_file():
                     raise
-            _write_through(spool)
+            _sync_folder(spool)
         finally:
             shutil.rmtree(new, ignore_errors=True)
     except OSError as error:
-        raise SpoolError(f"{spool}: {error.strerror or error}. The upload was not kept.") from error
+        raise SpoolError(
+            f"The spool {spool} cannot be written: {error.strerror or error}. The upload was not kept."
+        ) from error
     return goal
 
 
-def waiting(spool: Path) -> tuple[list[Waiting], list[str]]:
-    """Oldest first; and what lies there but cannot be read, in sentences. Raises SpoolError for what is no folder."""
-    found: list[Waiting] = []
-    strange: list[str] = []
+def waiting(spool: Path) -> tuple[list[WaitingUpload], list[str]]:
+    """Return the uploads, oldest first, and a sentence for each unreadable folder.
+
+    Raises SpoolError if the spool is no folder or cannot be read.
+    """
+    uploads: list[WaitingUpload] = []
+    unreadable: list[str] = []
     try:
         folders = sorted(spool.iterdir())
     except FileNotFoundError:
@@ -104,20 +109,20 @@ def waiting(spool: Path) -> tuple[list[Waiting], list[str]]:
         try:
             if not folder.is_dir():
                 continue
-            found.append(_read(folder))
+            uploads.append(_read(folder))
         except FileNotFoundError:
-            if folder.exists():  # else another sync finished it just now
-                strange.append(f"{folder} is no upload: it has no {MANIFEST}, or not all of its files.")
+            if folder.exists():  # otherwise another sync has just finished it
+                unreadable.append(f"{folder} is not a complete upload: {MANIFEST} or a file is missing.")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            strange.append(f"{folder} cannot be read: {error}.")
-    return sorted(found, key=lambda one: one.created_at), strange
+            unreadable.append(f"{folder} cannot be read: {error}.")
+    return sorted(uploads, key=lambda upload: upload.created_at), unreadable
 
 
 @contextmanager
-def taken(one: Waiting) -> Iterator[bool]:
-    """Have it for oneself. False when another process has it, or was done with it meanwhile."""
+def lock(waiting_upload: WaitingUpload) -> Iterator[bool]:
+    """Lock an upload against other syncs. Yield False if another process holds or has already sent it."""
     try:
-        file = (one.folder / MANIFEST).open("rb")
+        file = (waiting_upload.folder / MANIFEST).open("rb")
     except OSError:
         yield False
         return
@@ -128,30 +133,30 @@ def taken(one: Waiting) -> Iterator[bool]:
             except BlockingIOError:
                 yield False
                 return
-            except OSError:  # file systems of clusters may have no locks: two that send the same make one run of it
+            except OSError:  # cluster file systems may lack locks; sending an upload twice creates one run
                 pass
-        # Whoever had it before may have finished it between the opening and the lock.
+        # The previous owner may have removed the folder between opening the file and locking it.
         try:
-            still = os.path.samestat(os.fstat(file.fileno()), (one.folder / MANIFEST).stat())
+            exists = os.path.samestat(os.fstat(file.fileno()), (waiting_upload.folder / MANIFEST).stat())
         except OSError:
-            still = False
-        yield still
+            exists = False
+        yield exists
 
 
-def remove(one: Waiting) -> None:
-    """After it was acknowledged: in one step out of sight, then deleted."""
-    gone = one.folder.with_name(f"{_SENT}{uuid.uuid4().hex}")
-    one.folder.rename(gone)
-    _write_through(one.folder.parent)
-    shutil.rmtree(gone, ignore_errors=True)
+def remove(waiting_upload: WaitingUpload) -> None:
+    """Remove an acknowledged upload: renamed first, so that no half-deleted folder counts as an upload."""
+    sent = waiting_upload.folder.with_name(f"{_SENT}{uuid.uuid4().hex}")
+    waiting_upload.folder.rename(sent)
+    _sync_folder(waiting_upload.folder.parent)
+    shutil.rmtree(sent, ignore_errors=True)
 
 
 def sweep(spool: Path, now: float | None = None) -> None:
-    """Delete what kills left behind."""
-    oldest = (time.time() if now is None else now) - _LEFT_SECONDS
+    """Delete the folders that killed processes left behind."""
+    oldest = (time.time() if now is None else now) - _ABANDONED_SECONDS
     try:
         folders = list(spool.iterdir())
-    except OSError:  # `waiting` says it
+    except OSError:  # `waiting` reports it
         return
     for folder in folders:
         with contextlib.suppress(OSError):
@@ -161,8 +166,8 @@ def sweep(spool: Path, now: float | None = None) -> None:
 
 
 def _identity(upload: Upload, url: str) -> str:
-    said = [url, upload.key, [[file.field, file.name, file.sha256] for file in upload.files]]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
+    parts = [url, upload.key, [[file.field, file.name, file.sha256] for file in upload.files]]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def _fill(folder: Path, upload: Upload, url: str) -> None:
@@ -183,44 +188,44 @@ def _fill(folder: Path, upload: Upload, url: str) -> None:
         out.write(json.dumps(manifest, indent=1).encode())
         out.flush()
         os.fsync(out.fileno())
-    _write_through(folder)
+    _sync_folder(folder)
 
 
 def _private(path: Path) -> BinaryIO:
-    """A new file that nobody else reads."""
+    """Create a file that only this account may read."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
-def _write_through(folder: Path) -> None:
-    """The names in a folder are as safe as what is in its files."""
+def _sync_folder(folder: Path) -> None:
+    """Sync the entries of a folder to disk."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that write folders through by themselves
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that sync folders themselves
             raise
     finally:
         os.close(handle)
 
 
-def _read(folder: Path) -> Waiting:
+def _read(folder: Path) -> WaitingUpload:
     manifest = json.loads((folder / MANIFEST).read_bytes())
     if manifest["version"] != VERSION:
-        raise ValueError(f"its version {manifest['version']} is that of another threewalls")
-    files = tuple(_file(folder, one) for one in manifest["files"])
+        raise ValueError(f"version {manifest['version']} of the manifest belongs to another version of threewalls")
+    files = tuple(_file(folder, entry) for entry in manifest["files"])
     upload = Upload(str(manifest["key"]), dict(manifest["meta"]), files)
-    return Waiting(folder, str(manifest["url"]), float(manifest["created_at"]), upload)
+    return WaitingUpload(folder, str(manifest["url"]), float(manifest["created_at"]), upload)
 
 
-def _file(folder: Path, one: Mapping[str, Any]) -> SentFile:
-    if one["field"] not in ("log", "config", "events") or "/" in one["stored"]:
-        raise ValueError(f"it has a file {one['field']} {one['stored']}")
-    path = folder / one["stored"]
+def _file(folder: Path, entry: Mapping[str, Any]) -> SentFile:
+    if entry["field"] not in ("log", "config", "events") or "/" in entry["stored"]:
+        raise ValueError(f"invalid file in the manifest: {entry['field']} {entry['stored']}")
+    path = folder / entry["stored"]
     if not path.is_file():
         raise FileNotFoundError(path)
     return SentFile(
-        one["field"], str(one["name"]), path, int(one["size_bytes"]), str(one["sha256"]), bool(one["in_pieces"]),
-        str(one.get("cut", "")),
+        entry["field"], str(entry["name"]), path, int(entry["size_bytes"]), str(entry["sha256"]),
+        bool(entry["in_pieces"]), str(entry.get("cut", "")),
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Standard output and error of a command: what becomes of them never decides how the command ends.
+"""Standard output and error of a command. Write errors never change the exit code of a verdict.
 
-Whoever reads may stop (`| head`), a disk may be full, a terminal may not know our characters. The work is done all the
-same, and its exit code is kept; only what could not be written is said.
+A reader may stop (`| head`), a disk may be full, a terminal may not support our characters. The command still finishes
+with its own exit code and reports lost output.
 """
 
 import codecs
@@ -20,8 +20,8 @@ _BLANKS = str.maketrans(dict.fromkeys("\u00a0\u2009\u202f", " "))
 
 
 @dataclass
-class Written:
-    """`error`: why output was lost, where somebody wanted it; a reader that stopped had enough."""
+class OutputState:
+    """`error` is the reason for lost output. A reader that stopped reading is not an error."""
 
     error: OSError | None = None
 
@@ -31,95 +31,94 @@ class Written:
 
 
 @contextlib.contextmanager
-def lasting() -> Iterator[Written]:
-    """Both streams, from here on, take everything and raise nothing."""
-    written = Written()
+def fault_tolerant_output() -> Iterator[OutputState]:
+    """Make both standard streams accept all output without raising."""
+    state = OutputState()
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _lasting(before[0], written), _lasting(before[1], written)
+    sys.stdout, sys.stderr = _fault_tolerant(before[0], state), _fault_tolerant(before[1], state)
     try:
-        yield written
+        yield state
     finally:
-        for stream, was in zip((sys.stdout, sys.stderr), before, strict=True):
+        for stream, original in zip((sys.stdout, sys.stderr), before, strict=True):
             with contextlib.suppress(OSError, ValueError):
-                stream.flush() if was is not None else stream.close()
+                stream.flush() if original is not None else stream.close()
         sys.stdout, sys.stderr = before
 
 
-class _Raw(io.RawIOBase):
-    """What was not written is lost, and noted."""
+class _DiscardingWriter(io.RawIOBase):
+    """Discards output that cannot be written, and records the first error."""
 
-    def __init__(self, onward: io.RawIOBase, written: Written) -> None:
-        self._onward, self._written = onward, written
+    def __init__(self, target: io.RawIOBase, state: OutputState) -> None:
+        self._target, self._state = target, state
 
     def writable(self) -> bool:
         return True
 
     def fileno(self) -> int:
-        return self._onward.fileno()
+        return self._target.fileno()
 
     def isatty(self) -> bool:
-        return self._onward.isatty()
+        return self._target.isatty()
 
     def write(self, data: Any) -> int | None:
         try:
-            return self._onward.write(data)
+            return self._target.write(data)
         except OSError as error:
             if error.errno != errno.EPIPE and not (os.name == "nt" and error.errno == errno.EINVAL):
-                self._written.error = self._written.error or error
+                self._state.error = self._state.error or error
             return memoryview(data).nbytes
 
 
-def _lasting(stream: TextIO | None, written: Written) -> TextIO:
-    if stream is None:  # it was closed before we began
+def _fault_tolerant(stream: TextIO | None, state: OutputState) -> TextIO:
+    if stream is None:  # closed before the command started
         return Path(os.devnull).open("w", encoding="utf-8")
     buffer = getattr(stream, "buffer", None)
     raw = getattr(buffer, "raw", buffer)
-    if not isinstance(raw, io.FileIO):  # of a program that calls us, or of a test
+    if not isinstance(raw, io.FileIO):  # replaced by the calling program or a test
         return stream
     stream.flush()
     return io.TextIOWrapper(
-        io.BufferedWriter(_Raw(raw, written)), encoding=stream.encoding, errors="threewalls",
+        io.BufferedWriter(_DiscardingWriter(raw, state)), encoding=stream.encoding, errors="threewalls",
         line_buffering=True,
     )  # fmt: skip
 
 
-def _in_other_words(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Signs by their plain forms, blanks by blanks, and what has none by its number."""
+def _plain_replacement(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace characters that the encoding lacks: by ASCII equivalents, else by escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    said = error.object[error.start : error.end].translate(_BLANKS).translate(_PLAIN)
-    return said.encode("ascii", "backslashreplace").decode(), error.end
+    text = error.object[error.start : error.end].translate(_BLANKS).translate(_PLAIN)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
-codecs.register_error("threewalls", _in_other_words)
+codecs.register_error("threewalls", _plain_replacement)
 
 
-def surprise(error: Exception) -> str:
-    """Describe an unexpected error in one line, with its place in the code."""
-    said = " ".join(str(error).split())
+def describe_unexpected(error: Exception) -> str:
+    """Describe an unexpected error in one line, with its position in the code."""
+    message = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror or said}."
-    at, last = error.__traceback__, None
-    while at is not None:
-        last, at = at, at.tb_next
+        return f"{error.filename}: {error.strerror or message}."
+    traceback, last = error.__traceback__, None
+    while traceback is not None:
+        last, traceback = traceback, traceback.tb_next
     where = f" ({Path(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno})" if last is not None else ""
-    return f"unexpected error: {type(error).__name__}: {said}{where}. Please report it with this line."
+    return f"unexpected error: {type(error).__name__}: {message}{where}. Please report it with this line."
 
 
-# --- Text of others on a terminal: names and messages must not move its cursor.
-
-_KEPT = "\n\t"
+# --- Text from the service or a log, made safe to print on a terminal.
 
 
 def plain(text: str) -> str:
-    """Without what no terminal should be sent: control characters and escape sequences become spaces."""
-    return "".join(c if c.isprintable() or c in _KEPT else " " for c in text)
+    """Replace control characters and escape sequences, which could move the cursor, by spaces."""
+    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
 
 
 def one_line(text: str) -> str:
+    """Return the text without control characters and line breaks."""
     return " ".join(plain(text).split())
 
 
 def out(text: str, end: str = "\n") -> None:
-    """A result, on standard output at once. What becomes of it there is the matter of `streams.py`."""
+    """Print a result on standard output, unbuffered."""
     print(text, end=end, flush=True)

@@ -1,4 +1,4 @@
-"""One upload, as a value: the same whether it is sent now, sent again, or lies in the spool."""
+"""An upload as a value: metadata and files, read from the command line, the CI job and the disk."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from app.client.ci import CiJob
 from app.client.errors import UsageError
 from app.errors import ThreewallsError
 
-# --- The `meta` of an upload: what the CI job says, the metadata file over it, and what is stated over both.
+# --- Metadata: the CI job, overridden by metadata documents, overridden by options.
 
 _WINDOW = re.compile(r"(\d+)-(\d+)")
 
@@ -26,20 +26,21 @@ def upload_metadata(
     stated: Mapping[str, str],
     tags: Sequence[str] = (),
 ) -> dict[str, object]:
-    """`documents`: files or JSON texts, later ones win; `settings`: KEY=VALUE, over those; `stated`: over all of it.
+    """Merge the metadata of an upload, from low to high priority: `job`, `documents`, `settings`, `stated`.
 
-    Tags of all of them are kept. Raises UsageError on what cannot be read; what the fields mean, the service checks.
+    `documents` are paths or JSON texts, `settings` are KEY=VALUE. Tags of all sources are combined. Raises UsageError
+    for unreadable input; the service validates the fields.
     """
-    said: list[Mapping[str, object]] = [_document(document) for document in documents if document]
-    said += [dict([_setting(setting)]) for setting in settings]
-    said.append({name: value for name, value in stated.items() if value})
+    layers: list[Mapping[str, object]] = [_document(document) for document in documents if document]
+    layers += [dict([_setting(setting)]) for setting in settings]
+    layers.append({name: value for name, value in stated.items() if value})
     by_job = {} if job is None else job.metadata()
-    merged = by_job | {name: value for layer in said for name, value in layer.items()}
+    merged = by_job | {name: value for layer in layers for name, value in layer.items()}
     if merged.get("commit") != by_job.get("commit") and merged.get("commit_time") == by_job.get("commit_time"):
-        merged.pop("commit_time", None)  # it is that of another commit
-    all_tags = [tag for layer in (by_job, *said) for tag in _tags(layer.get("tags"))] + list(tags)
+        merged.pop("commit_time", None)  # it belongs to another commit
+    all_tags = [tag for layer in (by_job, *layers) for tag in _tags(layer.get("tags"))] + list(tags)
     if all_tags:
-        merged["tags"] = [tag for at, tag in enumerate(all_tags) if tag not in all_tags[:at]]
+        merged["tags"] = [tag for index, tag in enumerate(all_tags) if tag not in all_tags[:index]]
     return merged
 
 
@@ -52,37 +53,37 @@ def _tags(value: object) -> list[object]:
 
 
 def _document(text: str) -> dict[str, object]:
-    where = "--meta"
+    source = "--meta"
     if not text.lstrip().startswith("{"):
-        where = text
+        source = text
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"The metadata file {where} cannot be read: {error}.") from None
+            raise UsageError(f"The metadata file {source} cannot be read: {error}.") from None
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not JSON: {error}.") from None
-    if not isinstance(found, dict):
-        raise UsageError(f'{where} must be a JSON object, for instance {{"gpu": "H100", "gpus": 64}}.')
-    return found
+        raise UsageError(f"{source} is not valid JSON: {error}.") from None
+    if not isinstance(document, dict):
+        raise UsageError(f'{source} must be a JSON object, for example {{"gpu": "H100", "gpus": 64}}.')
+    return document
 
 
 def _setting(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--set {text}: write KEY=VALUE, for instance --set gpu=H100.")
+        raise UsageError(f"--set {text}: expected KEY=VALUE, for example --set gpu=H100.")
     if name == "window" and (window := _WINDOW.fullmatch(value)):
         return name, {"first": int(window[1]), "last": int(window[2])}
     if value.startswith(("{", "[")):
         try:
             return name, json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"--set {name}: {error}.") from None
+            raise UsageError(f"--set {name}: the value is not valid JSON: {error}.") from None
     return name, value
 
 
-# --- The text of a log file, plain or compressed, in chunks: what the service counts bytes of.
+# --- The decompressed text of a log file. Byte offsets of the API count this text.
 
 CHUNK_BYTES = 1 << 20
 GZIP = b"\x1f\x8b"
@@ -90,15 +91,15 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 _MAX_WINDOW = 128 << 20
 _ZSTD_INPUT_BYTES = 1024
-"""A block of 4 bytes can become 128 KiB, and the decoder has no output limit: so it is fed sparingly."""
+"""A block of 4 bytes can expand to 128 KiB and the decoder has no output limit, so it gets small pieces."""
 
 
 class UnreadableLogError(ThreewallsError):
-    title = "This file cannot be read"
+    title = "The file cannot be read"
 
 
 def plain_name(name: str) -> str:
-    """The name of the text in a compressed file."""
+    """Return the file name without the suffix of a compression."""
     for suffix in COMPRESSED_SUFFIXES:
         name = name.removesuffix(suffix)
     return name
@@ -110,16 +111,16 @@ def is_compressed(path: Path) -> bool:
 
 
 def _is_packed(head: bytes) -> bool:
-    """Also by a skippable frame, with which pzstd begins."""
+    """Recognise gzip and zstd, including the skippable frame that pzstd writes first."""
     skippable = head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
     return skippable or head.startswith((GZIP, ZSTD))
 
 
 class LogText:
-    """The chunks of a log's text, from byte `begin` on. A compressed file that ends early, as of a killed job, is read
-    up to there: `cut` is then the kind of its compression, once all of it was read.
+    """Iterates over the decompressed text of a log from byte `begin`.
 
-    Iterating raises UnreadableLogError when the file is damaged or cannot be read.
+    A truncated compressed file, as a killed job leaves it, is read up to its end; `cut` then names the compression.
+    Raises UnreadableLogError if the file is damaged or unreadable.
     """
 
     def __init__(self, path: Path, begin: int = 0) -> None:
@@ -146,7 +147,7 @@ class LogText:
             skip = max(0, skip - len(chunk))
 
     def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
-        """All members; zero bytes behind the last one are padding."""
+        """Decompress all members; zero bytes after the last one are padding."""
         decoder = zlib.decompressobj(wbits=31)
         while data := file.read(64 * 1024):
             while data:
@@ -168,7 +169,7 @@ class LogText:
             self.cut = "gzip"
 
     def _unzstd(self, file: BinaryIO) -> Iterator[bytes]:
-        import zstandard  # noqa: PLC0415  only for such a file, so that other commands start sooner
+        import zstandard  # noqa: PLC0415  a slow import that few files need
 
         context = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
         decoder, begun = context.decompressobj(), False
@@ -189,20 +190,20 @@ class LogText:
 
 
 def _damaged(path: Path, why: str) -> UnreadableLogError:
-    return UnreadableLogError(f"{path} is compressed, but damaged ({why}). Compress the log again.")
+    return UnreadableLogError(f"The compressed file {path} is damaged ({why}). Compress the log again.")
 
 
 Field = Literal["log", "config", "events"]
 PIECE_BYTES = 8 << 20
-"""Of text. A longer log is sent in pieces of this size, so that an upload that broke off goes on where it stopped."""
+"""A longer log is sent in pieces of this size, so that an interrupted upload can resume."""
 FORM_FILES = 64
-"""The service takes no more in one form; the logs of more are sent in pieces, too."""
+"""Limit of the service for one form. The logs of an upload with more files are sent in pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentFile:
-    """`name` is the only one of its upload. Of a log, `size_bytes` and `sha256` are those of its text, and `cut` is the
-    kind of a compression that ends early, else empty."""
+    """`name` is unique in the upload. `size_bytes` and `sha256` refer to the decompressed text. `cut` names the
+    compression of a truncated file and is empty otherwise."""
 
     field: Field
     name: str
@@ -215,8 +216,8 @@ class SentFile:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """`key` is the same for the same content of the same job: however often it is sent, it is one run. `strict`: names
-    in `meta` that the service must know as fields; the spool does not keep them, because no person reads its refusals.
+    """`key` identifies content and job, so that a repeated upload creates no second run. `strict` lists names in `meta`
+    that must be fields; the spool does not store them, because no user sees a refusal of `sync`.
     """
 
     key: str
@@ -242,61 +243,61 @@ def read_upload(
     job_key: str = "",
     key: str = "",
 ) -> Upload:
-    """Read every file once. `key` is used in place of one made here.
+    """Read every file once and return the upload. `key` replaces the computed key.
 
-    Raises UsageError for a file that is not there, UnreadableLogError for one that cannot be read.
+    Raises UsageError for a missing file, UnreadableLogError for an unreadable one.
     """
-    given = [("log", path) for path in _files(logs)] + [("config", path) for path in _files(configs)]
-    given += [("events", path) for path in _files(events)]
-    if not given:
-        raise UsageError("There is nothing to upload in what was named.")
-    names = _names([path for _, path in given])
-    many = len(given) > FORM_FILES
-    files = tuple(_read(field, name, path, many) for (field, path), name in zip(given, names, strict=True))  # type: ignore[arg-type]
-    return Upload(key or made_key(meta, job_key, *((one.field, one.name, one.sha256) for one in files)), meta, files)
+    fields: list[tuple[Field, Path]] = [("log", path) for path in _files(logs)]
+    fields += [("config", path) for path in _files(configs)]
+    fields += [("events", path) for path in _files(events)]
+    if not fields:
+        raise UsageError("Nothing to upload: the folders are empty.")
+    names = _names([path for _, path in fields])
+    many = len(fields) > FORM_FILES
+    files = tuple(_read(field, name, path, many) for (field, path), name in zip(fields, names, strict=True))
+    key = key or upload_key(meta, job_key, *((file.field, file.name, file.sha256) for file in files))
+    return Upload(key, meta, files)
 
 
-def made_key(meta: Mapping[str, object], job_key: str, *parts: object) -> str:
-    said = json.dumps([meta, job_key, parts], sort_keys=True, ensure_ascii=True)
-    return "threewalls-" + hashlib.sha256(said.encode()).hexdigest()[:48]
+def upload_key(meta: Mapping[str, object], job_key: str, *parts: object) -> str:
+    """Return the idempotency key of this metadata, job attempt and content."""
+    text = json.dumps([meta, job_key, parts], sort_keys=True, ensure_ascii=True)
+    return "threewalls-" + hashlib.sha256(text.encode()).hexdigest()[:48]
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """A folder stands for the files in it."""
-    found: list[Path] = []
+    """Replace each folder by the files in it."""
+    files: list[Path] = []
     for path in paths:
         try:
-            # What an unreadable folder holds is there for nobody, and `exists` would say as much.
-            path.stat()
-            found += _in_folder(path) if path.is_dir() else [path]
+            path.stat()  # `exists` would be False inside an unreadable folder
+            if path.is_dir():
+                files += sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+            else:
+                files.append(path)
         except FileNotFoundError:
-            raise UsageError(f"There is no file {path}. Check that the job wrote it.") from None
+            raise UsageError(f"The file {path} does not exist. Check that the job wrote it.") from None
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else "") or str(error)
             raise UnreadableLogError(f"{path} cannot be read: {why}.") from None
-    return found
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.iterdir() if one.is_file() and not one.name.startswith("."))
+    return files
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Their last parts, with the folder in front where two are alike: the service tells logs apart by name."""
+    """Return unique file names, prefixed by the folder or a number if needed: the service identifies logs by name."""
     plain = [plain_name(path.name) for path in paths]
     names = [
-        _readable(path.name if plain.count(name) == 1 else "-".join(path.absolute().parts[-2:]))
+        _utf8(path.name if plain.count(name) == 1 else "-".join(path.absolute().parts[-2:]))
         for path, name in zip(paths, plain, strict=True)
     ]
-    for at, name in enumerate(names):
-        before = [plain_name(one) for one in names[:at]]
-        count = before.count(plain_name(name))
-        names[at] = f"{count + 1}-{name}" if count else name
+    for index, name in enumerate(names):
+        count = [plain_name(earlier) for earlier in names[:index]].count(plain_name(name))
+        names[index] = f"{count + 1}-{name}" if count else name
     return names
 
 
-def _readable(name: str) -> str:
-    """File systems know names that are no text; requests do not."""
+def _utf8(name: str) -> str:
+    """Replace bytes of a file name that are not UTF-8, which a request cannot contain."""
     return name.encode("utf-8", "replace").decode()
 
 

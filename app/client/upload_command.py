@@ -1,4 +1,4 @@
-"""`threewalls upload`: reads the files, sends them or keeps them for later, and waits for the verdict if asked to."""
+"""`threewalls upload`: reads the files, sends or spools them, and waits for the verdict with `--wait`."""
 
 import argparse
 import json
@@ -17,10 +17,10 @@ from typing import Any
 
 from app.client import spool
 from app.client.ci import CiJob, surrounding_job
-from app.client.delivery import Delivered, Progress, deliver
-from app.client.errors import FINE, NO_VERDICT, SERVICE, Refused, Unreachable, UsageError, allowing, failure
-from app.client.follow import Follower, Until
-from app.client.report import code_of, outcome_of, report_of, verdict_text
+from app.client.delivery import DeliveredRun, Progress, deliver
+from app.client.errors import FINE, NO_VERDICT, SERVICE, Refused, Unreachable, UsageError, apply_allow, failure
+from app.client.follow import Follower, StopCondition
+from app.client.report import exit_code_of, outcome_of, report_of, verdict_text
 from app.client.service import SPOOL, ClientSettings, Service
 from app.client.terminal import one_line, out
 from app.client.upload import UnreadableLogError, Upload, is_compressed, read_upload, upload_metadata
@@ -33,29 +33,32 @@ _KEY_LENGTH = 255
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of the command, read and understood."""
+    """The parsed inputs of one call."""
 
     options: argparse.Namespace
     settings: ClientSettings
     env: Mapping[str, str]
     job: CiJob | None
     meta: Mapping[str, object]
-    told: Progress
+    progress: Progress
 
 
 def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
-    """Raises UsageError, Refused, or SpoolError; a service that is away is what the spool is for."""
+    """Upload a run and return the exit code. An unreachable service sends the upload to the spool.
+
+    Raises UsageError, Refused or SpoolError.
+    """
     job = None if options.no_ci else surrounding_job(env)
     stated = {"name": options.name, "purpose": options.purpose, "project": options.project or ""}
     meta = upload_metadata(job=job, documents=options.meta, settings=options.set, stated=stated, tags=options.tag)
     if settings.project:
         meta.setdefault("project", settings.project)
     if options.key and not (options.key.isascii() and options.key.isprintable() and len(options.key) <= _KEY_LENGTH):
-        raise UsageError(f"--key takes at most {_KEY_LENGTH} printable ASCII characters.")
+        raise UsageError(f"--key must be at most {_KEY_LENGTH} printable ASCII characters.")
     if not options.follow and (options.until_pid or options.until_idle or options.until_text):
-        raise UsageError("--until-pid, --until-idle and --until-text say when --follow ends; it is not there.")
+        raise UsageError("--until-pid, --until-idle and --until-text need --follow.")
     if options.allow and options.wait is None:
-        raise UsageError("--allow is about the verdict, and without --wait none is awaited. Add --wait.")
+        raise UsageError("--allow needs --wait, because it refers to the verdict.")
     if job is not None and job.doubt and not meta.get("branch"):
         _say(job.doubt)
     call = _Call(options, settings, env, job, meta, Progress(sys.stderr))
@@ -72,30 +75,30 @@ def _send(call: _Call) -> int:
         upload = replace(upload, strict=_strict(options))
         if options.offline:
             return _keep(call, upload, None)
-        with Service(call.settings, told=call.told.line) as service:
+        with Service(call.settings, say=call.progress.line) as service:
             try:
-                run = deliver(service, upload, call.told)
+                run = deliver(service, upload, call.progress)
             except (Unreachable, Refused) as error:
                 return _keep(call, upload, error)
-            call.told.clear()
+            call.progress.clear()
             return _done(call, service, run)
 
 
 def _follow(call: _Call) -> int:
-    options, told = call.options, call.told.line
-    path = _only_growing_log(options)
+    options, say = call.options, call.progress.line
+    path = _growing_log(options)
     stop = threading.Event()
-    with Service(replace(call.settings, retries=0)) as quick, Service(call.settings, told=told) as patient:
+    with Service(replace(call.settings, retries=0)) as quick, Service(call.settings, say=say) as patient:
         follower = Follower(
             quick=quick, patient=patient, path=path, meta=call.meta, documents=_documents(call),
-            until=Until(options.until_pid, options.until_idle, options.until_text.encode()),
+            until=StopCondition(options.until_pid, options.until_idle, options.until_text.encode()),
             interval=options.interval, job_key=options.key or (call.job.key if call.job else socket.gethostname()),
-            told=told, sleep=stop.wait,
+            say=say, sleep=stop.wait,
         )  # fmt: skip
         with _stopped_by_signals(follower, stop):
             follower.follow()
             if not path.exists():
-                raise UsageError(f"There is no file {path} yet, and what was waited for is over.")
+                raise UsageError(f"The job ended before the file {path} appeared. Check the path of the log.")
             try:
                 run = follower.finish()
             except (Unreachable, Refused) as error:
@@ -104,7 +107,7 @@ def _follow(call: _Call) -> int:
 
 
 def _documents(call: _Call) -> Upload:
-    """What is sent beside a log that grows, when the run begins."""
+    """Read the files that are sent with the first request of a growing log."""
     documents = Upload("", call.meta, ())
     if call.options.config or call.options.events:
         documents = read_upload(logs=[], configs=call.options.config, events=call.options.events, meta=call.meta)
@@ -115,24 +118,24 @@ def _strict(options: argparse.Namespace) -> tuple[str, ...]:
     return () if options.lenient else tuple(setting.partition("=")[0] for setting in options.set)
 
 
-def _only_growing_log(options: argparse.Namespace) -> Path:
+def _growing_log(options: argparse.Namespace) -> Path:
     if len(options.logs) != 1 or options.logs[0].is_dir() or options.logs[0] == _STANDARD_INPUT:
-        raise UsageError("--follow follows one file. Start one for each log, each with its own --name.")
+        raise UsageError("--follow takes exactly one file. Start one command per log, each with its own --name.")
     path: Path = options.logs[0]
     try:
-        packed = path.exists() and is_compressed(path)
+        compressed = path.exists() and is_compressed(path)
     except OSError as error:
         raise UnreadableLogError(f"{path} cannot be read: {error.strerror or error}.") from None
-    if packed:
-        raise UsageError(f"{path} is compressed, so it does not grow. Upload it without --follow.")
+    if compressed:
+        raise UsageError(f"{path} is compressed, so it cannot grow. Upload it without --follow.")
     if options.offline:
-        raise UsageError("--follow needs the service; --offline is for a log that is complete.")
+        raise UsageError("--follow and --offline exclude each other. Use --offline for a complete log.")
     return path
 
 
 @contextmanager
 def _stopped_by_signals(follower: Follower, stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM (a time limit, a cancelled job) closes the run; the second one is not caught."""
+    """Close the run at the first Ctrl-C or SIGTERM (a time limit, a cancelled job); do not catch the second."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
 
@@ -153,23 +156,23 @@ def _stopped_by_signals(follower: Follower, stop: threading.Event) -> Iterator[N
 
 @contextmanager
 def _copied(logs: list[Path]) -> Iterator[list[Path]]:
-    """Pipes are kept in files, because a log is read twice: `-` for standard input, named pipes, `<(...)`."""
+    """Copy pipes (`-`, named pipes, `<(...)`) into temporary files, because a log is read twice."""
     if not any(map(_is_pipe, logs)):
         yield logs
         return
     with tempfile.TemporaryDirectory() as folder:
-        yield [_copy(log, Path(folder) / str(at)) if _is_pipe(log) else log for at, log in enumerate(logs)]
+        yield [_copy(log, Path(folder) / str(index)) if _is_pipe(log) else log for index, log in enumerate(logs)]
 
 
 def _is_pipe(log: Path) -> bool:
     try:
         return log == _STANDARD_INPUT or stat.S_ISFIFO(log.stat().st_mode)
-    except (OSError, ValueError):  # read_upload says what is wrong with it
+    except (OSError, ValueError):  # `read_upload` reports the error
         return False
 
 
 def _copy(log: Path, folder: Path) -> Path:
-    """One that has a name in a folder of somebody keeps it."""
+    """Copy a pipe into a file. A named pipe keeps its name."""
     is_named = log != _STANDARD_INPUT and log.parent not in (Path("/dev/fd"), Path("/proc/self/fd"))
     copy = folder / (log.name if is_named else "train.log")
     try:
@@ -181,32 +184,33 @@ def _copy(log: Path, folder: Path) -> Path:
             elif sys.stdin is not None:
                 shutil.copyfileobj(sys.stdin.buffer, into)
             else:
-                raise UnreadableLogError("Standard input is closed, so there is no log in it.")
+                raise UnreadableLogError("Standard input is closed. Pipe the log into the command, or name a file.")
     except OSError as error:
         raise UnreadableLogError(f"{log} cannot be copied to {folder}: {error.strerror or error}.") from error
     return copy
 
 
-def _keep(call: _Call, upload: Upload, why: Unreachable | Refused | None) -> int:
-    """Into the spool, what may be taken later. A verdict that was waited for does not come, and is nobody's green."""
+def _keep(call: _Call, upload: Upload, error: Unreachable | Refused | None) -> int:
+    """Spool an upload that the service may accept later, and return the exit code. Raise other refusals."""
     options, env = call.options, call.env
-    call.told.clear()
-    if isinstance(why, Refused) and not why.may_pass:
-        raise why
-    failed = None if why is None else failure(why, call.settings.url, of_upload=True)
+    call.progress.clear()
+    if isinstance(error, Refused) and not error.may_pass:
+        raise error
+    failed = None if error is None else failure(error, call.settings.url, of_upload=True)
     if options.no_spool:
-        raise ThreewallsError(f"{failed.said if failed else ''} Nothing was kept.", failed.errors if failed else ())
+        raise ThreewallsError(f"{failed.message if failed else ''} Nothing was kept.", failed.errors if failed else ())
     try:
         folder = spool.put(spool.spool_folder(env, options.spool), upload, call.settings.url)
-    except spool.SpoolError as error:
-        raise spool.SpoolError(f"{failed.said if failed else ''} {error.detail}".strip()) from error
-    # What has to be put right by somebody first is not fine, whatever was asked for.
-    code = SERVICE if isinstance(why, Refused) else _kept_code(options)
+    except spool.SpoolError as spool_error:
+        message = f"{failed.message if failed else ''} {spool_error.detail}".strip()
+        raise spool.SpoolError(message) from spool_error
+    # A refusal needs someone to act first, so it never exits with 0.
+    code = SERVICE if isinstance(error, Refused) else _kept_code(options)
     if options.json:
-        known = failed.as_json() if failed else {}
-        out(json.dumps(upload_document(**{**known, "spooled": str(folder), "exit_code": code})))
-    again = f"The upload waits in {folder}. Send it with: {_sync_command(options, env)}"
-    _say(f"{failed.lines if failed else ''} {again}".strip())
+        fields = failed.as_json() if failed else {}
+        out(json.dumps(upload_document(**{**fields, "spooled": str(folder), "exit_code": code})))
+    advice = f"The upload waits in {folder}. Send it with: {_sync_command(options, env)}"
+    _say(f"{failed.lines if failed else ''} {advice}".strip())
     return code
 
 
@@ -218,13 +222,13 @@ def _sync_command(options: argparse.Namespace, env: Mapping[str, str]) -> str:
 
 def _kept_code(options: argparse.Namespace) -> int:
     if options.wait is not None:
-        return allowing(options.allow, NO_VERDICT, SERVICE)
+        return apply_allow(options.allow, NO_VERDICT, SERVICE)
     return FINE if options.spool_ok or options.offline else SERVICE
 
 
-def upload_document(**known: Any) -> dict[str, Any]:
-    """What `--json` prints, however the upload ends; nothing of it is left out."""
-    unknown: dict[str, Any] = {
+def upload_document(**fields: Any) -> dict[str, Any]:
+    """Return the JSON document of `upload --json`: `fields`, and null for every other field."""
+    empty: dict[str, Any] = {
         "id": None,
         "url": None,
         "created": None,
@@ -232,33 +236,32 @@ def upload_document(**known: Any) -> dict[str, Any]:
         "spooled": None,
         "report": None,
     }
-    return {"schema": SCHEMA, **unknown, "exit_code": SERVICE, "error": None, "errors": []} | known
+    return {"schema": SCHEMA, **empty, "exit_code": SERVICE, "error": None, "errors": []} | fields
 
 
-def _done(call: _Call, service: Service, run: Delivered) -> int:
-    """Say where it is, and with `--wait` what became of it."""
+def _done(call: _Call, service: Service, run: DeliveredRun) -> int:
+    """Print the address of the run, and with `--wait` its report. Return the exit code."""
     options = call.options
     if not options.json:
-        was_there = "" if run.created else " (was there already)"
-        out(f"run {run.id}: {run.url}{was_there}")
+        out(run.line)
     for warning in run.warnings:
         _say(f"note: {one_line(warning)}")
     report, failed, code = None, None, FINE
     if options.wait is not None:
         try:
             report = report_of(service, run.id, options.wait)
-            code = allowing(options.allow, outcome_of(report), code_of(report))
-        except ThreewallsError as error:  # it was uploaded all the same, and its number is not to be lost
+            code = apply_allow(options.allow, outcome_of(report), exit_code_of(report))
+        except ThreewallsError as error:  # the run is uploaded, so its number is still printed
             failed = failure(error, call.settings.url, of_upload=True)
-            code = allowing(options.allow, NO_VERDICT, SERVICE)
-            _say(f"no verdict came: {failed.lines}")
+            code = apply_allow(options.allow, NO_VERDICT, SERVICE)
+            _say(f"no verdict: {failed.lines}")
     if options.json:
-        known = {"id": run.id, "url": run.url, "created": run.created, "warnings": run.warnings, "report": report}
-        out(json.dumps(upload_document(**{**(failed.as_json() if failed else {}), **known, "exit_code": code})))
+        fields = {"id": run.id, "url": run.url, "created": run.created, "warnings": run.warnings, "report": report}
+        out(json.dumps(upload_document(**{**(failed.as_json() if failed else {}), **fields, "exit_code": code})))
     elif report is not None:
         out("\n".join(verdict_text(report)))
     if report is not None and report.get("status") == "pending":
-        _say(f"no verdict after {options.wait:g} s. Ask again: threewalls report {run.id} --wait")
+        _say(f"no verdict after {options.wait:g} s. To wait longer: threewalls report {run.id} --wait")
     _remind(options, call.env)
     return code
 
@@ -267,11 +270,11 @@ def _remind(options: argparse.Namespace, env: Mapping[str, str]) -> None:
     folder = spool.spool_folder(env, options.spool)
     try:
         count = len(spool.waiting(folder)[0])
-    except spool.SpoolError:  # nothing of this upload hangs on it
+    except spool.SpoolError:  # irrelevant for this upload
         return
     if count:
         waits = "1 earlier upload waits" if count == 1 else f"{count} earlier uploads wait"
-        _say(f"{waits} in {folder}. Look at --list, and send with: {_sync_command(options, env)}")
+        _say(f"{waits} in {folder}. Send with: {_sync_command(options, env)} (--list shows them)")
 
 
 def _say(text: str) -> None:

@@ -134,7 +134,7 @@ def test_a_service_that_is_away_fails_only_those_who_want_it_and_the_log_is_kept
         away = play_action(tmp_path, lenient, **job)
         assert (away.code, away.outputs["report"]["outcome"]) == (0, "no-verdict"), away.said
         assert [(one["name"], one["conclusion"]) for one in forge.checks] == [("threewalls (perf)", "neutral")]
-        assert forge.checks[0]["output"]["title"].startswith("no verdict came")
+        assert forge.checks[0]["output"]["title"].startswith("no verdict:")
         assert away.summary.startswith("**… no verdict came")
         sent = threewalls(
             server.address, tmp_path, "sync", "--all", "--json", "--spool", away.outputs["upload"]["spool"]
@@ -243,4 +243,4 @@ def test_a_report_before_the_verdict_becomes_the_report_of_the_verdict(server: R
 
 def test_without_a_token_or_a_repository_nothing_is_waited_for(server: Running, tmp_path: Path) -> None:
     done = threewalls(server.address, tmp_path, "report", "1", "--github", "--wait=60")
-    assert (done.code, "State the repository" in done.err) == (2, True)
+    assert (done.code, "--repo" in done.err) == (2, True)

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from app.client.errors import Refused, Unreachable
-from app.client.follow import Follower, Tail, Until
+from app.client.follow import Follower, StopCondition, Tail
 from app.client.service import ClientSettings, Service
 from app.client.upload import Upload
 from tests.client.answering import Answer, answering
@@ -57,7 +57,7 @@ def test_it_is_sent_as_it_comes_and_closed_at_its_marker(server: Running, tmp_pa
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 4
     assert "no baseline" in out
-    assert "was there already" not in out
+    assert "already uploaded" not in out
     run = only_run(server, "follow-marker")
     assert run is not None
     assert (run["reception"], run["health"]["iterations"]) == ("complete", 60)  # type: ignore[index]
@@ -126,8 +126,8 @@ def test_while_the_service_takes_nothing_the_file_keeps_everything(
         settings = ClientSettings(house.url, retries=0)
         with Service(settings) as service:
             follower = Follower(
-                quick=service, patient=service, path=log, meta={}, documents=Upload("", {}, ()), until=Until(),
-                interval=0.01, job_key="job", told=told.append, sleep=pauses.append,
+                quick=service, patient=service, path=log, meta={}, documents=Upload("", {}, ()), until=StopCondition(),
+                interval=0.01, job_key="job", say=told.append, sleep=pauses.append,
             )  # fmt: skip
             stopper = threading.Timer(0.2, lambda: setattr(follower, "stopped", True))
             stopper.start()

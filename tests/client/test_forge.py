@@ -3,7 +3,7 @@
 import pytest
 
 from app.client.forge import MOST_BYTES, State, bounded, is_marked, message, newest_run
-from tests.client.forge_said import fine, said, undecided
+from tests.client.forge_runs import fine, said, undecided
 
 
 @pytest.mark.parametrize(

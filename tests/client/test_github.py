@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from app.client import github
-from app.client.forge import ForgeApi, ForgeError, Message, Place, message
-from tests.client.forge_said import fine, said, undecided
+from app.client.forge import ForgeApi, ForgeError, Message, PostTarget, message
+from tests.client.forge_runs import fine, said, undecided
 from tests.services.forge_server import Answer, Fault
 from tests.services.github_server import APP, CHANGE, FORK, HEAD, PERSON, REPOSITORY, GitHub, running_github
 
@@ -24,9 +24,9 @@ def forge() -> Iterator[GitHub]:
         assert forge.wrong == []
 
 
-def place(forge: GitHub, token: str = APP) -> Place:
+def place(forge: GitHub, token: str = APP) -> PostTarget:
     path = f"/repos/{REPOSITORY}"
-    return Place(forge.base, path, path, CHANGE, HEAD, token)
+    return PostTarget(forge.base, path, path, CHANGE, HEAD, token)
 
 
 def asking(forge: GitHub, token: str = APP, waits: list[float] | None = None) -> ForgeApi:
@@ -86,14 +86,14 @@ def test_two_comments_that_an_interrupted_job_left_become_one(forge: GitHub) -> 
 
 def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitHub) -> None:
     comment(forge, fine(42, said().key))
-    assert comment(forge, said(41)) == "comment on #12: left as it is, it tells of run 42, which is newer"
+    assert comment(forge, said(41)) == "comment on #12: unchanged, because it shows the newer run 42"
     assert "no change" in forge.comments[0]["body"]
 
 
 @pytest.mark.parametrize("token", [APP, PERSON])
 def test_an_older_run_does_not_turn_a_red_commit_green(forge: GitHub, token: str) -> None:
     check(forge, said(42), token=token)
-    assert check(forge, fine(41, said().key), token=token).endswith("it tells of run 42, which is newer")
+    assert check(forge, fine(41, said().key), token=token).endswith("the newer run 42")
     assert [one["conclusion"] for one in forge.checks] == (["failure"] if token == APP else [])
     assert [one["state"] for one in forge.statuses] == (["failure"] if token == PERSON else [])
 
@@ -125,7 +125,7 @@ def test_what_an_older_job_writes_over_the_newest_is_put_right(forge: GitHub) ->
 
     newest = message([said(42)])
 
-    def post(done: Callable[[ForgeApi, Place, Message], str], older: Callable[[], None]) -> None:
+    def post(done: Callable[[ForgeApi, PostTarget, Message], str], older: Callable[[], None]) -> None:
         writes = iter([older])  # once, while the newest waits before its second look
         with github.github_api(place(forge), lambda _: next(writes, lambda: None)()) as api:
             done(api, place(forge), newest)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from app.client import gitlab
-from app.client.forge import ForgeApi, ForgeError, Place, message
-from tests.client.forge_said import fine, said, undecided
+from app.client.forge import ForgeApi, ForgeError, PostTarget, message
+from tests.client.forge_runs import fine, said, undecided
 from tests.services.forge_server import Answer, Fault
 from tests.services.gitlab_server import CHANGE, HEAD, JOB, OWN, PIPELINE, PROJECT, GitLab, running_gitlab
 
@@ -21,9 +21,9 @@ def forge() -> Iterator[GitLab]:
         assert forge.wrong == []
 
 
-def place(forge: GitLab, token: str = OWN) -> Place:
+def place(forge: GitLab, token: str = OWN) -> PostTarget:
     path = f"/projects/{PROJECT}"
-    return Place(forge.base, path, path, CHANGE, HEAD, token, is_job_token=token == JOB, pipeline=PIPELINE)
+    return PostTarget(forge.base, path, path, CHANGE, HEAD, token, is_job_token=token == JOB, pipeline=PIPELINE)
 
 
 def asking(forge: GitLab, token: str = OWN) -> ForgeApi:
@@ -111,7 +111,7 @@ def test_a_status_of_several_runs_says_which_is_the_newest(forge: GitLab) -> Non
     runs = (said(41), fine(43, said().key))
     assert status(forge, *runs) == f"status {NAME}: failed"
     assert forge.statuses[NAME]["target_url"] == f"{said(41).url}#of-run-43"
-    assert "run 43, which is newer" in status(forge, fine(42, said().key))
+    assert "the newer run 43" in status(forge, fine(42, said().key))
 
 
 def test_a_status_that_gitlab_does_not_let_change_is_an_error_and_not_taken_for_ours(forge: GitLab) -> None:

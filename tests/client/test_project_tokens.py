@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from app.client.account import ends
+from app.client.account import expiry
 from app.client.errors import UsageError
 from app.domain.access.principal import Role
 from app.settings import Settings
@@ -169,13 +169,13 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
     [("never", None), ("90d", "2027-01-30T00:00:00+00:00"), ("2027-03-31", "2027-03-31T00:00:00+00:00")],
 )
 def test_when_a_token_ends(text: str, end: str | None) -> None:
-    assert ends(text, NOW) == end
+    assert expiry(text, NOW) == end
 
 
 @pytest.mark.parametrize("text", ["", "90", "2027-13-01", "tomorrow"])
 def test_what_is_no_end(text: str) -> None:
     with pytest.raises(UsageError, match="--expires"):
-        ends(text, NOW)
+        expiry(text, NOW)
 
 
 def test_the_secret_is_in_the_document_too(guarded: Running, tmp_path: Path) -> None:

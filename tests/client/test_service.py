@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from app.client.errors import Refused, Unreachable, UsageError
-from app.client.service import ClientSettings, Service, asked_seconds, pauses, read_settings
+from app.client.service import ClientSettings, Service, pauses, read_settings, retry_after_seconds
 from tests.client.answering import Answer, Answering, answering
 
 TOKEN = "tw_" + "s3cret" * 7
@@ -17,7 +17,7 @@ def asked(house: Answering, retries: int = 3, token: str = "") -> tuple[object, 
     slept: list[float] = []
     told: list[str] = []
     settings = ClientSettings(house.url, token=token, retries=retries)
-    with Service(settings, told=told.append, sleep=slept.append) as service:
+    with Service(settings, say=told.append, sleep=slept.append) as service:
         try:
             return service.get("/api/v1/runs").json(), slept, told
         except (Refused, Unreachable) as error:
@@ -90,7 +90,7 @@ def test_pauses_grow_and_differ_between_jobs() -> None:
     [("120", 120.0), ("Sat, 21 Nov 2026 04:00:30 GMT", 30.0), ("Sat, 21 Nov 2026 03:00:00 GMT", 0.0), ("soon", None)],
 )
 def test_retry_after_is_a_number_or_a_date(text: str, seconds: float | None) -> None:
-    assert asked_seconds(text, datetime(2026, 11, 21, 4, 0, tzinfo=UTC)) == seconds
+    assert retry_after_seconds(text, datetime(2026, 11, 21, 4, 0, tzinfo=UTC)) == seconds
 
 
 def test_options_win_over_variables() -> None:

@@ -111,12 +111,12 @@ def test_what_another_sync_has_is_left_to_it(tmp_path: Path) -> None:
     kept = tmp_path / "spool"
     spool.put(kept, make_upload(tmp_path / "a"), URL)
     (one,), _ = spool.waiting(kept)
-    with spool.taken(one) as mine, answering(run_answer(1)) as house, Service(ClientSettings(house.url)) as service:
+    with spool.lock(one) as mine, answering(run_answer(1)) as house, Service(ClientSettings(house.url)) as service:
         assert mine
-        done = sync(service, kept, everything=True, told=lambda _: None)
+        done = sync(service, kept, everything=True, say=lambda _: None)
         assert (done.busy, done.sent, house.asked) == (1, [], [])
     spool.remove(one)
-    with spool.taken(one) as mine:
+    with spool.lock(one) as mine:
         assert not mine
 
 
@@ -124,9 +124,9 @@ def test_only_what_is_for_this_service_is_sent_to_it(tmp_path: Path) -> None:
     kept = tmp_path / "spool"
     spool.put(kept, make_upload(tmp_path / "a"), URL)
     with answering(run_answer(7)) as house, Service(ClientSettings(house.url)) as service:
-        done = sync(service, kept, everything=False, told=lambda _: None)
+        done = sync(service, kept, everything=False, say=lambda _: None)
         assert (done.elsewhere, house.asked) == ({URL: 1}, [])
-        done = sync(service, kept, everything=True, told=lambda _: None)
+        done = sync(service, kept, everything=True, say=lambda _: None)
         assert [run.id for run in done.sent] == [7]
     assert list(kept.iterdir()) == []
 
@@ -138,7 +138,7 @@ def test_what_waits_for_another_address_is_named_and_no_success(tmp_path: Path) 
     with answering(run_answer(7)) as house:
         done = threewalls(house.url, tmp_path, "sync", "--spool", str(kept), "--json")
         assert (done.code, done.document["elsewhere"], house.asked) == (3, {URL: 2}, [])
-        assert f"2 uploads wait for {URL}: state that address with --url" in done.err
+        assert f"2 uploads wait for {URL}" in done.err
         assert threewalls(house.url, tmp_path, "sync", "--spool", str(kept), "--all").code == 0
 
 
@@ -148,7 +148,7 @@ def test_what_is_refused_stays_and_the_rest_is_sent(tmp_path: Path) -> None:
         spool.put(kept, make_upload(tmp_path / "a", name=str(number)), URL)
     refused = Answer(422, {"detail": "This is not a text log."})
     with answering(refused, run_answer(7)) as house, Service(ClientSettings(house.url)) as service:
-        done = sync(service, kept, everything=True, told=lambda _: None)
+        done = sync(service, kept, everything=True, say=lambda _: None)
         keys = [headers["Idempotency-Key"] for _, _, headers, _ in house.asked]
     assert len(set(keys)) == 2
     assert "not a text log" in done.failed[0]

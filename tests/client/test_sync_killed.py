@@ -64,4 +64,4 @@ def test_it_is_neither_lost_nor_doubled(server: Running, tmp_path: Path) -> None
     assert list((tmp_path / "spool").iterdir()) == []
     items = httpx2.get(f"{server.address}/api/v1/runs", params={"project": project}, timeout=300).json()["items"]
     assert len(items) == 1
-    assert threewalls(server.address, tmp_path, *stated).out.endswith("(was there already)\n")
+    assert threewalls(server.address, tmp_path, *stated).out.endswith("(already uploaded)\n")

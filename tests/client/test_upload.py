@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from app.client import delivery
-from app.client.delivery import deliver, held, open_run, send_rest
+from app.client.delivery import deliver, open_run, send_rest, stored_bytes
 from app.client.service import ClientSettings, Service
 from app.client.upload import PIECE_BYTES, read_upload
 from tests.client.commands import Done, threewalls
@@ -45,7 +45,7 @@ def test_a_log_becomes_a_run_and_repeated_it_is_the_same(server: Running, tmp_pa
     assert (run["name"], run["tags"], run["purpose"]) == ("nightly 1", ["a", "b"], "ci")
     assert run["health"]["iterations"] == 50
     again = upload(server, tmp_path, *words, "--name", "nightly 1", "--tag", "a", "--tag", "b")
-    assert (again.code, again.out) == (0, f"run {first.document['id']}: {first.document['url']} (was there already)\n")
+    assert (again.code, again.out) == (0, f"run {first.document['id']}: {first.document['url']} (already uploaded)\n")
 
 
 def test_a_long_log_goes_on_where_it_stopped(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_a_long_log_goes_on_where_it_stopped(server: Running, tmp_path: Path, mo
         half = len(text) // 2
         cut = read_upload(logs=[tmp_path / "train.log"], meta={}).files[0]
         send_rest(service, run.id, type(cut)("log", first.name, cut.path, half, ""), 0, lambda _: None)
-        assert held(service, run.id, first.name) == half
+        assert stored_bytes(service, run.id, first.name) == half
         offsets: list[int] = []
         again = deliver(service, known, lambda now, _: offsets.append(now))
         assert (again.id, again.created, offsets[0], offsets[-1]) == (run.id, False, half, len(text))
@@ -146,7 +146,7 @@ def test_runs_and_reports_are_read_back(server: Running, tmp_path: Path) -> None
     run = upload(server, tmp_path, log, "--project", "client-read", "--wait", "--json").document
     listed = threewalls(server.address, tmp_path, "runs", "--verdict", "no_baseline", THREEWALLS_PROJECT="client-read")
     assert f"\n{run['id']} " in listed.out
-    assert threewalls(server.address, tmp_path, "runs", "nothing like it").out == "no run fits these filters\n"
+    assert threewalls(server.address, tmp_path, "runs", "nothing like it").out == "no runs match these filters\n"
     assert threewalls(server.address, tmp_path, "runs", "--sort=nonsense").code == 2
     text = threewalls(server.address, tmp_path, "report", run["url"])
     assert (text.code, text.out.splitlines()[0][:11]) == (4, "no baseline")

@@ -13,13 +13,12 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 GLOSSARY = (DOCS / "glossary.md").read_text()
 METRICS_PAGE = (DOCS / "metrics.md").read_text()
 TERMS = (
-    "Run", "Series", "Contract", "Source", "Unknown", "Unset", "Stack key", "Config key", "Provisional", "Warm-up",
-    "Steady state", "Short", "Spike", "Baseline", "Verdict", "Regression", "Matched A/B", "Evidence level",
-    "Evidence strength", "Eligibility", "Requested", "active", "Segment", "History position", "Slice",
-    "Fair for timing", "Failure", "Semantic class", "Outcome", "Availability", "Dispatcher", "Rule", "Suggestion",
-    "Experiment",
-    "Reference point", "Claim check", "Scaling", "Efficiency", "Pairwise comparison", "Unranked result", "Standing",
-    "Leadership period", "Notification", "Assignee", "User",
+    "Run", "Series", "Contract", "Source", "Unknown", "Unset", "Stack key", "Config key", "Provisional",
+    "Warm-up", "Steady state", "Short", "Spike", "Baseline", "Verdict", "Regression", "Matched A/B",
+    "Evidence level", "Evidence strength", "Eligibility", "Requested", "active", "Segment", "History position",
+    "Slice", "Fair for timing", "Failure", "Semantic class", "Outcome", "Availability", "Dispatcher", "Rule",
+    "Suggestion", "Experiment", "Reference point", "Claim check", "Scaling", "Efficiency", "Pairwise comparison",
+    "Unranked result", "Standing", "Leadership period", "Notification", "Assignee", "User",
 )  # fmt: skip
 
 

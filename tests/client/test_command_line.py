@@ -11,13 +11,13 @@ import threewalls_entry
 from app.analysis import reading
 from app.cli import main, make_parser
 from app.client import errors
-from app.client.account import token_text
+from app.client.account import caller_text
 from app.client.delivery import Progress
 from app.client.errors import UsageError
 from app.client.options import with_wait
-from app.client.report import code_of, run_number, verdict_text
+from app.client.report import exit_code_of, run_number, verdict_text
 from app.client.terminal import one_line, plain
-from app.client.upload import made_key
+from app.client.upload import upload_key
 from app.domain.report.exit_codes import FAILED, FINE
 from tests.client.answering import Answer, answering
 from tests.client.commands import job_environment, threewalls
@@ -64,8 +64,8 @@ def test_exit_codes_are_the_same_everywhere() -> None:
 
 
 def test_a_verdict_that_is_not_there_is_not_green() -> None:
-    assert code_of({"status": "pending", "exit_code": None}) == code_of({}) == errors.SERVICE
-    assert code_of({"exit_code": 5}) == 5
+    assert exit_code_of({"status": "pending", "exit_code": None}) == exit_code_of({}) == errors.SERVICE
+    assert exit_code_of({"exit_code": 5}) == 5
 
 
 def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
@@ -100,10 +100,10 @@ def test_a_bar_on_a_terminal_and_few_lines_in_a_log() -> None:
     bar = Progress(terminal, lambda: next(times))
     bar(500_000, TWO_MB)
     bar(600_000, TWO_MB)
-    bar.line("Trying again.")
+    bar.line("Retrying.")
     assert " 25% of 2.0 MB, 0.5 MB/s" in terminal.getvalue()
     assert terminal.getvalue().count("\r") == 2
-    assert terminal.getvalue().endswith("\r\x1b[Kthreewalls: Trying again.\n")
+    assert terminal.getvalue().endswith("\r\x1b[Kthreewalls: Retrying.\n")
     times = iter([0.0, 1.0, 31.0])
     log = io.StringIO()
     quiet = Progress(log, lambda: next(times))
@@ -113,9 +113,9 @@ def test_a_bar_on_a_terminal_and_few_lines_in_a_log() -> None:
 
 
 def test_a_key_is_that_of_content_and_job() -> None:
-    key = made_key({"a": 1}, "job 1", ("log", "x", "ff"))
-    assert key == made_key({"a": 1}, "job 1", ("log", "x", "ff"))
-    assert len({key, made_key({"a": 2}, "job 1"), made_key({"a": 1}, "job 2", ("log", "x", "ff"))}) == 3
+    key = upload_key({"a": 1}, "job 1", ("log", "x", "ff"))
+    assert key == upload_key({"a": 1}, "job 1", ("log", "x", "ff"))
+    assert len({key, upload_key({"a": 2}, "job 1"), upload_key({"a": 1}, "job 2", ("log", "x", "ff"))}) == 3
     assert len(key) <= 255
 
 
@@ -129,7 +129,7 @@ REPORT = {
     ("pipe", "code"),
     [
         ("threewalls report 9", 1),
-        ("threewalls report 9 | true", 1),  # a reader that is gone takes the verdict from nobody
+        ("threewalls report 9 | true", 1),  # a reader that stops does not change the verdict
         ("PYTHONIOENCODING=cp1252 threewalls report 9", 1),
         ("threewalls report 9 > /dev/full", 1),
         ("threewalls report 9 >&- 2>&-", 1),
@@ -193,9 +193,9 @@ def test_the_worst_run_that_is_not_allowed_decides(tmp_path: Path) -> None:
     [
         ({"kind": "everyone", "name": ""}, "no token is needed"),
         ({"kind": "nobody", "name": ""}, "THREEWALLS_TOKEN"),
-        ({"kind": "person", "name": "mara"}, "person mara"),
+        ({"kind": "person", "name": "mara"}, "mara"),
         ({"kind": "token", "name": "ci", "project": "moe", "scopes": ["read"], "expires_at": None}, "never"),
     ],
 )
 def test_what_a_token_is_for(found: dict[str, object], told: str) -> None:
-    assert told in "\n".join(token_text(found))
+    assert told in "\n".join(caller_text(found))
