@@ -158,55 +158,91 @@ SeedAt = Callable[[str, threading.Event], None]
 """Given the server's address and an event that is set when it stops."""
 
 
+SLOW_START_SECONDS = 2.0
+
+
+class StartUp:
+    """Prints the current step of a start that takes longer than `seconds`, and every step after it."""
+
+    def __init__(self, seconds: float = SLOW_START_SECONDS) -> None:
+        self._step, self._is_slow = "opening the data folder", False
+        self._timer = threading.Timer(seconds, self._report)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def step(self, text: str) -> None:
+        self._step = text
+        if self._is_slow:
+            self._report()
+
+    def done(self) -> None:
+        self._timer.cancel()
+        self._is_slow = False
+
+    def _report(self) -> None:
+        self._is_slow = True
+        print(f"Threewalls is starting: {self._step} ...", flush=True)
+
+
 class NoAdministrator(Unavailable):
     title = "There is no administrator"
 
 
 class NoPublicAddress(Unavailable):
-    title = "The address that people open is not known"
+    title = "The public address is unknown"
 
 
 def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) -> None:
-    """Run until SIGINT or SIGTERM; port 0 takes a free one. `seed` runs beside, once the server answers.
+    """Run until SIGINT or SIGTERM. Port 0 selects a free one. `seed` runs in a thread once the server answers.
 
-    With a broker in the settings the workers and the migration are somebody else's, and this is the web server only.
-    Raises Unavailable when the port is taken or the database is of an earlier version, FolderInUse when another service
-    has the data folder, NoAdministrator, NoPublicAddress.
+    With a broker in the settings, this is the web server only: workers and migrations run elsewhere. Raises Unavailable
+    if the port is taken or the database has an earlier version, FolderInUse if another service owns the data folder,
+    NoAdministrator, NoPublicAddress.
     """
     make_room()
     if not is_loopback(host) and not settings.public_url:
         raise NoPublicAddress(
-            f"{host} can be reached from other machines, and THREEWALLS_PUBLIC_URL does not say at which address: "
-            "links and the cookie of a log-in depend on it. Set it, for instance to "
-            "https://threewalls.example.org, then start again."
+            f"{host} can be reached from other machines, but THREEWALLS_PUBLIC_URL is not set. Links and the log-in "
+            "cookie depend on it. Set it to the address that users open, for example "
+            "https://threewalls.example.org, and start again."
         )
     with _interrupted_quietly(), ExitStack() as house:
+        start = StartUp()
+        house.callback(start.done)
         if settings.embedded:
             record_owner = house.enter_context(own(settings.data_dir.resolve()))
         listener = house.enter_context(_listen(host, port))
         address = _address(host, listener.getsockname()[1])
         if settings.embedded:
             record_owner(f"process {os.getpid()} at {address}")
+            start.step("checking and migrating the database")
             migrate(settings)
         else:
             require_migrated(settings)
         open_to = _open_to(settings, host)
-        # Imported when no refusal can come any more: the pages and calls are most of what a start takes.
+        # Imported after all checks, because these imports are most of the start-up time.
+        start.step("loading the pages and the API")
         from app.web.assets import vega_bundle  # noqa: PLC0415
 
-        vega_bundle()  # the first page would wait for it
-        server = _Server(settings, open_to, address, house.enter_context(_beside(seed, address)))
+        vega_bundle()  # otherwise the first page would wait for it
+        server = _Server(settings, open_to, address, house.enter_context(_beside(seed, address)), start)
+        start.step("starting the worker and the web server")
         if settings.embedded:
             house.enter_context(_worker(settings))
-        with _on_signal(server.stop):  # uvicorn's own handlers come on top, and raise what they caught again at the end
+        with _on_signal(server.stop):  # uvicorn adds its own handlers, which raise the signal again at the end
             server.run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """Says where it is once it answers, and starts what waits for that."""
+    """Prints its address once it answers, and then calls `start_beside`."""
 
     def __init__(
-        self, settings: Settings, open_to: tuple[str, ...] | None, address: str, start_beside: Callable[[], None]
+        self,
+        settings: Settings,
+        open_to: tuple[str, ...] | None,
+        address: str,
+        start_beside: Callable[[], None],
+        start: StartUp,
     ) -> None:
         from app.main import create_app  # noqa: PLC0415  as in `serve`
 
@@ -224,15 +260,16 @@ class _Server(uvicorn.Server):
             )
         )
         self._greeting = f"Threewalls is ready: {address}   (data in {settings.data_dir.resolve()}; Ctrl-C stops it)"
-        self._start_beside = start_beside
+        self._start_beside, self._start = start_beside, start
 
     def stop(self) -> None:
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        gc.freeze()  # what is there now stays
+        gc.freeze()  # everything loaded so far stays
         gc.enable()
+        self._start.done()
         print(self._greeting, flush=True)
         self._start_beside()
 

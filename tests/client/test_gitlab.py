@@ -90,8 +90,8 @@ def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitL
     status(forge, said(42))
     note(forge, said(42))
     older = fine(41, said().key)
-    assert status(forge, older) == f"status {NAME}: left as it is, it tells of run 42, which is newer"
-    assert note(forge, older).endswith("left as it is, it tells of run 42, which is newer")
+    assert status(forge, older) == f"status {NAME}: unchanged, because it shows the newer run 42"
+    assert note(forge, older).endswith("unchanged, because it shows the newer run 42")
     assert forge.statuses[NAME]["state"] == "failed"
 
 
