@@ -1,27 +1,24 @@
 """Pages of projects, their members and tokens. HTTP in, template out."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Self
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from sqlalchemy import Engine
-from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from sqlmodel import Session
+from starlette.responses import HTMLResponse, Response
 
 from app.access import members
 from app.access.members_api import LARGEST_ID, UserId, role_of
 from app.domain.access.principal import ADMINISTRATOR, Action, Role, Scope
 from app.errors import Conflict, InvalidChange, ThreewallsError
 from app.storage import projects
-from app.storage.database import read_session, transaction
+from app.storage.database import transaction
 from app.storage.tables import utc_now
 from app.storage.tokens import made_in_force
 from app.storage.users import User, list_users, roles_by_user
-from app.web.dependencies import AppEngine
-from app.web.forms import sent_form
+from app.web.dependencies import AppEngine, ReadSession, reading
+from app.web.forms import Form, answer_form
 from app.web.identity import access_of, signed
 from app.web.templating import public_address, render
 
@@ -88,44 +85,23 @@ perf:
     )
 
 
-# --- A form as it was sent, and what is wrong with it, by input.
-
-MAX_FIELDS = 12
-_MOST_CHARACTERS = 1_000
+# --- Pages of projects, members and tokens.
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """`problem`: what is wrong with none of its inputs. `several`: of inputs that stand there more than once."""
-
-    values: Mapping[str, str] = field(default_factory=dict)
-    several: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
+class MemberForm(Form):
+    several = ("scopes",)
+    longest = 1_000
 
     @classmethod
-    def read(cls, sent: FormData) -> Self:
-        texts = [(name, value[:_MOST_CHARACTERS]) for name, value in sent.multi_items() if isinstance(value, str)]
-        several: dict[str, tuple[str, ...]] = {}
-        for name, value in texts:
-            several[name] = (*several.get(name, ()), value)
-        return cls(dict(texts), several)
+    def has_input(cls, name: str) -> bool:  # noqa: ARG003  # every one
+        return True
 
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def all(self, name: str) -> tuple[str, ...]:
-        return self.several.get(name, ())
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
-
-    def refused(self, error: ThreewallsError) -> Self:
-        if error.errors:
-            return replace(self, errors={one.field: one.message for one in error.errors})
-        return replace(self, problem=error.detail)
+    @property
+    def by(self) -> str:
+        return signed(self.value("author"))
 
 
+MAX_FIELDS = 12
 LIVES = {"30": "30 days", "90": "90 days", "365": "1 year", "730": "2 years", "never": "never"}
 """How long a token lives, as the form offers it."""
 
@@ -135,35 +111,28 @@ Slug = Annotated[str, Path(min_length=1, max_length=100)]
 TokenId = Annotated[int, Path(ge=1, le=LARGEST_ID)]
 
 
-async def read_form(request: Request) -> Form:
-    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
-        return Form.read(sent)
-
-
 @router.get("")
-def show_projects(request: Request, engine: AppEngine) -> HTMLResponse:
-    return _projects_page(request, engine, Form())
+def show_projects(request: Request, session: ReadSession) -> HTMLResponse:
+    return _projects_page(request, session, MemberForm())
 
 
 @router.post("")
 async def create_project(request: Request, engine: AppEngine) -> Response:
-    form = await read_form(request)
-    return await run_in_threadpool(_create_project, request, engine, form)
-
-
-def _create_project(request: Request, engine: Engine, form: Form) -> Response:
-    try:
+    def create(form: MemberForm) -> str:
         with transaction(engine) as session:
-            slug = projects.create_project(session, form.value("slug").strip(), by=signed(form.value("author"))).slug
-    except (InvalidChange, Conflict) as error:
-        return _projects_page(request, engine, form.refused(error), 422)
-    return RedirectResponse(f"/settings/projects/{slug}/members", 303)
+            slug = projects.create_project(session, form.value("slug"), by=form.by).slug
+        return f"/settings/projects/{slug}/members"
+
+    def again(session: Session, form: MemberForm, _: ThreewallsError) -> Response:
+        return _projects_page(request, session, form, 422)
+
+    catch = (InvalidChange, Conflict)
+    return await answer_form(request, MemberForm, create, again, max_fields=MAX_FIELDS, catch=catch)
 
 
-def _projects_page(request: Request, engine: Engine, form: Form, status: int = 200) -> HTMLResponse:
+def _projects_page(request: Request, session: Session, form: MemberForm, status: int = 200) -> HTMLResponse:
     access = access_of(request)
-    with read_session(engine) as session:
-        found = projects.list_projects(session)
+    found = projects.list_projects(session)
     return render(
         request,
         "members/projects.html",
@@ -175,57 +144,53 @@ def _projects_page(request: Request, engine: Engine, form: Form, status: int = 2
 
 
 @router.get("/{slug}/members")
-def show_members(request: Request, engine: AppEngine, slug: Slug) -> HTMLResponse:
-    return _members_page(request, engine, slug, Form())
+def show_members(request: Request, session: ReadSession, slug: Slug) -> HTMLResponse:
+    return _members_page(request, session, slug, MemberForm())
 
 
 @router.post("/{slug}/members")
 async def add_member(request: Request, engine: AppEngine, slug: Slug) -> Response:
-    form = await read_form(request)
-    return await run_in_threadpool(_add_member, request, engine, slug, form)
+    def add(form: MemberForm) -> str:
+        members.set_member(engine, slug, name=form.value("name"), role=form.value("role"), by=form.by, only_new=True)
+        return request.url.path
 
+    def again(session: Session, form: MemberForm, _: ThreewallsError) -> Response:
+        return _members_page(request, session, slug, form, 422)
 
-def _add_member(request: Request, engine: Engine, slug: str, form: Form) -> Response:
-    by = signed(form.value("author"))
-    try:
-        members.set_member(engine, slug, name=form.value("name"), role=form.value("role"), by=by, only_new=True)
-    except InvalidChange as error:
-        return _members_page(request, engine, slug, form.refused(error), 422)
-    return RedirectResponse(request.url.path, 303)
+    return await answer_form(request, MemberForm, add, again, max_fields=MAX_FIELDS)
 
 
 @router.post("/{slug}/members/{user_id}")
 async def change_member(request: Request, engine: AppEngine, slug: Slug, user_id: UserId) -> Response:
     """Another role, or none. Somebody who takes their own leaves the page that they may see no longer."""
-    form = await read_form(request)
-    return await run_in_threadpool(_change_member, request, engine, slug, user_id, form)
 
+    def change(form: MemberForm) -> str:
+        role = "" if form.value("remove") else form.value("role") or "none"
+        revoke = not role and form.value("revoke") == "yes"
+        may_orphan = access_of(request).may_anywhere(Action.ADMINISTER)
+        members.change_role(engine, slug, user_id, role=role, by=form.by, may_orphan=may_orphan, revoke=revoke)
+        person = access_of(request).person
+        own = person is not None and person.user_id == user_id and not person.administrator
+        stays = not own or role == Role.MAINTAINER
+        return request.url.path.rpartition("/")[0] if stays else "/settings/projects"
 
-def _change_member(request: Request, engine: Engine, slug: str, user_id: int, form: Form) -> Response:
-    role = "" if form.value("remove") else form.value("role") or "none"
-    revoke = not role and form.value("revoke") == "yes"
-    by, may_orphan = signed(form.value("author")), access_of(request).may_anywhere(Action.ADMINISTER)
-    try:
-        members.change_role(engine, slug, user_id, role=role, by=by, may_orphan=may_orphan, revoke=revoke)
-    except InvalidChange as error:
-        return _members_page(request, engine, slug, Form(problem=error.detail), 422)
-    person = access_of(request).person
-    own = person is not None and person.user_id == user_id and not person.administrator
-    stays = not own or role == Role.MAINTAINER
-    return RedirectResponse(request.url.path.rpartition("/")[0] if stays else "/settings/projects", 303)
+    def again(session: Session, _: MemberForm, error: ThreewallsError) -> Response:
+        return _members_page(request, session, slug, MemberForm(problem=error.detail), 422)
+
+    return await answer_form(request, MemberForm, change, again, max_fields=MAX_FIELDS)
 
 
 @router.post("/{slug}/public")
 async def set_public(request: Request, engine: AppEngine, slug: Slug) -> Response:
-    form = await read_form(request)
-    public = form.value("public") == "yes"
-    await run_in_threadpool(members.set_public, engine, slug, public, by=signed(form.value("author")))
-    return RedirectResponse(f"{request.url.path.rpartition('/')[0]}/members#public", 303)
+    def change(form: MemberForm) -> str:
+        members.set_public(engine, slug, form.value("public") == "yes", by=form.by)
+        return f"{request.url.path.rpartition('/')[0]}/members#public"
+
+    return await answer_form(request, MemberForm, change, max_fields=MAX_FIELDS)
 
 
-def _members_page(request: Request, engine: Engine, slug: str, form: Form, status: int = 200) -> HTMLResponse:
-    with read_session(engine) as session:
-        found = members.get_membership(session, slug)
+def _members_page(request: Request, session: Session, slug: str, form: MemberForm, status: int = 200) -> HTMLResponse:
+    found = members.get_membership(session, slug)
     return render(
         request,
         "members/members.html",
@@ -239,54 +204,54 @@ def _members_page(request: Request, engine: Engine, slug: str, form: Form, statu
 
 @router.get("/{slug}/tokens")
 def show_tokens(
-    request: Request, engine: AppEngine, slug: Slug, page: Annotated[int, Query(ge=1, le=10**6)] = 1
+    request: Request, session: ReadSession, slug: Slug, page: Annotated[int, Query(ge=1, le=10**6)] = 1
 ) -> HTMLResponse:
-    return _tokens_page(request, engine, slug, Form(), page=page)
+    return _tokens_page(request, session, slug, MemberForm(), page=page)
 
 
 @router.post("/{slug}/tokens")
 async def make_token(request: Request, engine: AppEngine, slug: Slug) -> Response:
     """The page that follows shows the token, once; no cache keeps it."""
-    form = await read_form(request)
-    return await run_in_threadpool(_make_token, request, engine, slug, form)
 
-
-def _make_token(request: Request, engine: Engine, slug: str, form: Form) -> Response:
-    life = form.value("life")
-    ends = utc_now() + timedelta(days=int(life)) if life in LIVES and life != "never" else None
-    if life not in LIVES:
-        ends = utc_now() + members.LIFE
-    try:
+    def make(form: MemberForm) -> Response:
+        life = form.value("life")
+        ends = utc_now() + timedelta(days=int(life)) if life in LIVES and life != "never" else None
+        if life not in LIVES:
+            ends = utc_now() + members.LIFE
         made, secret = members.make_token(
-            engine, slug, name=form.value("name"), scopes=form.all("scopes"), expires_at=ends,
-            by=signed(form.value("author")),
-        )  # fmt: skip
-    except InvalidChange as error:
-        return _tokens_page(request, engine, slug, form.refused(error), status=422)
-    return _tokens_page(request, engine, slug, Form(), made=made, secret=secret)
+            engine, slug, name=form.value("name"), scopes=form.chosen["scopes"], expires_at=ends, by=form.by
+        )
+        with reading(request) as session:
+            return _tokens_page(request, session, slug, MemberForm(), made=made, secret=secret)
+
+    def again(session: Session, form: MemberForm, _: ThreewallsError) -> Response:
+        return _tokens_page(request, session, slug, form, status=422)
+
+    return await answer_form(request, MemberForm, make, again, max_fields=MAX_FIELDS)
 
 
 @router.post("/{slug}/tokens/{token_id}/revoke")
 async def revoke_token(request: Request, engine: AppEngine, slug: Slug, token_id: TokenId) -> Response:
-    form = await read_form(request)
-    await run_in_threadpool(members.revoke_token, engine, slug, token_id, by=signed(form.value("author")))
-    return RedirectResponse(request.url.path.rsplit("/", 2)[0], 303)
+    def revoke(form: MemberForm) -> str:
+        members.revoke_token(engine, slug, token_id, by=form.by)
+        return request.url.path.rsplit("/", 2)[0]
+
+    return await answer_form(request, MemberForm, revoke, max_fields=MAX_FIELDS)
 
 
 def _tokens_page(
     request: Request,
-    engine: Engine,
+    session: Session,
     slug: str,
-    form: Form,
+    form: MemberForm,
     *,
     status: int = 200,
     made: members.Token | None = None,
     secret: str = "",
     page: int = 1,
 ) -> HTMLResponse:
-    with read_session(engine) as session:
-        project = projects.find_project(session, slug)
-        found = members.list_tokens(session, slug, page=page)
+    project = projects.find_project(session, slug)
+    found = members.list_tokens(session, slug, page=page)
     response = render(
         request,
         "members/tokens.html",
@@ -319,63 +284,65 @@ users_router = APIRouter(include_in_schema=False, prefix="/settings/users")
 
 
 @users_router.get("")
-def show_people(request: Request, engine: AppEngine) -> HTMLResponse:
-    return _page(request, engine, Form())
+def show_people(request: Request, session: ReadSession) -> HTMLResponse:
+    return _page(request, session, MemberForm())
 
 
 @users_router.post("")
-async def add_person(request: Request, engine: AppEngine) -> HTMLResponse:
+async def add_person(request: Request, engine: AppEngine) -> Response:
     """The page that follows shows the first password, once; no cache keeps it."""
-    form = await read_form(request)
-    return await run_in_threadpool(_add, request, engine, form)
+
+    def add(form: MemberForm) -> Response:
+        made = members.add_person(
+            engine, name=form.value("name"), email=form.value("email"),
+            administrator=form.value("administrator") == "yes", by=form.by,
+        )  # fmt: skip
+        with reading(request) as session:
+            return _page(request, session, MemberForm(), made=made)
+
+    def again(session: Session, form: MemberForm, _: ThreewallsError) -> Response:
+        return _page(request, session, form, 422)
+
+    catch = (InvalidChange, Conflict)
+    return await answer_form(request, MemberForm, add, again, max_fields=MAX_FIELDS, catch=catch)
 
 
 @users_router.post("/{user_id}")
 async def change_person(request: Request, engine: AppEngine, user_id: UserId) -> Response:
     """`do`: what is to be done, as its button says."""
-    form = await read_form(request)
-    return await run_in_threadpool(_change, request, engine, user_id, form)
 
-
-def _add(request: Request, engine: Engine, form: Form) -> HTMLResponse:
-    try:
-        user, password = members.add_person(
-            engine, name=form.value("name"), email=form.value("email").strip(),
-            administrator=form.value("administrator") == "yes", by=signed(form.value("author")),
-        )  # fmt: skip
-    except (InvalidChange, Conflict) as error:
-        return _page(request, engine, form.refused(error), 422)
-    return _page(request, engine, Form(), made=(user, password))
-
-
-def _change(request: Request, engine: Engine, user_id: int, form: Form) -> Response:
-    wanted, by = form.value("do"), signed(form.value("author"))
-    try:
+    def change(form: MemberForm) -> str | Response:
+        wanted = form.value("do")
         if wanted == _RESET:
-            return _page(request, engine, Form(), made=members.reset_password(engine, user_id, by=by))
+            made = members.reset_password(engine, user_id, by=form.by)
+            with reading(request) as session:
+                return _page(request, session, MemberForm(), made=made)
         if (standing := _STANDINGS.get(wanted)) is None:
             raise InvalidChange("This is nothing that can be done with an account. Nothing was changed.")
         revoke = wanted == "disable" and form.value("revoke") == "yes"
-        members.change_person(engine, user_id, by=by, revoke=revoke, **standing)
-    except (InvalidChange, Conflict) as error:
-        return _page(request, engine, Form(), 422, refused=error)
-    person = access_of(request).person
-    # Whoever gives it up, or disables the own account, may not see this page any longer.
-    own = person is not None and person.user_id == user_id and wanted in ("disable", "no administrator")
-    return RedirectResponse("/" if own else "/settings/users", 303)
+        members.change_person(engine, user_id, by=form.by, revoke=revoke, **standing)
+        person = access_of(request).person
+        # Whoever gives it up, or disables the own account, may not see this page any longer.
+        own = person is not None and person.user_id == user_id and wanted in ("disable", "no administrator")
+        return "/" if own else "/settings/users"
+
+    def again(session: Session, _: MemberForm, error: ThreewallsError) -> Response:
+        return _page(request, session, MemberForm(), 422, refused=error)
+
+    catch = (InvalidChange, Conflict)
+    return await answer_form(request, MemberForm, change, again, max_fields=MAX_FIELDS, catch=catch)
 
 
 def _page(
     request: Request,
-    engine: Engine,
-    form: Form,
+    session: Session,
+    form: MemberForm,
     status: int = 200,
     *,
     made: tuple[User, str] | None = None,
     refused: ThreewallsError | None = None,
 ) -> HTMLResponse:
-    with read_session(engine) as session:
-        found, roles, tokens = list_users(session), roles_by_user(session), made_in_force(session)
+    found, roles, tokens = list_users(session), roles_by_user(session), made_in_force(session)
     response = render(
         request,
         "members/people.html",

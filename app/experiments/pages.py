@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Path, Query, Request
 from sqlalchemy import Engine, select
 from sqlmodel import Session, col
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
@@ -23,20 +22,17 @@ from app.experiments.plan_page import (
     DecisionForm,
     IdeaPage,
     PlanForm,
-    read_decision_form,
-    read_plan_form,
     whole_number,
     wish_of,
 )
 from app.experiments.result_view import Effect, Row, effect, result_rows, runs_that_decide, would_decide
-from app.settings import Settings
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import Experiment, ExperimentFilter, ExperimentRun, find_experiments, get_experiment
 from app.storage.rules import read_run
 from app.storage.runs import latest_runs
 from app.storage.tables import ExperimentRow, ProjectRow, RunRow
-from app.web.dependencies import AppEngine, AppSettings, ReadSession, reading
-from app.web.forms import sent_form
+from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.forms import answer_form, status_of
 from app.web.lists import ListQuery, OneOf, Passes
 from app.web.templating import public_address, render
 
@@ -81,32 +77,24 @@ def choose_run(request: Request, session: ReadSession) -> Response:
 
 @router.get("/runs/{run_id}/experiments/new")
 def offer_plan(request: Request, session: ReadSession, settings: AppSettings, run_id: RunId) -> HTMLResponse:
-    form = read_plan_form(dict(request.query_params))
+    form = PlanForm.read(request.query_params)
     return render(request, "experiments/new.html", p=IdeaPage(session, settings, run_id, form))
 
 
 @router.post("/runs/{run_id}/experiments")
 async def plan_by_form(request: Request, engine: AppEngine, settings: AppSettings, run_id: RunId) -> Response:
-    """The same as the API's POST. Async only to read the form; the work is done in a thread."""
-    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
-        form = read_plan_form(sent)
-    return await run_in_threadpool(_plan, request, engine, settings, run_id, form)
+    """The same as the API's POST."""
 
-
-def _plan(request: Request, engine: Engine, settings: Settings, run_id: int, form: PlanForm) -> Response:
-    try:
+    def plan(form: PlanForm) -> str:
         if form.value("runs_each") and form.runs_each is None:
             raise InvalidChange("Nothing was planned.", (FieldError("runs_each", RUNS_EACH),))
-        planned = plan_experiment(engine, settings, wish_of(run_id, form), form.value("author"))
-    except (InvalidChange, Conflict) as error:
-        with reading(request) as session:
-            return _again(request, session, settings, run_id, form.refused(error))
-    return RedirectResponse(f"/experiments/{planned}", status_code=303)
+        return f"/experiments/{plan_experiment(engine, settings, wish_of(run_id, form), form.value('author'))}"
 
+    def again(session: Session, form: PlanForm, _: ThreewallsError) -> Response:
+        return render(request, "experiments/new.html", status=422, p=IdeaPage(session, settings, run_id, form))
 
-def _again(request: Request, session: Session, settings: Settings, run_id: int, form: PlanForm) -> HTMLResponse:
-    """The page of the form with what is wrong with it."""
-    return render(request, "experiments/new.html", status=422, p=IdeaPage(session, settings, run_id, form))
+    catch = (InvalidChange, Conflict)
+    return await answer_form(request, PlanForm, plan, again, max_fields=_MAX_FIELDS, catch=catch)
 
 
 # --- How experiments are put into words.
@@ -535,19 +523,17 @@ def show_news(
 
 @router.post("/experiments/{experiment_id}")
 async def decide_by_form(request: Request, engine: AppEngine, experiment_id: ExperimentId) -> Response:
-    """The same as the API's decisions. Async only to read the form; the work is done in a thread."""
-    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
-        form = read_decision_form(sent)
-    return await run_in_threadpool(_decide, request, engine, experiment_id, form)
+    """The same as the API's decisions."""
 
-
-def _decide(request: Request, engine: Engine, experiment_id: int, form: DecisionForm) -> Response:
-    try:
+    def decide(form: DecisionForm) -> str:
         _apply(engine, experiment_id, form)
-    except (InvalidChange, Conflict) as error:
-        with reading(request) as session:
-            return _render_experiment(request, session, experiment_id, form=form.refused(error), status=_status(error))
-    return RedirectResponse(f"/experiments/{experiment_id}", status_code=303)
+        return f"/experiments/{experiment_id}"
+
+    def again(session: Session, form: DecisionForm, error: ThreewallsError) -> Response:
+        return _render_experiment(request, session, experiment_id, form=form, status=status_of(error))
+
+    catch = (InvalidChange, Conflict)
+    return await answer_form(request, DecisionForm, decide, again, max_fields=_MAX_FIELDS, catch=catch)
 
 
 def _apply(engine: Engine, experiment_id: int, form: DecisionForm) -> None:
@@ -560,10 +546,6 @@ def _apply(engine: Engine, experiment_id: int, form: DecisionForm) -> None:
     if what not in decisions:
         raise InvalidChange(f"A decision is one of {', '.join(DECISIONS)}. Nothing was changed.")
     decisions[what](engine, experiment_id, who=author, note=note)
-
-
-def _status(error: ThreewallsError) -> int:
-    return 409 if isinstance(error, Conflict) else 422
 
 
 def _render_experiment(

@@ -1,10 +1,10 @@
 """All that the page of one stack shows. Parts are computed when a template asks for them: a block costs only itself."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import structlog
 from fastapi import Request
@@ -16,7 +16,7 @@ from app.domain.numbers import UNITS
 from app.domain.run import Metric
 from app.domain.text import commit_address
 from app.domain.verdict.history_view import STANDINGS, Configuration, PinDrift, Standing, VersionChange, answer, drifts
-from app.errors import FieldError, InvalidChange, ThreewallsError
+from app.errors import FieldError, InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, history_chart
 from app.history.queries import (
     STANDING,
@@ -41,37 +41,19 @@ from app.storage.database import transaction
 from app.storage.stacks import StackRun
 from app.storage.tables import PinRow, RunRow
 from app.web.charts import series_label
+from app.web.forms import Form
 from app.web.templating import public_address, render
 
 # --- The forms by which a golden run is pinned and unpinned on the page of its history.
 
 log = structlog.get_logger(__name__)
 
-_INPUTS = ("run", "author", "note")
 _MOST_DIGITS = 18
 
 
-@dataclass(frozen=True, slots=True)
-class PinForm:
-    """What was typed, by input, and what is wrong with it; what has no input of its own stands in `problem`."""
-
-    values: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
-
-    def refused(self, error: ThreewallsError) -> Self:
-        placed = {one.field: one.message for one in error.errors if one.field in _INPUTS}
-        return type(self)(self.values, placed, "" if placed else error.detail)
-
-
-def read_pin_form(sent: Mapping[str, object]) -> PinForm:
-    return PinForm({name: value.strip() for name in (*_INPUTS, "pin") if isinstance(value := sent.get(name), str)})
+class PinForm(Form):
+    inputs = ("run", "author", "note")
+    hidden = ("pin",)
 
 
 def pin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:

@@ -6,17 +6,16 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from sqlalchemy import Engine
 from sqlmodel import Session
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
-from app.errors import InvalidChange, NotFound
+from app.errors import NotFound, ThreewallsError
 from app.history.api import csv_rows
 from app.history.lists import StackQuery, find_stacks, stack_options, stacks_of
-from app.history.page import HistoryPage, PinForm, pin_by_form, read_pin_form, render_history, unpin_by_form
+from app.history.page import HistoryPage, PinForm, pin_by_form, render_history, unpin_by_form
 from app.history.queries import MOST_CANDIDATES, VERDICTS, HistoryView, get_stack, matching_keys
 from app.storage.database import read_session
-from app.web.dependencies import AppEngine, ReadSession, reading
-from app.web.forms import sent_form
+from app.web.dependencies import AppEngine, ReadSession
+from app.web.forms import answer_form
 from app.web.lists import csv_download
 from app.web.templating import render
 
@@ -110,27 +109,18 @@ def _render_candidates(request: Request, session: Session, text: str) -> HTMLRes
 async def _decide(
     request: Request, engine: Engine, text: str, decide: Callable[[Engine, str, PinForm], None]
 ) -> Response:
-    """Async only to read the form; the work is done in a thread."""
-    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
-        form = read_pin_form(sent)
-
-    def answer() -> Response:
+    def act(form: PinForm) -> str:
         with read_session(engine) as session:
             keys = matching_keys(session, text)
         if len(keys) != 1:
             raise NotFound("No stack has this key, or several begin so. The list of stacks is at /history.")
-        try:
-            decide(engine, keys[0], form)
-        except InvalidChange as error:
-            return _render_refused(request, text, form.refused(error))
-        return RedirectResponse(f"/history/{text}#golden", status_code=303)
+        decide(engine, keys[0], form)
+        return f"/history/{text}#golden"
 
-    return await run_in_threadpool(answer)
-
-
-def _render_refused(request: Request, text: str, form: PinForm) -> HTMLResponse:
-    with reading(request) as session:
+    def again(session: Session, form: PinForm, _: ThreewallsError) -> Response:
         page = _page(request, session, text, form)
         if page is None:
             return _render_candidates(request, session, text)
         return render_history(request, page, block=None, status=422)
+
+    return await answer_form(request, PinForm, act, again, max_fields=MAX_FIELDS)

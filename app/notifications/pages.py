@@ -1,18 +1,15 @@
 """`/settings/projects/{slug}/notifications`: who is told of a project's news, and what became of each message."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from sqlmodel import Session
-from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from app.domain.notifications.events import EVENTS, USUAL
 from app.domain.notifications.messages import ATTEMPTS
-from app.errors import InvalidChange, TooManyMessages
+from app.errors import InvalidChange, ThreewallsError, TooManyMessages
 from app.notifications.commands import (
     Wish,
     add_receiver,
@@ -28,28 +25,20 @@ from app.notifications.commands import (
 )
 from app.notifications.queries import STATES, Receiver, State, deliveries_of, one_receiver, receivers_of
 from app.web.dependencies import AppEngine, AppSettings, ReadSession, reading
-from app.web.forms import sent_form
+from app.web.forms import Form, answer_form
 from app.web.templating import public_address, render
 
 # --- The form of a receiver: what stands, what was typed, what is wrong with it.
 
-_INPUTS = ("name", "kind", "target", "stacks", "author")
 
+class ReceiverForm(Form):
+    inputs = ("name", "kind", "target", "stacks", "author")
+    several = ("events",)
 
-@dataclass(frozen=True, slots=True)
-class ReceiverForm:
-    values: Mapping[str, str] = field(default_factory=dict)
-    events: tuple[str, ...] = USUAL
-    errors: Mapping[str, str] = field(default_factory=dict)
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
-
-    def refused(self, error: InvalidChange) -> Self:
-        return type(self)(self.values, self.events, {one.field: one.message for one in error.errors})
+    @property
+    def events(self) -> tuple[str, ...]:
+        ticked = self.chosen.get("events", USUAL)
+        return tuple(event for event in EVENTS if event in ticked)
 
     def wish(self, address: str) -> Wish:
         stacks = tuple(part for part in self.value("stacks").replace(",", " ").split() if part)
@@ -59,18 +48,12 @@ class ReceiverForm:
         )  # fmt: skip
 
 
-def read_receiver_form(sent: FormData) -> ReceiverForm:
-    values = {name: value.strip() for name in _INPUTS if isinstance(value := sent.get(name), str)}
-    ticked = {value for value in sent.getlist("events") if isinstance(value, str)}
-    return ReceiverForm(values, tuple(event for event in EVENTS if event in ticked))
-
-
 def filled_receiver_form(one: Receiver) -> ReceiverForm:
     """As it stands. Its address is not shown: what is typed there replaces it."""
     values = {"name": one.name, "kind": one.kind, "stacks": ", ".join(stack[:16] for stack in one.wants.stacks)}
     if one.kind == "email":
         values["target"] = one.target
-    return ReceiverForm(values, one.wants.events)
+    return ReceiverForm(values, chosen={"events": tuple(one.wants.events)})
 
 
 router = APIRouter(include_in_schema=False, prefix="/settings/projects/{slug}/notifications")
@@ -99,19 +82,15 @@ def show_notifications(
 
 @router.post("")
 async def add(request: Request, engine: AppEngine, settings: AppSettings, slug: Slug) -> Response:
-    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
-        form = read_receiver_form(sent)
-
-    def act() -> Response:
-        try:
-            number, secret = add_receiver(engine, settings, slug, form.wish(public_address(request)))
-        except InvalidChange as error:
-            with reading(request) as session:
-                return _list(request, session, slug, form=form.refused(error), status=422)
+    def act(form: ReceiverForm) -> Response:
+        number, secret = add_receiver(engine, settings, slug, form.wish(public_address(request)))
         with reading(request) as session:
             return _one(request, session, slug, number, secret=secret, added=True)
 
-    return await run_in_threadpool(act)
+    def again(session: Session, form: ReceiverForm, _: ThreewallsError) -> Response:
+        return _list(request, session, slug, form=form, status=422)
+
+    return await answer_form(request, ReceiverForm, act, again, max_fields=_MAX_FIELDS)
 
 
 @router.get("/{receiver_id}")
@@ -132,18 +111,14 @@ def show_receiver(
 async def change(
     request: Request, engine: AppEngine, settings: AppSettings, slug: Slug, receiver_id: Number
 ) -> Response:
-    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
-        form = read_receiver_form(sent)
+    def act(form: ReceiverForm) -> str:
+        change_receiver(engine, settings, slug, receiver_id, form.wish(public_address(request)))
+        return f"{_address(slug)}/{receiver_id}?done=saved"
 
-    def act() -> Response:
-        try:
-            change_receiver(engine, settings, slug, receiver_id, form.wish(public_address(request)))
-        except InvalidChange as error:
-            with reading(request) as session:
-                return _one(request, session, slug, receiver_id, form=form.refused(error), status=422)
-        return _back(slug, receiver_id, "saved")
+    def again(session: Session, form: ReceiverForm, _: ThreewallsError) -> Response:
+        return _one(request, session, slug, receiver_id, form=form, status=422)
 
-    return await run_in_threadpool(act)
+    return await answer_form(request, ReceiverForm, act, again, max_fields=_MAX_FIELDS)
 
 
 @router.post("/{receiver_id}/pause")
@@ -208,79 +183,61 @@ async def delete(request: Request, engine: AppEngine, slug: Slug, receiver_id: N
 
 @router.post("/{receiver_id}/secret")
 async def renew(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
-    author = await _author(request)
-
-    def act() -> Response:
-        try:
-            secret = new_secret_of(engine, slug, receiver_id, author)
-        except InvalidChange as error:
-            return _refused(request, slug, receiver_id, error)
+    def act(form: _ButtonForm) -> Response:
+        secret = new_secret_of(engine, slug, receiver_id, form.author)
         with reading(request) as session:
             return _one(request, session, slug, receiver_id, secret=secret)
 
-    return await run_in_threadpool(act)
+    return await answer_form(request, _ButtonForm, act, _refused(request, slug, receiver_id), max_fields=4)
 
 
 @router.post("/deliveries/{delivery_id}/replay")
 async def send_again(request: Request, engine: AppEngine, slug: Slug, delivery_id: Number) -> Response:
-    author = await _author(request)
+    def act(form: _ButtonForm) -> str:
+        replay(engine, slug, delivery_id, form.author)
+        return f"{_address(slug)}?done=replayed#log"
 
-    def act() -> Response:
-        try:
-            replay(engine, slug, delivery_id, author)
-        except (InvalidChange, TooManyMessages) as error:
-            with reading(request) as session:
-                return _told(_list(request, session, slug, problem=error.detail, status=_status(error)), error)
-        return RedirectResponse(f"{_address(slug)}?done=replayed#log", 303)
-
-    return await run_in_threadpool(act)
+    catch = (InvalidChange, TooManyMessages)
+    return await answer_form(request, _ButtonForm, act, _refused(request, slug), max_fields=4, catch=catch)
 
 
 async def _do(
     request: Request, slug: str, receiver_id: int, *, done: Done, change: Callable[[str], object]
 ) -> Response:
-    author = await _author(request)
+    def act(form: _ButtonForm) -> str:
+        change(form.author)
+        return f"{_address(slug)}?done=deleted" if done == "deleted" else f"{_address(slug)}/{receiver_id}?done={done}"
 
-    def act() -> Response:
-        try:
-            change(author)
-        except (InvalidChange, TooManyMessages) as error:
-            return _refused(request, slug, receiver_id, error)
-        if done == "deleted":
-            return RedirectResponse(f"{_address(slug)}?done=deleted", 303)
-        return _back(slug, receiver_id, done)
-
-    return await run_in_threadpool(act)
+    again, catch = _refused(request, slug, receiver_id), (InvalidChange, TooManyMessages)
+    return await answer_form(request, _ButtonForm, act, again, max_fields=4, catch=catch)
 
 
-async def _author(request: Request) -> str:
-    async with sent_form(request, max_files=0, max_fields=4) as sent:
-        stated = sent.get("author")
-    return stated if isinstance(stated, str) and stated.strip() else _NOBODY
+class _ButtonForm(Form):
+    inputs = ("author",)
+
+    @property
+    def author(self) -> str:
+        return self.value("author") or _NOBODY
 
 
-def _refused(request: Request, slug: str, receiver_id: int, error: InvalidChange | TooManyMessages) -> HTMLResponse:
-    with reading(request) as session:
-        page = _one(request, session, slug, receiver_id, problem=error.detail, status=_status(error))
-    return _told(page, error)
+def _refused(
+    request: Request, slug: str, receiver_id: int | None = None
+) -> Callable[[Session, _ButtonForm, ThreewallsError], Response]:
+    def again(session: Session, _: _ButtonForm, error: ThreewallsError) -> Response:
+        status = 429 if isinstance(error, TooManyMessages) else 422
+        if receiver_id is None:
+            page = _list(request, session, slug, problem=error.detail, status=status)
+        else:
+            page = _one(request, session, slug, receiver_id, problem=error.detail, status=status)
+        if isinstance(error, TooManyMessages):
+            page.headers["Retry-After"] = str(error.retry_after)
+        return page
 
-
-def _status(error: InvalidChange | TooManyMessages) -> int:
-    return 429 if isinstance(error, TooManyMessages) else 422
-
-
-def _told(page: HTMLResponse, error: InvalidChange | TooManyMessages) -> HTMLResponse:
-    if isinstance(error, TooManyMessages):
-        page.headers["Retry-After"] = str(error.retry_after)
-    return page
+    return again
 
 
 def _address(slug: str) -> str:
     return f"/settings/projects/{slug}/notifications"
-
-
-def _back(slug: str, receiver_id: int, done: Done) -> Response:
-    return RedirectResponse(f"{_address(slug)}/{receiver_id}?done={done}", 303)
 
 
 def _list(

@@ -1,17 +1,14 @@
 """Pages of what holds for more than one run: a project's defaults, and which dispatchers a container has."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Path, Request
-from sqlalchemy import Engine
 from sqlmodel import Session
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from app.domain.contract.fields import FIELDS
-from app.errors import InvalidChange, InvalidUpload, ThreewallsError
+from app.errors import InvalidUpload, ThreewallsError
 from app.projects.commands import (
     Defaults,
     ProjectQuota,
@@ -25,11 +22,10 @@ from app.projects.commands import (
     set_rules,
 )
 from app.settings import Settings
-from app.storage.database import read_session
 from app.storage.suspect_evidence import find_availability
 from app.web.charts import availability_table, told
-from app.web.dependencies import AppEngine, AppSettings, ReadSession, reading
-from app.web.forms import PREFIX, ContractInput, contract_input, placed, sent_form, stated
+from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.forms import ANOTHER, ANOTHER_VALUE, ContractForm, ContractInput, Form, answer_form, contract_input, stated
 from app.web.templating import render
 
 # --- `/settings/projects/{slug}/quota`: what a project may take, and takes.
@@ -43,16 +39,8 @@ router = APIRouter(include_in_schema=False)
 Slug = Annotated[str, Path(min_length=1, max_length=100)]
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaForm:
-    values: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
+class QuotaForm(Form):
+    inputs = ("quota_bytes", "quota_runs_a_day", "author")
 
     def number(self, name: str) -> int | None:
         """None when it was left empty; a number that nothing can be when it is none."""
@@ -61,9 +49,6 @@ class QuotaForm:
             return None
         return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else _WRONG
 
-    def refused(self, error: InvalidChange) -> Self:
-        return type(self)(self.values, {one.field: one.message for one in error.errors})
-
 
 def _filled(found: ProjectQuota) -> QuotaForm:
     own = {"quota_bytes": found.quota.own_bytes, "quota_runs_a_day": found.quota.own_runs_a_day}
@@ -71,38 +56,35 @@ def _filled(found: ProjectQuota) -> QuotaForm:
 
 
 @router.get("/settings/projects/{slug}/quota")
-def show_quota(request: Request, engine: AppEngine, settings: AppSettings, slug: Slug) -> HTMLResponse:
-    return _page(request, engine, settings, slug)
+def show_quota(request: Request, session: ReadSession, settings: AppSettings, slug: Slug) -> HTMLResponse:
+    return _page(request, session, settings, slug)
 
 
 @router.post("/settings/projects/{slug}/quota")
 async def save_quota(request: Request, engine: AppEngine, settings: AppSettings, slug: Slug) -> Response:
-    """The same as the API's PUT. Async only to read the form; the work is done in a thread."""
-    async with sent_form(request, max_files=0, max_fields=MAX_QUOTA_FIELDS) as sent:
-        form = QuotaForm({name: value.strip() for name, value in sent.items() if isinstance(value, str)})
-    return await run_in_threadpool(_save, request, engine, settings, slug, form)
+    """The same as the API's PUT."""
 
-
-def _save(request: Request, engine: Engine, settings: Settings, slug: str, form: QuotaForm) -> Response:
-    most_bytes, runs_a_day = form.number("quota_bytes"), form.number("quota_runs_a_day")
-    try:
+    def save(form: QuotaForm) -> str:
+        most_bytes, runs_a_day = form.number("quota_bytes"), form.number("quota_runs_a_day")
         set_quota(engine, settings, slug, most_bytes=most_bytes, runs_a_day=runs_a_day, author=form.value("author"))
-    except InvalidChange as error:
-        return _page(request, engine, settings, slug, form=form.refused(error), status=422)
-    return RedirectResponse(request.url.path, status_code=303)
+        return request.url.path
+
+    def again(session: Session, form: QuotaForm, _: ThreewallsError) -> Response:
+        return _page(request, session, settings, slug, form=form, status=422)
+
+    return await answer_form(request, QuotaForm, save, again, max_fields=MAX_QUOTA_FIELDS)
 
 
 def _page(
     request: Request,
-    engine: Engine,
+    session: Session,
     settings: Settings,
     slug: str,
     *,
     form: QuotaForm | None = None,
     status: int = 200,
 ) -> HTMLResponse:
-    with read_session(engine) as session:
-        found = get_quota(session, settings, slug)
+    found = get_quota(session, settings, slug)
     return render(
         request,
         "projects/quota.html",
@@ -116,26 +98,9 @@ def _page(
 
 # --- The form of a project's rules: what stands, what was typed, what is wrong with it.
 
-_INPUTS = ("baseline_branch", "commit_url", "compare_url", "author")
 
-
-@dataclass(frozen=True, slots=True)
-class RulesForm:
-    values: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
-
-    def refused(self, error: InvalidChange) -> Self:
-        return type(self)(self.values, {one.field: one.message for one in error.errors})
-
-
-def read_rules_form(sent: Mapping[str, object]) -> RulesForm:
-    return RulesForm({name: value.strip() for name in _INPUTS if isinstance(value := sent.get(name), str)})
+class RulesForm(Form):
+    inputs = ("baseline_branch", "commit_url", "compare_url", "author")
 
 
 def filled_rules_form(rules: Rules) -> RulesForm:
@@ -147,46 +112,27 @@ def filled_rules_form(rules: Rules) -> RulesForm:
 
 OFFERED = ("cluster", "gpu", "gpus_per_node", "container", "driver", "data_mode", "task")
 """What holds for all jobs of most projects, and what hardly any log prints."""
-ANOTHER, ANOTHER_VALUE = "another", "another_value"
-_OWN = ("container_image", "author", ANOTHER, ANOTHER_VALUE)
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsForm:
-    """What was typed, by input, and what is wrong with it. `sent`: it came from a browser and wins over what is set."""
+@dataclass(frozen=True)
+class SettingsForm(ContractForm):
+    """`sent`: it came from a browser and wins over what is set."""
 
-    values: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
     sent: bool = False
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
+    inputs = ("container_image", "author", ANOTHER, ANOTHER_VALUE)
 
     def stated(self) -> dict[str, str]:
         """The fields as they were typed, the additional one among them."""
         extra = {self.value(ANOTHER): self.value(ANOTHER_VALUE)} if self.value(ANOTHER_VALUE) else {}
         return stated(self.values) | extra
 
-    def inputs(self, defaults: Defaults) -> tuple[ContractInput, ...]:
+    def offered(self, defaults: Defaults) -> tuple[ContractInput, ...]:
         names = dict.fromkeys((*OFFERED, *defaults.fields, *stated(self.values)))
         before = {} if self.sent else {name: default.value for name, default in defaults.fields.items()}
         return tuple(contract_input(name, self, before.get(name)) for name in names if name in FIELDS)
 
     def refused(self, error: ThreewallsError) -> Self:
-        errors = placed(error.errors)
-        if wrong := errors.get(PREFIX + self.value(ANOTHER)):
-            errors[ANOTHER_VALUE] = wrong
-        known = any(name in (*self.values, *_OWN) for name in errors)
-        return type(self)(self.values, errors, "" if known else error.detail, sent=True)
-
-
-def read_settings_form(sent: Mapping[str, object]) -> SettingsForm:
-    names = [name for name in sent if name in _OWN or name.removeprefix(PREFIX) in FIELDS]
-    return SettingsForm({name: value.strip() for name in names if isinstance(value := sent[name], str)}, sent=True)
+        return replace(super().refused(error), sent=True)
 
 
 def filled_form(defaults: Defaults) -> SettingsForm:
@@ -214,60 +160,32 @@ def show_settings(request: Request, session: ReadSession, slug: Slug, saved: Sav
 
 @router.post("/settings/projects/{slug}")
 async def save_settings(request: Request, engine: AppEngine, slug: Slug) -> Response:
-    """The same as the API's PUT. Async only to read the form; the work is done in a thread."""
-    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
-        form = read_settings_form(sent)
-    refused = await run_in_threadpool(_routes_save, engine, slug, form)
-    if refused is None:
-        return RedirectResponse(f"{request.url.path}?saved=defaults", status_code=303)
+    """The same as the API's PUT."""
 
-    def page() -> HTMLResponse:
-        with reading(request) as session:
-            return _render_settings(request, session, slug, form=refused, status=422)
+    def save(form: SettingsForm) -> str:
+        image, author = form.value("container_image"), form.value("author")
+        set_defaults(engine, slug, fields=form.stated(), container_image=image, author=author)
+        return f"{request.url.path}?saved=defaults"
 
-    return await run_in_threadpool(page)
+    def again(session: Session, form: SettingsForm, _: ThreewallsError) -> Response:
+        return _render_settings(request, session, slug, form=form, status=422)
+
+    return await answer_form(request, SettingsForm, save, again, max_fields=MAX_FIELDS, catch=(InvalidUpload,))
 
 
 @router.post("/settings/projects/{slug}/rules")
 async def save_rules(request: Request, engine: AppEngine, slug: Slug) -> Response:
-    """The same as the API's PUT. Async only to read the form; the work is done in a thread."""
-    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
-        form = read_rules_form(sent)
-    refused = await run_in_threadpool(_save_rules, engine, slug, form)
-    if refused is None:
-        return RedirectResponse(f"{request.url.path.removesuffix('/rules')}?saved=rules", status_code=303)
+    """The same as the API's PUT."""
 
-    def page() -> HTMLResponse:
-        with reading(request) as session:
-            return _render_settings(request, session, slug, rules_form=refused, status=422)
+    def save(form: RulesForm) -> str:
+        urls = {name: form.value(name) for name in ("commit_url", "compare_url")}
+        set_rules(engine, slug, baseline_branch=form.value("baseline_branch"), author=form.value("author"), **urls)
+        return f"{request.url.path.removesuffix('/rules')}?saved=rules"
 
-    return await run_in_threadpool(page)
+    def again(session: Session, form: RulesForm, _: ThreewallsError) -> Response:
+        return _render_settings(request, session, slug, rules_form=form, status=422)
 
-
-def _save_rules(engine: Engine, slug: str, form: RulesForm) -> RulesForm | None:
-    """None when the rules were set, else the form with what is wrong."""
-    try:
-        set_rules(
-            engine,
-            slug,
-            baseline_branch=form.value("baseline_branch"),
-            commit_url=form.value("commit_url"),
-            compare_url=form.value("compare_url"),
-            author=form.value("author"),
-        )
-    except InvalidChange as error:
-        return form.refused(error)
-    return None
-
-
-def _routes_save(engine: Engine, slug: str, form: SettingsForm) -> SettingsForm | None:
-    """None when the defaults were set, else the form with what is wrong."""
-    image, author = form.value("container_image"), form.value("author")
-    try:
-        set_defaults(engine, slug, fields=form.stated(), container_image=image, author=author)
-    except InvalidUpload as error:
-        return form.refused(error)
-    return None
+    return await answer_form(request, RulesForm, save, again, max_fields=MAX_FIELDS)
 
 
 def _render_settings(
@@ -294,7 +212,7 @@ def _render_settings(
         rules=rules,
         form=form,
         rules_form=rules_form or filled_rules_form(rules),
-        inputs=form.inputs(defaults),
+        inputs=form.offered(defaults),
         groups=groups,
         saved=saved,
     )

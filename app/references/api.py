@@ -251,7 +251,9 @@ def _fields(reference: Reference, base: str) -> dict[str, Any]:
 router = APIRouter(prefix="/api/v1", tags=["references"])
 
 
-@router.get("/references", dependencies=[only_these(*ReferenceQuery.model_fields)], responses=documented(422))
+@router.get(
+    "/references", dependencies=[only_these(*ReferenceQuery.names(), "page", "page_size")], responses=documented(422)
+)
 def list_references(
     request: Request, session: ReadSession, query: Annotated[ReferenceQuery, Query()]
 ) -> ReferenceListOut:

@@ -1,14 +1,13 @@
 """Pages of published figures: the list, one of them with its forms, and the nearest one to a run or a stack."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from sqlmodel import Session
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action, granted
 from app.domain.contract.fields import FIELDS
@@ -43,8 +42,17 @@ from app.storage import audit
 from app.storage.access_changes import project_slugs
 from app.storage.database import ListPage
 from app.storage.references import Reference, find_reference
-from app.web.dependencies import AppEngine, ReadSession, reading
-from app.web.forms import PREFIX, ContractInput, contract_input, sent_form
+from app.web.dependencies import AppEngine, ReadSession
+from app.web.forms import (
+    ANOTHER,
+    ANOTHER_VALUE,
+    PREFIX,
+    ContractForm,
+    ContractInput,
+    answer_form,
+    contract_input,
+    status_of,
+)
 from app.web.identity import access_of, require_everything
 from app.web.lists import csv_download
 from app.web.templating import render
@@ -56,23 +64,12 @@ OFFERED = (
     *("tp", "pp", "vpp", "cp", "ep", "mtp", "container", "task"),
 )
 """What a published table most often states, in the order in which it does."""
-ANOTHER, ANOTHER_VALUE = "another", "another_value"
-_OWN = (*FACTS, "project", "author", "reason", "seen", ANOTHER, ANOTHER_VALUE)
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceForm:
-    """What was typed, by input, and what is wrong with it. `problem` is what has no input of its own."""
-
-    values: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
+class ReferenceForm(ContractForm):
+    inputs = (*FACTS, "project", "author", "reason", ANOTHER, ANOTHER_VALUE)
+    hidden = ("seen",)
+    error_path = CONTRACT
 
     @property
     def project(self) -> str:
@@ -91,23 +88,11 @@ class ReferenceForm:
     def by(self) -> ReferenceAuthor:
         return ReferenceAuthor(self.value("author"), self.value("reason"), _time(self.value("seen")))
 
-    def inputs(self) -> tuple[ContractInput, ...]:
+    def offered(self) -> tuple[ContractInput, ...]:
         """Those that are offered, and those that are stated besides."""
         stated = (name.removeprefix(PREFIX) for name in self.values if name.startswith(PREFIX))
         names = (name for name in dict.fromkeys((*OFFERED, *stated)) if name in FIELDS)
         return tuple(_with_some_fp8(contract_input(name, self)) for name in names)
-
-    def refused(self, error: ThreewallsError) -> Self:
-        errors = {entry.field.replace(CONTRACT, PREFIX, 1): entry.message for entry in error.errors}
-        if wrong := errors.get(PREFIX + self.value(ANOTHER)):
-            errors[ANOTHER_VALUE] = wrong
-        placed = {name: text for name, text in errors.items() if name in _OWN or name.startswith(PREFIX)}
-        return type(self)(self.values, placed, "" if placed and "seen" not in placed else error.detail)
-
-
-def read_reference_form(sent: Mapping[str, object]) -> ReferenceForm:
-    names = [name for name in sent if name in _OWN or name.removeprefix(PREFIX) in FIELDS]
-    return ReferenceForm({name: value.strip() for name in names if isinstance(value := sent[name], str)})
 
 
 def offered_form(params: Mapping[str, str]) -> ReferenceForm:
@@ -197,20 +182,17 @@ def offer_form(request: Request, session: ReadSession) -> HTMLResponse:
 
 @router.post("/references/new")
 async def add_by_form(request: Request, engine: AppEngine) -> Response:
-    """The same as the API's POST. Async only to read the form; the work is done in a thread."""
-    form = await _sent(request)
+    """The same as the API's POST."""
 
-    def answer() -> Response:
-        try:
-            if not form.project:
-                require_everything(request, Action.CONTRIBUTE)
-            number = add_reference(engine, form.said(), form.by(), form.project)
-        except InvalidChange as error:
-            with reading(request) as session:
-                return _render_new(request, session, form.refused(error), status=422)
-        return RedirectResponse(f"/references/{number}?saved=add", status_code=303)
+    def add(form: ReferenceForm) -> str:
+        if not form.project:
+            require_everything(request, Action.CONTRIBUTE)
+        return f"/references/{add_reference(engine, form.said(), form.by(), form.project)}?saved=add"
 
-    return await run_in_threadpool(answer)
+    def again(session: Session, form: ReferenceForm, _: ThreewallsError) -> Response:
+        return _render_new(request, session, form, status=422)
+
+    return await answer_form(request, ReferenceForm, add, again, max_fields=MAX_FIELDS)
 
 
 @router.get("/references/nearest")
@@ -259,26 +241,16 @@ async def withdraw_by_form(request: Request, engine: AppEngine, number: Referenc
     return await _decide(request, number, "withdraw", lambda form: withdraw_reference(engine, number, form.by()))
 
 
-async def _sent(request: Request) -> ReferenceForm:
-    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
-        return read_reference_form(sent)
-
-
 async def _decide(request: Request, number: int, what: str, do: Callable[[ReferenceForm], None]) -> Response:
-    """Async only to read the form; the work is done in a thread."""
-    form = await _sent(request)
+    def act(form: ReferenceForm) -> str:
+        do(form)
+        return f"/references/{number}?saved={what}"
 
-    def answer() -> Response:
-        try:
-            do(form)
-        except (InvalidChange, EditConflict) as error:
-            with reading(request) as session:
-                return _render_reference(
-                    request, session, str(number), refused=(what, form.refused(error)), error=error
-                )
-        return RedirectResponse(f"/references/{number}?saved={what}", status_code=303)
+    def again(session: Session, form: ReferenceForm, error: ThreewallsError) -> Response:
+        return _render_reference(request, session, str(number), refused=(what, form), status=status_of(error))
 
-    return await run_in_threadpool(answer)
+    catch = (InvalidChange, EditConflict)
+    return await answer_form(request, ReferenceForm, act, again, max_fields=MAX_FIELDS, catch=catch)
 
 
 def _render_new(request: Request, session: Session, form: ReferenceForm, status: int = 200) -> HTMLResponse:
@@ -292,7 +264,7 @@ def _render_reference(
     *,
     saved: str = "",
     refused: tuple[str, ReferenceForm] | None = None,
-    error: ThreewallsError | None = None,
+    status: int = 200,
 ) -> HTMLResponse:
     """`refused`: which form was sent, and it with what is wrong."""
     reference = find_reference(session, reference_id)
@@ -303,7 +275,7 @@ def _render_reference(
     return render(
         request,
         "references/reference.html",
-        status=409 if isinstance(error, EditConflict) else 422 if error else 200,
+        status=status,
         reference=reference,
         point=reference.point,
         title=views.title_of(reference.point),
@@ -342,4 +314,4 @@ def _form_parts(request: Request, session: Session, form: ReferenceForm) -> dict
     groups: dict[str, list[str]] = {}
     for name, contract_field in FIELDS.items():
         groups.setdefault(contract_field.group, []).append(name)
-    return {"inputs": form.inputs(), "groups": groups, "projects": projects, "may_offer_to_all": where is None}
+    return {"inputs": form.offered(), "groups": groups, "projects": projects, "may_offer_to_all": where is None}

@@ -1,7 +1,7 @@
 """The forms of triage as they were sent: of one regression, and of the rows that were selected in the list."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Self
 
@@ -9,31 +9,19 @@ from app.errors import FieldError, InvalidChange, ThreewallsError
 from app.pipeline.regressions import Regression
 from app.regressions.commands import Answer, Change, Seen
 from app.regressions.queries import NOBODY
+from app.web.forms import Form
 
 _FILLED = ("assignee", "external_url")
 """Inputs that come with a value; `was_NAME` says which, so that only what was typed is a change."""
-_INPUTS = (
-    "state", "note", "author", "proposal", "quarantine", "changed_at", *_FILLED, *(f"was_{name}" for name in _FILLED),
-)  # fmt: skip
 _ANSWERS: Mapping[str, Answer] = {"accept": "accept", "decline": "decline"}
-_SHOWN = ("state", "assignee", "external_url", "note", "author", "quarantine")
-"""Inputs beside which an error can stand."""
 
 
-@dataclass(frozen=True, slots=True)
-class TriageForm:
-    """What was typed, by input, and what is wrong with it. `seen`: the selected rows, as the list sent them."""
+class TriageForm(Form):
+    """A form of triage; the selected rows are its `seen`, as the list sent them."""
 
-    values: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
-    seen: Sequence[str] = ()
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
+    inputs = ("state", "assignee", "external_url", "note", "author", "quarantine")
+    hidden = ("proposal", "changed_at", *(f"was_{name}" for name in _FILLED))
+    several = ("seen",)
 
     def change(self) -> Change:
         """What the form of one regression asks for: what was not touched is left alone, whatever it is by now."""
@@ -67,32 +55,24 @@ class TriageForm:
         now = {name: getattr(found, name) for name in _FILLED}
         typed = {name: value for name in _FILLED if (value := self._touched(name)) is not None}
         was = {f"was_{name}": value for name, value in now.items()}
-        return type(self)({**self.values, **now, **was, **typed}, self.errors, self.problem, self.seen)
+        return replace(self, values={**self.values, **now, **was, **typed})
 
     def seen_one(self, regression_id: int) -> Seen:
         return Seen(regression_id, _time(self.value("changed_at")))
 
     def seen_rows(self) -> list[Seen]:
         """The selected rows, each `id@changed_at`. Raises InvalidChange."""
-        if not self.seen:
+        if not self.chosen["seen"]:
             raise InvalidChange("Select at least one regression. Nothing was changed.")
-        return [_row(text) for text in self.seen]
+        return [_row(text) for text in self.chosen["seen"]]
 
     def refused(self, error: ThreewallsError) -> Self:
         """The same form with `error` where it belongs; what has no input of its own stands above the form."""
         errors = {one.field: one.message for one in reversed(error.errors)}
-        placed = {name: text for name, text in errors.items() if name in _SHOWN}
-        elsewhere = [f"{text[:1].upper()}{text[1:]}." for name, text in errors.items() if name not in _SHOWN]
+        placed = {name: text for name, text in errors.items() if name in self.inputs}
+        elsewhere = [f"{text[:1].upper()}{text[1:]}." for name, text in errors.items() if name not in self.inputs]
         problem = " ".join([error.detail, *elsewhere]) if elsewhere or not placed else ""
-        return type(self)(self.values, placed, problem, self.seen)
-
-
-def read_triage_form(sent: Mapping[str, object], seen: Sequence[object] = ()) -> TriageForm:
-    """The text inputs of a form as it was sent; others are left out."""
-    values = {name: value.strip() for name in _INPUTS if isinstance(value := sent.get(name), str)}
-    # Browsers send line ends as CRLF, whatever was typed.
-    values["note"] = values.get("note", "").replace("\r\n", "\n")
-    return TriageForm(values, seen=[text for text in seen if isinstance(text, str)])
+        return replace(self, errors=placed, problem=problem)
 
 
 def _row(text: str) -> Seen:

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request
-from sqlalchemy import Engine, func, select
+from sqlalchemy import func, select
 from sqlmodel import Session, col
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from app.domain.contract.values import shown
 from app.domain.numbers import counted, short_commit, step_time
@@ -25,7 +24,7 @@ from app.pipeline.regressions import Member, Regression, costs_of
 from app.regressions import words
 from app.regressions.charts import Point, history_chart, points_of
 from app.regressions.commands import MAX_AT_ONCE, change_regressions
-from app.regressions.forms import TriageForm, read_triage_form
+from app.regressions.forms import TriageForm
 from app.regressions.queries import (
     ACTIVE_STATES,
     KINDS,
@@ -42,8 +41,8 @@ from app.storage.runs import aware
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, utc_now
 from app.storage.verdicts import StoredVerdict, current_verdict
-from app.web.dependencies import AppEngine, ReadSession, reading
-from app.web.forms import sent_form
+from app.web.dependencies import AppEngine, ReadSession
+from app.web.forms import answer_form, status_of
 from app.web.templating import render
 
 # --- The page of one regression: what is known of each member, the discussion, and the form to work on it.
@@ -218,10 +217,18 @@ def list_regressions(
 
 @router.post("/regressions")
 async def change_selected(request: Request, engine: AppEngine) -> Response:
-    """The same change as the API's, of the rows that were selected. Async only to read the form."""
-    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
-        form = read_triage_form(sent, sent.getlist("seen"))
-    return await run_in_threadpool(_change_selected, request, engine, form)
+    """The same change as the API's, of the rows that were selected."""
+
+    def change(form: TriageForm) -> str:
+        address = RegressionQuery.from_params(request.query_params).address("/regressions")
+        changed = change_regressions(engine, form.seen_rows(), form.bulk_change())
+        return f"{address}{'&' if '?' in address else '?'}changed={changed}"
+
+    def again(session: Session, form: TriageForm, error: ThreewallsError) -> Response:
+        return _render_list(request, session, form, status=status_of(error))
+
+    catch = (InvalidChange, EditConflict, NotFound)
+    return await answer_form(request, TriageForm, change, again, max_fields=_MAX_FIELDS, catch=catch)
 
 
 @router.get("/regressions/{regression_id}")
@@ -231,10 +238,18 @@ def show_regression(request: Request, session: ReadSession, regression_id: Regre
 
 @router.post("/regressions/{regression_id}")
 async def change_regression(request: Request, engine: AppEngine, regression_id: RegressionId) -> Response:
-    """The same change as the API's. Async only to read the form."""
-    async with sent_form(request, max_files=0, max_fields=_MAX_FIELDS) as sent:
-        form = read_triage_form(sent)
-    return await run_in_threadpool(_change_one, request, engine, regression_id, form)
+    """The same change as the API's."""
+
+    def change(form: TriageForm) -> str:
+        change_regressions(engine, [form.seen_one(regression_id)], form.change())
+        return f"/regressions/{regression_id}#discussion"
+
+    def again(session: Session, form: TriageForm, error: ThreewallsError) -> Response:
+        view = RegressionView(session, regression_id, form)
+        return _render_regression(request, view, status=status_of(error))
+
+    catch = (InvalidChange, EditConflict)
+    return await answer_form(request, TriageForm, change, again, max_fields=_MAX_FIELDS, catch=catch)
 
 
 @router.get("/regressions/{regression_id}/chart")
@@ -247,30 +262,6 @@ def show_chart(request: Request, session: ReadSession, regression_id: Regression
     points = view.points(member)
     spec = history_chart(points, member, view.found.metric) if points else None
     return _render_regression(request, view, block="member_chart", drawn=member, points=points, spec=spec)
-
-
-def _change_selected(request: Request, engine: Engine, form: TriageForm) -> Response:
-    address = RegressionQuery.from_params(request.query_params).address("/regressions")
-    try:
-        changed = change_regressions(engine, form.seen_rows(), form.bulk_change())
-    except (InvalidChange, EditConflict, NotFound) as error:
-        with reading(request) as session:
-            return _render_list(request, session, form.refused(error), status=_status(error))
-    return RedirectResponse(f"{address}{'&' if '?' in address else '?'}changed={changed}", status_code=303)
-
-
-def _change_one(request: Request, engine: Engine, regression_id: int, form: TriageForm) -> Response:
-    try:
-        change_regressions(engine, [form.seen_one(regression_id)], form.change())
-    except (InvalidChange, EditConflict) as error:
-        with reading(request) as session:
-            view = RegressionView(session, regression_id, form.refused(error))
-            return _render_regression(request, view, status=_status(error))
-    return RedirectResponse(f"/regressions/{regression_id}#discussion", status_code=303)
-
-
-def _status(error: ThreewallsError) -> int:
-    return 409 if isinstance(error, EditConflict) else 404 if isinstance(error, NotFound) else 422
 
 
 def _render_list(
@@ -295,7 +286,7 @@ def _render_list(
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,
         form=form,
-        selected={seen.split("@")[0] for seen in form.seen},
+        selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},
         changed=changed,
     )
 

@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from app.domain.contract.fields import FIELDS
 from app.domain.run import Stated
-from app.errors import FieldError, InvalidMetadata, InvalidUpload, ThreewallsError
+from app.errors import FieldError, InvalidMetadata, ThreewallsError
 from app.runs.commands import TAKE_BACK, RunDecision
 from app.storage.json_text import read_json
-from app.web.forms import PREFIX, ContractInput, contract_input, placed, stated
+from app.web.forms import ContractForm, ContractInput, Form, contract_input, stated
 
 TEXTS = (
     "name", "project", "purpose", "branch", "commit", "ci_url", "tags",
@@ -22,19 +22,8 @@ JSON = "meta"
 FILES = "log"
 
 
-@dataclass(frozen=True, slots=True)
-class UploadForm:
-    """What was typed, by field name, and what is wrong with it."""
-
-    values: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
+class UploadForm(Form):
+    inputs = (*TEXTS, *WINDOW, JSON)
 
     def metadata(self) -> bytes:
         """The `meta` document: the JSON field with the other fields added. Raises InvalidMetadata."""
@@ -56,7 +45,7 @@ class UploadForm:
             document["window"] = window
         return json.dumps(document).encode()
 
-    def refused(self, error: InvalidUpload) -> Self:
+    def refused(self, error: ThreewallsError) -> Self:
         """The same form with `error` where it belongs; what has no field of its own stands above the form."""
         errors: dict[str, str] = {}
         for wrong in error.errors:
@@ -69,7 +58,7 @@ class UploadForm:
             errors[place or JSON] = "; ".join(filter(None, (errors.get(place or JSON), text)))
         if not errors:
             errors[JSON if isinstance(error, InvalidMetadata) else FILES] = error.detail
-        return type(self)(self.values, errors, error.title)
+        return replace(self, errors=errors, problem=error.title)
 
     def _json(self) -> dict[str, Any]:
         text = self.value(JSON)
@@ -81,12 +70,6 @@ class UploadForm:
         return document
 
 
-def read_form(sent: Mapping[str, object]) -> UploadForm:
-    """The text fields of a form as it was sent; files are left to the caller."""
-    names = (*TEXTS, *WINDOW, JSON)
-    return UploadForm({name: value.strip() for name in names if isinstance(value := sent.get(name), str)})
-
-
 def _number(text: str) -> int | str:
     """A number where it is one; else the text, which `read_metadata` refuses with its name."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
@@ -94,24 +77,13 @@ def _number(text: str) -> int | str:
 
 # --- The form in which a person states contract fields of a run that is there already: unknown ones, or a correction.
 
-_WORDS = ("author", "note")
 UNSET = "take_back"
 """The input that names a field whose correction is taken back."""
 
 
-@dataclass(frozen=True, slots=True)
-class AmendForm:
-    """What was typed, by input, and what is wrong with it."""
-
-    values: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
+class AmendForm(ContractForm):
+    inputs = ("author", "note")
+    hidden = (UNSET,)
 
     def stated(self) -> dict[str, object]:
         """The contract fields that were filled in, as they were typed, and the one that is taken back."""
@@ -120,49 +92,27 @@ class AmendForm:
             fields[self.value(UNSET)] = TAKE_BACK
         return fields
 
-    def inputs(self, names: Sequence[str], contract: Mapping[str, Stated]) -> tuple[ContractInput, ...]:
+    def offered(self, names: Sequence[str], contract: Mapping[str, Stated]) -> tuple[ContractInput, ...]:
         known = (name for name in names if name in FIELDS)
         return tuple(contract_input(name, self, contract[name].value if name in contract else None) for name in known)
 
     def refused(self, error: ThreewallsError) -> Self:
         """The same form with `error` where it belongs; what has no input of its own stands above the form."""
-        errors = placed(error.errors)
-        elsewhere = [text for name, text in errors.items() if name not in self.values and name not in _WORDS]
-        return type(self)(self.values, errors, " ".join(elsewhere) if errors else error.detail)
-
-
-def read_amend_form(sent: Mapping[str, object]) -> AmendForm:
-    """The text inputs of a form as it was sent; others are left out."""
-    names = [name for name in sent if name in (*_WORDS, UNSET) or name.removeprefix(PREFIX) in FIELDS]
-    return AmendForm({name: value.strip() for name in names if isinstance(value := sent[name], str)})
+        errors = self.errors_by_input(error)
+        elsewhere = [text for name, text in errors.items() if name not in self.values and name not in self.inputs]
+        return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
 
 
 # --- The forms of what a person decides about a run: which was sent, what was typed, what is wrong with it.
 
-_INPUTS = ("author", "note")
-
 
 @dataclass(frozen=True, slots=True)
-class DecisionForm:
-    """`action` None: none was sent. What has no input of its own stands above the form, in `problem`."""
+class DecisionForm(Form):
+    """`action` None: none was sent."""
 
     action: RunDecision | None = None
-    values: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
+    inputs = ("author", "note")
 
-    def value(self, action: RunDecision, name: str) -> str:
-        return self.values.get(name, "") if action == self.action else ""
-
-    def error(self, action: RunDecision, name: str) -> str:
-        return self.errors.get(name, "") if action == self.action else ""
-
-    def refused(self, error: ThreewallsError) -> Self:
-        errors = {one.field: one.message for one in error.errors}
-        placed = {name: text for name, text in errors.items() if name in _INPUTS}
-        return type(self)(self.action, self.values, placed, "" if placed else error.detail)
-
-
-def read_decision_form(action: RunDecision, sent: Mapping[str, object]) -> DecisionForm:
-    values = {name: value.strip() for name in _INPUTS if isinstance(value := sent.get(name), str)}
-    return DecisionForm(action, values)
+    def of(self, action: RunDecision) -> Form:
+        """Return the form of `action`: empty where another one was sent."""
+        return self if action == self.action else Form()

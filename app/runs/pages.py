@@ -1,11 +1,13 @@
 """Pages of runs: the list, one run and its parts. HTTP in, template out."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 from sqlalchemy import Engine
+from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -13,11 +15,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
 from app.domain.verdict.words import DECISIONS
-from app.errors import FieldError, InvalidChange, InvalidMetadata, InvalidUpload
+from app.errors import FieldError, InvalidMetadata, InvalidUpload, ThreewallsError
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.runs.api import csv_rows
 from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, decide
-from app.runs.forms import AmendForm, DecisionForm, UploadForm, read_amend_form, read_decision_form, read_form
+from app.runs.forms import AmendForm, DecisionForm, UploadForm
 from app.runs.queries import (
     EVIDENCE_LEVELS,
     PURPOSES,
@@ -33,8 +35,8 @@ from app.runs.run_page import RunPage, RunView, Token, news_of, render_run, toke
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, reading
-from app.web.forms import sent_form
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
+from app.web.forms import answer_form, sent_form
 from app.web.identity import access_of, upload_project, uploader
 from app.web.lists import csv_download
 from app.web.templating import OUTCOMES, render, shown_params
@@ -137,7 +139,7 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
     async with sent_form(
         request, max_files=MAX_FILES, max_fields=MAX_UPLOAD_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as sent:
-        form = read_form(sent)
+        form = UploadForm.read(sent)
         files = [
             UploadedFile("log", upload.filename or "log", upload.file)
             for upload in sent.getlist("log")
@@ -155,29 +157,16 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
 
 @router.post("/runs/{run_id}/contract")
 async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
-    """The same correction as the API's. Async only to read the form; the work is done in a thread."""
-    async with sent_form(request, max_files=0, max_fields=MAX_AMENDED) as sent:
-        form = read_amend_form(sent)
-    refused = await run_in_threadpool(_amend, engine, run_id, form)
-    if refused is None:
-        return RedirectResponse(f"/runs/{run_id}#contract", status_code=303)
+    """The same correction as the API's."""
 
-    def page() -> HTMLResponse:
-        with reading(request) as session:
-            return render_run(
-                request, RunPage(session, log_files, run_id, RunView(), form=refused), block=None, status=422
-            )
-
-    return await run_in_threadpool(page)
-
-
-def _amend(engine: Engine, run_id: int, form: AmendForm) -> AmendForm | None:
-    """None when the statement was recorded, else the form with what is wrong."""
-    try:
+    def amend(form: AmendForm) -> str:
         amend_contract(engine, run_id, fields=form.stated(), author=form.value("author"), note=form.value("note"))
-    except InvalidUpload as error:
-        return form.refused(error)
-    return None
+        return f"/runs/{run_id}#contract"
+
+    def again(session: Session, form: AmendForm, _: ThreewallsError) -> Response:
+        return render_run(request, RunPage(session, log_files, run_id, RunView(), form=form), block=None, status=422)
+
+    return await answer_form(request, AmendForm, amend, again, max_fields=MAX_AMENDED, catch=(InvalidUpload,))
 
 
 def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str:
@@ -213,30 +202,20 @@ MAX_DECISION_FIELDS = 8
 
 def _route(action: RunDecision) -> Callable[..., Awaitable[Response]]:
     async def decide_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
-        """The same as the API's. Async only to read the form; the work is done in a thread."""
-        async with sent_form(request, max_files=0, max_fields=MAX_DECISION_FIELDS) as sent:
-            form = read_decision_form(action, sent)
-        refused = await run_in_threadpool(_decide, engine, run_id, action, form)
-        if refused is None:
-            return RedirectResponse(f"/runs/{run_id}#decisions", status_code=303)
+        """The same as the API's."""
 
-        def page() -> HTMLResponse:
-            with reading(request) as session:
-                shown = RunPage(session, log_files, run_id, RunView(), decision=refused)
-                return render_run(request, shown, block=None, status=422)
+        def act(form: DecisionForm) -> str:
+            decide(engine, run_id, action, author=form.value("author"), note=form.value("note"))
+            return f"/runs/{run_id}#decisions"
 
-        return await run_in_threadpool(page)
+        def again(session: Session, form: DecisionForm, _: ThreewallsError) -> Response:
+            decision = replace(form, action=action)
+            page = RunPage(session, log_files, run_id, RunView(), decision=decision)
+            return render_run(request, page, block=None, status=422)
+
+        return await answer_form(request, DecisionForm, act, again, max_fields=MAX_DECISION_FIELDS)
 
     return decide_run
-
-
-def _decide(engine: Engine, run_id: int, action: RunDecision, form: DecisionForm) -> DecisionForm | None:
-    """None when it was recorded, else the form with what is wrong."""
-    try:
-        decide(engine, run_id, action, author=form.value(action, "author"), note=form.value(action, "note"))
-    except InvalidChange as error:
-        return form.refused(error)
-    return None
 
 
 for _action in RUN_DECISIONS:

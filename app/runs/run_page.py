@@ -660,7 +660,7 @@ class RunPage:
         return [name for name in self.run.unknown if name not in self.unknown_stack]
 
     def amend_inputs(self, names: list[str]) -> tuple[ContractInput, ...]:
-        return self.form.inputs(names, self.run.contract)
+        return self.form.offered(names, self.run.contract)
 
     @property
     def corrected(self) -> list[str]:

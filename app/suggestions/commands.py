@@ -1,7 +1,7 @@
 """A person states facts of a run that no log tells: checked, recorded with who and when, and the rules asked again."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Self
 
 import structlog
@@ -16,7 +16,7 @@ from app.errors import FieldError, ThreewallsError
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import transaction
 from app.storage.readings import in_force, state_facts, statements_of
-from app.web.forms import ContractInput
+from app.web.forms import ContractInput, Form
 
 log = structlog.get_logger(__name__)
 
@@ -48,23 +48,19 @@ PREFIX = "fact."
 """Of the inputs that are facts."""
 UNSET = "take_back"
 """The input that names a fact whose statement is taken back."""
-_WORDS = ("author", "note")
 _HINTS = {"int": "A whole number.", "double": "A number.", "ints": "Whole numbers, separated by commas."}
 
 
-@dataclass(frozen=True, slots=True)
-class StateForm:
-    """What was typed, by input, and what is wrong with it."""
+class StateForm(Form):
+    inputs = ("author", "note")
+    hidden = (UNSET,)
 
-    values: Mapping[str, str] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
+    @classmethod
+    def has_input(cls, name: str) -> bool:
+        return name in cls.inputs or name.removeprefix(PREFIX) in STATEABLE
 
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
+    def input_of(self, field: str) -> str:
+        return field.replace("facts.", PREFIX, 1)
 
     def facts(self) -> dict[str, object]:
         """What was filled in, as it was typed, and what is taken back."""
@@ -77,15 +73,9 @@ class StateForm:
 
     def refused(self, error: ThreewallsError) -> Self:
         """The same form with `error` where it belongs; what has no input of its own stands above the form."""
-        errors = {field_error.field.replace("facts.", PREFIX, 1): field_error.message for field_error in error.errors}
-        elsewhere = [text for name, text in errors.items() if name not in self.values and name not in _WORDS]
-        return type(self)(self.values, errors, " ".join(elsewhere) if errors else error.detail)
-
-
-def read_state_form(sent: Mapping[str, object]) -> StateForm:
-    """The text inputs of a form as it was sent; others are left out."""
-    names = [name for name in sent if name in (*_WORDS, UNSET) or name.removeprefix(PREFIX) in STATEABLE]
-    return StateForm({name: value.strip() for name in names if isinstance(value := sent[name], str)})
+        errors = self.errors_by_input(error)
+        elsewhere = [text for name, text in errors.items() if name not in self.values and name not in self.inputs]
+        return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
 
 
 def fact_input(fact: Fact, form: StateForm, before: object = None) -> ContractInput:

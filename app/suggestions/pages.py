@@ -6,21 +6,20 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from markupsafe import Markup
-from sqlalchemy import Engine
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from sqlmodel import Session
+from starlette.responses import HTMLResponse, Response
 
 from app.domain.numbers import counted
 from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.facts import SETTINGS
 from app.domain.rules.rule import Phase
-from app.errors import InvalidMetadata
-from app.suggestions.commands import StateForm, read_state_form, state
+from app.errors import InvalidMetadata, ThreewallsError
+from app.suggestions.commands import StateForm, state
 from app.suggestions.queries import PairSuggestions, RunSuggestions, suggest
 from app.suggestions.step_page import StepPage
 from app.suggestions.views import FactRow, MissingView, fact_row, linked_why, measured_text, numbered, sentence
-from app.web.dependencies import AppEngine, ReadSession, Rules, reading
-from app.web.forms import sent_form
+from app.web.dependencies import AppEngine, ReadSession, Rules
+from app.web.forms import answer_form
 from app.web.templating import render
 
 # --- The page of next steps: where the run stands, what the evidence points at, and what to do in which order.
@@ -203,28 +202,17 @@ def show_next(request: Request, session: ReadSession, rules: Rules, run_id: RunI
 
 @router.post("/runs/{run_id}/facts")
 async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id: RunId) -> Response:
-    """The same statement as the API's. Async only to read the form; the work is done in a thread."""
-    async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
-        form = read_state_form(sent)
-    refused = await run_in_threadpool(_state, engine, run_id, form)
-    if refused is None:
-        return RedirectResponse(f"/runs/{run_id}/next#stated", status_code=303)
+    """The same statement as the API's."""
 
-    def page() -> HTMLResponse:
-        with reading(request) as session:
-            shown = NextPage(suggest(session, run_id, rules), form=refused)
-            return render(request, "suggestions/next.html", p=shown, status=422)
-
-    return await run_in_threadpool(page)
-
-
-def _state(engine: Engine, run_id: int, form: StateForm) -> StateForm | None:
-    """None when it was recorded, else the form with what is wrong."""
-    try:
+    def act(form: StateForm) -> str:
         state(engine, run_id, facts=form.facts(), author=form.value("author"), note=form.value("note"))
-    except InvalidMetadata as error:
-        return form.refused(error)
-    return None
+        return f"/runs/{run_id}/next#stated"
+
+    def again(session: Session, form: StateForm, _: ThreewallsError) -> Response:
+        page = NextPage(suggest(session, run_id, rules), form=form)
+        return render(request, "suggestions/next.html", p=page, status=422)
+
+    return await answer_form(request, StateForm, act, again, max_fields=MAX_FIELDS, catch=(InvalidMetadata,))
 
 
 @router.get("/runs/{run_id}/next/{rule}")

@@ -1,19 +1,23 @@
 """Forms as they are sent, read within limits; what is wrong with one is said in words that help."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
+from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
 
 from app.domain.contract.fields import FIELDS
 from app.domain.numbers import contract_value
 from app.domain.run import Value
-from app.errors import BrokenForm, FieldError, InvalidUpload
+from app.errors import BrokenForm, Conflict, FieldError, InvalidChange, InvalidUpload, NotFound, ThreewallsError
+from app.web.dependencies import reading
 from app.web.identity import author
 
 AUTHOR = "author"
@@ -94,13 +98,111 @@ def _explained(told: str, max_files: int, max_fields: int, max_part_size: int) -
     )
 
 
+# --- One form: what was typed, what is wrong with it, and the answer to it.
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What was typed, by input, and what is wrong with it. `problem` belongs to no input and stands above the form.
+
+    `chosen` holds the values of inputs that may be sent several times.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    inputs: ClassVar[tuple[str, ...]] = ()
+    hidden: ClassVar[tuple[str, ...]] = ()
+    """Inputs beside which no error can stand."""
+    several: ClassVar[tuple[str, ...]] = ()
+    longest: ClassVar[int | None] = None
+    """Characters of a text that are read."""
+
+    @classmethod
+    def has_input(cls, name: str) -> bool:
+        return name in cls.inputs
+
+    @classmethod
+    def read(cls, sent: Mapping[str, object]) -> Self:
+        """Return the form as it was sent; what it has no input for is left out."""
+        names = [name for name in sent if cls.has_input(name) or name in cls.hidden]
+        texts = {name: value for name in names if isinstance(value := sent[name], str)}
+        # Browsers send line ends as CRLF, whatever was typed.
+        values = {name: text.strip().replace("\r\n", "\n")[: cls.longest] for name, text in texts.items()}
+        lists = {name: sent.getlist(name) for name in cls.several} if isinstance(sent, FormData) else {}
+        chosen = {name: tuple(item for item in items if isinstance(item, str)) for name, items in lists.items()}
+        return cls(values, chosen=chosen)
+
+    def value(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    def error(self, name: str) -> str:
+        return self.errors.get(name, "")
+
+    def input_of(self, field: str) -> str:
+        """Return the input that states a field of the service, by which errors name it."""
+        return field
+
+    def errors_by_input(self, error: ThreewallsError) -> dict[str, str]:
+        errors: dict[str, str] = {}
+        for wrong in error.errors:
+            name = self.input_of(wrong.field)
+            errors[name] = "; ".join(filter(None, (errors.get(name), wrong.message)))
+        return errors
+
+    def refused(self, error: ThreewallsError) -> Self:
+        """Return the same form with `error` where it belongs: at its inputs, else above the form."""
+        errors = {name: text for name, text in self.errors_by_input(error).items() if self.has_input(name)}
+        return replace(self, errors=errors, problem="" if errors else error.detail)
+
+
+SentForm = TypeVar("SentForm", bound=Form)
+
+
+async def answer_form(
+    request: Request,
+    form: type[SentForm],
+    act: Callable[[SentForm], str | Response],
+    again: Callable[[Session, SentForm, ThreewallsError], Response] | None = None,
+    *,
+    max_fields: int,
+    catch: tuple[type[ThreewallsError], ...] = (InvalidChange,),
+) -> Response:
+    """Read a form and do its work in a thread: `act` returns the address of the page that follows, or the page itself.
+
+    When it raises one of `catch`, `again` renders the page with what was typed and what is wrong with it; None: the
+    page of errors shows it.
+    """
+    async with sent_form(request, max_files=0, max_fields=max_fields) as sent:
+        read = form.read(sent)
+
+    def answer() -> Response:
+        try:
+            done = act(read)
+        except catch as error:
+            if again is None:
+                raise
+            with reading(request) as session:
+                return again(session, read.refused(error), error)
+        return RedirectResponse(done, status_code=303) if isinstance(done, str) else done
+
+    return await run_in_threadpool(answer)
+
+
+def status_of(error: ThreewallsError) -> int:
+    """Return the status of a page that shows a form again."""
+    return 409 if isinstance(error, Conflict) else 404 if isinstance(error, NotFound) else 422
+
+
 # --- Inputs by which a person states contract fields: a select or a text box by the field's kind, with why it matters.
 
 PREFIX = "field."
 """Of the inputs that are contract fields; a form has others beside them."""
 ROLES = {"stack": "Must be equal to compare.", "config": "A tuning knob.", "info": "Not compared."}
-_ERROR_PATH = "fields."
-"""By this errors name a contract field."""
+ANOTHER, ANOTHER_VALUE = "another", "another_value"
+"""A contract field that has no input yet: its name and its value."""
 _HINTS = {
     "count": "A whole number from 1.",
     "whole": "A whole number from 0.",
@@ -109,13 +211,6 @@ _HINTS = {
     "counts": "Whole numbers, separated by commas.",
     "layers": "A whole number, or 0 and 1 for each layer, separated by commas.",
 }
-
-
-class Typed(Protocol):
-    """What was typed into a form and what is wrong with it, by input."""
-
-    def value(self, name: str) -> str: ...
-    def error(self, name: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +227,7 @@ class ContractInput:
     error: str
 
 
-def contract_input(name: str, form: Typed, before: Value = None) -> ContractInput:
+def contract_input(name: str, form: Form, before: Value = None) -> ContractInput:
     """The input of contract field `name`, with what was typed, else with the value `before`."""
     known = FIELDS[name]
     choices: tuple[tuple[str, str], ...] = ()
@@ -161,13 +256,19 @@ def stated(values: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(PREFIX): value for name, value in values.items() if name.startswith(PREFIX) and value}
 
 
-def placed(errors: tuple[FieldError, ...]) -> dict[str, str]:
-    """What is wrong, by the input that it belongs to."""
-    found: dict[str, str] = {}
-    for wrong in errors:
-        name = wrong.field.replace(_ERROR_PATH, PREFIX, 1) if wrong.field.startswith(_ERROR_PATH) else wrong.field
-        found[name] = "; ".join(filter(None, (found.get(name), wrong.message)))
-    return found
+class ContractForm(Form):
+    """A form whose inputs are contract fields, beside its own."""
+
+    @classmethod
+    def has_input(cls, name: str) -> bool:
+        return name in cls.inputs or name.removeprefix(PREFIX) in FIELDS
+
+    error_path: ClassVar[str] = "fields."
+    """How errors name a contract field."""
+
+    def input_of(self, field: str) -> str:
+        name = field.replace(self.error_path, PREFIX, 1) if field.startswith(self.error_path) else field
+        return ANOTHER_VALUE if name == PREFIX + self.value(ANOTHER) else name
 
 
 def _shown(value: Value) -> str:
