@@ -11,7 +11,7 @@ from app.errors import EditConflict
 from app.regressions.commands import Change, Seen, change_regressions
 from app.regressions.queries import (
     SORTS,
-    RegressionFilters,
+    RegressionQuery,
     cost_of,
     count_by_state,
     find_regressions,
@@ -39,17 +39,17 @@ def test_lists_filters_and_sums(engine: Engine) -> None:
         make_regression(session, stack, cause="two", gpu_hours_per_day=None, worst_delta_pct=None, state="fixed")
     with read_session(engine) as session:
         for sort in (f"{sign}{name}" for name in SORTS for sign in ("", "-")):
-            found = find_regressions(session, RegressionFilters(sort=sort))
+            found = find_regressions(session, RegressionQuery(sort=sort))
             assert len(found.items) == 2, sort
             if sort.lstrip("-") != "age":
                 assert found.items[-1].cause == "two", sort
-        everything = RegressionFilters(
+        everything = RegressionQuery(
             q=f"one #{stack.since} H100", project="triage", assignee="nobody", metric="step_time_ms", kind="run",
             axis="code", gpu="H100", model="Qwen3-30B-A3B",
         )  # fmt: skip
         assert [item.cause for item in find_regressions(session, everything).items] == ["one"]
-        assert count_by_state(session, RegressionFilters())["fixed"] == 1
-        assert cost_of(session, RegressionFilters()) == (12.5, 1)
+        assert count_by_state(session, RegressionQuery())["fixed"] == 1
+        assert cost_of(session, RegressionQuery()) == (12.5, 1)
         assert open_regressions(session).count == 1
         assert options_of(session).gpus == ("H100",)
         title = get_regression(session, found.items[0].id).members[0].title
