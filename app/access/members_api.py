@@ -73,14 +73,6 @@ class ProjectChange(BaseModel):
     author: str = Field("", max_length=100, description="Who changes it, where nobody is logged in.")
 
 
-class MadeTokenOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-    id: int
-    name: str
-    project: str
-
-
 class MemberOut(BaseModel):
     user_id: int
     name: str
@@ -89,7 +81,7 @@ class MemberOut(BaseModel):
     added_at: datetime
     disabled: bool = Field(description="The account may do nothing now.")
     administrator: bool = Field(description="The account may do everything, whatever its role here.")
-    tokens: list[MadeTokenOut] = Field(
+    tokens: list[MadeToken] = Field(
         description="Tokens of this project that the person made and that are in force; they outlive the role."
     )
 
@@ -98,7 +90,7 @@ class MemberOut(BaseModel):
         return cls(
             user_id=one.user_id, name=one.name, role=one.role, added_by=one.added_by, added_at=one.added_at,
             disabled=one.disabled, administrator=one.administrator,
-            tokens=[MadeTokenOut.model_validate(token) for token in made],
+            tokens=made,
         )  # fmt: skip
 
 
@@ -267,7 +259,7 @@ class UserOut(BaseModel):
     created_at: datetime
     last_login_at: datetime | None = Field(description="null: never.")
     disabled_at: datetime | None
-    tokens: list[MadeTokenOut] = Field(
+    tokens: list[MadeToken] = Field(
         description="Tokens of projects that the person made and that are in force; they outlive role and account."
     )
 
@@ -278,7 +270,7 @@ class UserOut(BaseModel):
             disabled=user.disabled_at is not None, must_change_password=user.must_change_password,
             password_ends_at=user.password_ends_at, second_factor=user.second_factor,
             comes_by=user.comes_by, roles=dict(roles), created_at=user.created_at, last_login_at=user.last_login_at,
-            disabled_at=user.disabled_at, tokens=[MadeTokenOut.model_validate(one) for one in made],
+            disabled_at=user.disabled_at, tokens=list(made),
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from app.compare.queries import ComparedRun, Comparison, Selection, Side
 from app.domain.contract.fields import Role
 from app.domain.run import Source, Stated, Value
 from app.domain.verdict.comparability import Kind
-from app.domain.verdict.comparison import OutcomeWord, Within, paid_with
+from app.domain.verdict.comparison import MetricOutcome, Within, paid_with
 from app.domain.verdict.differences import Axis, Difference
 from app.errors import FieldError, InvalidQuery
 from app.web.dependencies import ReadSession
@@ -54,17 +54,6 @@ class SideOut(BaseModel):
     runs: list[ComparedRunOut]
     reruns: bool
     differ_in: list[str]
-
-
-class MetricOut(_FromDomain):
-    """Percentages are of the figure itself, with an interval of 99 %; null where nothing was measured."""
-
-    baseline: float | None
-    candidate: float | None
-    delta_pct: float | None
-    ci_low_pct: float | None
-    ci_high_pct: float | None
-    decision: OutcomeWord = Field(description="differs: certain, but no winner may be named.")
 
 
 class LossOut(_FromDomain):
@@ -123,7 +112,7 @@ class CompareOut(BaseModel):
     differences: dict[Axis, list[DifferenceOut]]
     same: list[str]
     unknown: list[str] = Field(description="Fields to state; `env` stands for all variables of the environment.")
-    metrics: dict[str, MetricOut | None]
+    metrics: dict[str, MetricOutcome | None]
     loss: LossOut | None
     distributions: list[DistributionOut]
     test: TestOut | None
@@ -166,10 +155,7 @@ def _answer(comparison: Comparison, base_url: str) -> CompareOut:
         differences=_differences(sides.comparability.by_axis()),
         same=[one.field for one in comparison.same],
         unknown=list(sides.comparability.unknown),
-        metrics={
-            name: None if found is None else MetricOut.model_validate(found)
-            for name, found in comparison.outcomes.items()
-        },
+        metrics=dict(comparison.outcomes),
         loss=None if comparison.loss is None else LossOut.model_validate(comparison.loss),
         distributions=[*_distributions(comparison, "a"), *_distributions(comparison, "b")],
         test=_test(comparison),

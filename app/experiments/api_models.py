@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.domain.experiments.journey import Journey
+from app.domain.experiments.journey import Journey, JourneyNode
 from app.domain.experiments.plan import DEFAULT_EFFECT_PCT, MOST_ASKED_EACH, tagged, upload_command
-from app.domain.experiments.values import SIDES, ExperimentResult, KnobChange, Side, State
+from app.domain.experiments.values import SIDES, Commands, ExperimentResult, Gain, KnobChange, Side, SizePoint, State
+from app.domain.verdict.decide import MetricChange
+from app.domain.verdict.step_time import DroppedRun
 from app.experiments.proposal import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.experiments import Experiment, ExperimentItem, ExperimentPage
@@ -66,38 +68,6 @@ class ExperimentChangeIn(BaseModel):
     note: str = Field("", max_length=MAX_NOTE, description="Needed to reject, and to accept what did not win.")
 
 
-class KnobOut(BaseModel):
-    field: str
-    before: KnobValue = Field(description="null where it is unset, or unknown.")
-    after: KnobValue
-    known: bool = Field(description="false: nobody states what the baseline run has.")
-
-    @classmethod
-    def of(cls, knob: KnobChange) -> "KnobOut":
-        before, after = (list(one) if isinstance(one, tuple) else one for one in (knob.before, knob.after))
-        return cls(field=knob.field, before=before, after=after, known=knob.known)
-
-
-class GainOut(_FromDomain):
-    pct: float = Field(description="In percent of throughput; positive is faster.")
-    low_pct: float
-    high_pct: float
-
-
-class MetricOut(_FromDomain):
-    baseline: float
-    candidate: float
-    delta_pct: float
-    ci_low_pct: float | None
-    ci_high_pct: float | None
-    decision: str
-
-
-class LeftOutOut(_FromDomain):
-    run: str
-    why: str
-
-
 class ResultOut(BaseModel):
     sentence: str
     finished: bool
@@ -108,15 +78,15 @@ class ResultOut(BaseModel):
     decision: str | None = Field(description="Of the verdict's own test over the runs that count; null without one.")
     reason: str
     winner: Literal["", "baseline", "candidate"]
-    gain: GainOut | None
-    metrics: dict[str, MetricOut | None]
+    gain: Gain | None
+    metrics: dict[str, MetricChange | None]
     evidence_level: str
     evidence_because: str = Field(description="Why it is no higher.")
     semantic_class: str
     attributed_to: str = Field(description="The one field that explains the difference; empty where none may be named.")
     baseline: list[int] = Field(description="Runs that count.")
     candidate: list[int]
-    left_out: list[LeftOutOut] = Field(description="Runs that joined and do not count, each with the reason.")
+    left_out: list[DroppedRun] = Field(description="Runs that joined and do not count, each with the reason.")
     warnings: list[str]
     notes: list[str] = Field(description="What else the test says: what would decide, the spread.")
 
@@ -131,15 +101,15 @@ class ResultOut(BaseModel):
             decision=None if verdict is None else verdict.decision,
             reason="" if verdict is None else verdict.reason,
             winner=result.winner,
-            gain=None if result.gain is None else GainOut.model_validate(result.gain),
-            metrics={name: one and MetricOut.model_validate(one) for name, one in result.metrics.items()},
+            gain=result.gain,
+            metrics=dict(result.metrics),
             evidence_level=result.evidence_level,
             evidence_because=result.evidence_because,
             semantic_class=result.semantic_class,
             attributed_to=result.attributed_to,
             baseline=[int(run) for run in result.baseline],
             candidate=[int(run) for run in result.candidate],
-            left_out=[LeftOutOut.model_validate(one) for one in result.left_out],
+            left_out=list(result.left_out),
             warnings=list(result.warnings),
             notes=[] if verdict is None else list(verdict.notes),
         )
@@ -153,7 +123,7 @@ class ExperimentItemOut(BaseModel):
     rule: str = Field(description="Empty for an idea of somebody's own.")
     state: State
     tag: str = Field(description="To be among the `tags` of each upload of it.")
-    knobs: list[KnobOut]
+    knobs: list[KnobChange]
     baseline_run: int
     parent: int | None = Field(description="The experiment from whose candidate this one goes on.")
     stack_key: str
@@ -175,7 +145,7 @@ class ExperimentItemOut(BaseModel):
             "rule": item.rule_id,
             "state": item.state,
             "tag": item.tag,
-            "knobs": [KnobOut.of(knob) for knob in item.knobs],
+            "knobs": list(item.knobs),
             "baseline_run": item.baseline_run_id,
             "parent": item.parent_id,
             "stack_key": item.stack_key,
@@ -202,11 +172,6 @@ class ExperimentListOut(BaseModel):
         return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, states=dict(page.states))
 
 
-class SizePointOut(_FromDomain):
-    runs_each: int
-    smallest_pct: float
-
-
 class SizingOut(_FromDomain):
     effect_pct: float
     power: float
@@ -215,16 +180,7 @@ class SizingOut(_FromDomain):
     spread_pct: float = Field(description="Standard deviation between launches of the same job.")
     spread_from: Literal["series", "family", "default"]
     spread_runs: int = Field(description="Own earlier launches that it was learned from.")
-    curve: list[SizePointOut]
-
-
-class CommandsOut(_FromDomain):
-    trainer: str
-    add: str
-    remove: list[str]
-    diff: list[str]
-    baseline: str = Field(description="The whole command; empty where the run's own is not known.")
-    candidate: str
+    curve: list[SizePoint]
 
 
 class UploadOut(BaseModel):
@@ -236,7 +192,7 @@ class UploadOut(BaseModel):
 class PlanOut(BaseModel):
     text: str
     sizing: SizingOut
-    commands: list[CommandsOut]
+    commands: list[Commands]
     environment: list[str]
     export: str
     open: list[str]
@@ -290,7 +246,7 @@ def _plan(one: Experiment, base_url: str) -> PlanOut:
     return PlanOut(
         text=change.text,
         sizing=SizingOut.model_validate(plan.sizing),
-        commands=[CommandsOut.model_validate(commands) for commands in change.commands],
+        commands=list(change.commands),
         environment=list(change.environment),
         export=change.export,
         open=list(change.open),
@@ -305,28 +261,14 @@ def _plan(one: Experiment, base_url: str) -> PlanOut:
 # --- What the API says of a journey.
 
 
-class JourneyNodeOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-    key: str
-    run_id: int | None = Field(description="null while no run of it counts.")
-    name: str
-    step_time_ms: float | None
-    tokens_per_s_per_gpu: float | None
-    mark: Literal["", "root", "winner", "current"]
-    on_path: bool
-    gain_from_root_pct: float | None
-    depth: int
-
-
 class JourneyEdgeOut(BaseModel):
     source: str
     target: str
     experiment: int
     title: str
-    knobs: list[KnobOut]
+    knobs: list[KnobChange]
     state: State
-    gain: GainOut | None
+    gain: Gain | None
     evidence_level: str
     winner: str
 
@@ -335,7 +277,7 @@ class JourneyOut(BaseModel):
     run: int
     project: str
     current_run: int = Field(description="The run to go on from.")
-    nodes: list[JourneyNodeOut]
+    nodes: list[JourneyNode]
     edges: list[JourneyEdgeOut]
 
     @classmethod
@@ -346,9 +288,9 @@ class JourneyOut(BaseModel):
                 target=edge.target,
                 experiment=edge.experiment_id,
                 title=edge.title,
-                knobs=[KnobOut.of(knob) for knob in edge.knobs],
+                knobs=list(edge.knobs),
                 state=edge.state,
-                gain=None if edge.gain is None else GainOut.model_validate(edge.gain),
+                gain=edge.gain,
                 evidence_level=edge.evidence_level,
                 winner=edge.winner,
             )
@@ -358,6 +300,6 @@ class JourneyOut(BaseModel):
             run=journey.run_id,
             project=journey.project,
             current_run=journey.current_run_id,
-            nodes=[JourneyNodeOut.model_validate(node) for node in journey.nodes],
+            nodes=list(journey.nodes),
             edges=edges,
         )

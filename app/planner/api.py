@@ -67,16 +67,6 @@ class ViolationOut(BaseModel):
         )
 
 
-class NoteOut(BaseModel):
-    rule: str
-    text: str
-    sources: list[str]
-
-    @classmethod
-    def of(cls, note: Note) -> Self:
-        return cls(rule=note.rule, text=note.text, sources=list(note.sources))
-
-
 class OfferOut(BaseModel):
     """A layout. null: does not come out, or is unknown."""
 
@@ -99,7 +89,7 @@ class OfferOut(BaseModel):
     static_gb: float | None = Field(description="Weights, gradients and optimizer states on each GPU, in 1e9 bytes.")
     other_vpp: list[int]
     placement: str
-    notes: list[NoteOut]
+    notes: list[Note]
     violations: list[ViolationOut]
     megatron_lm: str
     megatron_bridge: str
@@ -115,7 +105,7 @@ class OfferOut(BaseModel):
             dp=offer.dp, edp=offer.edp, ga=offer.ga, min_gpus=layout.min_gpus, local_experts=offer.local_experts,
             tokens_per_cp_shard=offer.tokens_per_cp_shard, tokens_per_cp_tp_shard=offer.tokens_per_cp_tp_shard,
             static_gb=offer.static_gb, other_vpp=list(offer.other_vpp), placement=offer.placement,
-            notes=[NoteOut.of(note) for note in offer.notes],
+            notes=list(offer.notes),
             violations=[ViolationOut.of(violation) for violation in offer.violations],
             megatron_lm=text.megatron_lm, megatron_bridge=text.bridge, megatron_lm_without=list(text.without),
         )  # fmt: skip

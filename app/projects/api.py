@@ -6,12 +6,10 @@ from typing import Annotated, Any, Self
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.domain.run import Value
 from app.pipeline.decisions import MAX_BRANCH
 from app.projects.commands import (
     MOST_BYTES,
     MOST_RUNS,
-    Default,
     Defaults,
     ProjectQuota,
     Rules,
@@ -32,28 +30,6 @@ from app.web.identity import Author, author_field
 router = APIRouter(prefix="/api/v1", tags=["projects"])
 
 Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
-
-
-class DefaultOut(BaseModel):
-    value: Value
-    author: str
-    changed_at: datetime
-
-    @classmethod
-    def of(cls, default: Default) -> Self:
-        return cls(value=default.value, author=default.author, changed_at=default.changed_at)
-
-
-class DefaultsOut(BaseModel):
-    project: str
-    fields: dict[str, DefaultOut] = Field(description="By contract field: used where a run and its log say nothing.")
-    container_image: DefaultOut | None = Field(description="Completes a container's name; null without a rule.")
-
-    @classmethod
-    def of(cls, defaults: Defaults) -> Self:
-        rule = defaults.container_image
-        fields = {name: DefaultOut.of(default) for name, default in defaults.fields.items()}
-        return cls(project=defaults.project, fields=fields, container_image=rule and DefaultOut.of(rule))
 
 
 class DefaultsIn(BaseModel):
@@ -131,23 +107,16 @@ class AvailabilityList(BaseModel):
 
 
 @router.get("/projects/{slug}/defaults", responses=documented(404, 422))
-def read_defaults(session: ReadSession, slug: Slug) -> DefaultsOut:
+def read_defaults(session: ReadSession, slug: Slug) -> Defaults:
     """What the project's runs have unless they say otherwise."""
-    return DefaultsOut.of(get_defaults(session, slug))
+    return get_defaults(session, slug)
 
 
 @router.put("/projects/{slug}/defaults", responses=documented(404, 422))
-def write_defaults(engine: AppEngine, slug: Slug, defaults: DefaultsIn) -> DefaultsOut:
+def write_defaults(engine: AppEngine, slug: Slug, defaults: DefaultsIn) -> Defaults:
     """Replace the defaults. The runs that they concern are read again."""
-    return DefaultsOut.of(
-        set_defaults(
-            engine,
-            slug,
-            fields=defaults.fields,
-            container_image=defaults.container_image,
-            author=defaults.author,
-        )
-    )
+    image, author = defaults.container_image, defaults.author
+    return set_defaults(engine, slug, fields=defaults.fields, container_image=image, author=author)
 
 
 @router.get("/projects/{slug}/rules", responses=documented(404, 422))

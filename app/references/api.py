@@ -175,15 +175,6 @@ class DifferenceOut(BaseModel):
         return cls(field=difference.field, ours=difference.ours, theirs=difference.theirs, known=difference.is_known)
 
 
-class CauseOut(BaseModel):
-    field: str = Field(description="The contract field it rests on, or what it is about.")
-    sentence: str
-
-    @classmethod
-    def of(cls, cause: Cause) -> Self:
-        return cls(field=cause.field, sentence=cause.sentence)
-
-
 class OursOut(BaseModel):
     run_id: int = Field(description="The run, or the newest one behind the best result of the stack.")
     stack_key: str
@@ -203,7 +194,7 @@ class NearestOut(BaseModel):
         description="Ours is that much more, by figure; left out where they are not comparable."
     )
     differences: list[DifferenceOut]
-    causes: list[CauseOut] = Field(description="What the gap may be made of, most telling first.")
+    causes: list[Cause] = Field(description="What the gap may be made of, most telling first.")
 
     @classmethod
     def of(cls, comparison: ReferenceComparison, summary: str, base: str) -> Self:
@@ -221,7 +212,7 @@ class NearestOut(BaseModel):
             summary=summary,
             more_pct=dict(nearest.more_pct) if nearest else {},
             differences=[DifferenceOut.of(difference) for difference in (nearest.differences if nearest else ())],
-            causes=[CauseOut.of(cause) for cause in (nearest.causes if nearest else ())],
+            causes=list(nearest.causes) if nearest else [],
         )
 
 

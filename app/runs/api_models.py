@@ -9,9 +9,9 @@ from fastapi import Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.domain.contract.fields import FIELDS, METRICS, PREFIX
-from app.domain.run import Metric, Source, SteadyState, Value
+from app.domain.run import LineExample, Metric, Slice, Source, SteadyState, Timer, Value
 from app.storage.database import ListPage
-from app.storage.runs import RunDetail, RunFile, RunListItem
+from app.storage.runs import Amendment, Quarantine, RunDetail, RunFile, RunListItem
 
 # --- What the API says of a run beside its figures: what failed, what ran, what took the time, what to supply.
 
@@ -59,46 +59,6 @@ class AvailabilityOut(FromDomain):
     available: bool
     container: str | None
     evidence: list[EvidenceOut]
-
-
-class TimerOut(FromDomain):
-    name: str
-    share_of_step: float = Field(description="0 to 1.")
-    median_ms: float
-    max_over_min: float | None = Field(description="Slowest over fastest rank.")
-
-
-class LineExampleOut(FromDomain):
-    """Lines that were seen and not understood: how many of the kind, and the first of them."""
-
-    kind: str
-    count: int
-    example: str
-    line: int
-    file: int
-
-
-class SliceOut(FromDomain):
-    """One start of the job; iterations as printed, inclusive."""
-
-    file: str
-    kind: Literal["start", "resume", "retry"]
-    first_iteration: int
-    last_iteration: int
-    first_row: int
-    crash_loop: bool
-    iterations_kept: int
-
-
-class AmendmentOut(FromDomain):
-    field: str
-    value: Value
-    removed: bool = Field(description="True when this took a correction back.")
-    old_value: Value
-    old_source: str = Field(description="Who stated the old value; empty when it was unknown.")
-    author: str
-    note: str
-    created_at: datetime
 
 
 class UnknownFieldOut(BaseModel):
@@ -199,12 +159,6 @@ class FileOut(BaseModel):
         )
 
 
-class QuarantineOut(FromDomain):
-    reason: str
-    by: str
-    at: datetime | None
-
-
 class RunItemOut(FromDomain):
     id: int
     name: str
@@ -287,16 +241,16 @@ class RunOut(FromDomain):
     availability: list[AvailabilityOut] = Field(
         description="Which dispatchers work in its container, as its log shows."
     )
-    timers: list[TimerOut] = Field(description="Where the step goes, over the steady window.")
+    timers: list[Timer] = Field(description="Where the step goes, over the steady window.")
     fair_for_timing: bool = Field(description="False when the run measured itself slower; a warning says why.")
-    not_understood: list[LineExampleOut]
-    slices: list[SliceOut]
-    amendments: list[AmendmentOut]
+    not_understood: list[LineExample]
+    slices: list[Slice]
+    amendments: list[Amendment]
     ordered_at: datetime = Field(description="Its place in the history of its stack.")
     verdict: str = Field(
         description="Decision of the newest judging, empty while there is none: `.../verdict` has all."
     )
-    quarantine: QuarantineOut | None = Field(description="Who left it out of baselines and rankings, and why.")
+    quarantine: Quarantine | None = Field(description="Who left it out of baselines and rankings, and why.")
     files: list[FileOut]
 
     @classmethod

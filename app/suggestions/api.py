@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.rules.change import Against, DiffLine, FrameworkChange, change_of, without_context
-from app.domain.rules.derive import Certainty
+from app.domain.rules.derive import WallReading
 from app.domain.rules.engine import CheckedRequirement, Met, Suggestion
 from app.domain.rules.evidence import LEVEL_NAMES, Statement
 from app.domain.rules.facts import SETTINGS, Fact
@@ -32,13 +32,6 @@ FactValue = str | int | float | bool | list[str] | list[int] | None
 
 class _FromDomain(BaseModel):
     model_config = ConfigDict(from_attributes=True)
-
-
-class WallOut(_FromDomain):
-    wall: Wall
-    certainty: Certainty
-    because: str
-    evidence: list[str] = Field(description="Names of the facts behind it.")
 
 
 class StepOut(_FromDomain):
@@ -168,7 +161,7 @@ class SuggestionsOut(BaseModel):
     url: str
     run: int
     status: Literal["ready", "failed", "unread"]
-    wall: WallOut
+    wall: WallReading
     phases: list[StepOut]
     current: Phase | None = Field(description="The first phase that is not done.")
     suggestions: list[SuggestionOut] = Field(description="Ranked: blockers, then gates, sizing and candidates.")
@@ -219,7 +212,7 @@ def told(request: Request, advice: RunSuggestions) -> SuggestionsOut:
         url=url,
         run=run_id,
         status=advice.run.status if advice.run.status in ("failed", "unread") else "ready",
-        wall=WallOut.model_validate(advice.evaluation.wall),
+        wall=advice.evaluation.wall,
         phases=[StepOut.model_validate(step) for step in advice.journey.steps],
         current=advice.journey.current,
         suggestions=shown(advice.ranked),
