@@ -71,7 +71,7 @@ class MetricField:
     meaning: str
 
 
-# --- What was run, where, and on which software.
+# --- Workload, hardware and software.
 
 WHAT = "Workload"
 WHERE = "Hardware"
@@ -100,7 +100,7 @@ IDENTITY_FIELDS = (
         WHAT,
         "stack",
         "choice",
-        "Whether the tokens are real or made up. Made-up data makes a run benchmark-only.",
+        "Whether the tokens are real or generated. Mock data makes a run benchmark-only.",
         choices=("mock", "real"),
         aliases={"synthetic": "mock", "production": "real"},
         also=("data", "data_kind", "mock_data", "dataset"),
@@ -119,7 +119,7 @@ IDENTITY_FIELDS = (
         WHAT,
         "stack",
         "count",
-        "Sequences of one optimizer step, over all GPUs. Unset, the trainer takes mbs x dp.",
+        "Sequences per optimizer step over all GPUs. Unset: the trainer uses mbs x dp.",
         unit="sequences",
         also=("global_batch_size",),
     ),
@@ -128,7 +128,7 @@ IDENTITY_FIELDS = (
         WHAT,
         "stack",
         "count",
-        "Sequences that one model replica handles at once.",
+        "Sequences that one model replica processes at once.",
         unit="sequences",
         also=("micro_batch_size",),
     ),
@@ -154,10 +154,12 @@ IDENTITY_FIELDS = (
         WHERE,
         "config",
         "count",
-        "GPUs of one node: 8 on HGX boards, 4 on GB200 and GB300 trays.",
+        "GPUs per node: 8 on HGX boards, 4 on GB200 and GB300 trays.",
         unit="GPUs",
     ),
-    ContractField("cluster", WHERE, "stack", "name", "Where it ran. Two clusters with the same GPU differ by 7-15 %."),
+    ContractField(
+        "cluster", WHERE, "stack", "name", "Cluster of the job. Clusters with the same GPU differ by 7-15 %."
+    ),
     ContractField("driver", WHERE, "info", "text", "Version of the GPU driver."),
     ContractField(
         "container",
@@ -180,7 +182,7 @@ IDENTITY_FIELDS = (
 )
 
 
-# --- How the model is spread over the GPUs.
+# --- Parallelism: how the model is distributed over the GPUs.
 
 _PARALLELISM = "Parallelism"
 
@@ -198,7 +200,7 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "stack",
         "count",
-        "Pipeline parallelism: stages that the layers are cut into.",
+        "Pipeline parallelism: stages into which the layers are divided.",
         also=("pipeline_parallel", "pipeline_model_parallel_size"),
     ),
     ContractField(
@@ -206,7 +208,7 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "stack",
         "count",
-        "Virtual pipeline chunks of each stage. 1 is the same as unset.",
+        "Virtual pipeline chunks per stage. 1 is the same as unset.",
         also=("vp", "virtual_pipeline", "virtual_pipeline_model_parallel_size"),
     ),
     ContractField(
@@ -214,7 +216,7 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "stack",
         "text",
-        "Which layer stands on which pipeline stage, for instance Et*3|(tt|)*29m|L. Unset: an even split.",
+        "Assignment of layers to pipeline stages, for instance Et*3|(tt|)*29m|L. Unset: an even split.",
         also=("pipeline_layout", "pipeline_model_parallel_layout"),
     ),
     ContractField(
@@ -222,7 +224,7 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "stack",
         "words",
-        "What counts as a layer of its own when the layers are split evenly.",
+        "Parts that count as layers of their own in an even split.",
         choices=("embedding", "loss"),
     ),
     ContractField(
@@ -230,7 +232,7 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "config",
         "whole",
-        "Multi-token-prediction layers. They add FLOPs and stand in the layout.",
+        "Multi-token-prediction layers. They add FLOPs and appear in the layout.",
         also=("mtp_num_layers",),
     ),
     ContractField(
@@ -246,7 +248,7 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "config",
         "text",
-        "How context-parallel ranks exchange keys and values: p2p, all_gather, a2a or a2a+p2p, or one of them a layer.",
+        "Exchange of keys and values between context-parallel ranks: p2p, all_gather, a2a or a2a+p2p, or one per layer.",
         also=("cp_comm_type",),
     ),
     ContractField(
@@ -269,7 +271,7 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "config",
         "count",
-        "Tensor parallelism inside the experts. Unset, the trainer takes tp.",
+        "Tensor parallelism inside the experts. Unset: the trainer uses tp.",
         also=("expert_tensor_parallel", "expert_tensor_parallel_size"),
     ),
     ContractField(
@@ -292,7 +294,7 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "info",
         "count",
-        "Micro-batches of one optimizer step: gbs / (mbs x dp).",
+        "Micro-batches per optimizer step: gbs / (mbs x dp).",
         also=("gradient_accumulation", "num_microbatches"),
     ),
     ContractField(
@@ -316,13 +318,13 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "config",
         "choice",
-        "Fully sharded data parallelism, and whose.",
+        "Implementation of fully sharded data parallelism.",
         choices=("none", "megatron_fsdp", "torch_fsdp2"),
     ),
 )
 
 
-# --- How tokens are routed and carried to their experts.
+# --- Routing and dispatch of tokens to experts.
 
 _MOE = "Experts and routing"
 LB_TYPES = ("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "quantile_balancing", "none")
@@ -333,7 +335,7 @@ MOE_FIELDS = (
         _MOE,
         "config",
         "choice",
-        "How tokens travel to their experts. Derived: a flex dispatcher is named by its backend, others by their type.",
+        "How tokens reach their experts. Derived: the backend of a flex dispatcher, the type of any other.",
         choices=("allgather", "alltoall", "deepep", "hybridep", "ncclep"),
     ),
     ContractField(
@@ -341,7 +343,7 @@ MOE_FIELDS = (
         _MOE,
         "info",
         "choice",
-        "Family of the dispatcher; flex leaves the rest to its backend.",
+        "Type of the dispatcher; flex delegates to its backend.",
         choices=("allgather", "alltoall", "flex"),
         aliases={"alltoall_seq": "alltoall"},
         also=("moe_token_dispatcher_type",),
@@ -351,7 +353,7 @@ MOE_FIELDS = (
         _MOE,
         "info",
         "choice",
-        "Backend of the flex dispatcher. Without meaning for the other types.",
+        "Backend of the flex dispatcher; unused for other types.",
         choices=("deepep", "hybridep", "ncclep"),
         also=("moe_flex_dispatcher_backend",),
     ),
@@ -360,7 +362,7 @@ MOE_FIELDS = (
         _MOE,
         "config",
         "count",
-        "Streaming multiprocessors given to the flex dispatcher.",
+        "Streaming multiprocessors for the flex dispatcher.",
         unit="SMs",
     ),
     ContractField(
@@ -383,7 +385,7 @@ MOE_FIELDS = (
         _MOE,
         "stack",
         "choice",
-        "Who decides where tokens go. Forced modes are benchmark-only; their speeds compare with nothing else.",
+        "How tokens are assigned to experts. Forced modes are benchmark-only and not comparable with other modes.",
         choices=("forced-balance", "forced-biased", "drop-and-pad", "capacity-drop", "dropless"),
         aliases={"forced_balance": "forced-balance", "natural": "dropless"},
         also=("routing",),
@@ -393,7 +395,7 @@ MOE_FIELDS = (
         _MOE,
         "info",
         "flag",
-        "The router is replaced by random, even routing (a benchmark switch).",
+        "Random, even routing replaces the router (benchmark switch).",
         also=("forced_balance", "moe_router_force_load_balancing"),
     ),
     ContractField(
@@ -401,7 +403,7 @@ MOE_FIELDS = (
         _MOE,
         "config",
         "words",
-        "How the router is kept balanced.",
+        "Load-balancing method of the router.",
         choices=LB_TYPES,
     ),
     ContractField(
@@ -409,28 +411,28 @@ MOE_FIELDS = (
         _MOE,
         "config",
         "number",
-        "Capacity factor of an expert; tokens over it are dropped. Negative is the same as unset.",
+        "Capacity factor per expert; tokens beyond it are dropped. Negative is the same as unset.",
     ),
     ContractField(
         "pad_to_capacity",
         _MOE,
         "info",
         "flag",
-        "Experts are padded to their capacity (with it the routing mode is drop-and-pad).",
+        "Expert inputs are padded to the capacity (routing mode drop-and-pad).",
     ),
     ContractField(
         "rank_capacity",
         _MOE,
         "config",
         "number",
-        "Capacity factor of a rank (HybridEP and NCCL EP only).",
+        "Capacity factor per rank (HybridEP and NCCL EP only).",
     ),
     ContractField(
         "router_dtype",
         _MOE,
         "config",
         "choice",
-        "Number format of the router. The flex backends expect fp32.",
+        "Data type of the router. The flex backends expect fp32.",
         choices=("fp32", "fp64"),
     ),
     ContractField(
@@ -438,14 +440,14 @@ MOE_FIELDS = (
         _MOE,
         "config",
         "flag",
-        "The router balances by a learnt bias of each expert.",
+        "The router balances load with a bias per expert.",
     ),
     ContractField(
         "grouped_gemm",
         _MOE,
         "config",
         "flag",
-        "The experts of a rank run as one grouped matrix product.",
+        "The experts of a rank run as one grouped GEMM.",
     ),
     ContractField(
         "permute_fusion",
@@ -494,7 +496,7 @@ PERFORMANCE_FIELDS = (
         OVERLAP,
         "config",
         "flag",
-        "Expert communication runs beside computation (A2A overlap, 1F1B overlap).",
+        "Expert communication overlaps with computation (A2A overlap, 1F1B overlap).",
         also=("moe_a2a_overlap", "a2a_overlap"),
     ),
     ContractField(
@@ -502,21 +504,21 @@ PERFORMANCE_FIELDS = (
         OVERLAP,
         "config",
         "flag",
-        "Weight gradients are computed later, to overlap with communication.",
+        "Weight gradients are delayed to overlap with communication.",
     ),
     ContractField(
         "shared_overlap",
         OVERLAP,
         "config",
         "flag",
-        "Shared experts run beside the dispatch of tokens.",
+        "Shared experts overlap with the token dispatch.",
     ),
     ContractField(
         "dp_overlap",
         OVERLAP,
         "config",
         "words",
-        "Which data-parallel collectives run beside computation.",
+        "Data-parallel collectives that overlap with computation.",
         choices=("grad_reduce", "param_gather"),
     ),
     ContractField(
@@ -524,14 +526,14 @@ PERFORMANCE_FIELDS = (
         OVERLAP,
         "config",
         "flag",
-        "Tensor-parallel communication runs beside computation.",
+        "Tensor-parallel communication overlaps with computation.",
     ),
     ContractField(
         "pp_overlap",
         OVERLAP,
         "config",
         "flag",
-        "Pipeline sends and receives run beside computation.",
+        "Pipeline sends and receives overlap with computation.",
     ),
     ContractField(
         "attention",
@@ -548,7 +550,7 @@ PERFORMANCE_FIELDS = (
         NUMBERS,
         "stack",
         "choice",
-        "Number format of the matrix products.",
+        "Data type of the matrix multiplications.",
         choices=PRECISIONS,
         aliases={
             "bfloat16": "bf16",
@@ -582,7 +584,7 @@ PERFORMANCE_FIELDS = (
         MEMORY,
         "config",
         "choice",
-        "How much of the forward pass is computed again in the backward pass.",
+        "How much of the forward pass is recomputed in the backward pass.",
         choices=("none", "selective", "full"),
         also=("recompute",),
     ),
@@ -591,7 +593,7 @@ PERFORMANCE_FIELDS = (
         MEMORY,
         "config",
         "words",
-        "Which parts of a layer selective recomputation covers. Unset, the trainer takes core_attn.",
+        "Parts of a layer that selective recomputation covers. Unset: the trainer uses core_attn.",
         choices=RECOMPUTE_MODULES,
         aliases={"up_proj": "mla_up_proj", "norm": "layernorm", "act": "moe_act"},
     ),
@@ -600,7 +602,7 @@ PERFORMANCE_FIELDS = (
         MEMORY,
         "config",
         "choice",
-        "Which layers full recomputation covers.",
+        "How full recomputation chooses layers.",
         choices=("uniform", "block"),
     ),
     ContractField(
@@ -608,7 +610,7 @@ PERFORMANCE_FIELDS = (
         MEMORY,
         "config",
         "whole",
-        "How many layers full recomputation takes at a time.",
+        "Layers that full recomputation handles at a time.",
         unit="layers",
     ),
     ContractField(
@@ -616,28 +618,28 @@ PERFORMANCE_FIELDS = (
         MEMORY,
         "config",
         "flag",
-        "Optimizer state lives in host memory.",
+        "Optimizer state is in host memory.",
     ),
     ContractField(
         "opt_offload_fraction",
         MEMORY,
         "config",
         "number",
-        "Share of the optimizer state that lives in host memory, 0 to 1.",
+        "Fraction of the optimizer state in host memory, 0 to 1.",
     ),
     ContractField(
         "act_offload",
         MEMORY,
         "config",
         "flag",
-        "Activations of whole layers are kept in host memory.",
+        "Activations of whole layers are offloaded to host memory.",
     ),
     ContractField(
         "act_offload_layers",
         MEMORY,
         "config",
         "whole",
-        "Layers whose activations are kept in host memory.",
+        "Layers whose activations are offloaded to host memory.",
         unit="layers",
     ),
     ContractField(
@@ -645,14 +647,14 @@ PERFORMANCE_FIELDS = (
         MEMORY,
         "config",
         "words",
-        "Parts of a layer whose activations are kept in host memory. Empty: none.",
+        "Parts of a layer whose activations are offloaded to host memory. Empty: none.",
     ),
     ContractField(
         "graph_impl",
         GRAPHS,
         "stack",
         "choice",
-        "Who captures CUDA graphs.",
+        "Implementation that captures CUDA graphs.",
         choices=("none", "local", "transformer_engine", "full_iteration"),
         aliases={"te": "transformer_engine"},
         also=("cuda_graph_impl",),
@@ -662,7 +664,7 @@ PERFORMANCE_FIELDS = (
         GRAPHS,
         "stack",
         "words",
-        "CUDA-graph scope: the parts that are captured. Empty with an implementation: whole layers.",
+        "CUDA-graph scope: the captured parts. Empty with an implementation: whole layers.",
         choices=("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full", "full_iteration"),
         also=("cuda_graph_scope", "cuda_graph_modules", "graph_scope"),
     ),
@@ -671,7 +673,7 @@ PERFORMANCE_FIELDS = (
         GRAPHS,
         "config",
         "whole",
-        "Steps before the graphs are captured.",
+        "Steps before graph capture.",
         unit="steps",
     ),
     ContractField(
@@ -679,14 +681,14 @@ PERFORMANCE_FIELDS = (
         GRAPHS,
         "config",
         "flag",
-        "Transformer Engine's random-number tracker, which graphs need.",
+        "Transformer Engine's random-number tracker, which CUDA graphs require.",
     ),
     ContractField(
         "manual_gc",
         HOST,
         "config",
         "flag",
-        "Python's garbage collector runs at fixed steps only.",
+        "Python's garbage collector runs only at fixed steps.",
     ),
     ContractField(
         "manual_gc_interval",
@@ -701,12 +703,12 @@ PERFORMANCE_FIELDS = (
         HOST,
         "config",
         "flag",
-        "Loss and gradients are checked for NaN. Off makes a run benchmark-only.",
+        "Loss and gradients are checked for NaN. Without checks a run is benchmark-only.",
     ),
 )
 
 
-# --- The model's shape: what the FLOPs of a step are computed from. Compared by nobody: `model` is the stack's member.
+# --- The model's shape, from which FLOPs are computed. It is not part of any key: `model` is.
 
 _SHAPE = "Model shape"
 
@@ -722,7 +724,7 @@ SHAPE_FIELDS = (
     _shape("num_attention_heads", "count", "Attention heads."),
     _shape("num_query_groups", "count", "Key and value heads. Unset: as many as attention heads."),
     _shape("kv_channels", "count", "Width of one head. Unset: hidden_size / num_attention_heads."),
-    _shape("attention_output_gate", "flag", "Attention output is gated, one more projection."),
+    _shape("attention_output_gate", "flag", "Attention output is gated by an additional projection."),
     _shape("vocab_size", "count", "Entries of the vocabulary, after padding.", also=("padded_vocab_size",)),
     _shape(
         "swiglu",
@@ -742,18 +744,18 @@ SHAPE_FIELDS = (
         _SHAPE,
         "info",
         "count",
-        "Experts that each token visits.",
+        "Experts per token.",
         also=("moe_router_topk", "top_k"),
     ),
     _shape("moe_ffn_hidden_size", "count", "Inner width of an expert. Unset: ffn_hidden_size.", also=("moe_ffn",)),
     _shape(
         "moe_shared_expert_intermediate_size",
         "whole",
-        "Inner width of the shared experts together. Unset: none.",
+        "Total inner width of the shared experts. Unset: none.",
         also=("moe_shared_ffn",),
     ),
-    _shape("moe_layer_freq", "layers", "Which layers are MoE layers: every n-th, or a list of 0 and 1."),
-    _shape("moe_latent_size", "count", "Width that routed experts work in, when it is not hidden_size."),
+    _shape("moe_layer_freq", "layers", "MoE layers: every n-th, or a list of 0 and 1."),
+    _shape("moe_latent_size", "count", "Width of the routed experts when it differs from hidden_size."),
     _shape("multi_latent_attention", "flag", "Multi-head latent attention (MLA)."),
     _shape("q_lora_rank", "count", "MLA: rank of the query projection. Unset: a full projection."),
     _shape("kv_lora_rank", "count", "MLA: rank of the key and value projection."),
@@ -765,11 +767,11 @@ SHAPE_FIELDS = (
         _SHAPE,
         "info",
         "text",
-        "Sliding-window attention: tokens to the left and to the right that a token sees, for instance 127,0.",
+        "Sliding-window attention: visible tokens to the left and to the right, for instance 127,0.",
     ),
-    _shape("window_attn_skip_freq", "layers", "Which layers see everything: every n-th. Unset: none."),
-    _shape("experimental_attention_variant", "name", "Another attention, for instance gated_delta_net."),
-    _shape("linear_attention_freq", "layers", "Which layers have full attention in place of linear: every n-th."),
+    _shape("window_attn_skip_freq", "layers", "Layers with full attention: every n-th. Unset: none."),
+    _shape("experimental_attention_variant", "name", "Alternative attention, for instance gated_delta_net."),
+    _shape("linear_attention_freq", "layers", "Layers with full instead of linear attention: every n-th."),
     _shape("linear_key_head_dim", "count", "Linear attention: width of a key head."),
     _shape("linear_num_key_heads", "count", "Linear attention: key heads."),
     _shape("linear_value_head_dim", "count", "Linear attention: width of a value head."),
@@ -778,7 +780,7 @@ SHAPE_FIELDS = (
     _shape(
         "hybrid_layer_pattern",
         "text",
-        "Hybrid models, a letter a layer: M mamba, * attention, E experts, - dense.",
+        "Hybrid models, one letter per layer: M mamba, * attention, E experts, - dense.",
     ),
     _shape("mamba_num_heads", "count", "Mamba heads."),
     _shape("mamba_state_dim", "count", "Mamba state width."),
@@ -788,8 +790,8 @@ SHAPE_FIELDS = (
 
 # --- Environment variables that change results, one field each: `env.NAME`.
 #
-# `meta` states them as one mapping, `"env": {"NCCL_NVLS_ENABLE": "0"}`. A variable of this list that it leaves out is
-# unknown, unless the mapping is a whole environment (it has `PATH` and `PWD`): then it was unset.
+# `meta` states them as one mapping, `"env": {"NCCL_NVLS_ENABLE": "0"}`. A variable that is missing from it is unknown,
+# or unset when the mapping is a complete environment (it has `PATH` and `PWD`).
 
 _ENVIRONMENT = "Environment"
 
@@ -797,8 +799,8 @@ VARIABLES = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "Hardware queues between host and GPU: 1, 8 or 32 in published recipes.",
     "PYTORCH_CUDA_ALLOC_CONF": "Settings of PyTorch's memory allocator.",
     "NCCL_GRAPH_REGISTER": "NCCL registers buffers of captured graphs; 0 with expandable segments.",
-    "NCCL_NVLS_ENABLE": "NCCL uses the reductions inside NVLink switches.",
-    "NCCL_NET_GDR_LEVEL": "How far from a GPU its network card may be for direct access (NCCL up to 2.25).",
+    "NCCL_NVLS_ENABLE": "NCCL uses in-switch reductions of NVLink.",
+    "NCCL_NET_GDR_LEVEL": "Maximum distance between GPU and network card for direct access (NCCL up to 2.25).",
     "NCCL_NET_GDR_C2C": "Direct network access over the chip-to-chip link (NCCL from 2.26).",
     "TORCH_NCCL_AVOID_RECORD_STREAMS": "PyTorch frees communication buffers early.",
     "TORCH_NCCL_HIGH_PRIORITY": "Collectives run on high-priority streams.",
@@ -807,12 +809,12 @@ VARIABLES = {
     "NVTE_NORM_FWD_USE_CUDNN": "Forward normalisation by cuDNN.",
     "NVTE_NORM_BWD_USE_CUDNN": "Backward normalisation by cuDNN.",
     "NVTE_FUSED_ATTN": "Transformer Engine may use cuDNN's fused attention.",
-    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "Faster kernels whose sums are not repeatable are allowed.",
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "Allows faster, non-deterministic kernels.",
     "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "HybridEP: ranks that share an NVLink domain.",
     "NVLINK_DOMAIN_SIZE": "HybridEP: GPUs of an NVLink domain.",
     "USE_MNNVL": "HybridEP: NVLink spans nodes.",
-    "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API": "HybridEP: tokens of one chunk when results return, 64 or 128.",
-    "NVSHMEM_IB_ENABLE_IBGDA": "DeepEP: GPUs start network transfers themselves.",
+    "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API": "HybridEP: tokens per chunk of the combine step, 64 or 128.",
+    "NVSHMEM_IB_ENABLE_IBGDA": "DeepEP: GPUs initiate network transfers.",
     "NVSHMEM_ENABLE_NIC_PE_MAPPING": "DeepEP: each GPU has its own network card.",
     "DEEP_EP_DEVICE_TO_HCA_MAPPING": "DeepEP: which network card serves which GPU.",
     "CUDA_GRAPHS_USE_NODE_PRIORITY": "CUDA graphs keep the priority of their kernels.",
@@ -830,7 +832,7 @@ ENVIRONMENT_FIELDS = tuple(
 )
 
 
-# --- The headline figures of a run, in the order in which they are shown.
+# --- The headline figures of a run, in display order.
 
 _METRICS = (
     MetricField("step_time_ms", "Step time", "ms", True, "Median time of one optimizer step over the steady window."),
@@ -859,7 +861,7 @@ FIELDS: dict[str, ContractField] = {
 }
 
 STACK_FIELDS = tuple(name for name, field in FIELDS.items() if field.role == "stack")
-"""Members of the stack key, besides the project."""
+"""Members of the stack key, in addition to the project."""
 
 CONFIG_FIELDS = tuple(name for name, field in FIELDS.items() if field.role == "config")
 """Members that the config key adds to the stack key."""
