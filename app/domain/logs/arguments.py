@@ -23,7 +23,7 @@ class SettingsReader:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.found: dict[str, Stated] = {}
+        self.fields: dict[str, Stated] = {}
         self.refused: list[str] = []
 
     def has(self, *names: str) -> bool:
@@ -44,7 +44,7 @@ class SettingsReader:
             source = "default" if is_default else used[0].source if len(used) == 1 else "derived"
         detail = why or "; ".join(setting.detail for setting in used)
         try:
-            self.found[field] = Stated(read_value(field, raw), source, detail)
+            self.fields[field] = Stated(read_value(field, raw), source, detail)
         except ValueError as problem:
             self.refused.append(f"{field} {problem}; the stated value is {raw!r} ({detail}).")
 
@@ -64,16 +64,16 @@ def read_expert_tensor_parallelism(reading: SettingsReader) -> None:
     size = reading.value("expert_tensor_parallel_size")
     if size is not None:
         reading.state("etp", size, "expert_tensor_parallel_size")
-    elif "tp" in reading.found:
+    elif "tp" in reading.fields:
         why = "expert_tensor_parallel_size is unset, so it equals that of the other layers."
-        reading.state("etp", reading.found["tp"].value, source="derived", why=why)
+        reading.state("etp", reading.fields["tp"].value, source="derived", why=why)
 
 
 def read_dispatcher(reading: SettingsReader) -> None:
     """State the dispatcher: a flex dispatcher has the name of its backend, any other the name of its type."""
-    if "dispatcher_type" not in reading.found:
+    if "dispatcher_type" not in reading.fields:
         return
-    kind = reading.found["dispatcher_type"].value
+    kind = reading.fields["dispatcher_type"].value
     names = ["moe_token_dispatcher_type", "moe_flex_dispatcher_backend"]
     if kind != "flex":
         reading.state("flex_backend", None, "moe_token_dispatcher_type")
@@ -88,7 +88,7 @@ def read_dispatcher(reading: SettingsReader) -> None:
             backend, names[1] = "deepep", "moe_enable_deepep"
         reading.state("flex_backend", backend, *names[1:], source="default" if not reading.has(names[1]) else None)
         reading.state("dispatcher", backend, *names, source="derived")
-    _dispatcher_knobs(reading, reading.found["dispatcher"].value if "dispatcher" in reading.found else None)
+    _dispatcher_knobs(reading, reading.fields["dispatcher"].value if "dispatcher" in reading.fields else None)
 
 
 def _is_reset(reading: SettingsReader) -> bool:
@@ -145,7 +145,7 @@ def read_routing_mode(reading: SettingsReader) -> None:
 
 
 def _uses_rank_capacity(reading: SettingsReader) -> bool:
-    stated = reading.found.get("dispatcher")
+    stated = reading.fields.get("dispatcher")
     return stated is not None and stated.value in ("hybridep", "ncclep")
 
 
@@ -182,7 +182,7 @@ def read_recompute(reading: SettingsReader) -> None:
     """State recomputation. Modules matter only to selective recomputation; unset means core attention."""
     if reading.value("recompute_granularity") is None and reading.is_on("recompute_activations"):
         reading.state("recompute_granularity", "selective", "recompute_activations")
-    granularity = reading.found.get("recompute_granularity")
+    granularity = reading.fields.get("recompute_granularity")
     if granularity is None:
         return
     modules = reading.value("recompute_modules")
@@ -278,10 +278,10 @@ def contract_fields(settings: Settings) -> tuple[dict[str, Stated], list[str]]:
             reading.state(field, settings[best].value, best)
     for derive in _DERIVED:
         derive(reading)
-    if "num_experts" in reading.found and reading.found["num_experts"].value is None:
-        for field in MOE_FIELDS & reading.found.keys():
-            reading.found[field] = Stated(None, "derived", "There are no experts: a dense model.")
-    return reading.found, reading.refused
+    if "num_experts" in reading.fields and reading.fields["num_experts"].value is None:
+        for field in MOE_FIELDS & reading.fields.keys():
+            reading.fields[field] = Stated(None, "derived", "There are no experts: a dense model.")
+    return reading.fields, reading.refused
 
 
 def _pipeline(reading: SettingsReader) -> None:

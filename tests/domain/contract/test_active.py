@@ -48,18 +48,18 @@ def test_the_dispatcher_that_ran(
 ) -> None:
     agrees = requested == active[0]
     summary = summary_of(log_of(stated, *events, arguments=arguments))
-    found = summary.activity["dispatcher"]
-    assert found.requested is not None
-    assert found.active is not None
-    assert (found.requested.value, found.active.value, found.active.source) == (requested, *active)
-    assert found.agrees is agrees
+    dispatcher = summary.activity["dispatcher"]
+    assert dispatcher.requested is not None
+    assert dispatcher.active is not None
+    assert (dispatcher.requested.value, dispatcher.active.value, dispatcher.active.source) == (requested, *active)
+    assert dispatcher.agrees is agrees
     assert summary.contract["dispatcher"].value == active[0]
     assert any("was requested, but" in warning for warning in summary.warnings) is not agrees
 
 
 def test_a_run_that_stopped_before_its_first_iteration_shows_no_active_dispatcher() -> None:
-    found = summary_of(log_of(DEEPEP, MISSING, steps=0)).activity["dispatcher"]
-    assert (found.active, found.agrees) == (None, None)
+    dispatcher = summary_of(log_of(DEEPEP, MISSING, steps=0)).activity["dispatcher"]
+    assert (dispatcher.active, dispatcher.agrees) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_captured_graphs_are_those_that_count(text: str, impl: str) -> None:
 
 
 def test_graphs_that_no_line_shows_are_not_known_to_be_active() -> None:
-    found = summary_of(log_of(OVERLAP_CASE | {"graph_impl": "transformer_engine"})).activity["graph_impl"]
-    assert (found.active, found.agrees) == (None, None)
+    graphs = summary_of(log_of(OVERLAP_CASE | {"graph_impl": "transformer_engine"})).activity["graph_impl"]
+    assert (graphs.active, graphs.agrees) == (None, None)
     assert "graph_impl" not in summary_of(log_of(OVERLAP_CASE)).activity
 
 
@@ -96,16 +96,16 @@ def test_hybridep_without_its_fused_permutation() -> None:
 
 
 def test_an_overlap_that_the_trainer_accepted_ran() -> None:
-    found = summary_of(log_of(OVERLAP_CASE)).activity["ep_overlap"]
-    assert found.active is not None
-    assert (found.active.value, found.agrees) == (True, True)
+    overlap = summary_of(log_of(OVERLAP_CASE)).activity["ep_overlap"]
+    assert overlap.active is not None
+    assert (overlap.active.value, overlap.agrees) == (True, True)
 
 
 def test_the_precision_of_the_trainers_settings_is_the_active_one() -> None:
-    found = summary_of(log_of(OVERLAP_CASE), precision="fp8_mx").activity["precision"]
-    assert found.requested is not None
-    assert found.active is not None
-    assert (found.requested.value, found.active.value, found.agrees) == ("fp8_mx", "bf16", False)
+    precision = summary_of(log_of(OVERLAP_CASE), precision="fp8_mx").activity["precision"]
+    assert precision.requested is not None
+    assert precision.active is not None
+    assert (precision.requested.value, precision.active.value, precision.agrees) == ("fp8_mx", "bf16", False)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_megatron_bridge_resets_a_flex_dispatcher_without_a_backend() -> None:
 )  # fmt: skip
 def test_what_ran_is_inferred_of_trainers_that_refuse_to_start_without_it(trainer: str, active: str | None) -> None:
     summary = summary_of(replace(log_of(DEEPEP), trainer=trainer))
-    found = summary.activity["dispatcher"].active
-    assert (found and found.value) == active
+    dispatcher = summary.activity["dispatcher"].active
+    assert (dispatcher and dispatcher.value) == active
     evidence = [line for fact in summary.availability for line in fact.evidence]
     assert [line.inferred for line in evidence] == ([True] if active else [])
     assert all(line.text.startswith(f"inferred: 10 iterations ran, and {trainer} does not start") for line in evidence)

@@ -61,8 +61,8 @@ def resolved(
     ],
 )  # fmt: skip
 def test_values_and_their_sources(stated: dict[str, Value], field: str, value: Value, source: str) -> None:
-    found = resolved(OVERLAP_CASE | stated).fields[field]
-    assert (found.value, found.source) == (value, source)
+    fact = resolved(OVERLAP_CASE | stated).fields[field]
+    assert (fact.value, fact.source) == (value, source)
 
 
 def test_a_derived_value_names_its_inputs() -> None:
@@ -70,8 +70,8 @@ def test_a_derived_value_names_its_inputs() -> None:
 
 
 def test_a_knob_that_is_not_in_use_says_what_was_stated() -> None:
-    found = resolved(OVERLAP_CASE | {"cp_comm": "p2p"}).fields["cp_comm"]
-    assert (found.value, found.detail) == (None, "not in use: cp is 1 (stated: p2p)")
+    fact = resolved(OVERLAP_CASE | {"cp_comm": "p2p"}).fields["cp_comm"]
+    assert (fact.value, fact.detail) == (None, "not in use: cp is 1 (stated: p2p)")
 
 
 def test_the_metadata_win_and_the_contradiction_names_both() -> None:
@@ -184,8 +184,8 @@ def test_a_value_that_no_field_takes_is_left_out_and_told() -> None:
 def test_the_batch_of_the_iteration_lines_is_used_where_nobody_states_one() -> None:
     sizes = [512.0] * 10
     log = make_log([100.0] * 10, columns={"global_batch_size": sizes})
-    found = resolve(log, make_metadata()).fields["gbs"]
-    assert (found.value, found.source) == (512, "log line")
+    batch = resolve(log, make_metadata()).fields["gbs"]
+    assert (batch.value, batch.source) == (512, "log line")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_keys_see_facts_only(values: dict[str, object], random: object) -> None:
 def test_a_changed_member_changes_its_keys_and_no_other(values: dict[str, object], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(values)))
     before = canonical(values)
-    options = [one for one in examples(name) if read_value(name, one) != before[name].value]
+    options = [value for value in examples(name) if read_value(name, value) != before[name].value]
     after = before | canonical({name: data.draw(st.sampled_from(options))})
     assert config_key("p", after) != config_key("p", before)
     assert (stack_key("p", after) != stack_key("p", before)) == (FIELDS[name].role == "stack")
@@ -312,8 +312,8 @@ def test_a_changed_member_changes_its_keys_and_no_other(values: dict[str, object
 def test_metadata_and_log_give_the_same_keys(names: set[str]) -> None:
     """Who states a field does not matter, as long as the dump is there."""
     from_log = resolved(OVERLAP_CASE)
-    told = {name: OVERLAP_CASE[name] for name in names if name not in QWEN3_30B}
-    rest = {name: value for name, value in OVERLAP_CASE.items() if name not in told}
-    split = resolved(rest, told)
+    requested = {name: OVERLAP_CASE[name] for name in names if name not in QWEN3_30B}
+    rest = {name: value for name, value in OVERLAP_CASE.items() if name not in requested}
+    split = resolved(rest, requested)
     assert (split.stack_key, split.config_key) == (from_log.stack_key, from_log.config_key)
     assert all("the trainer's default is" in warning for warning in split.warnings)

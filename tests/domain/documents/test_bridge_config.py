@@ -171,8 +171,8 @@ def stated(text: str) -> dict[str, object]:
 
 
 def test_a_real_container():
-    found = stated(QWEN3_235B)
-    assert {name: found.get(name, "not stated") for name in EXPECTED} == EXPECTED
+    fields = stated(QWEN3_235B)
+    assert {name: fields.get(name, "not stated") for name in EXPECTED} == EXPECTED
     assert read_bridge_config(QWEN3_235B).problems == ()
 
 

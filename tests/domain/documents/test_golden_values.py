@@ -126,8 +126,8 @@ def test_every_golden_run_gives_its_step_times():
         timed += 1
         expected = np.array([math.nan if value is None else value * 1000 for value in series["values"]])
         expected = expected[np.isfinite(expected)]
-        found = read.columns["step_time_ms"]
-        np.testing.assert_array_equal(found[np.isfinite(found)], expected)
+        times = read.columns["step_time_ms"]
+        np.testing.assert_array_equal(times[np.isfinite(times)], expected)
         if series["start_step"] > 0:
             upstream = columns_of(upstream_layout(run["series"]))
             np.testing.assert_array_equal(upstream["iteration"], read.columns["iteration"])

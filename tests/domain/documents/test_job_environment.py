@@ -33,15 +33,15 @@ def values(text: str | bytes) -> dict[str, object]:
 
 
 def test_an_env_dump():
-    found = values(ENVIRONMENT)
-    assert found["gpus"] == 32
-    assert found["gpus_per_node"] == 8
-    assert found["cluster"] == "eos"
-    assert found["cuda_version"] == "13.0.1.012"
-    assert found["nccl_version"] == "2.28.3"
-    assert found["env.CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
-    assert found["env.PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    assert found["env.NUM_OF_TOKENS_PER_CHUNK_COMBINE_API"] == "128"
+    fields = values(ENVIRONMENT)
+    assert fields["gpus"] == 32
+    assert fields["gpus_per_node"] == 8
+    assert fields["cluster"] == "eos"
+    assert fields["cuda_version"] == "13.0.1.012"
+    assert fields["nccl_version"] == "2.28.3"
+    assert fields["env.CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert fields["env.PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert fields["env.NUM_OF_TOKENS_PER_CHUNK_COMBINE_API"] == "128"
 
 
 def test_a_whole_environment_says_what_is_not_set():
@@ -77,8 +77,8 @@ def test_secrets_are_never_kept():
     ],
 )
 def test_every_way_to_write_it(text):
-    found = values(text)
-    assert (found["gpus"], found["gpus_per_node"], found["gpu"]) == (16, 8, "H100")
+    fields = values(text)
+    assert (fields["gpus"], fields["gpus_per_node"], fields["gpu"]) == (16, 8, "H100")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ cd /opt/megatron-lm && CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_NVLS_ENABLE=0 torchrun
 
 
 def test_a_megatron_lm_command():
-    found = values(MEGATRON)
+    fields = values(MEGATRON)
     expected = {
         "gpus": 16,
         "gpus_per_node": 8,
@@ -51,7 +51,7 @@ def test_a_megatron_lm_command():
         "env.CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "env.NCCL_NVLS_ENABLE": "0",
     }
-    assert {name: found.get(name, "not stated") for name in expected} == expected
+    assert {name: fields.get(name, "not stated") for name in expected} == expected
 
 
 def test_shell_variables_are_left_out_and_told():
@@ -68,15 +68,15 @@ def test_shell_variables_are_left_out_and_told():
     ],
 )
 def test_launchers(launcher):
-    found = values(f"{launcher} --tensor-model-parallel-size 2" + ("'" if "bash -c" in launcher else ""))
-    assert found["gpus"] == 16
-    assert found["gpus_per_node"] == 4
-    assert str(found["container"]).endswith("nvidia/nemo:26.06")
-    assert found["tp"] == 2
+    fields = values(f"{launcher} --tensor-model-parallel-size 2" + ("'" if "bash -c" in launcher else ""))
+    assert fields["gpus"] == 16
+    assert fields["gpus_per_node"] == 4
+    assert str(fields["container"]).endswith("nvidia/nemo:26.06")
+    assert fields["tp"] == 2
 
 
 def test_a_harness_command():
-    found = values(HARNESS + "-tp 2 -pp 1 -vp None -ep 8 -et 1 -gb 512 -mb 1 -sl 4096 -ms 50")
+    fields = values(HARNESS + "-tp 2 -pp 1 -vp None -ep 8 -et 1 -gb 512 -mb 1 -sl 4096 -ms 50")
     expected = {
         "gpus": 16,
         "gpus_per_node": 8,
@@ -95,7 +95,7 @@ def test_a_harness_command():
         "seq_len": 4096,
         "data_mode": "mock",
     }
-    assert {name: found.get(name, "not stated") for name in expected} == expected
+    assert {name: fields.get(name, "not stated") for name in expected} == expected
     assert "hf_abc" not in str(read_launch_command(HARNESS))
 
 
@@ -135,8 +135,8 @@ def test_a_harness_command():
     ],
 )
 def test_harness_traps(flags, expected):
-    found = values(HARNESS + flags)
-    assert {name: found.get(name, "not stated") for name in expected} == expected
+    fields = values(HARNESS + flags)
+    assert {name: fields.get(name, "not stated") for name in expected} == expected
 
 
 def test_a_flag_that_sets_two_knobs_says_so():
@@ -173,14 +173,14 @@ def test_every_command_of_the_cards():
         for item in json.loads(card.read_bytes())["items"]:
             document = read_launch_command(item["command"])
             parsed = item["parsed"]
-            found = {name: stated.value for name, stated in document.stated.items()}
-            assert found["gpus"] == parsed["gpus"]
+            fields = {name: stated.value for name, stated in document.stated.items()}
+            assert fields["gpus"] == parsed["gpus"]
             assert document.facts["train_iters"] == str(parsed["steps"])
             assert document.facts["recipe"] == parsed["recipe"]
-            assert found.get("precision", item["precision"]) == item["precision"]
+            assert fields.get("precision", item["precision"]) == item["precision"]
             for name in ("seq_len", "tp", "cp", "pp"):
-                if name in found and parsed[name] is not None:
-                    assert found[name] == parsed[name], (name, item["command"])
+                if name in fields and parsed[name] is not None:
+                    assert fields[name] == parsed[name], (name, item["command"])
             assert document.problems == ()
             count += 1
     assert count == 50

@@ -9,9 +9,9 @@ from app.domain.run import Stated, Value
 
 
 def fields(**settings: Value) -> dict[str, Stated]:
-    found, refused = contract_fields({name: Setting(name, value, "arguments", 1) for name, value in settings.items()})
+    stated, refused = contract_fields({name: Setting(name, value, "arguments", 1) for name, value in settings.items()})
     assert refused == []
-    return found
+    return stated
 
 
 def block(**settings: object) -> str:
@@ -82,8 +82,8 @@ def test_the_line_before_the_block_tells_the_sizes_too() -> None:
         "3: using world size: 64, data-parallel size: 4, context-parallel size: 1, "
         "hierarchical context-parallel sizes: None, tensor-model-parallel size: 2, pipeline-model-parallel size: 8\n"
     )
-    found = {name: stated.value for name, stated in log.stated.items()}
-    assert found == {"gpus": 64, "dp": 4, "cp": 1, "tp": 2, "pp": 8}
+    values = {name: stated.value for name, stated in log.stated.items()}
+    assert values == {"gpus": 64, "dp": 4, "cp": 1, "tp": 2, "pp": 8}
     assert {stated.source for stated in log.stated.values()} == {"log line"}
 
 
@@ -184,8 +184,8 @@ def test_precision(settings: dict[str, Value], precision: str) -> None:
     ],
 )
 def test_graphs_under_all_their_names(settings: dict[str, Value], impl: str, modules: tuple[str, ...]) -> None:
-    found = fields(**settings)
-    assert (found["graph_impl"].value, found["graph_modules"].value) == (impl, modules)
+    stated = fields(**settings)
+    assert (stated["graph_impl"].value, stated["graph_modules"].value) == (impl, modules)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_graphs_under_all_their_names(settings: dict[str, Value], impl: str, mod
 def test_recompute_modules_count_for_selective_recomputation_only(
     settings: dict[str, Value], granularity: str, modules: tuple[str, ...] | None
 ) -> None:
-    found = fields(**settings)
-    assert (found["recompute_granularity"].value, found["recompute_modules"].value) == (granularity, modules)
+    stated = fields(**settings)
+    assert (stated["recompute_granularity"].value, stated["recompute_modules"].value) == (granularity, modules)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,11 @@ def test_settings_that_need_a_second_look(settings: dict[str, Value], field: str
 
 
 def test_a_dense_model_has_no_dispatcher_and_says_why() -> None:
-    found = fields(num_experts=None, moe_token_dispatcher_type="allgather", moe_router_force_load_balancing=False)
+    stated = fields(num_experts=None, moe_token_dispatcher_type="allgather", moe_router_force_load_balancing=False)
     assert (
-        found["dispatcher"] == found["routing_mode"] == Stated(None, "derived", "There are no experts: a dense model.")
+        stated["dispatcher"]
+        == stated["routing_mode"]
+        == Stated(None, "derived", "There are no experts: a dense model.")
     )
 
 

@@ -104,8 +104,8 @@ def test_corpus_is_beside_the_checkout() -> None:
 
 
 def test_every_value_of_the_sidecars_is_compared_or_named() -> None:
-    known = {*COLUMNS, *STATED, *OTHER, *NOT_IN_LOG}
-    assert {key for name in LOGS for key in read(name)[1]} <= known
+    names = {*COLUMNS, *STATED, *OTHER, *NOT_IN_LOG}
+    assert {key for name in LOGS for key in read(name)[1]} <= names
 
 
 def test_log_gives_what_its_sidecar_says() -> None:

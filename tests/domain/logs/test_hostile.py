@@ -119,14 +119,14 @@ class Watched(bytes):
         return piece
 
     def find(self, sub, start=0, end=None):  # type: ignore[no-untyped-def]
-        found = super().find(sub, start, end)
-        self.work.bytes += (found if found >= 0 else len(self) if end is None else min(end, len(self))) - start
-        return found
+        position = super().find(sub, start, end)
+        self.work.bytes += (position if position >= 0 else len(self) if end is None else min(end, len(self))) - start
+        return position
 
     def rfind(self, sub, start=0, end=None):  # type: ignore[no-untyped-def]
-        found = super().rfind(sub, start, end)
-        self.work.bytes += max(0, (len(self) if end is None else end) - (found if found >= 0 else start))
-        return found
+        position = super().rfind(sub, start, end)
+        self.work.bytes += max(0, (len(self) if end is None else end) - (position if position >= 0 else start))
+        return position
 
 
 def work_for(data: bytes) -> int:

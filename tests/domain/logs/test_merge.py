@@ -52,7 +52,7 @@ def test_one_file_is_itself() -> None:
     log = merged(iterations(1, 9))
     assert printed(log) == printed(whole)
     assert log.files == ("a.log",)
-    assert [(one.kind, one.first_iteration, one.last_iteration) for one in log.slices] == [("start", 1, 9)]
+    assert [(piece.kind, piece.first_iteration, piece.last_iteration) for piece in log.slices] == [("start", 1, 9)]
     assert set(log.columns["log_file"]) == {0.0}
 
 
@@ -84,9 +84,9 @@ def test_a_resumed_slice_wins_the_overlap_and_marks_the_restart() -> None:
         assert log.columns["step_time_ms"][50] == 151.5
         assert log.columns["log_file"][49] == texts.index(first)
         assert log.columns["log_file"][50] == texts.index(second)
-        assert [(one.kind, one.first_iteration, one.last_iteration, one.first_row, one.iterations_kept)
-                for one in log.slices] == [("start", 1, 60, 0, 50), ("resume", 51, 100, 50, 50)]  # fmt: skip
-        assert not any(one.crash_loop for one in log.slices)
+        assert [(piece.kind, piece.first_iteration, piece.last_iteration, piece.first_row, piece.iterations_kept)
+                for piece in log.slices] == [("start", 1, 60, 0, 50), ("resume", 51, 100, 50, 50)]  # fmt: skip
+        assert not any(piece.crash_loop for piece in log.slices)
 
 
 def test_the_last_rank_alone_shows_a_resume_that_rank_zero_tells_of() -> None:
@@ -103,8 +103,8 @@ def test_a_log_cut_in_two_with_lines_in_both_has_no_restart() -> None:
 def test_a_retry_begins_again_and_what_it_does_not_reach_is_told() -> None:
     log = merged(iterations(1, 30), iterations(1, 20, minute=5, add=0.5))
     assert printed(log) == list(range(1, 21))
-    assert [one.kind for one in log.slices] == ["start", "retry"]
-    (problem,) = (one for one in log.problems if one.kind == "went back")
+    assert [problem.kind for problem in log.slices] == ["start", "retry"]
+    (problem,) = (problem for problem in log.problems if problem.kind == "went back")
     assert problem.message.startswith("Iterations 21 to 30 of a.log are not counted")
 
 
@@ -125,7 +125,7 @@ def test_three_starts_that_get_no_further_are_a_crash_loop(from_checkpoint: int)
 
     loop = merged(start(2), start(0), start(1))
     assert "crash loop" in kinds(loop)
-    assert all(one.crash_loop for one in loop.slices)
+    assert all(piece.crash_loop for piece in loop.slices)
     assert "crash loop" in kinds(merged(start(0) + start(1) + start(2)))
     assert "crash loop" not in kinds(merged(start(0), start(1)))
 
@@ -145,10 +145,10 @@ def test_slices_that_each_go_on_from_a_checkpoint_are_no_crash_loop() -> None:
 @pytest.mark.parametrize(("other", "named"), [((1, 8), ""), ((2, 8), "seed is 1"), ((1, 16), "world_size is 8")])
 def test_files_of_different_jobs_are_told(other: tuple[int, int], named: str) -> None:
     seed, gpus = other
-    one = ARGUMENTS.format(seed=1, gpus=8) + iterations(1, 9)
-    two = ARGUMENTS.format(seed=seed, gpus=gpus) + iterations(10, 19)
-    told = [problem.message for problem in merged(one, two).problems if problem.kind == "different jobs"]
-    assert (named in told[0]) if named else not told
+    first = ARGUMENTS.format(seed=1, gpus=8) + iterations(1, 9)
+    second = ARGUMENTS.format(seed=seed, gpus=gpus) + iterations(10, 19)
+    messages = [problem.message for problem in merged(first, second).problems if problem.kind == "different jobs"]
+    assert (named in messages[0]) if named else not messages
 
 
 def test_step_lines_of_rank_zero_give_their_tflops_to_the_iterations_of_the_last_rank() -> None:
@@ -190,12 +190,12 @@ def corpus_log(index: int) -> tuple[tuple[bytes, ...], ParsedLog]:
     return tuple(data.splitlines(keepends=True)), merge_logs([LogPart("whole", parse_log([data]))])
 
 
-def assert_same_series(one: ParsedLog, other: ParsedLog) -> None:
-    assert one.segment_starts == other.segment_starts
+def assert_same_series(log: ParsedLog, other: ParsedLog) -> None:
+    assert log.segment_starts == other.segment_starts
     # Megatron-Bridge's step lines have no iteration number: a cut between a pair may pair the next ones wrongly
-    unsure = {"tflops_per_gpu"} if one.trainer == "Megatron-Bridge" else set()
-    for name in one.columns.keys() - {"log_file"} - unsure:
-        assert np.array_equal(one.columns[name], other.columns[name], equal_nan=True), name
+    unsure = {"tflops_per_gpu"} if log.trainer == "Megatron-Bridge" else set()
+    for name in log.columns.keys() - {"log_file"} - unsure:
+        assert np.array_equal(log.columns[name], other.columns[name], equal_nan=True), name
 
 
 @settings(max_examples=60, deadline=None)

@@ -46,11 +46,11 @@ def test_lines_of_unknown_trainers_that_look_like_steps_are_shown_with_their_pla
         for noise in (3, 9000):  # the beginning and the end of a long log are looked at apart
             lines = [*OTHER_LINES, step, step, *["noise"] * noise, *OTHER_LINES, step, step, "the end"]
             places = [at for at, line in enumerate(lines, 1) if line == step]
-            found = parse_text("\n".join(lines) + "\n").not_understood
+            examples = parse_text("\n".join(lines) + "\n").not_understood
             wanted = [(UNKNOWN_STEP, line, 1) for line in (places[0], places[1], places[-1])]
-            others = {example.example for example in found} - {step.rpartition("\r")[2].strip()}
-            if [(one.kind, one.line, one.count) for one in found] != wanted or others:
-                wrong.append((trainer, noise, found))
+            others = {example.example for example in examples} - {step.rpartition("\r")[2].strip()}
+            if [(example.kind, example.line, example.count) for example in examples] != wanted or others:
+                wrong.append((trainer, noise, examples))
     assert wrong == []
 
 

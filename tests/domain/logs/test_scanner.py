@@ -79,11 +79,11 @@ def test_block_borders_never_change_the_result(step: int) -> None:
 def test_blocks_hold_all_bytes_and_cut_long_lines_at_fixed_places(lengths: list[int], cuts: list[int]) -> None:
     data = b"\n".join(b"x" * length for length in lengths)
     with small_blocks():
-        found = list(blocks(pieces(data, cuts)))
-    assert b"".join(found) == data
-    assert all(found)
-    assert max(map(len, found), default=0) <= 300 + 2 * 64
-    long_pieces = [piece for piece in found if b"\n" not in piece[:-1] and len(piece) == 300]
+        result = list(blocks(pieces(data, cuts)))
+    assert b"".join(result) == data
+    assert all(result)
+    assert max(map(len, result), default=0) <= 300 + 2 * 64
+    long_pieces = [piece for piece in result if b"\n" not in piece[:-1] and len(piece) == 300]
     assert len(long_pieces) >= sum(length // 300 for length in lengths)
 
 

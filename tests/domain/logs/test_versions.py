@@ -19,7 +19,7 @@ from app.domain.logs import parse_text
 def test_a_printed_version_is_stated(line: str, expected: dict[str, str]) -> None:
     stated = parse_text(f"starting\n{line}\nstarted\n").stated
     assert {name: value.value for name, value in stated.items()} == expected
-    assert all(one.source == "log line" and one.detail.startswith("line 2: ") for one in stated.values())
+    assert all(version.source == "log line" and version.detail.startswith("line 2: ") for version in stated.values())
 
 
 def test_the_first_version_told_counts() -> None:
