@@ -18,7 +18,7 @@ from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.run import FloatArray, Metric, Stated, SteadyState, Value
 from app.domain.verdict.record import shape_of
 from app.pipeline.judge import judge_within
-from app.pipeline.rank import ask_to_rank_again
+from app.pipeline.rank import request_next_rankings
 from app.pipeline.work import stack_queue
 from app.settings import get_settings
 from app.storage import readings
@@ -225,7 +225,7 @@ def make_leaderboard(session: Session, project: str = "moe-lab") -> dict[str, st
 
 def settle_standings(session: Session) -> None:
     """Rank again what the sweep of the service would, until nothing is left."""
-    while asked := ask_to_rank_again(session):
+    while asked := request_next_rankings(session):
         for work_id in asked:
             judge_within(session, get_settings(), work_id)
     session.expire_all()

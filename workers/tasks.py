@@ -101,7 +101,7 @@ def _request_outdated() -> bool:
         runs = process.request_next_runs(session)
         stacks = process.request_next_stacks(session)
     with transaction(_engine()) as session:  # its own transaction, because each locks its stacks in order
-        stacks += rank.ask_to_rank_again(session)
+        stacks += rank.request_next_rankings(session)
     for run_id in runs:
         enqueue(PROCESS_RUN, run_id)
     for work_id in stacks:

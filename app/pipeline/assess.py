@@ -1,4 +1,4 @@
-"""One candidate of a stack becomes a verdict: its baseline, else what comes nearest, with all that it rests on."""
+"""Assess one candidate of a stack: its baseline, or else the nearest contrast, and the resulting verdict."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,16 +34,16 @@ from app.storage.runs import aware
 from app.storage.stacks import COMPARED, Family, PassReading, StackRun, facts_of, read_runs, runs_where, stack_runs
 from app.storage.tables import PinRow, ProjectRow, RunFileRow, RunRow
 
-# --- What is read of a stack to judge it: its runs as far as they matter, grouped into candidates, and its rules.
+# --- The part of a stack that judging needs: its relevant runs, grouped into candidates, and its rules.
 #
-# However long the history is, only the runs to be judged and some hundreds before them are looked at.
+# However long the history, only the runs to be judged and some hundreds before them are read.
 
 LOOK_BACK = 300
-"""The newest earlier runs of the stack that are looked at, and as many of the run's own configuration."""
+"""Number of newest earlier runs of the stack that are read, and of the run's own configuration."""
 LEAST_OF_CONFIGURATION = 40
-"""Where fewer than these are among them, so many more of the same configuration are read: it may have rested long."""
+"""If fewer runs of the same configuration are among them, this many more are read: it may have paused for long."""
 
-# Made once, with the values left open: putting one of them together takes as long as running it.
+# Built once, with parameters: building one takes as long as running it.
 _IS_UNJUDGED = and_(col(RunRow.verdict) == "", col(RunRow.reception) != "receiving")
 _IS_LATER = col(RunRow.ordered_at) >= bindparam("first")
 _IS_EARLIER = col(RunRow.ordered_at) < bindparam("first")
@@ -72,7 +72,7 @@ Place = tuple[datetime, int]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Reruns of one commit and configuration, oldest first, judged as one. A quarantined run stands alone."""
+    """Reruns of one commit and configuration, oldest first, judged together. A quarantined run is alone."""
 
     runs: tuple[StackRun, ...]
 
@@ -100,7 +100,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """`runs`: in the order of the history, those to be judged and those before them; `to_judge`: oldest first."""
+    """The relevant part of a stack. `runs`: in order of the history; `to_judge`: oldest first."""
 
     project_id: int
     project: str
@@ -110,7 +110,7 @@ class Stack:
     to_judge: tuple[Candidate, ...]
 
     def before(self, candidate: Candidate) -> list[StackRun]:
-        """The runs that came before it: the newest of the stack, and the newest of its configuration."""
+        """Return the runs before a candidate: the newest of the stack and of its configuration, and pinned ones."""
         own, place = set(candidate.ids), candidate.place
         earlier = [run for run in self.runs if place_of(run) < place and run.id not in own]
         pinned = self.rules.pinned
@@ -170,7 +170,7 @@ def _runs(session: Session, claim: StackClaim, rules: BaselineRules) -> list[Sta
 
 
 def _since(session: Session, claim: StackClaim) -> list[StackRun]:
-    """The runs from the first one on that is to be judged."""
+    """Read the runs from the first one to be judged on."""
     key = claim.project_id, claim.stack_key
     if claim.judge_from is None:
         runs = read_runs(session, _UNJUDGED, key)
@@ -180,15 +180,15 @@ def _since(session: Session, claim: StackClaim) -> list[StackRun]:
     return read_runs(session, _FROM, key, first=runs[0].ordered_at) if earlier else runs
 
 
-# --- Runs of other stacks and configurations, for a run that has no baseline: who comes nearest, and what it measured.
+# --- Runs of other stacks and configurations, for a run without a baseline: the nearest, and their figures.
 
 MOST_RUNS = 1000
-"""The newest earlier runs of the project that are looked at."""
+"""Number of newest earlier runs of the project that are read."""
 MOST_CONFIGURATIONS = 60
-"""Whose contracts are compared: those that have most in common with the run, as far as columns tell."""
+"""Number of configurations whose contracts are compared: those closest to the run in model, GPU and GPU count."""
 
 
-# Made once: putting it together takes as long as running it, and every pass asks.
+# Built once: building it takes as long as running it, and every pass executes it.
 _WITHOUT_BASELINE: Select[Any] = (
     select(RunRow.stack_key, RunRow.id, RunRow.ordered_at)  # type: ignore[call-overload]
     .where(
@@ -228,7 +228,7 @@ def newest_of_each(
         .where(
             col(RunRow.project_id) == project_id,
             col(RunRow.status) == "ready",
-            # One that was begun, and of which never a byte came, is nothing to come near to.
+            # A run that never received a byte is no candidate.
             or_(
                 col(RunRow.step_time_ms).is_not(None),
                 select(RunFileRow.id).where(col(RunFileRow.run_id) == RunRow.id).exists(),  # type: ignore[call-overload]
@@ -278,7 +278,7 @@ def waiting_for_contrast(session: Session, project_id: int, stack_key: str, sinc
 
 
 def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Candidate) -> list[StackRun]:
-    """The runs of another stack that have the configuration of `run` and came before the candidate, oldest first."""
+    """Return the runs of another stack with the configuration of `run` before the candidate, oldest first."""
     runs = stack_runs(
         session,
         project_id,
@@ -292,13 +292,11 @@ def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Cand
 
 
 MOST_LEFT_OUT = 20
-"""Runs that are no baseline, listed with the reason; a history of thousands would bury the answer."""
+"""Upper limit of runs listed with the reason why they cannot serve as baseline."""
 
 
 class Assessor:
-    """Judges the candidates of one stack, in any order: a verdict depends on what came before the run, and on no other
-    verdict.
-    """
+    """Assess the candidates of one stack, in any order: a verdict depends on earlier runs, not on other verdicts."""
 
     def __init__(self, session: Session, stack: Stack) -> None:
         self._session, self._stack = session, stack

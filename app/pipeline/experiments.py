@@ -1,6 +1,6 @@
-"""Runs join experiments and leave them, and results are computed anew: in the transaction that wrote the change.
+"""Update which runs belong to experiments, and their results, in the transaction that changed the runs.
 
-What is written follows from the runs as they are, so it may be done any number of times, in any order.
+The outcome depends only on the stored runs, so this may happen any number of times, in any order.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ _SOME: Select[Any] = (
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What is read of a run beside its record."""
+    """The columns of a run that are read in addition to its record."""
 
     id: int
     created_at: datetime
@@ -40,9 +40,9 @@ class _Stored:
 
 
 def follow_experiments(session: Session, project_id: int, stack_key: str, run_ids: Sequence[int]) -> None:
-    """After runs of a stack were judged: they join or leave, and every experiment that they concern is computed again.
+    """Recompute every experiment that the judged runs of a stack belong to, join or leave.
 
-    Call it last in a transaction: it locks experiments, in the order of their numbers.
+    Call it last in a transaction: it locks experiments in the order of their ids.
     """
     if not run_ids or session.execute(_SOME, {"project": project_id}).first() is None:
         return
@@ -51,7 +51,7 @@ def follow_experiments(session: Session, project_id: int, stack_key: str, run_id
 
 
 def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -> None:
-    """Who belongs to an experiment, and its result. `offered`: runs that may have to join it."""
+    """Recompute the runs and the result of an experiment. `offered`: runs that may join it."""
     row = session.execute(
         select(ExperimentRow)
         .where(col(ExperimentRow.id) == experiment_id)
@@ -84,7 +84,9 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
 
 
 def _outcome(session: Session, members: Sequence[Member], enrolment: Enrolment, rules: Rules) -> ExperimentResult:
-    """Losses are those of iterations that all runs have: of the runs that count, which is known without them."""
+    """Compute the outcome. Losses cover the iterations that all counted runs share, so the outcome without losses
+    comes first to determine these runs.
+    """
     first = outcome(members, enrolment, rules)
     counted = [member for member in members if member.name in {*first.baseline, *first.candidate}]
     if first.verdict is None:
@@ -103,7 +105,7 @@ def _with_loss(member: Member, facts: RunFacts | None) -> Member:
 
 
 def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Sequence[int]) -> dict[int, set[int]]:
-    """Experiments that these runs may join, with the runs; and those that have runs of the stack."""
+    """Return the experiments that these runs may join, with these runs, and those that have runs of the stack."""
     tags: dict[str, set[int]] = {}
     keys: dict[str, set[int]] = {}
     came: dict[int, datetime] = {}
@@ -157,7 +159,7 @@ def _joined(session: Session, experiment_id: int) -> dict[int, ExperimentRunRow]
 
 
 def _stored(session: Session, run_ids: Sequence[int]) -> list[_Stored]:
-    """In the order in which the runs came."""
+    """Read the runs in order of arrival."""
     rows = session.execute(
         select(  # type: ignore[call-overload]
             RunRow.id, RunRow.created_at, RunRow.tags, RunRow.activity, RunRow.evidence_level, RunRow.metrics

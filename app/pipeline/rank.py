@@ -1,7 +1,6 @@
-"""Ranks a stack and keeps what it is ranked as: reading first, then writing in the transaction that ends its work.
+"""Rank a stack: read its runs, then write the standings in the transaction that ends its work.
 
-Standings follow from the runs of the stack and the priors of its family. So whoever ranks it last leaves the same
-behind, in whatever order runs came in.
+Standings depend only on the runs of the stack and the priors of its family, not on the order of arrival.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,7 +55,7 @@ from app.storage.tables import (
     utc_now,
 )
 
-# --- The runs of a stack as the leaderboards see them, and what their newest one tells of the stack.
+# --- The runs of a stack as leaderboards need them, and the description of the stack by its newest run.
 
 _MOST_TITLE = 1000
 _RANKED = (
@@ -64,7 +63,7 @@ _RANKED = (
     RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, col(RunRow.activity)["dispatcher"].label("carried"),
 )  # fmt: skip
 
-# Made once: putting them together takes as long as running them.
+# Built once: building them takes as long as running them.
 _RUNS: Select[Any] = (
     select(*_RANKED)  # type: ignore[call-overload]
     .where(
@@ -91,7 +90,7 @@ _MISSING: Select[Any] = (
 
 @dataclass(frozen=True, slots=True)
 class StackAbout:
-    """A stack as its newest run states it, for lists."""
+    """A stack as described by its newest run, for lists."""
 
     gpu: str
     hardware_slug: str
@@ -114,21 +113,21 @@ class RankedStack:
 
 
 def ranked_stack(session: Session, project_id: int, stack_key: str) -> RankedStack | None:
-    """None when no run of it was read. A run whose log still grows concerns nobody until it is complete."""
+    """Return the runs of a stack; None when none was read. A run whose log is growing does not count."""
     rows = session.execute(_RUNS, {"project_id": project_id, "stack_key": stack_key}).all()
     if not rows:
         return None
     contracts = _contracts(session, {row.config_key: row.id for row in rows})
     missing = _missing(session, project_id, stack_key)
     newest = rows[-1]
-    family = _Told.of(contracts[newest.config_key], newest.gpu)
+    family = _Description.of(contracts[newest.config_key], newest.gpu)
     runs = tuple(_ranked(row, contracts[row.config_key], family, missing.get(row.id, ())) for row in rows)
     return RankedStack(runs, contracts, _about(newest, contracts[newest.config_key], family))
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What the newest run says all of them are."""
+class _Description:
+    """The description that the newest run gives of all runs."""
 
     hardware: str
     hardware_slug: str
@@ -137,7 +136,7 @@ class _Told:
     precision: str
 
     @classmethod
-    def of(cls, contract: Mapping[str, Stated], gpu: str | None) -> "_Told":
+    def of(cls, contract: Mapping[str, Stated], gpu: str | None) -> "_Description":
         hardware = hardware_of(gpu)
         family = family_of(
             _text(contract, "model"), {name: stated_value.value for name, stated_value in contract.items()}
@@ -145,7 +144,7 @@ class _Told:
         return cls(hardware.name, hardware.slug, family.name, family.slug, _text(contract, "precision"))
 
 
-def _ranked(row: Row[Any], contract: Mapping[str, Stated], about: _Told, missing: tuple[str, ...]) -> RankedRun:
+def _ranked(row: Row[Any], contract: Mapping[str, Stated], about: _Description, missing: tuple[str, ...]) -> RankedRun:
     carried = row.carried or {}
     ep = contract["ep"].value if "ep" in contract else None
     return RankedRun(
@@ -167,7 +166,7 @@ def _ranked(row: Row[Any], contract: Mapping[str, Stated], about: _Told, missing
     )
 
 
-def _about(row: Row[Any], contract: Mapping[str, Stated], family: _Told) -> StackAbout:
+def _about(row: Row[Any], contract: Mapping[str, Stated], family: _Description) -> StackAbout:
     return StackAbout(
         gpu=row.gpu or "",
         hardware_slug=family.hardware_slug,
@@ -182,7 +181,7 @@ def _about(row: Row[Any], contract: Mapping[str, Stated], family: _Told) -> Stac
 
 
 def _contracts(session: Session, runs: Mapping[str, int]) -> dict[str, dict[str, Stated]]:
-    """By config key, of the run named: they are equal in all that is in a key."""
+    """Return the contracts by config key. Runs of one key have equal contracts as far as the key covers them."""
     chosen = select(RunRow.config_key, RunRow.contract).where(col(RunRow.id).in_(list(runs.values())))  # type: ignore[call-overload]
     return {
         row.config_key: {name: stated(entry) for name, entry in (row.contract or {}).items()}
@@ -191,7 +190,7 @@ def _contracts(session: Session, runs: Mapping[str, int]) -> dict[str, dict[str,
 
 
 def _missing(session: Session, project_id: int, stack_key: str) -> dict[int, tuple[str, ...]]:
-    """Dispatchers whose package a run's log shows to be missing."""
+    """Return, by run, the dispatchers whose package is missing according to its log."""
     missing: dict[int, tuple[str, ...]] = {}
     for run_id, dispatcher in session.execute(_MISSING, {"project_id": project_id, "stack_key": stack_key}):
         missing[run_id] = (*missing.get(run_id, ()), dispatcher)
@@ -208,10 +207,10 @@ def _text(contract: Mapping[str, Stated], name: str) -> str:
     return "" if value is None or value.value is None else shown(value.value)
 
 
-# --- How much launches of a family vary, as its stacks are ranked with it: same project, GPU and semantic class.
+# --- Priors: how much launches of a family (same project, GPU and semantic class) vary.
 #
-# What is learned changes a little with every run. It is kept until it moved, so that one upload ranks one stack and
-# not all stacks of the family, and so that ranking everything again gives what is kept.
+# The estimate changes slightly with every run. The stored one is replaced only when it moved far enough, so that one
+# upload ranks one stack and not the whole family, and so that ranking everything again gives the stored result.
 
 _NEWEST: Select[Any] = (
     select(RunRow.config_key, RunRow.outcome, RunRow.log_step_time, RunRow.window_length, RunRow.not_finite)  # type: ignore[call-overload]
@@ -229,12 +228,12 @@ _NEWEST: Select[Any] = (
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
     .limit(MOST_RUNS)
 )
-"""Made once: putting it together takes as long as running it."""
+"""Built once: building it takes as long as running it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyPriors:
-    """By semantic class. `version` 0: none are kept, and everything has the default one."""
+    """Priors by semantic class. `version` 0: none are stored, and every class has the default prior."""
 
     gpu: str = ""
     version: int = 0
@@ -245,7 +244,7 @@ NO_PRIORS = FamilyPriors()
 
 
 def kept_priors(session: Session, project_id: int, gpu: str | None) -> FamilyPriors:
-    """Those to rank with. A run whose GPU is unknown has no family."""
+    """Return the stored priors. A run whose GPU is unknown has no family."""
     row = session.get(RankingPriorRow, (project_id, gpu), populate_existing=True) if gpu else None
     if row is None:
         return FamilyPriors(gpu or "")
@@ -253,7 +252,7 @@ def kept_priors(session: Session, project_id: int, gpu: str | None) -> FamilyPri
 
 
 def learned_priors(session: Session, project_id: int, gpu: str | None, classes: Iterable[str]) -> FamilyPriors:
-    """The kept ones, replaced where they moved; `version` is then the next one, which `keep_priors` writes."""
+    """Return the stored priors, replaced where they moved; `version` is then the next; `keep_priors` writes it."""
     stored = kept_priors(session, project_id, gpu)
     if not gpu:
         return stored
@@ -265,9 +264,9 @@ def learned_priors(session: Session, project_id: int, gpu: str | None, classes: 
 
 
 def keep_priors(session: Session, project_id: int, priors: FamilyPriors) -> int:
-    """Write them when they are newer than what is kept. The version of what was kept with, for the stack's own row.
+    """Write the priors if they are newer than the stored ones. Return the version to note in the stack's row.
 
-    0 when another worker moved them meanwhile: then the stack is ranked again.
+    0 when another worker changed them meanwhile: then the stack is ranked again.
     """
     if not priors.gpu:
         return 0
@@ -300,14 +299,14 @@ Key = tuple[int, str]
 """Project and stack key."""
 
 BATCH_STACKS = 16
-# As tables: what is compared and written here has no place among the objects of the session.
+# As Core tables: these rows are compared and written in bulk, without session objects.
 _STACKS: Table = StandingRow.__table__  # type: ignore[attr-defined]
 _BOARDS: Table = StandingBoardRow.__table__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A stack as it is to be kept; None when it has no runs left. `heads`: what changed at the head of its boards.
+    """The standings of a stack to be stored; None when it has no runs left. `heads`: changes of the leaders.
 
     `sizes`: the runs of its configurations, for the scaling view.
     """
@@ -323,7 +322,7 @@ class Ranked:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """Of its row, without the time; {} when it is to have none."""
+        """Return the columns of the stack's row without the time; empty when it has none."""
         if self.standings is None or self.about is None:
             return {}
         about = asdict(self.about)
@@ -348,9 +347,7 @@ class Ranked:
 
 
 def rank(session: Session, project_id: int, stack_key: str, *, learn: bool = True) -> Ranked:
-    """The standings of a stack from its runs as they are. `learn`: with what they and their family say of priors now,
-    else with the priors that are kept.
-    """
+    """Compute the standings of a stack. `learn`: with priors updated from the family, else with the stored priors."""
     stack = ranked_stack(session, project_id, stack_key)
     if stack is None:
         return Ranked(project_id, stack_key)
@@ -366,7 +363,7 @@ def rank(session: Session, project_id: int, stack_key: str, *, learn: bool = Tru
 def _head_changes(
     session: Session, project_id: int, standings: StackStandings, stack: RankedStack
 ) -> tuple[HeadChange, ...]:
-    """With the runs that made them: those by which the board is another one than the one that is kept."""
+    """Return the changes of leaders against the stored boards, with the runs that caused them."""
     changes = head_changes(standings, last_heads(session, project_id, standings.stack_key))
     if not changes:
         return ()
@@ -379,7 +376,7 @@ def _head_changes(
 
 
 def _kept_before(session: Session, project_id: int, stack_key: str) -> Callable[[tuple[str, str]], StoredState]:
-    """What is kept of a stack now, by class."""
+    """Return a lookup of the stored boards of a stack by class."""
     of_boards = (_BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == stack_key, _BOARDS.c.floor == LEADER_FLOOR)
     documents = session.execute(select(_BOARDS.c.document).where(*of_boards)).scalars()
     boards = {_class(entry): entry for entry in (from_json(Board, row) for row in documents)}
@@ -396,7 +393,7 @@ def _class(board: Board | Head) -> tuple[str, str]:
 
 
 def keep(session: Session, ranked: Ranked) -> bool:
-    """Write it where it is not what is kept already. Whether it was not."""
+    """Store the standings if they differ from the stored ones. Return whether they differed."""
     version = keep_priors(session, ranked.project_id, ranked.priors)
     ranked = replace(ranked, priors=replace(ranked.priors, version=version))
     add_leader_changes(session, ranked.project_id, ranked.stack_key, ranked.heads)
@@ -407,7 +404,7 @@ def keep(session: Session, ranked: Ranked) -> bool:
 
 
 def difference(session: Session, ranked: Ranked) -> tuple[str, ...]:
-    """Names of what is kept otherwise than `ranked`; () when they are equal."""
+    """Return the names of stored columns and boards that differ from `ranked`; () when equal."""
     columns = ranked.columns
     row = session.execute(select(_STACKS).where(*_of(_STACKS, ranked))).one_or_none()
     if row is None or not columns:
@@ -421,11 +418,10 @@ def difference(session: Session, ranked: Ranked) -> tuple[str, ...]:
     return (*columns_that_differ, *(f"board {name}" for name in names))
 
 
-def ask_to_rank_again(session: Session) -> list[int]:
-    """Have the next stacks ranked again that were ranked by earlier rules, or with priors that moved since.
+def request_next_rankings(session: Session) -> list[int]:
+    """Request that the next stacks with earlier ranking rules or changed priors are ranked again.
 
-    The ids to ring for after the commit. Nothing of them is judged again. One that could not be ranked rests until
-    something of it changes.
+    Return the ids to enqueue after the commit. Nothing is judged again. A parked stack waits until it changes.
     """
     same = and_(
         col(StackWorkRow.project_id) == StandingRow.project_id, col(StackWorkRow.stack_key) == StandingRow.stack_key
@@ -436,19 +432,19 @@ def ask_to_rank_again(session: Session) -> list[int]:
 
 
 def behind(session: Session) -> list[Key]:
-    """Stacks that were ranked by earlier rules, or with priors that moved since."""
+    """Return the stacks that were ranked by earlier rules or with priors that changed since."""
     return [(row.project_id, row.stack_key) for row in session.execute(_behind())]
 
 
 def all_stacks(session: Session) -> list[Key]:
-    """Every stack that has runs, or standings."""
+    """Return every stack that has runs or standings."""
     of_runs = select(RunRow.project_id, RunRow.stack_key).where(col(RunRow.stack_key) != "")  # type: ignore[call-overload]
     of_standings = select(StandingRow.project_id, StandingRow.stack_key)  # type: ignore[call-overload]
     return sorted((row.project_id, row.stack_key) for row in session.execute(of_runs.union(of_standings)))
 
 
 def _behind() -> Select[Any]:
-    """In the order in which everybody locks them."""
+    """Select outdated stacks in the order in which all code locks them."""
     family = and_(
         col(RankingPriorRow.project_id) == StandingRow.project_id, col(RankingPriorRow.gpu) == StandingRow.gpu
     )
@@ -495,19 +491,19 @@ def _board_name(board: Mapping[str, Any]) -> str:
 
 
 def _ranking_text(value: Any) -> str:
-    """As it is kept; times in one zone."""
+    """Return the value as stored text, with times in one zone."""
     return aware(value).isoformat() if isinstance(value, datetime) else json_text.dumps(value)
 
 
 # --- `threewalls rebuild-standings`: rank every stack again from its runs, or only report whether that would change it.
 
 SAME, DIFFERENT = 0, 3
-"""1 is a regression, whatever the command."""
+"""Exit codes. 1 means a regression in every command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """One stack. `differs`: what was kept otherwise. `waits`: a worker is still to rank it, so it was not compared."""
+    """One stack. `differs`: what differed. `waits`: a worker is still to rank it, so it was not compared."""
 
     key: Key
     differs: tuple[str, ...] = ()
@@ -515,11 +511,11 @@ class Rebuilt:
 
 
 def rebuild_standings(settings: Settings, *, check: bool) -> int:
-    """Print what was found. Return 3 when `check` finds that what is kept is not what a rebuild makes."""
+    """Rank every stack again and print the result. Return 3 when `check` finds stored standings that differ."""
     engine = make_engine(settings)
     try:
         if not inspect(engine).has_table(str(StandingRow.__tablename__)):
-            raise ThreewallsError("The database has no standings yet. Run `threewalls migrate` first.")
+            raise ThreewallsError("The database has no standings table yet. Run `threewalls migrate` first.")
         rebuilt = list(compare_all(engine) if check else rebuild_all(engine))
     finally:
         engine.dispose()
@@ -529,17 +525,17 @@ def rebuild_standings(settings: Settings, *, check: bool) -> int:
 
 
 def compare_all(engine: Engine) -> Iterator[Rebuilt]:
-    """Ranks each stack with the priors that are kept, and writes nothing."""
+    """Rank each stack with the stored priors, and write nothing."""
     with read_session(engine) as session:
         stacks, late = all_stacks(session), set(behind(session))
     for key in stacks:
-        with read_session(engine) as session:  # one for each, so that its runs and its standings are of one moment
+        with read_session(engine) as session:  # one snapshot per stack, for its runs and standings
             waits = key in late or stack_queue.pending_id(session, *key) is not None
             yield Rebuilt(key, waits=True) if waits else Rebuilt(key, _differs(session, key))
 
 
 def rebuild_all(engine: Engine) -> Iterator[Rebuilt]:
-    """Ranks and keeps each stack, again where a later one moved the priors of its family."""
+    """Rank and store each stack, again where a later stack changed the priors of its family."""
     with read_session(engine) as session:
         stacks = all_stacks(session)
     yield from [_rebuild(engine, key) for key in stacks]
@@ -558,7 +554,7 @@ def _differs(session: Session, key: Key) -> tuple[str, ...]:
 
 def _rebuild(engine: Engine, key: Key) -> Rebuilt:
     with transaction(engine) as session:
-        stack_queue.lock(session, *key)  # a worker that ranks it meanwhile has read the same runs, or ranks it again
+        stack_queue.lock(session, *key)  # a concurrent worker has read the same runs or ranks again
         ranked = rank(session, *key)
         differs = difference(session, ranked)
         keep(session, ranked)

@@ -1,7 +1,7 @@
-"""What verdicts do to regressions: one is opened for a cause, gets its members, is proposed as fixed, and comes back.
+"""Update regressions from verdicts: open one per cause, add members, propose it as fixed, reopen it.
 
-The service opens and reopens, and takes back what nobody has taken up and nothing shows any more. Everything else is
-for people to decide. It runs in the transaction that writes the verdicts, and finding nothing new it changes nothing.
+The service opens and reopens regressions, and withdraws those that are unassigned and no longer measurable. People
+decide everything else. This runs in the transaction that writes the verdicts; repeating it changes nothing.
 """
 
 import math
@@ -37,7 +37,7 @@ from app.storage.stacks import StackRun, stack_runs
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, utc_now
 from app.storage.verdicts import keep_alarms, member_cost
 
-# --- The rows of the regressions that a stack takes part in, and each change of them with its record.
+# --- The regressions of a stack as rows, each change with its audit record.
 
 _NEWS = {
     "opened": "regression.opened",
@@ -45,10 +45,10 @@ _NEWS = {
     "reopened": "regression.reopened",
     "proposal_made": "regression.recovered",
 }
-"""What is told of a change, by its action in the record."""
+"""The notification event of a change, by its action in the audit record."""
 
 
-# Made once: putting it together takes longer than running it, and every pass asks.
+# Built once: building it takes longer than running it, and every pass executes it.
 _OF_STACK: Select[RegressionMemberRow, RegressionRow] = (
     select(RegressionMemberRow, RegressionRow)
     .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
@@ -74,7 +74,7 @@ class StackMember:
 
 
 class Members:
-    """`of_stack`: the members that this stack has in regressions of any state, oldest first."""
+    """The members that this stack has in regressions of any state (`of_stack`, oldest first)."""
 
     def __init__(self, session: Session, project_id: int, stack_key: str) -> None:
         self._session, self._project_id, self._stack_key = session, project_id, stack_key
@@ -82,7 +82,7 @@ class Members:
         self._news: dict[tuple[int, str, str], RegressionRow] = {}
 
     def lock(self) -> None:
-        """Until the transaction ends, no other stack of the project opens a regression, and nobody changes these."""
+        """Prevent other stacks of the project from opening regressions and others from changing these until commit."""
         project = select(ProjectRow.id).where(col(ProjectRow.id) == self._project_id)  # type: ignore[call-overload]
         self._session.execute(project.with_for_update(key_share=True))
         ids = {member.regression.id for member in self.of_stack}
@@ -91,7 +91,7 @@ class Members:
         self.of_stack = self._read()
 
     def add(self, candidate: Candidate, alarm: Alarm) -> StackMember:
-        """A member of the active regression of this cause, else of a new one."""
+        """Add a member to the active regression of this cause, else to a new one."""
         regression = self._of_cause(alarm) or self._open(candidate, alarm)
         run = candidate.runs[0]
         row = RegressionMemberRow(
@@ -110,7 +110,7 @@ class Members:
         return self.of_stack[-1]
 
     def refresh(self, member: StackMember, alarm: Alarm) -> None:
-        """The same run, judged again: reruns or another baseline made its levels more exact."""
+        """Update the levels of a member whose run was judged again, with reruns or another baseline."""
         row = member.row
         row.usual_level, row.slow_level, row.delta_pct = alarm.usual_level, alarm.slow_level, alarm.delta_pct
         row.first_delta_pct = alarm.delta_pct
@@ -118,7 +118,7 @@ class Members:
             self._set_state(member.regression, "open", "reopened", f"Run {row.run_id} shows it again.")
 
     def settle(self, member: StackMember, levels: tuple[float, float] | None) -> None:
-        """Its size is that between the levels of its history, once there are such; what was first seen is kept."""
+        """Take the size of the change from the segments of the history, if any; the first measured size stays."""
         if levels is None:
             return
         row = member.row
@@ -126,7 +126,7 @@ class Members:
         row.delta_pct = 100 * math.expm1(row.slow_level - row.usual_level)
 
     def move(self, member: StackMember, candidate: Candidate, alarm: Alarm | None) -> None:
-        """Another run is the first slow one. Without an alarm of its own the levels stay."""
+        """Make another run the first slow one. Without an alarm of its own the levels stay."""
         run_id, before = candidate.runs[0].id, member.row.run_id
         self._session.flush()
         values: dict[str, object] = {"run_id": run_id}
@@ -145,11 +145,13 @@ class Members:
         others = [row for row in self._all_of(member.regression) if row.run_id != run_id]
         if alarm is not None and not others:
             member.regression.cause, member.regression.cause_key = alarm.cause.text, alarm.cause.key
-        self._record(member.regression, "moved", {"run": before}, {"run": run_id}, "The first slow run is another one.")
+        self._record(
+            member.regression, "moved", {"run": before}, {"run": run_id}, "Another run is now the first slow one."
+        )
 
     def withdraw(self, member: StackMember) -> None:
-        """Nothing shows it any more, and nobody has taken it up."""
-        note = f"Run {member.row.run_id} is no regression any more, and no later run is one at its level."
+        """Withdraw an unassigned member that no run shows any more."""
+        note = f"Run {member.row.run_id} is no longer a regression, and no later run is one at its level."
         others = [row for row in self._all_of(member.regression) if row.run_id != member.row.run_id]
         if not others:
             self._set_state(member.regression, "invalid", "withdrawn", note)
@@ -167,7 +169,7 @@ class Members:
         self._set_state(member.regression, "open", "reopened", note)
 
     def propose(self, member: StackMember, returned: StackRun | None) -> None:
-        """That it is fixed, once all its members are back. What somebody declined is not proposed again."""
+        """Propose the regression as fixed once all members are back, unless a user declined this proposal."""
         regression = member.regression
         member.row.proposal = "fixed" if returned is not None else ""
         self._session.flush()
@@ -182,7 +184,7 @@ class Members:
             self._record(regression, "proposal_withdrawn", {"proposal": "fixed"}, {"proposal": ""}, note)
 
     def write(self) -> None:
-        """Costs and the worst change of all regressions of the stack, and the news of them with these figures."""
+        """Write costs and worst change of all regressions of the stack, and the notifications with these figures."""
         for member in self.of_stack:
             cost = member_cost(self._session, member.regression, member.row, utc_now())
             member.row.gpu_hours_per_day = cost.gpu_hours_per_day
@@ -194,7 +196,7 @@ class Members:
         self._session.flush()
         for (_, event, note), regression in self._news.items():
             if regression.state != "invalid":
-                # It is opened once; whatever else happens to it may happen again, for another run.
+                # It is opened once; other events may recur, for another run.
                 once = event == "regression.opened"
                 notify_regression(self._session, regression, event, "" if once else note, note)
         self._news.clear()
@@ -204,7 +206,7 @@ class Members:
         return [StackMember(row, regression) for row, regression in rows]
 
     def _of_cause(self, alarm: Alarm) -> RegressionRow | None:
-        """One that is not closed takes more members; after that the same cause is another matter."""
+        """Return the regression of this cause that is not closed; a closed one takes no more members."""
         chosen = (
             select(RegressionRow)
             .where(
@@ -219,7 +221,7 @@ class Members:
         regression: RegressionRow | None = self._session.execute(chosen.with_for_update()).scalar_one_or_none()
         if regression is not None:
             after = {"stack": self._stack_key}
-            self._record(regression, "joined", {}, after, "Another stack became slower by the same cause.")
+            self._record(regression, "joined", {}, after, "Another stack became slower for the same reason.")
         return regression
 
     def _open(self, candidate: Candidate, alarm: Alarm) -> RegressionRow:
@@ -260,7 +262,7 @@ class Members:
         if changed:
             regression.changed_at = utc_now()
         if action in _NEWS:
-            detail = "" if action == "opened" else note  # its cause stands in the message already
+            detail = "" if action == "opened" else note  # the message states its cause already
             self._news[regression.id or 0, _NEWS[action], detail] = regression
         audit.record(
             self._session, who=audit.SERVICE, subject="regression", subject_id=regression.id or 0, action=action,
@@ -268,7 +270,7 @@ class Members:
         )  # fmt: skip
 
     def _was_withdrawn(self, regression: RegressionRow) -> bool:
-        """By the service itself: what a person calls invalid stays so."""
+        """Return whether the service withdrew it; a regression that a user marked invalid stays invalid."""
         newest = next((event for event in audit.events(self._session, "regression", regression.id or 0)), None)
         return newest is not None and newest.by_service and newest.action == "withdrawn"
 
@@ -280,14 +282,14 @@ def _is_row(row: RegressionMemberRow) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-# --- Where a stack stands with regard to its regressions: the levels of its history after the run that was slow.
+# --- The state of a stack's regressions, from the segments of its history after the slow run.
 
 _MEMORY_PRIOR = Prior(variance=0.001**2, degrees_of_freedom=4)
-"""Peak memory is all but deterministic: equal within 0.1 % in most adjacent versions of one job."""
+"""Peak memory is almost deterministic: equal within 0.1 % in most adjacent versions of one job."""
 
 
 class Standing:
-    """`runs`: all of the stack, in order, with their new verdicts; `priors`: by config key, as verdicts used them."""
+    """The history of a stack. `runs`: all runs in order, with new verdicts; `priors`: by config key, as in verdicts."""
 
     def __init__(self, runs: Sequence[StackRun], rules: BaselineRules, priors: Mapping[str, Prior]) -> None:
         self._runs, self._rules, self._priors = runs, rules, priors
@@ -296,16 +298,17 @@ class Standing:
         self._levels: dict[tuple[object, ...], tuple[list[StackRun], History] | None] = {}
 
     def place_of_run(self, run_id: int) -> Place | None:
-        """None when the run belongs to another stack now, or is gone."""
+        """Return the history position of a run; None when it was deleted or belongs to another stack now."""
         return self._places.get(run_id)
 
     def candidate_of(self, run_id: int) -> Candidate | None:
-        """The run with its reruns; None when it belongs to another stack now, or is gone."""
+        """Return the run with its reruns; None when it was deleted or belongs to another stack now."""
         return self._candidates.get(run_id)
 
     def reaches(self, origin: Candidate, other: Candidate) -> bool:
-        """Whether what slows `origin` down may be in `other`: the baseline branch is in every branch; what was found on
-        another one is on that branch alone, or in the same commit.
+        """Return whether the cause in `origin` may also be in `other`.
+
+        Changes of the baseline branch reach every branch; changes of another branch only that branch and commit.
         """
         main = self._rules.branch
         if main is None or main in origin.branches or origin.branches & other.branches:
@@ -313,24 +316,24 @@ class Standing:
         return bool(origin.newest.commit) and origin.newest.commit == other.newest.commit
 
     def has_ended(self, member: StackMember, before: Place) -> bool:
-        """Whether it was over before that place: somebody says so, or three runs stood at the usual level again."""
+        """Return whether it ended before that position: a user says so, or three runs were back at the usual level."""
         if member.regression.state == "fixed":
             return True
         followed = self._follow_up(member, before=before)
         return followed is not None and followed[0].state == "fixed"
 
     def returned(self, member: StackMember) -> StackRun | None:
-        """The first run of the level that is back where it was; None while it is slow."""
+        """Return the first run of the segment that is back at the usual level; None while it is slow."""
         followed = self._follow_up(member)
         return followed[1][followed[0].run] if followed is not None and followed[0].state == "fixed" else None
 
     def came_back(self, member: StackMember, said_at: datetime) -> StackRun | None:
-        """The first run of a slow level after somebody held it to be fixed; runs from before that prove nothing."""
+        """Return the first run of a slow segment after a user marked it fixed; earlier runs do not count."""
         followed = self._follow_up(member, said_at=said_at)
         return followed[1][followed[0].run] if followed is not None and followed[0].state == "reopened" else None
 
     def next_slow(self, member: StackMember) -> Candidate | None:
-        """The next candidate that is a regression to about the same level."""
+        """Return the next candidate that is a regression to about the same level."""
         place = self._places.get(member.row.run_id)
         origin = self.candidate_of(member.row.run_id)
         config = [run for run in self._runs if run.config_key == member.row.config_key]
@@ -347,14 +350,14 @@ class Standing:
         return abs(value - slow) <= max(SAME_LEVEL, (slow - usual) / 2)
 
     def settled(self, member: StackMember) -> tuple[float, float] | None:
-        """The usual and the slow level of its history, in ln; None while it has none."""
+        """Return the usual and the slow level of its history, in ln; None while it has none."""
         opened = self._opened(member)
         return None if opened is None else settled_levels(opened[0], opened[1][1])
 
     def _follow_up(
         self, member: StackMember, before: Place | None = None, said_at: datetime | None = None
     ) -> tuple[FollowUp, list[StackRun]] | None:
-        """With the runs that make the levels; None when there are none, or the slow run is gone."""
+        """Return the follow-up and the runs it is based on; None without such runs or when the slow run is gone."""
         opened_with_levels = self._opened(member, before)
         if opened_with_levels is None:
             return None
@@ -373,7 +376,7 @@ class Standing:
         return OpenedRegression(slow, member.usual_level, member.slow_level), levels
 
     def _levels_of(self, member: StackMember, before: Place | None) -> tuple[list[StackRun], History] | None:
-        """The runs that make the levels, and these; found once for all members that share them."""
+        """Return the runs of the history and its segments, computed once for all members that share them."""
         metric = member.regression.metric
         key = (member.row.config_key, metric, self.branches_of(member), before)
         if key not in self._levels:
@@ -392,7 +395,7 @@ class Standing:
         )
 
     def branches_of(self, member: StackMember) -> frozenset[str] | None:
-        """Whose runs tell what became of it: the baseline branch, or the branch that it was found on; None: any."""
+        """Return the branches whose runs decide: the baseline branch, or the branch of its origin; None for any."""
         main, origin = self._rules.branch, self.candidate_of(member.row.run_id)
         if main is None:
             return None
@@ -404,7 +407,7 @@ class Standing:
 
 
 def _value(run: StackRun, metric: str) -> float:
-    """ln of the metric, NaN where it is unknown."""
+    """Return ln of the metric, NaN if it is unknown."""
     if metric == "step_time_ms":
         return run.log_step_time
     return math.log(run.peak_memory_gib) if run.peak_memory_gib else math.nan
@@ -414,7 +417,7 @@ Judged = tuple[Candidate, VerdictDocument]
 
 
 def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged]) -> None:
-    """Bring the regressions of a stack up to date after candidates (oldest first) got their verdicts."""
+    """Update the regressions of a stack after candidates (oldest first) received their verdicts."""
     alarms = [(candidate, _alarms(stack, candidate, document)) for candidate, document in judged]
     members = Members(session, stack.project_id, stack.stack_key)
     explained: dict[int, dict[str, int]] = {run: {} for candidate, _ in judged for run in candidate.ids}
@@ -425,7 +428,7 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
         standing = Standing(runs, stack.rules, priors)
         for member in list(members.of_stack):
             if standing.place_of_run(member.row.run_id) is None:
-                _replace(members, standing, member)  # its run is of another stack now
+                _replace(members, standing, member)  # its run belongs to another stack now
         for candidate, raised in alarms:
             _withdraw_silent(members, standing, candidate, raised)
             for alarm in raised:
@@ -440,7 +443,7 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
 
 
 def _alarms(stack: Stack, candidate: Candidate, document: VerdictDocument) -> tuple[Alarm, ...]:
-    """With the branch of those that were found off the baseline branch."""
+    """Return the alarms of a candidate, with the branch of those off the baseline branch."""
     first, main = candidate.runs[0], stack.rules.branch
     branch = "" if main is None or main in candidate.branches else first.branch
     return alarms_of(document, stack_key=stack.stack_key, run=str(first.id), purpose=first.purpose, branch=branch)
@@ -498,7 +501,7 @@ def _replace(members: Members, standing: Standing, member: StackMember) -> None:
 
 
 def _follow(members: Members, standing: Standing, member: StackMember) -> None:
-    """How large its history says that it is, whether it is over, and whether it is back."""
+    """Update the size of a member from its history, whether it ended and whether it returned."""
     members.settle(member, standing.settled(member))
     regression = member.regression
     if regression.state == "fixed":
@@ -509,7 +512,7 @@ def _follow(members: Members, standing: Standing, member: StackMember) -> None:
         members.propose(member, standing.returned(member))
 
 
-# --- Where the cause of a regression lies, by the key that groups its members (`domain/verdict/alarms.py`).
+# --- The axis of a cause, by the key that groups members (`domain/verdict/alarms.py`).
 #
 # The key begins with an axis (`code:0f3c2a9d...`), or with `upgrade` and the field whose value a project changed.
 
@@ -517,7 +520,7 @@ _UPGRADE = "upgrade"
 
 
 def axis_of_cause(cause_key: str) -> Axis | None:
-    """None for a cause of which nobody can tell where it lies."""
+    """Return the axis of a cause; None when it is unknown."""
     name, _, rest = cause_key.partition(":")
     field = rest.partition(":")[0]
     if name == _UPGRADE and field in UPGRADES:
@@ -530,15 +533,15 @@ def has_axis(axis: str) -> ColumnElement[bool]:
     return or_(*(col(RegressionRow.cause_key).startswith(f"{key}:", autoescape=True) for key in (axis, *upgrades)))
 
 
-# --- What pages and the API show of a regression: the row, and the stack of each member with its first slow run.
+# --- A regression as pages and the API show it, with the stack and first slow run of each member.
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One stack that became slower. The run is the first slow one, `title` what people know the stack by.
+    """One stack that became slower, with its first slow run and its `title`.
 
-    `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: why the run counts no more, or "".
-    `first_delta_pct`: what the first slow run showed.
+    `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: reason why the run does not count.
+    `first_delta_pct`: change measured in the first slow run.
     """
 
     run_id: int
@@ -565,7 +568,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """`members`: oldest first; the first of them is the run since which it is slow."""
+    """A regression with its members, oldest first; it is slow since the run of the first."""
 
     id: int
     project_id: int
@@ -589,7 +592,7 @@ class Regression:
 
     @property
     def link(self) -> str:
-        """The external issue as an address that may be followed; empty when there is none."""
+        """Return the external issue if it is a web address, else an empty text."""
         return self.external_url if self.external_url.startswith(("https://", "http://")) else ""
 
     @property
@@ -599,7 +602,7 @@ class Regression:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Values that occur, for select boxes."""
+    """The values that occur, for select boxes."""
 
     projects: tuple[str, ...]
     assignees: tuple[str, ...]
@@ -608,22 +611,23 @@ class Options:
 
 
 def figure_of(level: float | None) -> float | None:
-    """The figure of a level, which is stored as its logarithm."""
+    """Return the figure of a level, which is stored as its logarithm."""
     return None if level is None else math.exp(level)
 
 
-# --- What regressions cost now: of each member with its factors for people, and kept in the rows for lists.
+# --- Current costs: per member with their factors for pages, and stored in the rows for lists.
 
 
 def costs_of(session: Session, shown: Regression, now: datetime) -> dict[int, Cost]:
-    """By the run of the member."""
+    """Return the cost of each member, by its run."""
     regression = session.get_one(RegressionRow, shown.id)
     return {member.run_id: member_cost(session, regression, member, now) for member in _members(session, shown.id)}
 
 
 def refresh_costs(session: Session, now: datetime) -> int:
-    """Of what nobody has closed: a stack that runs no more is judged no more, and its cost ends all the same. How many
-    became different.
+    """Recompute the costs of regressions that are not closed, because a stack that no longer runs is no longer judged.
+
+    Return how many changed.
     """
     standing = select(RegressionRow).where(col(RegressionRow.state).in_((*ACTIVE, "expected")))
     rows = session.execute(standing.order_by(col(RegressionRow.id)).with_for_update(skip_locked=True)).scalars().all()

@@ -462,10 +462,10 @@ def list_item(row: Row[Any]) -> RunListItem:
 
 
 def settle_places(session: Session, project_id: int, config_key: str, commit: str) -> datetime | None:
-    """Give all runs of one commit and configuration the place of the first; the earliest that one of them left or took.
+    """Move all runs of one commit and configuration to the history position of the first.
 
-    None when nothing moved. The stack must be locked (`ask_to_judge`), or two reruns that are read at once miss each
-    other.
+    Return the earliest position that a run left or took, None when nothing moved. The caller has locked the stack
+    (`stack_queue.lock`), or two reruns that are read at the same time miss each other.
     """
     rows: Sequence[Row[Any]] = session.execute(
         select(RunRow.id, RunRow.created_at, RunRow.ordered_at, RunRow.metadata_stated)  # type: ignore[call-overload]

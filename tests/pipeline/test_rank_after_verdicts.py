@@ -111,7 +111,7 @@ def test_a_stack_that_cannot_be_ranked_keeps_its_verdicts_and_is_ranked_with_the
         assert stack_queue.parked(session) == 1
     assert judged(engine, run).verdict_id
     with transaction(engine) as session:
-        assert rank.ask_to_rank_again(session) == []
+        assert rank.request_next_rankings(session) == []
     arrive(engine, 1001, 1)
     judge_all(engine, settings)
     assert ranked_runs(engine) == [2]
