@@ -1,4 +1,4 @@
-"""Every setting of the service, read once from `THREEWALLS_*` variables, and refused at start when it is wrong."""
+"""All settings of the service, read once from `THREEWALLS_*` variables and validated at start."""
 
 import os
 from datetime import timedelta
@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The checkout, where there is one."""
+"""The checkout, if there is one."""
 _PACKAGED = Path(__file__).resolve().parent / "_resources"
 RESOURCES = _PACKAGED if _PACKAGED.is_dir() else ROOT
 """Folder of `templates`, `static`, `migrations` and `docs`: beside `app` in a checkout, in it in a wheel."""
@@ -29,11 +29,11 @@ _THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 
 
 class Settings(BaseSettings):
-    """Defaults are the embedded mode: SQLite, a local folder, a worker inside `threewalls serve`."""
+    """The settings. Defaults are the embedded mode: SQLite, a local folder, a worker inside `threewalls serve`."""
 
     model_config = SettingsConfigDict(env_prefix="THREEWALLS_", extra="ignore", frozen=True, hide_input_in_errors=True)
 
-    data_dir: Path = Field(data_home() / "data", description="Folder of everything the embedded mode keeps.")
+    data_dir: Path = Field(data_home() / "data", description="Folder for all data of the embedded mode.")
     database_url: str = Field(
         "", repr=False, description="SQLAlchemy URL, sqlite or postgresql+psycopg. Empty: SQLite in the data folder."
     )
@@ -69,11 +69,11 @@ class Settings(BaseSettings):
     oidc_issuer: str = Field(
         "", description="Identity provider (OpenID Connect) to log in by: its issuer, as it calls itself. Empty: none."
     )
-    oidc_client_id: str = Field("", description="What the provider calls this service.")
-    oidc_client_secret: str = Field("", repr=False, description="Its secret at the provider. Empty: PKCE alone.")
-    oidc_client_secret_file: str = Field("", description="File that holds this secret instead.")
-    oidc_scopes: str = Field("openid profile email", description="Scopes that are asked for, by blanks.")
-    oidc_name: str = Field("single sign-on", description="What the button on the log-in page calls it.")
+    oidc_client_id: str = Field("", description="Client id of this service at the provider.")
+    oidc_client_secret: str = Field("", repr=False, description="Client secret at the provider. Empty: PKCE only.")
+    oidc_client_secret_file: str = Field("", description="File that contains the client secret, as an alternative.")
+    oidc_scopes: str = Field("openid profile email", description="Requested scopes, separated by blanks.")
+    oidc_name: str = Field("single sign-on", description="Label of the button on the log-in page.")
     allowed_hosts: str = Field(
         "",
         description="Names at which it answers, by commas; `*.example.com`: all below. Names of this machine always. "
@@ -120,18 +120,18 @@ class Settings(BaseSettings):
         200, gt=1, description="Decompressed bytes a compressed byte may become, once past 64 MiB (a bomb guard)."
     )
     max_metadata_bytes: int = Field(256 * 1024, gt=0, description="Largest `meta` document, in bytes.")
-    max_wait_seconds: int = Field(120, ge=0, description="Longest `?wait=` that is honoured, in seconds.")
-    lease_seconds: int = Field(60, gt=0, description="How long a worker owns a run without renewing, in seconds.")
-    sweep_seconds: float = Field(15, gt=0, description="Pause between sweeps for forgotten runs, in seconds.")
+    max_wait_seconds: int = Field(120, ge=0, description="Upper limit of `?wait=`, in seconds.")
+    lease_seconds: int = Field(60, gt=0, description="Lease of a worker on a run unless it renews it, in seconds.")
+    sweep_seconds: float = Field(15, gt=0, description="Pause between sweeps for overlooked work, in seconds.")
     receiving_timeout_seconds: float = Field(
         3600,
         gt=0,
         description="A run whose log is still growing is closed as incomplete after this silence, in seconds.",
     )
-    max_attempts: int = Field(3, gt=0, description="Times a run is tried before it is parked as failed.")
-    task_soft_limit_seconds: int = Field(900, gt=0, description="A task is asked to stop after this, in seconds.")
-    task_hard_limit_seconds: int = Field(960, gt=0, description="A task is killed after this, in seconds.")
-    worker_concurrency: int = Field(1, gt=0, description="Processes of one worker.")
+    max_attempts: int = Field(3, gt=0, description="Attempts before a run is parked as failed.")
+    task_soft_limit_seconds: int = Field(900, gt=0, description="Time after which a task is interrupted, in seconds.")
+    task_hard_limit_seconds: int = Field(960, gt=0, description="Time after which a task is killed, in seconds.")
+    worker_concurrency: int = Field(1, gt=0, description="Number of processes per worker.")
     rules_dir: str = Field("", description="Folder of a team's own rule files, as `docs/rules.md` says. Empty: none.")
     t_comm: float = Field(0.10, gt=0, lt=1, description="Exposed communication from which it is a wall, over the step.")
     t_idle: float = Field(0.10, gt=0, lt=1, description="GPU idle time from which it is a wall, over the step.")
@@ -150,8 +150,8 @@ class Settings(BaseSettings):
     smtp_user: str = Field("", description="Log-in name at the mail server. Empty: no log-in.")
     smtp_password: str = Field("", repr=False, description="Password at the mail server.")
     smtp_from: str = Field("threewalls@localhost", description="Sender of the mails: a mailbox.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
-    log_format: Literal["json", "console"] = Field("console", description="Shape of the service's own log lines.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
+    log_format: Literal["json", "console"] = Field("console", description="Format of the service's own log lines.")
 
     @model_validator(mode="after")
     def _limits_in_order(self) -> Self:
@@ -172,8 +172,8 @@ class Settings(BaseSettings):
             return self
         if not self.public_url:
             raise ValueError(
-                "THREEWALLS_OIDC_ISSUER needs THREEWALLS_PUBLIC_URL: without it a made-up Host header says where the "
-                "provider sends people back to"
+                "THREEWALLS_OIDC_ISSUER needs THREEWALLS_PUBLIC_URL: without it, a forged Host header would decide "
+                "where the provider redirects users"
             )
         parts = urlsplit(self.oidc_issuer)
         if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _THIS_MACHINE):
@@ -181,7 +181,7 @@ class Settings(BaseSettings):
         if not self.oidc_client_id:
             raise ValueError("THREEWALLS_OIDC_ISSUER needs THREEWALLS_OIDC_CLIENT_ID")
         if "openid" not in self.oidc_scopes.split():
-            raise ValueError("THREEWALLS_OIDC_SCOPES must hold openid")
+            raise ValueError("THREEWALLS_OIDC_SCOPES must contain openid")
         if self.oidc_client_secret_file and not Path(self.oidc_client_secret_file).is_file():
             raise ValueError(f"THREEWALLS_OIDC_CLIENT_SECRET_FILE: there is no file {self.oidc_client_secret_file}")
         return self
@@ -189,7 +189,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _rules_dir_exists(self) -> Self:
         if self.rules_dir and not Path(self.rules_dir).is_dir():
-            raise ValueError(f"THREEWALLS_RULES_DIR must be a folder, and {self.rules_dir} is none")
+            raise ValueError(f"THREEWALLS_RULES_DIR: {self.rules_dir} is not a folder")
         return self
 
     @model_validator(mode="after")
@@ -227,7 +227,7 @@ class Settings(BaseSettings):
 
     @property
     def embedded(self) -> bool:
-        """True when the worker runs inside `threewalls serve` and messages are files."""
+        """Return whether the worker runs inside `threewalls serve` and messages are files."""
         return not self.broker_url
 
     @property
@@ -240,11 +240,11 @@ class Settings(BaseSettings):
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The parts of a setting that holds several, by commas."""
-    return tuple(part for one in text.split(",") if (part := one.strip()))
+    """Return the comma-separated parts of a setting."""
+    return tuple(stripped for part in text.split(",") if (stripped := part.strip()))
 
 
 @lru_cache
 def get_settings() -> Settings:
-    """The process's settings. Tests clear the cache, or pass their own Settings to `create_app`."""
+    """Return the settings of this process. Tests clear the cache or pass their own Settings to `create_app`."""
     return Settings()

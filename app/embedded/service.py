@@ -325,7 +325,7 @@ def _worker(settings: Settings) -> Worker:
             stack_queue.void_leases(session)
             delivery_queue.void_leases(session)
 
-    return Worker(before_start=prepare, ring=lambda: queue.enqueue(queue.SWEEP), ring_seconds=settings.sweep_seconds)
+    return Worker(before_start=prepare, sweep=lambda: queue.enqueue(queue.SWEEP), sweep_seconds=settings.sweep_seconds)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""The worker process of the embedded mode, seen from the server: started, watched, restarted, stopped."""
+"""Start, watch, restart and stop the worker process of the embedded mode."""
 
 import os
 import subprocess
@@ -14,10 +14,10 @@ import structlog
 log = structlog.get_logger(__name__)
 
 FINISH_SECONDS = 8.0
-"""How long the run at hand may take to finish at a stop. Most take milliseconds."""
+"""Time for the current run to finish at a stop. Most take milliseconds."""
 
 RESTART_SECONDS, MOST_RESTART_SECONDS = 1.0, 60.0
-"""Pause before a restart. It doubles while the worker ends within the longest one, so that it does not fill the log."""
+"""Pause before a restart. It doubles while the worker dies within the longest pause, so that the log does not fill."""
 
 COMMAND = (
     sys.executable,
@@ -36,20 +36,20 @@ COMMAND = (
 
 
 class Worker:
-    """Keeps one worker process alive, and calls `ring` every `ring_seconds`; the worker looks for work as it starts.
+    """Keep one worker process alive and call `sweep` every `sweep_seconds`. The worker itself sweeps as it starts.
 
     `before_start` runs before each start, when no worker is alive.
     """
 
-    def __init__(self, before_start: Callable[[], object], ring: Callable[[], object], ring_seconds: float) -> None:
+    def __init__(self, before_start: Callable[[], object], sweep: Callable[[], object], sweep_seconds: float) -> None:
         self._before_start = before_start
-        self._ring = ring
-        self._ring_seconds = ring_seconds
+        self._sweep = sweep
+        self._sweep_seconds = sweep_seconds
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._threads = [
             threading.Thread(target=self._keep_alive, name="worker-watch", daemon=True),
-            threading.Thread(target=self._ring_regularly, name="worker-clock", daemon=True),
+            threading.Thread(target=self._sweep_regularly, name="worker-clock", daemon=True),
         ]
 
     def __enter__(self) -> Self:
@@ -77,11 +77,11 @@ class Worker:
             began, status = time.monotonic(), None
             try:
                 self._before_start()
-            except Exception:  # whatever it was, a service without a worker would be worse
+            except Exception:  # whatever the error, a service without a worker would be worse
                 log.exception("worker_start_unprepared")
             try:
                 status = self._run_one()
-            except Exception:  # no memory, process or file left: there may be later
+            except Exception:  # out of memory, processes or files: this may pass
                 log.exception("worker_not_started")
             if time.monotonic() - began > MOST_RESTART_SECONDS:
                 pause = RESTART_SECONDS
@@ -100,6 +100,6 @@ class Worker:
                 process.kill()
             return process.wait()
 
-    def _ring_regularly(self) -> None:
-        while not self._stopping.wait(self._ring_seconds):
-            self._ring()
+    def _sweep_regularly(self) -> None:
+        while not self._stopping.wait(self._sweep_seconds):
+            self._sweep()

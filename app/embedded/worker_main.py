@@ -1,11 +1,10 @@
-"""The worker child: Celery's own worker, which ends when the process that started it says so or is gone.
+"""Run Celery's worker as a child process that ends on request or when its parent is gone.
 
-Both come by standard input, whose other end the parent holds. One byte asks it to stop: the run at hand may finish,
-which Celery's warm shutdown would also allow, but an idle one takes five seconds. When the parent ends in whatever
-way, also by kill -9, the kernel closes its end. That holds on every system; on Linux a signal (PR_SET_PDEATHSIG) also
-ends a worker that is stopped and reads nothing. Celery's pool processes end with the worker: by that signal on Linux,
-elsewhere because their own pipe closes. What was under way is left as a claimed row, and the next start takes it up
-again.
+Both are signalled through standard input, whose other end the parent holds. One byte requests a stop: the current run
+may finish. (Celery's warm shutdown allows this, too, but takes five seconds when idle.) When the parent ends in any
+way, including kill -9, the kernel closes the pipe. On Linux a signal (PR_SET_PDEATHSIG) also ends a worker that is
+suspended and reads nothing. Celery's pool processes end with the worker: by that signal on Linux, elsewhere because
+their own pipe closes. An interrupted run stays a claimed row, and the next start claims it again.
 """
 
 import gc

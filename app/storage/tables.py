@@ -85,10 +85,8 @@ PROCESSED = ("ready", "failed", "unread")
 class RunRow(SQLModel, table=True):
     """One training job. The row is the record of the work to do (`work`, lease) and of its result (`status`).
 
-    `work` is empty (nothing to do), `waiting` or `held`. `lease_until` of a waiting run is when it is due, of a
-    held one when its worker is given up. `claims` numbers the claims, so that a worker can tell whether the run is
-    still its own; `attempts` counts those since the last news. `wanted` grows with every change of what is to be read
-    (`pipeline/work.py`). A run that is read again keeps its status and figures until the new ones are there.
+    `work`, `wanted`, `claims`, `attempts` and `lease_until` make the table a leased queue (`pipeline/work.py`). A run
+    that is read again keeps its status and figures until the new ones are written.
 
     `idempotency_key` is the SHA-256 of the sender and of the key as sent (`pipeline/receive.py`).
 
@@ -641,7 +639,7 @@ EVERYTHING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StackWorkRow(SQLModel, table=True):
-    """The judging and ranking that a stack waits for; the life of the work of a run, with one step more (`Work`).
+    """The pending judging and ranking of a stack, a row of a leased queue (`pipeline/work.py`).
 
     `judge_from`: every run from that place of the history on is judged again; without it only those not judged yet.
     """
@@ -670,7 +668,7 @@ class StackWorkRow(SQLModel, table=True):
 
 
 class ReceiverRow(SQLModel, table=True):
-    """Where news of a project go. `kind`: webhook, slack, teams or email; `target` its address.
+    """A receiver of a project's notifications. `kind`: webhook, slack, teams or email; `target` its address.
 
     `secret` signs a webhook's bodies. `rules`: which verdicts, regression states and stacks it wants.
     """
@@ -690,7 +688,7 @@ class ReceiverRow(SQLModel, table=True):
 
 
 class DeliveryRow(SQLModel, table=True):
-    """One message to one receiver; the row is the work to do, as with runs. `cause`: at most one message of each.
+    """One notification to one receiver, a row of a leased queue (`pipeline/work.py`). `cause` is unique per receiver.
 
     `work` is waiting, rung, held or empty (done); `state` waiting, delivered or failed. `replay_of`: the one that it
     repeats. `message_id` goes with every attempt, and no other service has it. `subject`: what it is about; a receiver

@@ -41,7 +41,7 @@ OF_NOBODY: Mapping[str, str] = {
     "heartbeat": "it says of the workers, who work for all projects, when one was last at work",
     "stored_object": "content by its hash, which files of several projects may share; reached by their segments only",
 }
-"""Tables that are nobody's alone, with the reason: nothing is added for them."""
+"""Tables without an owning project, with the reason: their rows are not filtered."""
 
 EVERY_PROJECT: ProjectIds | None = None
 NO_PROJECT: ProjectIds | None = frozenset()
@@ -51,7 +51,7 @@ _process_sees_every_project = False
 
 
 class UnsaidProjectsError(Exception):
-    """A statement outside a request, of code that did not say which projects it may see."""
+    """Raised for a statement of code that did not state which projects it may see."""
 
 
 def visible_projects() -> ProjectIds | None:
@@ -62,7 +62,7 @@ def visible_projects() -> ProjectIds | None:
         if _process_sees_every_project:
             return EVERY_PROJECT
         raise UnsaidProjectsError(
-            "This code did not say which projects it may see. Put it into `with seeing(...)`, or call "
+            "This code did not state which projects it may see. Wrap it in `with seeing(...)`, or call "
             "see_every_project() at the start of a worker or command."
         ) from None
 
@@ -75,7 +75,7 @@ def see_every_project() -> None:
 
 @contextmanager
 def seeing(projects: ProjectIds | None) -> Iterator[None]:
-    """Only rows of these projects exist for what the block reads and changes; EVERY_PROJECT for all."""
+    """Restrict the reads and writes of the block to rows of these projects; EVERY_PROJECT for all."""
     before = _visible.set(projects)
     try:
         yield
@@ -84,7 +84,7 @@ def seeing(projects: ProjectIds | None) -> Iterator[None]:
 
 
 class UnownedTableError(Exception):
-    """A table that is neither a project's, nor leads to one, nor is nobody's."""
+    """Raised for a table without a declared owner."""
 
 
 class _OfVisibleProjects(CriteriaOption):
@@ -119,7 +119,7 @@ def _leave_out_others(state: ORMExecuteState) -> None:
 
 @lru_cache
 def _criteria() -> tuple[LoaderCriteriaOption, ...]:
-    """Of every table whose rows are somebody's. A table of which nothing is known refuses every request."""
+    """Return the criteria of every owned table. Any table without a declared owner makes every request fail."""
     ids: BindParameter[Any] = bindparam("visible", callable_=lambda: sorted(visible_projects() or ()), expanding=True)
     mapped_tables: dict[Any, type] = {mapper.local_table: mapper.class_ for mapper in SQLModel._sa_registry.mappers}
     return tuple(
@@ -137,7 +137,7 @@ def _condition(table: Table, columns: Any, ids: BindParameter[Any]) -> ColumnEle
         return _owner_is_visible(table, _of(columns, OWNED_THROUGH[table.name]), ids)
     if "project_id" not in table.columns:
         raise UnownedTableError(
-            f"Nothing says whose the rows of {table.name} are: give it a project_id, or a way to one in OWNED_THROUGH."
+            f"Table {table.name} has no declared owner: add a project_id, or a path to one in OWNED_THROUGH."
         )
     of_project = _of(columns, "project_id").in_(ids)
     if table.name == "reference_point":

@@ -114,7 +114,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again_until_it_can(
             program.write_text("#!/bin/sh\nread -r word\n")
             program.chmod(0o700)
 
-    with worker.Worker(before_start=prepare, ring=lambda: None, ring_seconds=60) as keeper:
+    with worker.Worker(before_start=prepare, sweep=lambda: None, sweep_seconds=60) as keeper:
         wait_for(lambda: keeper._process is not None, "a worker")
     assert attempts == [False, False, False]
 
