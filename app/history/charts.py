@@ -17,7 +17,7 @@ import numpy as np
 
 from app.domain.numbers import UNITS, absolute, change_text, counted, figure, short_commit
 from app.domain.run import Metric
-from app.domain.verdict.history_view import STANDINGS, Configuration, Level, VersionChange
+from app.domain.verdict.history_view import ELIGIBILITY_LABELS, Configuration, StackSegment, VersionChange
 from app.history.queries import DATE, VERDICTS, History, version_text
 from app.storage.stacks import StackRun
 from app.web import charts
@@ -108,7 +108,7 @@ class Drawing:
     def counts(self, place: int) -> bool:
         return self.history.standings[place] == "counts"
 
-    def level_values(self) -> Iterator[tuple[Configuration, Level, float]]:
+    def level_values(self) -> Iterator[tuple[Configuration, StackSegment, float]]:
         """The levels that reach into what is drawn, in the unit of the metric."""
         for one in self.shown:
             per_step = self._per_step(one)
@@ -179,7 +179,9 @@ def _point(drawing: Drawing, place: int) -> Row:
         "interval": text.interval if text and text.half else "none",
         "n": text.n if text else 0,
         "verdict": VERDICTS.get(run.verdict, "not judged"),
-        "counts": STANDINGS[standing] if standing == "counts" else f"not counted: {STANDINGS[standing]}",
+        "counts": ELIGIBILITY_LABELS[standing]
+        if standing == "counts"
+        else f"not counted: {ELIGIBILITY_LABELS[standing]}",
         "config": drawing.history.by_key[run.config_key].letter,
     }
 

@@ -15,7 +15,15 @@ from starlette.responses import HTMLResponse
 from app.domain.numbers import UNITS
 from app.domain.run import Metric
 from app.domain.text import commit_address
-from app.domain.verdict.history_view import STANDINGS, Configuration, PinDrift, Standing, VersionChange, answer, drifts
+from app.domain.verdict.history_view import (
+    ELIGIBILITY_LABELS,
+    Configuration,
+    Eligibility,
+    PinDrift,
+    VersionChange,
+    answer,
+    drifts,
+)
 from app.errors import FieldError, InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, history_chart
 from app.history.queries import (
@@ -181,8 +189,8 @@ class HistoryPage:
         ]
 
     @property
-    def standing_words(self) -> Mapping[Standing, str]:
-        return STANDINGS
+    def standing_words(self) -> Mapping[Eligibility, str]:
+        return ELIGIBILITY_LABELS
 
     @staticmethod
     def p_text(p_value: float) -> str:

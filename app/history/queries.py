@@ -17,13 +17,13 @@ from app.domain.verdict.differences import Difference
 from app.domain.verdict.history_view import (
     WATCHED,
     Configuration,
+    Eligibility,
     HistoryRun,
-    Standing,
     VersionChange,
     VersionProbe,
     changed_versions,
     configurations,
-    standing,
+    eligibility,
 )
 from app.domain.verdict.step_time import Prior
 from app.errors import FieldError, InvalidQuery
@@ -172,7 +172,7 @@ class History:
 
     stack: Stack
     runs: tuple[StackRun, ...]
-    standings: tuple[Standing, ...]
+    standings: tuple[Eligibility, ...]
     configurations: tuple[Configuration, ...]
     pins: tuple[Pin, ...]
 
@@ -207,7 +207,7 @@ def read_history(session: Session, stack: Stack) -> History:
     """Without figures, which take longer to read than all else of a long history (`read_figures`)."""
     runs = tuple(stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False))
     version = max((run.definition_version for run in runs), default=0)
-    standings = tuple(standing(run, stack.baseline_branch, version) for run in runs)
+    standings = tuple(eligibility(run, stack.baseline_branch, version) for run in runs)
     return History(
         stack=stack,
         runs=runs,
@@ -270,7 +270,7 @@ def read_versions(session: Session, runs: Sequence[StackRun], first: int = 0) ->
     return changed_versions(probes)
 
 
-def _priors(session: Session, runs: Sequence[StackRun], standings: Sequence[Standing]) -> Mapping[str, Prior]:
+def _priors(session: Session, runs: Sequence[StackRun], standings: Sequence[Eligibility]) -> Mapping[str, Prior]:
     """What the newest verdict of each configuration assumed of the run-to-run variation: levels must agree with it."""
     judged = {
         run.config_key: run.id for run, why in zip(runs, standings, strict=True) if run.verdict and why == "counts"

@@ -9,7 +9,7 @@ from app.domain.badges import badge_key
 from app.domain.text import range_address
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.differences import Difference
-from app.domain.verdict.history_view import Configuration, LevelChange, PlacedAlarm, alarm_of, called_at
+from app.domain.verdict.history_view import Configuration, PlacedAlarm, SegmentChange, alarm_of, called_at
 from app.history.queries import Alarm, History, Stack
 from app.storage.stacks import StackRun, full_records
 from app.storage.tables import ProjectRow
@@ -26,7 +26,7 @@ class ChangeRow:
     """
 
     letter: str
-    change: LevelChange
+    change: SegmentChange
     before: StackRun
     run: StackRun
     runs_since: int

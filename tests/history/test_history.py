@@ -78,7 +78,7 @@ def chart_of(client: TestClient, address: str) -> dict[str, Any]:
 def test_the_page_says_first_where_the_stack_stands(client: TestClient, engine: Engine, moved: list[int]) -> None:
     page = client.get(f"/history/{key_of(engine, moved[0])}").text
     text = text_of(page)
-    assert "423.0 ms a step now, 5.7 % slower since 15 September; 1 change point in 26 runs." in text
+    assert "423.0 ms per step now, 5.7 % slower since 15 September; 1 change point in 26 runs." in text
     assert re.search(r"\+5\.7 % slower since #15 .* from 400\.0 ms to 423\.0 ms, 12 runs in the new segment", text)
     assert f"Reported by the verdict of #{moved[14]}" in text
     with transaction(engine) as session:
@@ -90,7 +90,7 @@ def test_the_page_says_first_where_the_stack_stands(client: TestClient, engine: 
 
 def test_an_address_may_be_the_first_eight_digits(client: TestClient, engine: Engine, moved: list[int]) -> None:
     key = key_of(engine, moved[0])
-    assert "a step now" in client.get(f"/history/{key[:8]}").text
+    assert "per step now" in client.get(f"/history/{key[:8]}").text
     for address in (key[:7], "no-hex-at-all", "abcdef0123456789", key + "0", "%00", "a" * 90):
         answer = client.get(f"/history/{address}", headers=HTML)
         assert answer.status_code == 404, address
@@ -204,8 +204,8 @@ def test_configurations_have_levels_of_their_own(client: TestClient, engine: Eng
     with transaction(engine) as session:
         config = session.get_one(RunRow, old[0]).config_key
     text = text_of(client.get(address).text)
-    assert re.search(r"(299|300)\.\d ms a step now", text)
-    assert "This is configuration B of 2 configurations, the one that ran last." in text
+    assert re.search(r"(299|300)\.\d ms per step now", text)
+    assert "This is configuration B of 2 configurations, the most recent one." in text
     assert "dispatcher alltoall instead of hybridep" in text
     both = chart_of(client, f"{address}/chart")["datasets"]
     assert {row["colour"] for row in both["points"]} == {"alltoall", "hybridep"}

@@ -1,4 +1,4 @@
-"""What a history comes to, in a sentence or three: where the stack stands, since when, and what it is measured by."""
+"""The history of a stack for its page: eligible runs, segments, changes, pins, versions, and a summary."""
 
 import math
 from collections import Counter
@@ -16,13 +16,13 @@ from app.domain.verdict.history import FEWEST_RUNS, History, find_changes
 from app.domain.verdict.record import FAILED
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 
-# --- Whether a run is part of the levels of its history, and if not, why (`docs/verdicts.md`).
+# --- Eligibility: whether a run is part of the segments of its history, and if not, why (`docs/verdicts.md`).
 
-Standing = Literal[
+Eligibility = Literal[
     "counts", "failed", "cut_off", "quarantined", "not_steady", "short", "no_figure", "purpose", "branch", "definitions"
 ]
 
-STANDINGS: Mapping[Standing, str] = {
+ELIGIBILITY_LABELS: Mapping[Eligibility, str] = {
     "counts": "counts",
     "failed": "failed",
     "cut_off": "ended early",
@@ -30,21 +30,18 @@ STANDINGS: Mapping[Standing, str] = {
     "not_steady": "not steady",
     "short": "short",
     "no_figure": "no figure",
-    "purpose": "no ci run",
-    "branch": "another branch",
+    "purpose": "not a ci run",
+    "branch": "different branch",
     "definitions": "older definitions",
 }
-"""In the words of pages."""
+"""Labels of pages."""
 
 _CUT_OFF = frozenset({"truncated", "stopped", "running"})
 ANY_BRANCH = "*"
 
 
 class HistoryRun(Protocol):
-    """What a history needs to know of a run. Any frozen value with these attributes will do.
-
-    `log_step_time` is NaN where there is no estimate.
-    """
+    """The attributes of a run that a history reads. `log_step_time` is NaN without an estimate."""
 
     @property
     def id(self) -> int: ...
@@ -72,12 +69,12 @@ class HistoryRun(Protocol):
     def definition_version(self) -> int: ...
 
 
-def standing(run: HistoryRun, baseline_branch: str, definition_version: int) -> Standing:
-    """The first reason that holds; `counts` when there is none. `baseline_branch`: `*` for any.
+def eligibility(run: HistoryRun, baseline_branch: str, definition_version: int) -> Eligibility:
+    """Return the first reason why a run does not count, else `counts`. `baseline_branch`: `*` for any.
 
-    `definition_version`: that of the stack's newest figures. Figures of two versions are never put in one level.
+    `definition_version`: that of the stack's newest figures; figures of different versions never share a segment.
     """
-    reasons: tuple[tuple[bool, Standing], ...] = (
+    reasons: tuple[tuple[bool, Eligibility], ...] = (
         (bool(run.quarantine), "quarantined"),
         (run.outcome in FAILED, "failed"),
         (not has_figure(run), "no_figure"),
@@ -92,15 +89,16 @@ def standing(run: HistoryRun, baseline_branch: str, definition_version: int) -> 
 
 
 def has_figure(run: HistoryRun) -> bool:
+    """Return whether the run has a step time."""
     return math.isfinite(run.log_step_time)
 
 
-# --- The configurations of a stack in one history: letters to name them by, their levels, where levels change.
+# --- The configurations of a stack in one history, with their letters, segments and changes.
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """Runs `first` to `last` (places in the stack's runs) stand at `step_time_ms`; `n` of them count."""
+class StackSegment:
+    """A segment from run `first` to `last` (indexes into the stack's runs) at `step_time_ms`; `n` of the runs count."""
 
     first: int
     last: int
@@ -109,8 +107,8 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelChange:
-    """`run`: place of the first run of the new level; `before`: of the last one of the old. Positive is slower."""
+class SegmentChange:
+    """A change of level. `run`: index of the first run after it, `before`: of the last before; positive is slower."""
 
     run: int
     before: int
@@ -122,36 +120,36 @@ class LevelChange:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One config key. `letter`: A is the one that came first. `runs`, `counted`: places in the stack's runs.
+    """One config key. `letter`: A for the oldest. `runs`, `counted`: indexes into the stack's runs.
 
-    `levels` is empty while no run counts; `is_last`: the counted run that came last is of this configuration.
+    `levels`: its segments, empty while no run counts; `is_last`: the newest counted run has this configuration.
     """
 
     letter: str
     config_key: str
     runs: tuple[int, ...]
     counted: tuple[int, ...]
-    levels: tuple[Level, ...]
-    changes: tuple[LevelChange, ...]
+    levels: tuple[StackSegment, ...]
+    changes: tuple[SegmentChange, ...]
     is_last: bool = False
 
     @property
-    def now(self) -> Level | None:
+    def now(self) -> StackSegment | None:
         return self.levels[-1] if self.levels else None
 
 
 def configurations(
-    runs: Sequence[HistoryRun], standings: Sequence[Standing], priors: Mapping[str, Prior] | None = None
+    runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], priors: Mapping[str, Prior] | None = None
 ) -> tuple[Configuration, ...]:
-    """One for each config key, in the order of their first runs.
+    """Return one configuration per config key, in the order of their first runs.
 
-    `runs`: all of a stack, in order; `standings` of each. `priors`: by config key, what verdicts assumed of the
-    run-to-run variation; without one the default.
+    `runs`: all runs of a stack, in order, with their `eligibilities`. `priors`: run-to-run variation by config key, as
+    verdicts assumed it; else the default.
     """
     places: dict[str, list[int]] = {}
     for place, run in enumerate(runs):
         places.setdefault(run.config_key, []).append(place)
-    counted = {key: [place for place in of_key if standings[place] == "counts"] for key, of_key in places.items()}
+    counted = {key: [place for place in of_key if eligibilities[place] == "counts"] for key, of_key in places.items()}
     last = max((place for of_key in counted.values() for place in of_key), default=len(runs) - 1)
     result = []
     for index, (key, of_key) in enumerate(places.items()):
@@ -171,7 +169,7 @@ def configurations(
 
 
 def letter(index: int) -> str:
-    """A to Z, then AA, AB, ..."""
+    """Return A to Z, then AA, AB, ..."""
     text = ""
     index += 1
     while index:
@@ -184,18 +182,20 @@ def _history(counted: Sequence[HistoryRun], prior: Prior) -> History | None:
     return find_changes([run.log_step_time for run in counted], prior) if counted else None
 
 
-def _levels(history: History | None, places: Sequence[int]) -> tuple[Level, ...]:
+def _levels(history: History | None, places: Sequence[int]) -> tuple[StackSegment, ...]:
     return tuple(
-        Level(places[segment.start], places[segment.stop - 1], math.exp(segment.level), segment.stop - segment.start)
+        StackSegment(
+            places[segment.start], places[segment.stop - 1], math.exp(segment.level), segment.stop - segment.start
+        )
         for segment in (history.segments if history else ())
     )
 
 
-def _changes(history: History | None, places: Sequence[int]) -> tuple[LevelChange, ...]:
+def _changes(history: History | None, places: Sequence[int]) -> tuple[SegmentChange, ...]:
     if history is None:
         return ()
     return tuple(
-        LevelChange(
+        SegmentChange(
             run=places[point.run],
             before=places[point.run - 1],
             delta_pct=point.delta_pct,
@@ -210,20 +210,20 @@ def _changes(history: History | None, places: Sequence[int]) -> tuple[LevelChang
 # --- Which regression and which verdict a change point belongs to.
 
 AROUND = 2
-"""A change point may be found this many runs beside the run that its verdict called."""
+"""Most runs between a change point and the run whose verdict called it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedAlarm:
-    """A regression of the configuration: places of its slow run and, where it ended, of the run that ended it."""
+    """A regression of the configuration: indexes of its slow run and, once fixed, of the run that fixed it."""
 
     regression_id: int
     slow_run: int
     fixed_by: int | None = None
 
 
-def alarm_of(change: LevelChange, end: int, alarms: Sequence[PlacedAlarm]) -> int | None:
-    """The regression that the change opened, or that it ended. `end`: place of the last run of the new level."""
+def alarm_of(change: SegmentChange, end: int, alarms: Sequence[PlacedAlarm]) -> int | None:
+    """Return the regression that the change opened or ended. `end`: index of the last run of the new segment."""
     slower = change.delta_pct > 0
     places = [(alarm.slow_run if slower else alarm.fixed_by, alarm.regression_id) for alarm in alarms]
     near = [
@@ -234,20 +234,20 @@ def alarm_of(change: LevelChange, end: int, alarms: Sequence[PlacedAlarm]) -> in
     return min(near)[1] if near else None
 
 
-def called_at(change: LevelChange, verdicts: Sequence[tuple[int, str]]) -> int | None:
-    """Place of the first run whose verdict said it. `verdicts`: (place, decision) of the configuration, in order."""
+def called_at(change: SegmentChange, verdicts: Sequence[tuple[int, str]]) -> int | None:
+    """Return the index of the first run whose verdict called the change. `verdicts`: (index, decision), in order."""
     decision = "regression" if change.delta_pct > 0 else "improvement"
     near = range(change.before + 1 - AROUND, change.run + AROUND + 1)
     return next((place for place, verdict in verdicts if verdict == decision and place in near), None)
 
 
-# --- Golden runs of a stack, and how far they are apart: a re-pinned baseline must not hide a slow drift.
+# --- Drift between golden runs: a re-pinned baseline must not hide a slow drift.
 
 P = TypeVar("P", bound="Pin")
 
 
 class Pin(Protocol):
-    """A run that a person made golden; `in_force` until it was unpinned. Any frozen value with these will do."""
+    """A run that a user pinned as golden; `in_force` until it is unpinned."""
 
     @property
     def id(self) -> int: ...
@@ -265,7 +265,7 @@ class Pin(Protocol):
 class Drift:
     """Step time of `run_id` against `against_id` in percent: positive is slower.
 
-    `other_configuration`: knobs differ between the two, so it is not drift alone.
+    `other_configuration`: knobs differ between the two, so the change is not only drift.
     """
 
     run_id: int
@@ -276,8 +276,8 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class PinDrift(Generic[P]):
-    """`since_last`: against the run that was pinned before; `since_release`: against the newest release before the
-    run; `now`: the level on which its configuration stands today, against the run. None: no such run.
+    """Drift of a pin. `since_last`: against the previously pinned run; `since_release`: against the newest release
+    before the run; `now`: the current level of its configuration against the run. None: no such run.
     """
 
     pin: P
@@ -289,7 +289,7 @@ class PinDrift(Generic[P]):
 def drifts(
     pins: Sequence[P], runs: Sequence[HistoryRun], configurations: Sequence[Configuration]
 ) -> tuple[PinDrift[P], ...]:
-    """Of each pin, newest first."""
+    """Return the drift of each pin, newest first."""
     by_id = {run.id: run for run in runs}
     places = {run.id: place for place, run in enumerate(runs)}
     ordered = sorted((pin for pin in pins if pin.run_id in by_id), key=lambda pin: (pin.pinned_at, pin.id))
@@ -312,7 +312,7 @@ def _now(run: HistoryRun, runs: Sequence[HistoryRun], configurations: Sequence[C
 
 
 def drift(run: HistoryRun | None, against: HistoryRun | None, run_ms: float | None = None) -> Drift | None:
-    """`run_ms`: the step time of `run` where it is known better than by the run alone."""
+    """Return the change from `against` to `run`; None without figures. `run_ms`: a better estimate of `run`'s time."""
     if run is None or against is None or not (has_figure(run) and has_figure(against)):
         return None
     value = run.log_step_time if run_ms is None else math.log(run_ms)
@@ -322,56 +322,56 @@ def drift(run: HistoryRun | None, against: HistoryRun | None, run_ms: float | No
 
 def answer(
     runs: Sequence[HistoryRun],
-    standings: Sequence[Standing],
+    eligibilities: Sequence[Eligibility],
     shown: Configuration,
     configurations: Sequence[Configuration],
     pins: Sequence[Pin],
 ) -> str:
-    """`20.99 s a step now, 6.5 % slower since 21 September; 2 change points in 48 runs. Golden run #12, ...`
+    """Return `20.99 s per step now, 6.5 % slower since 21 September; 2 change points in 48 runs. Golden run ...`
 
-    `shown`: the configuration that is spoken of. At least one run.
+    `runs`: at least one. `shown`: the configuration to describe.
     """
-    sentences = [_level(runs, standings, shown)]
+    sentences = [_level(runs, eligibilities, shown)]
     if len(configurations) > 1:
         others = counted(len(configurations), "configuration")
-        which = "the one that ran last" if shown.is_last else "chosen above the chart"
+        which = "the most recent one" if shown.is_last else "chosen above the chart"
         sentences.append(f"This is configuration {shown.letter} of {others}, {which}.")
     sentences += _golden(pins, runs[-1].ordered_at)
     return " ".join(sentences)
 
 
 def day(time: datetime, near: datetime) -> str:
-    """`21 September`, with the year when it is not that of `near`."""
+    """Return `21 September`, with the year when it differs from that of `near`."""
     time = time.astimezone(UTC)
     year = f" {time.year}" if time.year != near.astimezone(UTC).year else ""
     return f"{time.day} {time:%B}{year}"
 
 
-def _level(runs: Sequence[HistoryRun], standings: Sequence[Standing], shown: Configuration) -> str:
+def _level(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], shown: Configuration) -> str:
     newest = runs[-1].ordered_at
     now = shown.now
     if now is None:
-        return f"No run of this stack counts yet: {_why_none(standings[place] for place in shown.runs)}."
-    stands = f"{step_time(now.step_time_ms)} a step now"
+        return f"No run of this stack counts yet: {_why_none(eligibilities[place] for place in shown.runs)}."
+    stands = f"{step_time(now.step_time_ms)} per step now"
     if len(shown.counted) < FEWEST_RUNS:
-        over = f"over {counted(len(shown.counted), 'run')} that count" + ("s" if len(shown.counted) == 1 else "")
-        return f"{stands}, {over}. Levels are told apart from {FEWEST_RUNS} such runs on."
+        over = f"over {counted(len(shown.counted), 'eligible run')}"
+        return f"{stands}, {over}. Changes are detected from {FEWEST_RUNS} eligible runs on."
     if not shown.changes:
         since = day(runs[shown.counted[0]].ordered_at, newest)
-        return f"{stands}, at one level since {since}; no change point in {counted(len(shown.counted), 'run')}."
+        return f"{stands}, unchanged since {since}; no change point in {counted(len(shown.counted), 'run')}."
     last = shown.changes[-1]
     points = f"{counted(len(shown.changes), 'change point')} in {counted(len(shown.counted), 'run')}"
     return f"{stands}, {_moved(last)} since {day(runs[last.run].ordered_at, newest)}; {points}."
 
 
-def _moved(change: LevelChange) -> str:
+def _moved(change: SegmentChange) -> str:
     text = change_text(change.delta_pct)
     return f"{text.size} {text.word}"
 
 
-def _why_none(standings: Iterable[Standing]) -> str:
-    counts = Counter(standings)
-    return ", ".join(f"{n:,} {STANDINGS[why]}" for why, n in counts.most_common())
+def _why_none(eligibilities: Iterable[Eligibility]) -> str:
+    counts = Counter(eligibilities)
+    return ", ".join(f"{n:,} {ELIGIBILITY_LABELS[why]}" for why, n in counts.most_common())
 
 
 def _golden(pins: Sequence[Pin], near: datetime) -> list[str]:
@@ -382,15 +382,15 @@ def _golden(pins: Sequence[Pin], near: datetime) -> list[str]:
     return [f"Golden run #{newest.run_id}, pinned on {day(newest.pinned_at, near)} by {newest.pinned_by}."]
 
 
-# --- Where what no key holds changed along a history: versions of libraries, the digest of the container, the driver.
+# --- Changes outside the keys along a history: library versions, container digest, driver.
 
 WATCHED = tuple(name for name, field in FIELDS.items() if field.group == "Software" or name == "driver")
-"""Fields of the contract among which versions stand; those of the keys cannot change within a stack."""
+"""Contract fields that hold versions; members of the keys cannot change within a stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionProbe:
-    """The contract of the run at `place`, as far as versions go."""
+    """The versions in the contract of the run at index `place`."""
 
     place: int
     contract: Mapping[str, Stated]
@@ -398,7 +398,7 @@ class VersionProbe:
 
 @dataclass(frozen=True, slots=True)
 class VersionChange:
-    """Between the runs at `before` and `run`, which are neighbours unless `before + 1 < run`."""
+    """Versions that changed between the runs at indexes `before` and `run`; neighbours unless `before + 1 < run`."""
 
     run: int
     before: int
@@ -406,7 +406,7 @@ class VersionChange:
 
 
 def changed_versions(probes: Sequence[VersionProbe]) -> tuple[VersionChange, ...]:
-    """`probes` in the order of their places. A field that a run does not state is as it was last stated."""
+    """Return version changes along `probes`, which are in order. An unstated field keeps its last stated value."""
     changes = []
     last_stated: dict[str, Stated] = {}
     for number, probe in enumerate(probes):

@@ -8,8 +8,8 @@ import pytest
 
 from app.domain.run import Stated
 from app.domain.verdict.history_view import (
-    LevelChange,
     PlacedAlarm,
+    SegmentChange,
     VersionProbe,
     alarm_of,
     answer,
@@ -17,8 +17,8 @@ from app.domain.verdict.history_view import (
     changed_versions,
     configurations,
     drifts,
+    eligibility,
     letter,
-    standing,
 )
 from tests.domain.verdict.history_view_runs import BEGIN, Pinned, Run, history, in_order
 
@@ -40,15 +40,15 @@ from tests.domain.verdict.history_view_runs import BEGIN, Pinned, Run, history, 
     ],
 )
 def test_what_counts(differs: dict[str, object], expected: str) -> None:
-    assert standing(replace(Run(1), **differs), "main", 1) == expected  # type: ignore[arg-type]
+    assert eligibility(replace(Run(1), **differs), "main", 1) == expected  # type: ignore[arg-type]
 
 
 def test_any_branch_may_be_the_baseline_branch() -> None:
-    assert standing(Run(1, branch="next"), "*", 1) == "counts"
+    assert eligibility(Run(1, branch="next"), "*", 1) == "counts"
 
 
 def standings(runs: list[Run]) -> list[str]:
-    return [standing(run, "main", 1) for run in runs]
+    return [eligibility(run, "main", 1) for run in runs]
 
 
 def test_a_change_lies_between_the_runs_that_count() -> None:
@@ -148,20 +148,18 @@ def said(runs: list[Run], pins: tuple[Pinned, ...] = (), chosen: int = -1) -> st
 def test_the_answer() -> None:
     pins = (Pinned(3, BEGIN, in_force=False), Pinned(4, BEGIN + timedelta(days=4)))
     assert said(history((20, 19_710), (10, 20_990)), pins) == (
-        "20.99 s a step now, 6.5 % slower since 21 September; 1 change point in 30 runs. "
+        "20.99 s per step now, 6.5 % slower since 21 September; 1 change point in 30 runs. "
         "Golden run #4, pinned on 5 September by Ada."
     )
 
 
 def test_the_answer_of_a_level_history() -> None:
-    assert (
-        said(history((20, 400))) == "400.0 ms a step now, at one level since 1 September; no change point in 20 runs."
-    )
+    assert said(history((20, 400))) == "400.0 ms per step now, unchanged since 1 September; no change point in 20 runs."
 
 
 def test_the_answer_of_a_young_history() -> None:
     assert said(history((1, 400))).startswith(
-        "400.8 ms a step now, over 1 run that counts. Levels are told apart from 12"
+        "400.8 ms per step now, over 1 eligible run. Changes are detected from 12"
     )
 
 
@@ -172,7 +170,7 @@ def test_the_answer_when_nothing_counts() -> None:
 
 def test_the_answer_names_the_configuration_it_speaks_of() -> None:
     runs = in_order(history((14, 400), config_key="a"), history((20, 300), config_key="b", first=8))
-    assert said(runs).endswith("This is configuration B of 2 configurations, the one that ran last.")
+    assert said(runs).endswith("This is configuration B of 2 configurations, the most recent one.")
     assert said(runs, chosen=0).endswith("This is configuration A of 2 configurations, chosen above the chart.")
 
 
@@ -183,7 +181,7 @@ def test_another_year_is_named() -> None:
     assert "faster since 1 October 2026;" in said(runs)
 
 
-SLOWER = LevelChange(run=20, before=19, delta_pct=5.0, p_value=0, from_ms=400, to_ms=420)
+SLOWER = SegmentChange(run=20, before=19, delta_pct=5.0, p_value=0, from_ms=400, to_ms=420)
 FASTER = replace(SLOWER, delta_pct=-5.0)
 
 
@@ -201,7 +199,7 @@ FASTER = replace(SLOWER, delta_pct=-5.0)
     ],
 )
 def test_the_regression_that_a_change_belongs_to(
-    change: LevelChange, alarms: list[PlacedAlarm], found: int | None
+    change: SegmentChange, alarms: list[PlacedAlarm], found: int | None
 ) -> None:
     assert alarm_of(change, 30, alarms) == found
 
@@ -216,6 +214,6 @@ def test_the_regression_that_a_change_belongs_to(
     ],
 )
 def test_the_verdict_that_called_a_change(
-    change: LevelChange, verdicts: list[tuple[int, str]], place: int | None
+    change: SegmentChange, verdicts: list[tuple[int, str]], place: int | None
 ) -> None:
     assert called_at(change, verdicts) == place
