@@ -111,7 +111,7 @@ def test_a_knob_that_was_turned_is_the_first_suspect(baseline: list[Path], tmp_p
     assert answer.lines[1].endswith(
         "other knobs; differs in dispatcher (hybridep -> alltoall) (matched A/B: evidence about dispatcher)"
     )
-    assert "dispatcher (hybridep -> alltoall): The only field of the contract" in answer.output
+    assert "dispatcher (hybridep -> alltoall): The only contract field" in answer.output
 
 
 def test_an_experiment_is_an_a_b_and_no_regression(baseline: list[Path], tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_the_page_begins_with_who_is_ahead_where(client: TestClient) -> None:
 def test_a_tie_is_told_with_its_reason_and_with_a_range_of_places(client: TestClient, stacks: dict[str, str]) -> None:
     page = of_stack(client, stacks["tie"])
     assert page.count(">1–2<") == 2
-    assert "is as fast as deepep, to within 2" in page
+    assert "is as fast as deepep, within 2" in page
     assert "not ranked: only 4 steady iterations, 5 are needed" in page
     assert "2 unranked runs" in page
     assert "a bad node" in page
