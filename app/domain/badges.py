@@ -1,7 +1,7 @@
-"""A badge as SVG: a label and a value. It is an image on other people's pages, so it brings all that it needs.
+"""A badge as SVG: a label and a value. It is embedded in external pages, so it is self-contained.
 
-No script and no style sheet; sizes are stated, because the fonts of whoever looks are not known. The colours are those
-of verdicts on our pages, dark enough for white text; a light rim keeps it apart from a dark page.
+There is no script or style sheet, and sizes are fixed because the viewer's fonts are unknown. The colours are those of
+verdicts, dark enough for white text; a light rim separates it from dark pages.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 from app.domain.text import one_line
 
 MOST = 60
-"""Characters of either part."""
+"""Most characters of each part."""
 
 _LABEL = "#3a4352"
 _COLOURS = {
@@ -32,7 +32,7 @@ _OTHER_WIDTH = 6.9
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """`decision` chooses the colour; empty for grey."""
+    """`decision` selects the colour; empty for grey."""
 
     label: str
     value: str
@@ -40,6 +40,7 @@ class Badge:
 
 
 def svg(badge: Badge) -> str:
+    """Render the badge as an SVG document."""
     label, value = (_plain(text) for text in (badge.label, badge.value))
     left, right = (round(_width(text) + 2 * _PADDING) for text in (label, value))
     colour = _COLOURS.get(badge.decision, _NEUTRAL)
@@ -57,7 +58,7 @@ def svg(badge: Badge) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what XML knows no letter for."""
+    """Drop characters that XML cannot contain, and shorten the text."""
     return "".join(letter for letter in one_line(text) if letter.isprintable())[:MOST]
 
 
@@ -68,28 +69,30 @@ def _text(text: str, x: float) -> str:
 
 
 def _width(text: str) -> float:
-    """Pixels at 11 px, about; the text is fitted to them."""
+    """Estimate the width in pixels at 11 px; the text is fitted to it."""
     return sum(_WIDTHS.get(letter, _OTHER_WIDTH) for letter in text)
 
 
-# --- The key of a badge's address: it opens this stack's badges and nothing else, and cannot be made without the
+# --- The key in a badge's address: it gives access to this stack's badges only and cannot be computed without the
 # secret.
 #
-# A forge shows badges to whoever reads a README, and fetches them without a log-in. All keys of a project end when
-# its secret is made anew.
+# Forges show badges to every reader of a README and fetch them without a login. A new secret revokes all keys of a
+# project.
 
 _BYTES = 16
 
 
 def new_badge_secret() -> str:
+    """Return a random secret for the badge keys of a project."""
     return secrets.token_hex(_BYTES)
 
 
 def badge_key(secret: str, stack_key: str) -> str:
+    """Return the key of a stack's badges: an HMAC of its stack key."""
     digest = hmac.new(secret.encode(), f"threewalls badges of {stack_key}".encode(), hashlib.sha256)
     return digest.hexdigest()[: 2 * _BYTES]
 
 
 def opens(key: str, secret: str, stack_key: str) -> bool:
-    """In the same time for every wrong key. A project without a secret has no keys."""
+    """Return whether the key is valid, in constant time. A project without a secret has no valid key."""
     return bool(secret) and hmac.compare_digest(key.encode(), badge_key(secret, stack_key).encode())

@@ -1,4 +1,4 @@
-"""What stacks are called: a title in one line, and the fields that tell neighbours apart."""
+"""Names of stacks: a one-line title, and the fields that distinguish stacks with the same title."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,15 +11,15 @@ from app.domain.run import Stated, Value
 
 SEPARATOR = " · "
 _ALWAYS = ("seq_len", "gbs", "mbs")
-"""The size of the work: told wherever neighbours differ in it, also where one of the three would do."""
+"""Size of the work: shown wherever stacks of one title differ in it, even if one of the three would do."""
 _WORDS = {"seq_len": "seq", "gbs": "GBS", "mbs": "MBS", "pp": "PP", "vpp": "VPP", "precision": "", "container": ""}
-"""How a field is called in a name, where that is not its own name; "": its value speaks for itself."""
+"""Label of a field in a name, where it is not the field's own name; "" when the value needs no label."""
 _KEY_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class TitledStack:
-    """`known`: its contract fields by name, where known."""
+    """A stack with its title. `known`: values of its known contract fields."""
 
     stack_key: str
     title: str
@@ -28,7 +28,7 @@ class TitledStack:
 
 
 def stack_names(stacks: Iterable[TitledStack]) -> dict[str, str]:
-    """Stack key -> name. Stacks of one title are neighbours; a stack without any has its title for a name."""
+    """Return names by stack key. A stack with a unique title is called by it."""
     neighbours: dict[str, list[TitledStack]] = defaultdict(list)
     for stack in stacks:
         neighbours[stack.title].append(stack)
@@ -37,7 +37,7 @@ def stack_names(stacks: Iterable[TitledStack]) -> dict[str, str]:
 
 def _names(stacks: Sequence[TitledStack]) -> dict[str, str]:
     parts = {stack.stack_key: [stack.title] for stack in stacks}
-    for name in _told(stacks):
+    for name in _distinguishing_fields(stacks):
         for stack in stacks:
             parts[stack.stack_key].append(_words(stack, name))
     names = {key: SEPARATOR.join(own) for key, own in parts.items()}
@@ -45,12 +45,12 @@ def _names(stacks: Sequence[TitledStack]) -> dict[str, str]:
     return {key: name if several[name] == 1 else f"{name}{SEPARATOR}{key[:_KEY_DIGITS]}" for key, name in names.items()}
 
 
-def _told(stacks: Sequence[TitledStack]) -> list[str]:
-    """Fields in which they differ: the size of the work, and of the others what tells more of them apart."""
+def _distinguishing_fields(stacks: Sequence[TitledStack]) -> list[str]:
+    """Return the fields to show: the size of the work where it differs, then fields that distinguish further stacks."""
     fields = [name for name in _ALWAYS if _groups(stacks, [name]) > 1]
     groups = _groups(stacks, fields)
     for name in ("project", *STACK_FIELDS):
-        # Most fields are the same in all of them, which is quickly seen.
+        # Most fields are equal in all stacks, which is cheap to check.
         if groups == len(stacks) or name in _ALWAYS or _groups(stacks, [name]) == 1:
             continue
         finer = _groups(stacks, [*fields, name])
@@ -71,7 +71,7 @@ def _value(stack: TitledStack, name: str) -> str:
 
 
 def common_parts(names: Sequence[str]) -> tuple[str, ...]:
-    """What all of several names share, in the order of the first."""
+    """Return the parts that all names share, in the order of the first; () for a single name."""
     parts = [name.split(SEPARATOR) for name in names]
     if len(parts) < 2:
         return ()
@@ -80,13 +80,13 @@ def common_parts(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def without_common(names: Sequence[str]) -> list[str]:
-    """Names without what all of them share: a phone has no room to repeat it."""
+    """Return the names without their shared parts, to save space on phones."""
     common = common_parts(names)
     return [SEPARATOR.join(part for part in name.split(SEPARATOR) if part not in common) or name for name in names]
 
 
 def field_words(name: str, value: Value) -> str:
-    """`seq 4096`, `PP 4`, `graph impl none`."""
+    """Return label and value: `seq 4096`, `PP 4`, `graph impl none`."""
     word = _WORDS.get(name, name.replace("_", " "))
     return f"{word} {contract_value(value)}".strip()
 
@@ -97,13 +97,11 @@ def _words(stack: TitledStack, name: str) -> str:
     return field_words(name, stack.known[name]) if name in stack.known else f"{name.replace('_', ' ')} unknown"
 
 
-# --- A stack in one line for people: `Qwen3-30B-A3B · 16 × H100 · hybridep · forced balance · nemo:26.06`.
-
-_SEPARATOR = " · "
+# --- The title: `Qwen3-30B-A3B · 16 × H100 · hybridep · forced balance · nemo:26.06`.
 
 
 def stack_title(contract: Mapping[str, Stated], *, dispatcher: bool = True) -> str:
-    """What a person knows a stack by. The dispatcher is a knob: leave it out where a stack has several."""
+    """Return the title of a stack. Leave out the dispatcher, which is a knob, where a stack has several."""
     parts = [
         _text(contract, "model") or "unknown model",
         _hardware(contract),
@@ -111,7 +109,7 @@ def stack_title(contract: Mapping[str, Stated], *, dispatcher: bool = True) -> s
         _text(contract, "routing_mode").replace("-", " ").replace("_", " "),
         _text(contract, "container").partition("@")[0].rpartition("/")[2],
     ]
-    return _SEPARATOR.join(part for part in parts if part)
+    return SEPARATOR.join(part for part in parts if part)
 
 
 def _hardware(contract: Mapping[str, Stated]) -> str:

@@ -1,4 +1,4 @@
-"""Cleans text that came from outside: what a database refuses or a page cannot show is taken out."""
+"""Clean external text: remove what a database rejects or a page cannot show."""
 
 import re
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u20
 
 
 def clean(text: str) -> str:
-    """`text` without control characters; line breaks and tabs stay."""
+    """Return `text` without control characters, except line breaks and tabs."""
     return _UNPRINTABLE.sub("", text)
 
 
 def one_line(text: str) -> str:
-    """`text` without control characters, its white space folded to single blanks, trimmed."""
+    """Return `text` on one line: no control characters, white space folded to single blanks, trimmed."""
     return " ".join(clean(text).split())
 
 
 def some_of(names: Sequence[str], most: int = 3, last: str = "and") -> str:
-    """`a, b and c`, or `a, b, c and 4 more`; empty for none."""
+    """Return `a, b and c` or `a, b, c and 4 more`; empty without names."""
     shown = [*names[:most], *([f"{len(names) - most:,} more"] if len(names) > most else [])]
     return f"{', '.join(shown[:-1])} {last} {shown[-1]}" if len(shown) > 1 else "".join(shown)
 
@@ -33,19 +33,19 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
 def commit_address(template: str, commit: str) -> str:
-    """Empty without a template or a commit."""
+    """Return the address of a commit; empty without a template or a commit."""
     return _filled(template, {"commit": commit})
 
 
 def range_address(template: str, first: str, last: str) -> str:
-    """From commit `first` to `last`; empty without a template or one of them, or when both are the same."""
+    """Return the address of a commit range; empty without a template or commit, or when both commits are equal."""
     return "" if first == last else _filled(template, {"from": first, "to": last})
 
 
 def read_template(text: str, placeholders: tuple[str, ...]) -> str:
-    """`text` without white space around it, when it is a template with these placeholders; empty stays empty.
+    """Validate an address template with these placeholders and return it trimmed; empty stays empty.
 
-    Raises ValueError with what must be otherwise.
+    Raises ValueError with the rule that it breaks.
     """
     template = text.strip()
     if not template:
@@ -54,16 +54,16 @@ def read_template(text: str, placeholders: tuple[str, ...]) -> str:
     if len(template) > MAX_TEMPLATE:
         raise ValueError(f"must have at most {MAX_TEMPLATE} characters")
     if not template.isascii() or any(ord(c) <= 32 or c in "\"'<>\\^`|" for c in template):
-        raise ValueError("must be one address, without blanks and quotes")
+        raise ValueError("must be one address without blanks or quotes")
     beside = _PLACEHOLDER.sub("", template)
     if set(_PLACEHOLDER.findall(template)) != set(placeholders) or "{" in beside or "}" in beside:
-        raise ValueError(f"must hold {wanted}, and nothing else in braces")
+        raise ValueError(f"must contain {wanted} and no other braces")
     try:
         parts = urlsplit(template)
     except ValueError:
-        raise ValueError("must be a whole address, for instance https://github.com/...") from None
+        raise ValueError("must be a complete address, for example https://github.com/...") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or "{" in parts.netloc:
-        raise ValueError(f"must begin with https:// or http:// and a host; {wanted} stand behind it")
+        raise ValueError(f"must begin with https:// or http:// and a host, followed by {wanted}")
     return template
 
 

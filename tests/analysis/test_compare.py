@@ -31,7 +31,7 @@ def test_two_real_runs_of_one_test_case_are_judged(rendered: Path) -> None:
     assert answer.lines[0].startswith("inconclusive (provisional): step time, no significant difference: 0.02 % faster")
     assert answer.lines[1].startswith(f"baseline: 1 run ({BASELINE}), same configuration")
     assert "6 baseline runs instead of 1" in answer.output
-    assert "Provisional: nobody states pp_overlap." in answer.output
+    assert "Provisional, not stated: pp_overlap." in answer.output
 
 
 def test_another_container_is_no_baseline_and_the_field_is_named(rendered: Path) -> None:
@@ -93,7 +93,7 @@ def test_runs_that_are_alike_are_fine(tmp_path: Path) -> None:
     answer = threewalls("compare", *setting(PLACE), "--baseline", *many, "--", *again)
     assert answer.code == 0, answer.output
     assert answer.lines[0].startswith("no change: step time")
-    assert "No figure moved." in answer.output
+    assert "No figure changed." in answer.output
 
 
 def test_more_memory_is_a_regression_however_fast(baseline: list[Path], tmp_path: Path) -> None:

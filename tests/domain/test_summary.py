@@ -345,7 +345,8 @@ def test_unknown_stack_fields_are_listed_in_one_sentence() -> None:
     summary = summarise(make_log(TIMES, stated=OVERLAP_CASE), make_metadata({"gpu": "H100"}))
     assert summary.provisional
     assert (
-        "Comparisons with this run are provisional: nobody states `cluster`, `container`. Add them to the metadata."
+        "Comparisons with this run are provisional: `cluster`, `container` are not stated. Add what is "
+        "missing to the metadata."
     ) in summary.warnings
 
 

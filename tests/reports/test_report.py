@@ -64,7 +64,7 @@ def test_what_did_not_move_is_not_in_the_table(client: TestClient, lab: Lab) -> 
     lab.judge(*same)
     lines = comment(client, lab, same[0])
     assert lines[0].startswith("**= no change: step time")
-    assert "No figure moved." in lines
+    assert "No figure changed." in lines
     assert not any(line.startswith("|") for line in lines)
 
 
@@ -182,7 +182,7 @@ def test_a_provisional_verdict_says_what_to_state(client: TestClient, lab: Lab) 
     lab.judge(late)
     lines = comment(client, lab, late)
     assert "regression (provisional): step time" in lines[0]
-    assert any(line.startswith("Provisional: nobody states `cluster`. State each in `meta`") for line in lines)
+    assert any(line.startswith("Provisional, not stated: `cluster`. State each in `meta`") for line in lines)
 
 
 def test_a_failed_run_says_what_failed(client: TestClient, lab: Lab) -> None:
@@ -206,7 +206,7 @@ def test_a_failed_run_says_what_failed(client: TestClient, lab: Lab) -> None:
 
 @pytest.mark.parametrize(
     ("status", "says"),
-    [("received", "waits to be read"), ("processing", "is being read"), ("ready", "for its verdict")],
+    [("received", "the run is queued"), ("processing", "is being processed"), ("ready", "its verdict is queued")],
 )
 def test_a_run_that_was_not_judged_is_pending(client: TestClient, lab: Lab, status: str, says: str) -> None:
     run_id = make_run(lab.session, status=status)

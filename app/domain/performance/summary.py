@@ -213,7 +213,10 @@ def _unknown_warning(contract: Contract) -> list[str]:
         return []
     missing = [name for name in contract.unknown if name in STACK_FIELDS]
     listed = ", ".join(f"`{name}`" for name in missing)
-    return [f"Comparisons with this run are provisional: nobody states {listed}. Add them to the metadata."]
+    verb = "is" if len(missing) == 1 else "are"
+    return [
+        f"Comparisons with this run are provisional: {listed} {verb} not stated. Add what is missing to the metadata."
+    ]
 
 
 def _problems(log: ParsedLog) -> list[str]:

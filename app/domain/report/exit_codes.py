@@ -1,4 +1,4 @@
-"""What an exit code says of a verdict. They are a promise: additions are welcome, changes are not."""
+"""Exit codes of verdicts. They are a stable interface: codes may be added but not changed."""
 
 import hashlib
 import json
@@ -21,25 +21,25 @@ _OF_DECISION: Mapping[Outcome, int] = {
 
 
 def exit_code(decision: Outcome, *, raises_regression: bool) -> int:
-    """An experiment is slower without being a regression."""
+    """Return the exit code; a slower experiment is not a regression and exits with 0."""
     code = _OF_DECISION[decision]
     return FINE if code == REGRESSION and not raises_regression else code
 
 
-# --- Under which name the runs of one CI job are reported on a change: known before a run is read, and the same then.
+# --- The name under which runs of a CI job are reported on a change. It is known before a run is processed.
 #
-# A comment is found again by it, from push to push. Two runs that state the same have two names, or the one would
-# hide the other's regression.
+# It identifies the comment from push to push. Two runs that state the same get different names; otherwise one would
+# hide the regression of the other.
 
 _MOST_JOB = 80
 _STACK_CHARACTERS = 12
 
 
 def report_key(stated: Mapping[str, object], earlier: Sequence[Mapping[str, object]], stack: str) -> str:
-    """`nightly/perf`, `nightly/perf 3fa9c1`, or `nightly/perf 3fa9c1 #2`: the job, what is stated, which one of those.
+    """Return `nightly/perf`, `nightly/perf 3fa9c1` or `nightly/perf 3fa9c1 #2`: job, hash of stated fields, number.
 
-    `stated`: the metadata of the upload; `earlier`: of the runs before it with the same address of a job. Of no known
-    job it is the stack, and empty as long as that is not known either.
+    `stated`: the metadata of the upload; `earlier`: that of previous runs with the same job address. Without a job it
+    is the stack, or empty while that is unknown.
     """
     job = _job(stated)
     if not job or not stated.get("ci_url"):
@@ -49,7 +49,7 @@ def report_key(stated: Mapping[str, object], earlier: Sequence[Mapping[str, obje
 
 
 def _job(stated: Mapping[str, object]) -> str:
-    """Versions of software change with the code that is reviewed; what tells the legs of a matrix apart does not."""
+    """Return the job with a hash of the stated fields, without versions, which change with the reviewed code."""
     job = one_line(str(stated.get("job") or ""))[:_MOST_JOB]
     apart = {name: stated[name] for name in sorted(FIELDS) if name in stated and FIELDS[name].group != SOFTWARE}
     if not job or not apart:

@@ -1,4 +1,4 @@
-"""The report of a run as text for a terminal and as Markdown for a change request."""
+"""The report of a run as text for the terminal and as Markdown for a change request."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ _MOST_SUSPECTS = 6
 
 @dataclass(frozen=True, slots=True)
 class MovedRow:
-    """One figure that moved, as text, in the order of MOVED_COLUMNS; empty where there is nothing to say."""
+    """One figure that changed, as text in the order of MOVED_COLUMNS; empty cells where not applicable."""
 
     figure: str
     baseline: str
@@ -50,9 +50,9 @@ class MovedRow:
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """`headline` and `baseline` are lines 1 and 2. `still`: what is said in place of the table when nothing moved.
+    """A verdict as text. `headline`, `baseline`: lines 1 and 2. `still`: replaces the table when nothing changed.
 
-    `suspects`: each with the sentences of its evidence. `supply`: fields to state, and why they matter.
+    `suspects`: each with the sentences of its evidence. `supply`: fields to state; `supply_why`: why they matter.
     """
 
     headline: str
@@ -76,21 +76,21 @@ def verdict_text(
     offered: int | None = None,
     suspects: Sequence[RankedSuspect] | None = None,
 ) -> VerdictText:
-    """`label`: what people call a run; `offered` as in `baseline_line`; `suspects`: ranked, with evidence."""
+    """Render a verdict. `label`: names a run; `offered`: as in `baseline_line`; `suspects`: ranked, with evidence."""
     contrast = document.contrast
     moved = moved_rows(document.metrics, document.verdict, is_verdict=document.raises_regression)
     return VerdictText(
         headline=headline(document, label),
         baseline=baseline_line(document, label, offered),
         moved=moved,
-        still="No figure moved." if not moved and document.decision == "no_change" else "",
+        still="No figure changed." if not moved and document.decision == "no_change" else "",
         notes=tuple(notes(document)),
         contrast=() if contrast is None else tuple(contrast_lines(contrast, label)),
         contrast_moved=() if contrast is None else moved_rows(contrast.metrics, contrast.measured, is_verdict=False),
         misses=tuple(miss_line(miss, label) for miss in document.misses),
         suspects=_suspects(document, suspects)[:_MOST_SUSPECTS],
         left_out=tuple(left_out(document, label)),
-        supply_why="Provisional: nobody states" if document.provisional else "Not known on both sides:",
+        supply_why="Provisional, not stated:" if document.provisional else "Not stated on both sides:",
         supply=document.to_supply,
     )
 
@@ -98,7 +98,7 @@ def verdict_text(
 def moved_rows(
     changes: Mapping[str, MetricChange | None], verdict: Verdict, *, is_verdict: bool
 ) -> tuple[MovedRow, ...]:
-    """What moved; of an undecided step time one row, as all speeds are one test. Empty when nothing did."""
+    """Return a row per changed figure. An undecided step time has one row, because all speeds are one test."""
     rows = [
         _row(name, change, is_verdict=is_verdict)
         for name, change in changes.items()
@@ -137,19 +137,19 @@ def _suspects(
 
 # --- Untrusted text inside Markdown: names, values and log lines must not become markup, links or mentions.
 #
-# The forges link `@name`, `#12`, `!12` and bare addresses after rendering, so a backslash does not stop them: a space
-# of no width does.
+# Forges link `@name`, `#12`, `!12` and bare addresses after rendering, so a backslash does not prevent it; a zero-width
+# space does.
 
 _NO_WIDTH = "&#8203;"
 _MARKUP = re.compile(r"[\\`*_\[\]|~]")
 _REFERENCE = re.compile(r"@(?=\w)|[#!](?=\d)|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
 _BLOCK_AT_START = re.compile(r"^(?=(#+|[+=-]+|\d{1,9}[.)])(\s|$))")
-"""A heading, list, rule or underline, which need a blank or nothing behind their mark; `>` is an entity by then."""
+"""A heading, list, rule or underline: a mark followed by a blank or the end; `>` is an entity by then."""
 LONGEST = 500
 
 
 def escaped(text: str, most: int = LONGEST) -> str:
-    """One line that renders as what it says."""
+    """Return `text` as one line that Markdown renders literally."""
     line = one_line(text)
     line = line if len(line) <= most else line[: most - 1] + "…"
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -159,14 +159,14 @@ def escaped(text: str, most: int = LONGEST) -> str:
 
 
 def link(text: str, address: str) -> str:
-    """`[text](address)`; the text alone without an address of the web."""
+    """Return `[text](address)`, or only the text when the address is not http(s)."""
     if not address.startswith(("https://", "http://")):
         return escaped(text)
     safe = re.sub(r"[\s()<>\\\"`|]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), address)
     return f"[{escaped(text)}]({safe})"
 
 
-# --- The report of a run: what its verdict says, what changed, and which regression it is part of; or why it has none.
+# --- The report of a run: verdict, changes and regressions, or why there is no verdict.
 
 Status = Literal["judged", "pending", "failed", "unread"]
 
@@ -180,7 +180,7 @@ class LinkedRun:
 
 @dataclass(frozen=True, slots=True)
 class RegressionOfRun:
-    """A regression that covers the run's stack. `opened_by_it`: this run, or a rerun of it, made its stack a member."""
+    """A regression that covers the run's stack. `opened_by_it`: this run or a rerun of it opened it for the stack."""
 
     id: int
     address: str
@@ -195,11 +195,11 @@ class RegressionOfRun:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """`headline` and `baseline` are lines 1 and 2, whatever the run's state. `text` is None unless it was judged.
+    """The report of a run in any state. `headline`, `baseline`: lines 1 and 2. `text`: None unless it was judged.
 
-    `problems`: what went wrong in a run without figures, with advice. `step_lines`: of a log that no reader knows,
-    lines that look like steps. `baseline_runs`: those that counted. `nothing_processed_since`: of a pending run, when
-    a worker was last at work; None while one is.
+    `problems`: failures of a run without figures, with advice. `step_lines`: step-like lines of an unknown log.
+    `baseline_runs`: those that counted. `nothing_processed_since`: for a pending run, the last activity of a worker;
+    None while one is active.
     """
 
     run: LinkedRun
@@ -217,29 +217,29 @@ class RunReport:
 
 
 def pending_report(run: LinkedRun, status: str, nothing_processed_since: datetime | None) -> RunReport:
-    """Of a run that was not judged yet; `status` is that of the run."""
-    waits = {"received": "the run waits to be read", "processing": "the run is being read"}
-    headline = f"pending: {waits.get(status, 'the run was read and waits for its verdict')}"
-    baseline = "baseline: not chosen yet; ask again in a minute"
+    """Build the report of a run without verdict; `status` is that of the run."""
+    waits = {"received": "the run is queued", "processing": "the run is being processed"}
+    headline = f"pending: {waits.get(status, 'the run was processed; its verdict is queued')}"
+    baseline = "baseline: not chosen yet; try again in a minute"
     if nothing_processed_since is not None:
-        headline += f". Nothing has been processed since {absolute(nothing_processed_since)}: no worker takes work"
-        baseline = "baseline: not chosen yet; ask again when a worker runs"
+        headline += f". Nothing has been processed since {absolute(nothing_processed_since)}: no worker is running"
+        baseline = "baseline: not chosen yet; try again when a worker is running"
     return RunReport(run, "pending", "", headline, baseline, nothing_processed_since=nothing_processed_since)
 
 
 def failed_report(run: LinkedRun, error: str, problems: tuple[str, ...]) -> RunReport:
-    """Of a run from which no figure could be read."""
+    """Build the report of a run without figures."""
     headline = f"failed: {error or 'no iteration could be read from this run.'}"
     return RunReport(run, "failed", "failed", headline, "baseline: none is needed", problems=problems)
 
 
 def unread_report(run: LinkedRun, error: str, step_lines: tuple[LineExample, ...]) -> RunReport:
-    """Of a run of whose log no reader knows a line."""
+    """Build the report of a run whose log has an unknown format."""
     headline = f"{error[:1].lower()}{error[1:]}"
     return RunReport(run, "unread", "unread", headline, "baseline: none is needed", step_lines=step_lines)
 
 
-# --- The comment to post on a change. Line 1 verdict; line 2 baseline; what moved; the rest folded; a link to the run.
+# --- The comment on a change: verdict, baseline, changed figures, folded details, link to the run.
 
 _SHAPES = {
     "regression": "↘",
@@ -251,12 +251,12 @@ _SHAPES = {
     "unread": "◌",
     "": "…",
 }
-"""A verdict is a word and a shape; comments have no colours."""
+"""Shape of each decision; comments have no colours."""
 _NUMBERS = ("---", "---:", "---:", "---:", "---:", "---")
 
 
 def markdown(report: RunReport) -> str:
-    """Ends with a newline. Text that people or logs wrote is escaped."""
+    """Render the comment, ending with a newline. Text from users and logs is escaped."""
     shape = _SHAPES.get(report.decision, "")
     # Two blanks end a line without ending its paragraph.
     lines = [f"**{shape} {escaped(report.headline)}**  ", f"{escaped(report.baseline)}{_commits(report.changed)}"]
@@ -291,15 +291,15 @@ def _markdown_row(cells: Iterable[str]) -> str:
 
 
 def _summary(report: RunReport) -> str:
-    """What is folded: `2 suspects, 1 open regression, 3 runs left out`."""
+    """Summarise the folded part: `2 suspects, 1 regression, 3 runs left out`."""
     text = report.text
     if text is None:
-        return "Lines that look like steps" if report.step_lines else "What went wrong"
+        return "Lines that look like steps" if report.step_lines else "Failures"
     parts = [
         counted(len(text.suspects), "suspect") if text.suspects else "",
         counted(len(report.regressions), "regression") if report.regressions else "",
         counted(len(text.misses), "nearest miss", "nearest misses") if text.misses else "",
-        "what to state" if text.supply else "",
+        "fields to state" if text.supply else "",
         f"{counted(len(text.left_out), 'run')} left out" if text.left_out else "",
     ]
     return ", ".join(part for part in parts if part) or "Details"
@@ -309,10 +309,10 @@ def _folded(report: RunReport) -> Iterator[str]:
     yield from _list(
         "Lines that look like steps", [escaped(f"line {item.line}: {item.example}") for item in report.step_lines]
     )
-    yield from _list("What went wrong", [escaped(problem) for problem in report.problems])
+    yield from _list("Failures", [escaped(problem) for problem in report.problems])
     yield from _list("Regression", [_regression(item) for item in report.regressions])
     if report.text is not None:
-        yield from _said(report.text)
+        yield from _verdict_details(report.text)
     if report.changed is not None:
         yield from _changes(report.changed)
     runs = [link(f"{run.name} (run {run.id})", run.address) for run in report.baseline_runs]
@@ -321,7 +321,7 @@ def _folded(report: RunReport) -> Iterator[str]:
         yield from _list("Left out", [escaped(text) for text in report.text.left_out])
 
 
-def _said(text: VerdictText) -> Iterator[str]:
+def _verdict_details(text: VerdictText) -> Iterator[str]:
     if text.supply:
         names = ", ".join(f"`{name}`" for name in text.supply)
         yield from ("", f"{text.supply_why} {names}. State each in `meta`, in the job's log, or on the run's page.")
@@ -355,7 +355,7 @@ def _regression(regression: RegressionOfRun) -> str:
         f"{address}, {escaped(regression.state)}, {how}: {escaped(regression.cause)}",
         f"{counted(regression.stacks, 'stack')}",
         daily_cost(regression.gpu_hours_per_day) if regression.gpu_hours_per_day is not None else "",
-        f"with {escaped(regression.assignee)}" if regression.assignee else "",
+        f"assigned to {escaped(regression.assignee)}" if regression.assignee else "",
         link("issue", regression.external_url) if regression.external_url else "",
     ]
     return "; ".join(part for part in parts if part)

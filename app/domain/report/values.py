@@ -1,4 +1,4 @@
-"""A verdict as plain values: the JSON of the API, of the report and of `compare`. Described in `docs/cli.md`."""
+"""A verdict as plain values: the JSON of the API, the report and `compare`, described in `docs/cli.md`."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from app.domain.verdict.words import left_out_runs
 
 
 def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | None = None) -> dict[str, Any]:
-    """Without `schema`, which says whose JSON it is. `suspects`: with evidence, where a service has some."""
+    """Return the JSON of a verdict, without `schema`, which callers add. `suspects`: with evidence, in the service."""
     verdict, time = document.verdict, document.verdict.step_time
     undecided = verdict.decision == "inconclusive"
     values: dict[str, object] = {
@@ -67,7 +67,7 @@ def comparability_json(comparability: Comparability) -> dict[str, object]:
 
 
 def what_changed_json(changed: WhatChanged) -> dict[str, object]:
-    """By axis; axes on which nothing differs are left out."""
+    """Return changes by axis, without axes on which nothing differs."""
     return {"axes": dict(changed.axes), "commit_range": changed.commit_range}
 
 
@@ -85,7 +85,7 @@ def suspect_json(ranked: RankedSuspect) -> dict[str, object]:
 
 
 def storable(value: object) -> Any:
-    """A value of the domain as JSON has it: NaN and infinity become null."""
+    """Convert a domain value to JSON types; NaN and infinity become null."""
     if is_dataclass(value) and not isinstance(value, type):
         return storable(asdict(value))
     if isinstance(value, Mapping):
@@ -107,7 +107,7 @@ def _differences(differences: Iterable[Difference]) -> list[dict[str, object]]:
 
 
 def difference_json(difference: Difference) -> dict[str, object]:
-    """`a` is the baseline's value, `b` the candidate's; null where it is unknown, `known` then says that it is."""
+    """Return a difference: `a` is the baseline's value, `b` the candidate's; `known` tells unknown from null."""
     return {
         "field": difference.field,
         "role": difference.role,

@@ -1,4 +1,4 @@
-"""What changed between a run and its baseline, by axis; with the commits in between, packages and environment."""
+"""What changed between a run and its baseline, by axis, with commit range, packages and environment."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CommitRange:
-    """From the newest baseline run's commit to that of the run. Addresses are empty without a template."""
+    """Commits from the newest baseline run to the run. Addresses are empty without a template."""
 
     first: str
     last: str
@@ -53,7 +53,7 @@ class CommitRange:
 
 @dataclass(frozen=True, slots=True)
 class WhatChanged:
-    """`axes`: those on which anything differs, in their fixed order; `commit_range` stands beside the axis `code`."""
+    """`axes`: those with differences, in fixed order; `commit_range` belongs to the axis `code`."""
 
     axes: tuple[tuple[Axis, tuple[Change, ...]], ...]
     commit_range: CommitRange | None = None
@@ -77,9 +77,9 @@ def what_changed(
     compare_url: str = "",
     environment: tuple[Mapping[str, object], Mapping[str, object]] = ({}, {}),
 ) -> WhatChanged:
-    """Differences of a comparison; the templates are the project's.
+    """Collect the differences of a comparison; the address templates are the project's.
 
-    `environment`: all variables that were stated for the baseline and for the run, of which the contract holds some.
+    `environment`: all environment variables stated for the baseline and for the run; the contract holds some of them.
     """
     by_axis = {} if comparability is None else comparability.by_axis()
     changes = {axis: [_change(difference) for difference in group] for axis, group in by_axis.items()}
@@ -106,7 +106,7 @@ def _kind(difference: Difference) -> Kind:
 
 
 def _other_variables(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Change]:
-    """Variables beside those of the contract. One that only one side states may be unset on the other."""
+    """Yield differing variables outside the contract. A variable stated on one side may be unset on the other."""
     for name in sorted({*before, *after} - set(VARIABLES)):
         a, b = before.get(name), after.get(name)
         if before and after and a != b and not is_secret(name, f"{a or ''}") and not is_secret(name, f"{b or ''}"):
