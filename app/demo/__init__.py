@@ -1,1 +1,1 @@
-"""The demo project: jobs that never ran, as complete logs in the trainers' own formats."""
+"""The demo project: generated jobs, as complete logs in the formats of the trainers."""

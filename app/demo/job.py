@@ -1,4 +1,4 @@
-"""One demo job: what was asked for, what happened, and the metadata that its CI would send along."""
+"""A demo job: its workload, its measurements, and the metadata that CI would send."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from app.domain.performance.flops import flops_per_step
 from app.domain.performance.model_shape import Experts, GroupedQueryAttention, ModelShape
 from app.domain.run import FloatArray
 
-# --- What a demo job trains, on what, and with which knobs: the one model whose smokes were published.
+# --- The workload: Qwen3-30B-A3B, the model whose smoke tests are published.
 #
-# Shape of Qwen3-30B-A3B: its published configuration. Published figures: Megatron-Bridge's guides on MoE
-# communication overlap and dispatcher selection, and its model verification card of 2026-07.
+# Shape: its published configuration. Figures: Megatron-Bridge's guides on MoE communication overlap and dispatcher
+# selection, and its model verification card of 2026-07.
 
 GPU = "H100"
 GPUS = 16
@@ -37,9 +37,9 @@ Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Qwen3-30B-A3B in BF16 on H100, expert parallel over 16 of them. Defaults: the founding smokes' settings.
+    """Qwen3-30B-A3B in BF16 on 16 H100 with expert parallelism. The defaults are the settings of the smoke tests.
 
-    A step has the same number of tokens whatever the sequence length: `share` times that of the smokes.
+    The number of tokens per step does not depend on the sequence length: it is `share` times that of the smoke tests.
     """
 
     dispatcher: Dispatcher = "alltoall"
@@ -75,21 +75,21 @@ _SHAPE = ModelShape(
 
 
 def tflops_per_gpu(step_time_ms: float, workload: Workload | None = None) -> float:
-    """TFLOP/s/GPU of one step of this workload, as a trainer logs it."""
+    """Return TFLOP/s/GPU of one step of this workload, as a trainer logs it."""
     workload = workload or Workload()
     return model_flops(workload) / workload.gpus / step_time_ms / 1e9
 
 
 def model_flops(workload: Workload) -> float:
-    """Of one step."""
+    """Return the model FLOPs of one step."""
     return flops_per_step(_SHAPE, workload.global_batch_size, workload.sequence_length, discount_window=False)
 
 
-# --- What happened in a demo job, iteration by iteration: step times with the noise of real jobs, losses, memory.
+# --- The measurements of each iteration: step times with realistic noise, losses, memory.
 #
-# The noise is that of 1,873 Megatron-LM CI runs: inside a run a coefficient of variation of 1.2 %, lag-1
-# autocorrelation 0.4, spikes in 2 % of iterations (typically +25 %, a quarter of them over +70 %); between launches
-# of one job 1.4 %, heavy-tailed.
+# The noise was measured on 1,873 Megatron-LM CI runs: within a run a coefficient of variation of 1.2 %, lag-1
+# autocorrelation 0.4, spikes in 2 % of iterations (typically +25 %, a quarter of them over +70 %); between launches of
+# one job 1.4 %, heavy-tailed.
 
 Failure = Literal["deepep missing", "hybridep missing", "out of memory"]
 
@@ -107,7 +107,7 @@ BETWEEN_RUNS_DF = 4
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One job's values, one an iteration from the first; all arrays are equally long. Memory: bytes of rank 0."""
+    """The values of a job, one per iteration. All arrays have the same length. Memory is in bytes of rank 0."""
 
     step_time_ms: FloatArray
     lm_loss: FloatArray
@@ -124,7 +124,7 @@ class Recording:
 def record(
     random: np.random.Generator, step_time_ms: FloatArray, max_allocated_bytes: float, last_loss: float | None = None
 ) -> Recording:
-    """A job with these step times; the loss falls as a new model's does, to `last_loss` where that is given."""
+    """Return a job with these step times and a falling loss, which ends at `last_loss` if given."""
     n = len(step_time_ms)
     iteration = np.arange(n)
     lm_loss = 7.9 + 4.45 * np.exp(-iteration / 18) + random.normal(0, 0.012, n)
@@ -140,18 +140,18 @@ def record(
 
 
 def never_started(failure: Failure) -> Recording:
-    """A job that failed while it built its model: no iteration at all."""
-    nothing = np.empty(0)
-    return Recording(nothing, nothing, nothing, nothing, max_allocated_bytes=0, failure=failure)
+    """Return a job without iterations, which failed while it built its model."""
+    empty = np.empty(0)
+    return Recording(empty, empty, empty, empty, max_allocated_bytes=0, failure=failure)
 
 
 def launch_level(random: np.random.Generator, sd: float = BETWEEN_RUNS_SD) -> float:
-    """How much slower than usual one launch of a job happens to be, as a natural logarithm."""
+    """Draw how much slower than usual a launch is, as a natural logarithm."""
     return float(sd / np.sqrt(BETWEEN_RUNS_DF / (BETWEEN_RUNS_DF - 2)) * random.standard_t(BETWEEN_RUNS_DF))
 
 
 def ci_step_times(random: np.random.Generator, centre_ms: float, n: int, launch: float | None = None) -> FloatArray:
-    """A CI job: this launch's own level around `centre_ms`, noise and spikes, and a slow start."""
+    """Draw the step times of a CI job: the level of this launch around `centre_ms`, noise, spikes and a slow start."""
     level = centre_ms * np.exp(launch_level(random) if launch is None else launch)
     spikes = (random.random(n) < SPIKE_SHARE) * random.lognormal(np.log(SPIKE_MEDIAN), SPIKE_SIGMA, n)
     times = level * np.exp(_correlated_noise(random, n)) * (1 + np.minimum(spikes, 3))
@@ -159,7 +159,7 @@ def ci_step_times(random: np.random.Generator, centre_ms: float, n: int, launch:
 
 
 def smoke_step_times(random: np.random.Generator, mean_ms: float, n: int, first: int) -> FloatArray:
-    """A short smoke whose mean over iterations `first` to `n` is `mean_ms`, as it was published."""
+    """Draw the step times of a smoke test whose mean over iterations `first` to `n` is the published `mean_ms`."""
     times = np.exp(_correlated_noise(random, n))
     times *= mean_ms / times[first - 1 :].mean()
     return _with_slow_start(random, times, until=first - 1)
@@ -168,10 +168,10 @@ def smoke_step_times(random: np.random.Generator, mean_ms: float, n: int, first:
 def smoke_step_times_with_rate(
     random: np.random.Generator, mean_ms: float, mean_rate: float, work: float
 ) -> FloatArray:
-    """Five steps whose last four have both published means: of time, and of `work / time`.
+    """Draw five steps whose last four have both published means: of the time, and of `work / time`.
 
-    The two means disagree as much as the steps differ among themselves (the mean of ratios is not the ratio of
-    means), so the second one says how far apart the steps were.
+    The two means differ by an amount that depends on the spread of the steps (the mean of ratios is not the ratio of
+    means), so together they determine the spread.
     """
     shape = np.array([1.0, -0.93, 0.91, -0.98]) + random.normal(0, 0.01, 4)
     shape -= shape.mean()
@@ -195,7 +195,7 @@ def _correlated_noise(random: np.random.Generator, n: int) -> FloatArray:
 
 
 def _with_slow_start(random: np.random.Generator, times: FloatArray, until: int = 2) -> FloatArray:
-    """The first iteration also compiles, allocates and connects; the next ones up to `until` still warm up."""
+    """Slow down the first iteration (compilation, allocation, connections) and the warm-up up to `until`."""
     times = times.copy()
     times[0] += random.uniform(75_000, 110_000)
     times[1:until] *= 1 + random.uniform(0.03, 0.08)
@@ -208,10 +208,10 @@ TAG = "generated"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`started` is the start of the log's clock; `window` the steady window as (first, last), when it is declared.
+    """A generated job. `started` is the start time of the log, `window` the declared steady window (first, last).
 
-    `committed` is when its commit was made; a rerun has that of the first run. `pinned`: why it is made the golden
-    baseline of its stack, if it is. `facts`: what a profile of it measured, by the names that the rules have for it.
+    `committed` is the commit time, equal for reruns. `pinned` is the reason for pinning it as golden baseline, or
+    empty. `facts` are measurements of a profile, by the names of the rules.
     """
 
     name: str
@@ -231,11 +231,11 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Its Idempotency-Key: seeding again adds nothing."""
+        """Return the idempotency key, so that seeding again adds nothing."""
         return f"demo: {self.name}"
 
     def metadata(self) -> dict[str, object]:
-        """The `meta` document: what a log does not say. The rest is left to the log."""
+        """Return the `meta` document with everything that the log does not contain."""
         document: dict[str, object] = {
             "name": self.name,
             "project": PROJECT,
@@ -260,7 +260,7 @@ class Job:
         return document
 
 
-# --- What the demo's parts make up in the same way: random numbers that are the same each time, and commits.
+# --- Reproducible random numbers and commits.
 
 SEED = 20260518
 
@@ -270,16 +270,16 @@ def random_for(key: str) -> np.random.Generator:
 
 
 def commit_of(when: datetime) -> str:
-    """A made-up commit, the same for all jobs of one day."""
+    """Return a generated commit, the same for all jobs of one day."""
     return hashlib.sha256(f"{SEED} {when.date()}".encode()).hexdigest()[:40]
 
 
 def committed_at(when: datetime) -> datetime:
-    """When the commit of a day was made: in the evening before."""
+    """Return the commit time of a day: the evening before."""
     return datetime(when.year, when.month, when.day, tzinfo=UTC) - timedelta(hours=3)
 
 
-# --- How jobs end badly, in the words of Megatron-LM, PyTorch and torchrun.
+# --- Failures, in the wording of Megatron-LM, PyTorch and torchrun.
 
 IMPORT_ERRORS: dict[Failure, str] = {
     "deepep missing": (
@@ -302,7 +302,7 @@ OUT_OF_MEMORY_RANK = 11
 
 
 def last_words(failure: Failure, when: datetime) -> list[str]:
-    """The lines that such a job ends with: tracebacks of its ranks, then torchrun's summary."""
+    """Return the last lines of a failed job: tracebacks of its ranks, then the summary of torchrun."""
     if failure == "out of memory":
         rank = OUT_OF_MEMORY_RANK
         error = OUT_OF_MEMORY.format(gpu=rank % GPUS_PER_NODE)

@@ -12,7 +12,7 @@ RULE, THIN_RULE = "=" * 70, "-" * 70
 
 
 def render(job: Job) -> str:
-    """The complete log, as torchrun shows it."""
+    """Return the complete log, as torchrun shows it."""
     lines = [*_configuration(job.workload), "> initializing torch distributed ...", "> building the model ..."]
     if job.recording.n:
         lines += ["Starting training loop at iteration 0", *_iterations(job)]
@@ -75,7 +75,7 @@ def _configuration(workload: Workload) -> list[str]:
 
 
 def _model(workload: Workload) -> dict[str, tuple[object, object]]:
-    """Value and Megatron Core's default; what equals its default is not listed, as the trainer does it."""
+    """Return value and Megatron Core default of each field that differs from its default, as the trainer does."""
     flex = workload.dispatcher != "alltoall"
     values: dict[str, tuple[object, object]] = {
         "bf16": (True, False),

@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 from app.demo import job as shape
 from app.demo.job import Job, Workload, last_words, tflops_per_gpu
 
-# --- The iteration line that Megatron-LM and Megatron-Bridge share, and the clock that runs along it.
+# --- The iteration line and the clock, shared with Megatron-Bridge.
 
 PEAK_LEARNING_RATE = 1.2e-4
 WARM_UP_ITERATIONS = 40
 
 
 def iteration_line(job: Job, index: int, stamp: str, *, elapsed_ms: float, lm_loss: float) -> str:
-    """The line of iteration `index + 1`; `elapsed_ms` and `lm_loss` as this trainer averages them."""
+    """Return the line of iteration `index + 1`, with `elapsed_ms` and `lm_loss` as this trainer averages them."""
     recording, number = job.recording, index + 1
     batch = job.workload.global_batch_size
     fields = (
@@ -34,7 +34,7 @@ def iteration_line(job: Job, index: int, stamp: str, *, elapsed_ms: float, lm_lo
 
 
 def clock(job: Job, index: int) -> datetime:
-    """When iteration `index + 1` ended, by true step times; index -1 is the start of training."""
+    """Return when iteration `index + 1` ended, by true step times. Index -1 is the start of training."""
     return job.started + timedelta(seconds=95, milliseconds=float(job.recording.step_time_ms[: index + 1].sum()))
 
 
@@ -43,7 +43,7 @@ STAMP = "%Y-%m-%d %H:%M:%S.%f"
 
 
 def render(job: Job) -> str:
-    """The complete log, as torchrun shows it."""
+    """Return the complete log, as torchrun shows it."""
     lines = [*_start_up(job.workload), *_arguments(job.workload), *_building(job)]
     if job.recording.n:
         lines += [
@@ -95,8 +95,8 @@ def _building(job: Job) -> list[str]:
 def _iterations(job: Job) -> Iterator[str]:
     recording = job.recording
     for index in range(recording.n):
-        # Since core v0.16 a line comes after the very first iteration, and neither its timer nor its losses are reset:
-        # the second line averages over both.
+        # Since core v0.16 a line follows the first iteration without resetting timer and losses, so the second line
+        # averages over both.
         since = 0 if index == 1 else index
         yield iteration_line(
             job,

@@ -1,4 +1,4 @@
-"""Push the demo's logs through the door that every upload takes: HTTP, one run at a time, while the server runs."""
+"""Uploads the demo runs over HTTP, one at a time, while the server runs."""
 
 import json
 import secrets
@@ -22,19 +22,19 @@ from app.storage.tables import ProjectRow
 from app.storage.users import has_administrator
 from app.storage.visible import EVERY_PROJECT, seeing
 
-# --- The demo's experiments through the API: planned from a run that is there, fed with runs, decided.
+# --- The experiments of the demo: planned, run and decided through the API.
 
 EXPERIMENT_TIMEOUT_SECONDS = 60
 _AUTHOR = "Demo"
 _ATTEMPTS, _PAUSE_SECONDS = 600, 1.0
-"""So long the service may take to read a run: a whole month was sent before."""
+"""Limit for processing a run, which waits behind the uploads of a whole month."""
 
 
 def planned(address: str, stopping: threading.Event, trial: Trial, run_id: int) -> dict[str, Any]:
-    """The experiment, planned unless an earlier start did; empty when there was no time for it."""
-    found = _call(address, "GET", f"experiments?project={quote(PROJECT)}&run={run_id}")["items"]
-    if known := next((one for one in found if one["title"] == trial.title), None):
-        return dict(known)
+    """Return the experiment, planned now or by an earlier start; empty if the service stops before."""
+    experiments = _call(address, "GET", f"experiments?project={quote(PROJECT)}&run={run_id}")["items"]
+    if existing := next((experiment for experiment in experiments if experiment["title"] == trial.title), None):
+        return dict(existing)
     if not _comes(stopping, lambda: _call(address, "GET", f"runs/{run_id}")["status"] == "ready"):
         return {}
     plan = {"run": run_id, "knobs": trial.knobs, "title": trial.title, "runs_each": trial.runs_each}
@@ -42,7 +42,7 @@ def planned(address: str, stopping: threading.Event, trial: Trial, run_id: int) 
 
 
 def accept(address: str, stopping: threading.Event, experiment: int, note: str) -> None:
-    """Once its runs are there, unless somebody decided already."""
+    """Accept an experiment when its runs are processed, unless it is decided already."""
 
     def state() -> str:
         return str(_call(address, "GET", f"experiments/{experiment}")["state"])
@@ -52,7 +52,7 @@ def accept(address: str, stopping: threading.Event, experiment: int, note: str) 
 
 
 def _comes(stopping: threading.Event, condition: Callable[[], bool]) -> bool:
-    """Waits for it; false when the service stops before."""
+    """Wait for the condition. Return False if the service stops or the limit is reached."""
     for _ in range(_ATTEMPTS):
         if condition():
             return True
@@ -79,14 +79,14 @@ AUTHOR = "Demo"
 
 
 def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
-    """What fills the demo project of the server at an address, until an event says that it stops.
+    """Return a function that fills the demo project of the server at an address until the event is set.
 
-    It can be repeated: each run has its own idempotency key, so that a start adds only what an earlier one did not.
+    It is repeatable: each run has its own idempotency key, so a start adds only the missing runs.
     """
 
     def push_all(address: str, stopping: threading.Event) -> None:
         if _asks_for_log_ins(settings):
-            log.warning("demo_not_filled", why="there is an administrator, so uploads need a log-in")
+            log.warning("demo_not_filled", why="an administrator exists, so uploads need a log-in")
             return
         _mark_project(settings)
         sent: dict[str, int] = {}
@@ -97,33 +97,33 @@ def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
                 _send(address, job, sent)
             _try_knobs(address, stopping, sent)
         except OSError as error:
-            log.warning("demo_upload_interrupted", error=str(error), next="goes on at the next start")
+            log.warning("demo_upload_interrupted", error=str(error), next="continues at the next start")
 
     return push_all
 
 
 def _send(address: str, job: Job, sent: dict[str, int]) -> None:
-    """Upload a job and note the number of its run by its name."""
+    """Upload a job and record the number of its run by its name."""
     try:
         answer = upload(address, job)
         sent[job.name] = answer.run_id
         if answer.is_new and job.pinned:
             pin(address, answer.run_id, job.pinned)
     except urllib.error.HTTPError as error:
-        if error.code != HTTPStatus.CONFLICT:  # that one is there since an earlier version, a little different
+        if error.code != HTTPStatus.CONFLICT:  # an earlier version uploaded it with slightly different content
             log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
 
 
 def _try_knobs(address: str, stopping: threading.Event, sent: dict[str, int]) -> None:
-    """The experiments after the month: each is planned, gets its runs, and is decided before the next one."""
+    """Run the experiments after the month: each is planned, gets its runs, and is decided before the next one."""
     for trial in TRIALS:
         if stopping.is_set() or trial.baseline not in sent:
             return
         experiment = planned(address, stopping, trial, sent[trial.baseline])
         if not experiment:
             return
-        for of, side, job in trial_runs():
-            if of is trial:
+        for owner, side, job in trial_runs():
+            if owner is trial:
                 _send(address, replace(job, tags=(experiment["tag"], side)), sent)
         if trial.accepted:
             accept(address, stopping, experiment["id"], trial.accepted)
@@ -136,7 +136,7 @@ class Sent:
 
 
 def upload(address: str, job: Job) -> Sent:
-    """Send one job's log and metadata; one that is to be pinned is waited for."""
+    """Upload the log and metadata of a job, and wait for the verdict if the run will be pinned."""
     boundary = secrets.token_hex(16)
     parts = (
         ('name="meta"', "application/json", json.dumps(job.metadata())),
@@ -156,7 +156,7 @@ def upload(address: str, job: Job) -> Sent:
 
 
 def pin(address: str, run_id: int, note: str) -> None:
-    """Make a run the golden baseline of its stack, as a person of the demo would."""
+    """Pin a run as the golden baseline of its stack."""
     request = urllib.request.Request(  # noqa: S310
         f"{address}/api/v1/runs/{run_id}/pin",
         data=json.dumps({"author": AUTHOR, "note": note}).encode(),
@@ -169,13 +169,13 @@ def pin(address: str, run_id: int, note: str) -> None:
 def _asks_for_log_ins(settings: Settings) -> bool:
     engine = make_engine(settings)
     with seeing(EVERY_PROJECT), read_session(engine) as session:
-        found = has_administrator(session)
+        needs_log_in = has_administrator(session)
     engine.dispose()
-    return found
+    return needs_log_in
 
 
 def _mark_project(settings: Settings) -> None:
-    """The project says of itself that its runs are generated, before the first of them arrives."""
+    """Mark the project as generated before its first run arrives."""
     engine = make_engine(settings)
     with seeing(EVERY_PROJECT), transaction(engine) as session:
         project = session.exec(select(ProjectRow).where(ProjectRow.slug == PROJECT)).first()

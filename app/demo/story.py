@@ -1,9 +1,9 @@
-"""The story of the demo project, in the order in which it happened.
+"""The runs of the demo project, in chronological order.
 
-The centres are published figures of 16 H100 training Qwen3-30B-A3B: Megatron-Bridge's guide on MoE communication
-overlap (smokes of 2026-05-18), its guide on dispatcher selection (2026-05-17), and its model verification card
-(2026-07-25). The month of nightly jobs that follows begins at that card's level; its changes, containers, commits and
-all noise are made up, and so are what profiles measured and the scaling study, which is uploaded last.
+The central values are published figures of Qwen3-30B-A3B on 16 H100: Megatron-Bridge's guide on MoE communication
+overlap (smoke tests of 2026-05-18), its guide on dispatcher selection (2026-05-17), and its model verification card
+(2026-07-25). The following month of nightly jobs starts at the level of that card. Its changes, containers, commits and
+noise are generated, as are the profiles and the scaling study, which is uploaded last.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,10 +29,10 @@ from app.demo.job import (
     tflops_per_gpu,
 )
 
-# --- A month of nightly CI of three jobs, with what a month brings: made up, but for the level that it starts from.
+# --- A month of nightly CI with three jobs. Only the initial level is a published figure.
 #
-# What happens, night by night (1 is 2026-09-01), stands below. Before it, five other jobs are run on three nights
-# each: from them the service learns how much launches vary, without which no verdict on a few runs can be sharp.
+# The constants below describe the events by night (1 is 2026-09-01). Before that, five other jobs run on three nights
+# each: they show how much launches vary, which verdicts on few runs need.
 
 GIB = 1024**3
 CONTAINERS = ("registry.example.com/moe/train:2026.09", "registry.example.com/moe/train:2026.10")
@@ -41,19 +41,19 @@ FIRST_NIGHT = datetime(2026, 9, 1, 3, 0, tzinfo=UTC)
 
 CI_CENTRE_MS = 20_992.0
 CI_MAX_ALLOCATED = 62.166 * GIB
-"""The model verification card's independent repetition of its faster side, over iterations 41-50 of 50."""
+"""From the model verification card: the repetition of the faster side, iterations 41-50 of 50."""
 
 CI_WORKLOAD = Workload(dispatcher="hybridep", ep_overlap=True, cuda_graphs=True, permute_fusion=True, iterations=50)
 DRAW = 30
-"""Of the random numbers: one in which chance raises no alarm of its own, so that the month shows what is told below."""
+"""Seed of the random numbers, selected so that noise alone raises no alarm and the events below are visible."""
 
 BETWEEN_LAUNCHES_SD = 0.006
-"""The demo's cluster is a quiet one: real ones have 0.6 to 1.4 %."""
+"""Noise of a quiet cluster: real ones have 0.6 to 1.4 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One nightly job. `upgrade`: how much slower the second container makes it."""
+    """A nightly job. `upgrade` is the slowdown factor of the second container."""
 
     suffix: str
     workload: Workload
@@ -62,7 +62,7 @@ class Suite:
 
     @property
     def centre_ms(self) -> float:
-        """Its usual step time: that of the published job, by as many times as its steps have more FLOPs."""
+        """Return the usual step time: that of the published job, scaled by the FLOPs of a step."""
         return CI_CENTRE_MS * model_flops(self.workload) / model_flops(CI_WORKLOAD)
 
 
@@ -74,30 +74,30 @@ MATRIX = tuple(
     Suite(f", sequence {length}", replace(CI_WORKLOAD, sequence_length=length), gib * GIB, upgrade=1.0)
     for length, gib in ((512, 52.4), (1024, 55.1), (16384, 73.0), (32768, 74.9), (65536, 76.6))
 )
-"""Jobs that are run on the three nights before the month only."""
+"""Jobs that run only on the three nights before the month."""
 
 SLOW_COMMITS = range(14, 18)
 SLOW_BY = 1.06
-"""A commit makes the jobs of long sequences slower (MAIN and LONG), and another one puts that right."""
+"""A commit slows down the jobs with long sequences (MAIN and LONG), and a later commit fixes it."""
 
 FASTER_FROM = 10
 FASTER_BY = 0.94
-"""A commit makes the job of short sequences faster."""
+"""A commit speeds up the job with short sequences."""
 
 UPGRADE_FROM = 22
-"""The project moves to the second container, which is slower for all."""
+"""The project moves to the second container, which slows down all jobs."""
 
 UNFUSED_FROM = 27
 UNFUSED_BY = 1.05
-"""Somebody turns permute fusion off in the job of short sequences."""
+"""Permute fusion is turned off in the job with short sequences."""
 
 DOUBTFUL_NIGHT = 28
 DOUBTFUL_LAUNCHES = (0.016, 0.001, -0.003)
-"""One launch of LONG is slow by chance, and two reruns of its commit show that it was chance."""
+"""One launch of LONG is slow by chance, and two reruns of its commit are not."""
 
 
 def nightlies() -> Iterator[Job]:
-    """Every job of the month, in the order in which they ran."""
+    """Yield every job of the month in chronological order."""
     for night in range(1 - CALIBRATIONS, 1):
         when = FIRST_NIGHT + timedelta(days=night - 1)
         for hour, suite in enumerate(MATRIX):
@@ -115,7 +115,7 @@ def nightlies() -> Iterator[Job]:
 
 
 def factor(suite: Suite, night: int) -> float:
-    """How much slower than at first the job is, launches aside."""
+    """Return the slowdown factor of a job relative to the first night, without the variation of launches."""
     factor = 1.0
     if suite in (MAIN, LONG) and night in SLOW_COMMITS:
         factor *= SLOW_BY
@@ -150,14 +150,14 @@ def _measured(name: str, suite: Suite, night: int, launch: float | None = None, 
 
 
 OVERLAP_OFF = 24_713.8 / 21_072.5
-"""By the model verification card; the other two are made up."""
+"""From the model verification card; the other slowdowns are invented for the demo."""
 EXPERIMENTS = {
     11: ("A/B: EP overlap off", replace(CI_WORKLOAD, ep_overlap=False), OVERLAP_OFF),
     12: ("A/B: alltoall in place of HybridEP", replace(CI_WORKLOAD, dispatcher="alltoall"), 1.12),
     13: ("A/B: permute fusion off", replace(CI_WORKLOAD, permute_fusion=False), 1.045),
     25: ("A/B: permute fusion off, new container", replace(CI_WORKLOAD, permute_fusion=False), 1.048),
 }
-"""Night -> name, what was run in place of the nightly job's workload, and how much slower that is."""
+"""Night -> name, workload and slowdown factor of an experiment."""
 
 
 def _experiments(night: int, when: datetime) -> Iterator[Job]:
@@ -171,16 +171,18 @@ def _release(night: int) -> Job:
     when = FIRST_NIGHT + timedelta(days=night - 1, hours=12)
     name = f"release {_container(when).rpartition(':')[2]}"
     job = _ci(name, CI_WORKLOAD, _measured(name, MAIN, night), when)
-    return replace(job, purpose="release", branch="release", pinned="What was released is what later runs are held to.")
+    return replace(
+        job, purpose="release", branch="release", pinned="The released version is the reference for later runs."
+    )
 
 
 def _failed_import(when: datetime) -> Job:
-    """The first night that asks for DeepEP finds that the new container does not have it."""
+    """Return the first job that requests DeepEP, which the new container does not include."""
     return _ci("nightly with DeepEP", replace(CI_WORKLOAD, dispatcher="deepep"), never_started("deepep missing"), when)
 
 
 def _out_of_memory(when: datetime) -> Job:
-    """Twice the micro-batch fits at first, until the allocator finds no piece of memory large enough."""
+    """Return a job with twice the micro-batch, which runs out of memory after some iterations."""
     random = random_for("out of memory")
     times = ci_step_times(random, CI_CENTRE_MS * MAIN.upgrade * 0.97, n=14)
     recording = replace(record(random, times, max_allocated_bytes=74.6 * GIB), failure="out of memory")
@@ -207,9 +209,9 @@ def _container(when: datetime) -> str:
     return CONTAINERS[when.date() >= upgraded]
 
 
-# --- Two experiments after the month, one that was accepted and one that waits for its runs. All made up.
+# --- Two generated experiments after the month: one is accepted, one waits for its runs.
 #
-# Both are planned through the API, as a person would; their runs carry the tag that the plan gives.
+# Both are planned through the API; their runs carry the tag of the plan.
 
 _NIGHT = FIRST_NIGHT + timedelta(days=NIGHTS - 1)
 BEGAN = FIRST_NIGHT + timedelta(days=NIGHTS, hours=9)
@@ -219,7 +221,7 @@ TRIAL_FASTER_BY = 0.962
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`baseline`: the job that it is planned from. `accepted`: the note of whoever accepts it, empty while it waits."""
+    """An experiment. `baseline` is the job that it is planned from, `accepted` the note of acceptance or empty."""
 
     title: str
     baseline: str
@@ -243,7 +245,7 @@ TRIALS = (
 
 
 def trial_runs() -> Iterator[tuple[Trial, str, Job]]:
-    """Each run with its experiment and its side, in the order in which they ran."""
+    """Yield each run with its experiment and side, in chronological order."""
     first, second = TRIALS
     unfused = replace(DELAYED, permute_fusion=False)
     for hour, (trial, side, name, workload, slower) in enumerate(
@@ -273,24 +275,23 @@ def _job(name: str, workload: Workload, slower: float, hour: int) -> Job:
     )
 
 
-# --- The nightly job on more GPUs, at the commit of one of the nights: weak and strong scaling can be seen. All made
-# up.
+# --- The scaling study: the nightly job on more GPUs, generated.
 #
-# Weak: the batch grows with the GPUs. Strong: it stays. And a sequence so long that two GPUs share it (CP 2). Twice
-# each, so that launches can be told from sizes. It ran in the first container, on the code of the nightly job of the
-# same workload on 16 GPUs, between two changes of its speed: across one, sizes are not held against each other. It is
-# uploaded last, so that no verdict of the month knows of it.
+# Weak: the batch grows with the GPUs. Strong: it stays. One long sequence is split over two GPUs (CP 2). Each size has
+# two launches, to separate their variation from the size. The study uses the first container and the code of the
+# nightly job between two change points, because sizes are compared only within one segment. It is uploaded last, so
+# that it does not affect the verdicts of the month.
 
 NIGHT = 20
-"""After the long sequences' slow commits, and before the second container."""
+"""After the slow commits of the long sequences, and before the second container."""
 LONGEST_NIGHT = 5
-"""Of the longest sequence: before any change of the speed, as the jobs of other lengths that ran before the month."""
+"""Night of the longest sequence: before any change point, like the jobs of other lengths before the month."""
 LAUNCHES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`efficiency`: throughput per GPU against 16 of them; of a longer sequence by FLOPs."""
+    """A size of the study. `efficiency` is throughput per GPU relative to 16 GPUs, by FLOPs for a longer sequence."""
 
     kind: str
     gpus: int
@@ -334,7 +335,7 @@ LONGEST = Size("sequence_tokens", GPUS, 1, 0.961, 77.3, sequence_length=131072, 
 
 
 def scaling_study() -> Iterator[Job]:
-    """Every job of it, in the order in which they ran."""
+    """Yield every job of the study in chronological order."""
     for number, (size, launch) in enumerate(
         (size, launch) for size in (*SIZES, LONGEST) for launch in range(1, LAUNCHES + 1)
     ):
@@ -356,31 +357,31 @@ def scaling_study() -> Iterator[Job]:
 
 
 SMOKE_CONTAINER = "registry.example.com/moe/nemo:pytorch-25.11"
-"""Without the packages of DeepEP and HybridEP, as the dispatcher case found."""
+"""Without the packages of DeepEP and HybridEP, as in the dispatcher case."""
 CARD_CONTAINER = "registry.example.com/moe/nemo:pytorch-26.05"
-"""With HybridEP: the card's runs are of another container than the one that lacked it."""
+"""With HybridEP, for the runs of the model verification card."""
 
 OVERLAP_MEAN_MS = {"off": 41_250.0, "on": 31_310.0, "on, delayed wgrad": 31_200.0}
-"""Means over iterations 3-8 of eight-iteration smokes."""
+"""Means over iterations 3-8 of smoke tests with eight iterations."""
 
 PROFILED = {
     "off": {"exposed_comm_frac": 0.3, "gpu_idle_frac": 0.05},
     "on": {"exposed_comm_frac": 0.06, "gpu_idle_frac": 0.18},
 }
-"""Made up: behind the wall that the overlap took away, communication, stands the host, for no graphs are captured."""
+"""Invented profiles: without exposed communication, the host is the next bottleneck, because no graphs are captured."""
 
 FALLBACK_MEAN_MS = 45_650.0
 FALLBACK_TFLOPS = 132.9
 FALLBACK_FINAL_LOSS = 11.44050
 FALLBACK_MAX_ALLOCATED = 61.351e9
-"""The alltoall fallback: five steps, means after the first, peak memory in bytes."""
+"""The alltoall fallback: five steps, means without the first, peak memory in bytes."""
 
 CARD_MEAN_MS = {"off": 24_713.8, "on": 21_072.5}
 """HybridEP with captured router and preprocessing: means over iterations 5-20 without and with overlap."""
 
 
 def story() -> Iterator[Job]:
-    """Every job of the demo, in the order of their upload. The same at each call."""
+    """Yield every job of the demo in the order of upload, identical at each call."""
     yield from _dispatcher_case()
     yield from _overlap_case()
     yield from _card_case()
@@ -389,7 +390,7 @@ def story() -> Iterator[Job]:
 
 
 def render(job: Job) -> str:
-    """The job's complete log in its trainer's format."""
+    """Return the complete log of a job in the format of its trainer."""
     return megatron_lm.render(job) if job.trainer == "Megatron-LM" else megatron_bridge.render(job)
 
 

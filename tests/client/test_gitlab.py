@@ -128,6 +128,6 @@ def test_a_status_that_another_job_is_setting_is_tried_again(forge: GitLab) -> N
 
 def test_the_token_of_a_job_may_not_write_and_it_says_what_may(forge: GitLab) -> None:
     for post_it in (note, status):
-        with pytest.raises(ForgeError, match="project access token with the scope api as THREEWALLS_FORGE_TOKEN"):
+        with pytest.raises(ForgeError, match="THREEWALLS_FORGE_TOKEN or GITLAB_TOKEN to a project access token"):
             post_it(forge, said(), token=JOB)
     assert forge.notes == []
