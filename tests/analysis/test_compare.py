@@ -111,7 +111,11 @@ def test_a_knob_that_was_turned_is_the_first_suspect(baseline: list[Path], tmp_p
     assert answer.lines[1].endswith(
         "other knobs; differs in dispatcher (hybridep -> alltoall) (matched A/B: evidence about dispatcher)"
     )
-    assert "dispatcher (hybridep -> alltoall): The only contract field" in answer.output
+    document = threewalls("compare", "--json", *setting(PLACE), "--baseline", *baseline, "--", *slow).document
+    assert (document["suspects"][0]["field"], document["comparability"]["attributed_to"]) == (
+        "dispatcher",
+        "dispatcher",
+    )
 
 
 def test_an_experiment_is_an_a_b_and_no_regression(baseline: list[Path], tmp_path: Path) -> None:
@@ -167,7 +171,7 @@ def test_a_folder_is_one_run_of_several_files(baseline: list[Path], tmp_path: Pa
 
 WRONG = [
     (["compare", "--baseline", "A", "--", "A"], "A is named twice"),
-    (["compare", "--baseline", "A", "--set", "sku", "--", "B"], "write KEY=VALUE"),
+    (["compare", "--baseline", "A", "--set", "sku", "--", "B"], "KEY=VALUE"),
     (["compare", "--baseline", "A", "--set", "containr=x", "--", "B"], "Did you mean `container`?"),
     (["compare", "--baseline", "A", "--set", "gpus=many", "--", "B"], "meta.gpus"),
     (["compare", "--baseline", "A", "--meta", "missing.json", "--", "B"], "missing.json cannot be read"),

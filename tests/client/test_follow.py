@@ -80,7 +80,7 @@ def test_kill_9_and_a_second_start_are_one_run_and_a_signal_closes_it(server: Ru
     second.send_signal(signal.SIGTERM)  # a scheduler's time limit
     _, told = second.communicate(timeout=300)
     assert second.returncode == 0, told
-    assert "going on at byte" in told
+    assert "resuming at byte" in told
     run = only_run(server, "follow-killed")
     assert run is not None
     assert (run["reception"], sent(server, "follow-killed")) == ("complete", log.stat().st_size)

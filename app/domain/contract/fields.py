@@ -248,7 +248,7 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "config",
         "text",
-        "Exchange of keys and values between context-parallel ranks: p2p, all_gather, a2a or a2a+p2p, or one per layer.",
+        "How context-parallel ranks exchange keys and values: p2p, all_gather, a2a or a2a+p2p, or one per layer.",
         also=("cp_comm_type",),
     ),
     ContractField(
