@@ -56,7 +56,7 @@ def analysis_text(run: Analysis) -> str:
     if summary.status == "unread":
         return plain("\n".join(lines))
     lines += _unknown(summary)
-    lines += ["", f"Contract ({len(summary.contract)} fields known)", *_contract(summary.contract)]
+    lines += ["", f"Contract ({len(summary.contract)} fields)", *_contract(summary.contract)]
     return plain("\n".join(lines))
 
 

@@ -100,10 +100,10 @@ def _add_upload(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     upload.add_argument("--key", default="", help="idempotency key (default: computed from content and job)")
     _add_wait(upload)
     upload.add_argument("--json", action="store_true", help="print one JSON document (docs/cli.md)")
-    kept = upload.add_mutually_exclusive_group()
-    kept.add_argument("--spool-ok", action="store_true", help="exit with 0 if the upload waits in the spool")
-    kept.add_argument("--no-spool", action="store_true", help="do not spool if the service is unreachable")
-    kept.add_argument("--offline", action="store_true", help="write to the spool only, for a later sync")
+    spooling = upload.add_mutually_exclusive_group()
+    spooling.add_argument("--spool-ok", action="store_true", help="exit with 0 if the upload waits in the spool")
+    spooling.add_argument("--no-spool", action="store_true", help="do not spool if the service is unreachable")
+    spooling.add_argument("--offline", action="store_true", help="write to the spool only, for a later sync")
     follow = upload.add_argument_group("growing log")
     follow.add_argument(
         "--follow", action="store_true", help="send the log while it grows, and close the run at its end"
@@ -113,20 +113,26 @@ def _add_upload(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--until-idle", type=_seconds, metavar="SECONDS", help="stop when the log has not grown for this long"
     )
     follow.add_argument("--until-text", default="", metavar="TEXT", help="stop when the log contains this text")
-    follow.add_argument("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="pause between looks (2)")
+    follow.add_argument(
+        "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="pause between reads (default: %(default)s)"
+    )
 
 
 def _add_tokens(token: argparse.ArgumentParser) -> None:
-    """For people. What stands before the word counts too, so nothing here has a default of its own."""
+    """Add the subcommands of `token`. They have no defaults, which would override options before the subcommand."""
     token.set_defaults(user="")
     commands = token.add_subparsers(dest="of_project", metavar="COMMAND")
-    commands.add_parser("list", help="all tokens of the project, also those that are over")
-    create = commands.add_parser("create", help="make one; its secret is printed once, alone on standard output")
-    create.add_argument("--name", required=True, help="what it is for")
-    create.add_argument("--scope", action="append", choices=("upload", "read", "triage"), help="upload without it")
-    create.add_argument("--expires", default="", metavar="90d|DATE|never", help="in a year without it")
-    revoke = commands.add_parser("revoke", help="from now on it opens nothing")
-    revoke.add_argument("which", metavar="TOKEN", help="its number, as listed, or its name")
+    commands.add_parser("list", help="list all tokens of the project, including inactive ones")
+    create = commands.add_parser(
+        "create", help="create a token; its secret is printed only once, alone on standard output"
+    )
+    create.add_argument("--name", required=True, help="name of the token")
+    create.add_argument(
+        "--scope", action="append", choices=("upload", "read", "triage"), help="scope; repeatable (default: upload)"
+    )
+    create.add_argument("--expires", default="", metavar="90d|DATE|never", help="expiry (default: one year)")
+    revoke = commands.add_parser("revoke", help="revoke a token immediately")
+    revoke.add_argument("which", metavar="TOKEN", help="number (first column of list) or name")
     for command in commands.choices.values():
         command.add_argument(
             "--user", default=argparse.SUPPRESS,
