@@ -120,7 +120,7 @@ class ExperimentItemOut(BaseModel):
     url: str = Field(description="Page of the experiment, for people.")
     project: str
     title: str
-    rule: str = Field(description="Empty for an idea of somebody's own.")
+    rule: str = Field(description="Empty for a change without a rule.")
     state: State
     tag: str = Field(description="To be among the `tags` of each upload of it.")
     knobs: list[KnobChange]

@@ -100,12 +100,12 @@ async def plan_by_form(request: Request, engine: AppEngine, settings: AppSetting
 # --- How experiments are put into words.
 
 STATE_LABELS: dict[State, str] = {
-    "planned": "No run of it is in yet.",
-    "waiting": "Some of its runs are in.",
-    "done": "Its runs are in; somebody has to decide.",
+    "planned": "No run has arrived yet.",
+    "waiting": "Some runs have arrived.",
+    "done": "All runs are in; a decision is due.",
     "accepted": "The result was accepted.",
     "rejected": "The result was rejected.",
-    "withdrawn": "It was given up before its result.",
+    "withdrawn": "Withdrawn before a result.",
 }
 """State -> what it means."""
 LETTERS: dict[Side, str] = {"baseline": "A", "candidate": "B"}
@@ -400,7 +400,7 @@ class ExperimentPage:
         """Where it stands and what to do next, in plain words."""
         experiment, result = self.experiment, self.experiment.result
         if experiment.state == "withdrawn":
-            return "Withdrawn: it was given up before its result."
+            return "Withdrawn before a result."
         if experiment.state in ("accepted", "rejected"):
             return f"{experiment.state.capitalize()} by {experiment.decided_by}. {result.sentence}".rstrip()
         if result.finished or experiment.state == "done":
@@ -544,7 +544,7 @@ def _apply(engine: Engine, experiment_id: int, form: DecisionForm) -> None:
         return
     decisions = {"accept": accept, "reject": reject, "withdraw": withdraw}
     if what not in decisions:
-        raise InvalidChange(f"A decision is one of {', '.join(DECISIONS)}. Nothing was changed.")
+        raise InvalidChange(f"The decision must be one of {', '.join(DECISIONS)}. Nothing was changed.")
     decisions[what](engine, experiment_id, who=author, note=note)
 
 

@@ -29,7 +29,6 @@ def _key_problem(text: str) -> str:
 class BoardQuery(ListQuery):
     """Filters of a leaderboard. `evidence`: the weakest level that counts; `stack`: first digits of a stack key."""
 
-    refusal = "The address of this leaderboard asks for what there is not."
     max_text = 200
     not_narrowing = ("rank",)
 

@@ -27,7 +27,6 @@ class ScalingQuery(FilterQuery):
     nobody states.
     """
 
-    refusal = "The address of this page asks for what there is not."
     max_text = 500
 
     project: str = ""

@@ -153,8 +153,6 @@ PERIODS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
 class OverviewQuery(FilterQuery):
     """Filters of the first page; `branch` and `project` empty mean any."""
 
-    refusal = "The address of this page asks for what there is not."
-
     days: Annotated[str, OneOf(tuple(PERIODS))] = "7"
     branch: str = ""
     project: str = ""

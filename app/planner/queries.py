@@ -124,7 +124,7 @@ def answer(plan: Plan) -> str:
         reasons.append(f"None of {counted(plan.tried, 'combination')} of degrees is feasible.")
         return " ".join(reasons)
     reasons.append(f"{grouped(plan.feasible)} of {counted(plan.tried, 'combination')} of degrees are feasible.")
-    reasons.append(f"To begin with: {degrees(plan.offers[0].layout, experts=experts)}.")
+    reasons.append(f"Start with: {degrees(plan.offers[0].layout, experts=experts)}.")
     return " ".join(reasons)
 
 
@@ -141,7 +141,7 @@ def sizing(plan: Plan) -> list[tuple[str, str]]:
     if request.gbs is not None:
         parts.append(("Tokens of a step", f"GBS x sequence length = {grouped(request.gbs * request.seq_len)}."))
     else:
-        parts.append(("Batch", "No global batch is given, so DP is not held against it. MBS x DP must divide it."))
+        parts.append(("Batch", "No global batch size is given, so DP is not checked. MBS x DP must divide it."))
     if plan.gpu_memory_gb is not None and request.model.total_billions is not None:
         parts.append(
             (

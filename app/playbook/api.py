@@ -38,7 +38,7 @@ class RuleSummaryOut(BaseModel):
     kind: Kind
     confidence: Confidence
     origin: Origin
-    overrides: str = Field(description="Why a team's rule stands in place of the service's; empty where it does not.")
+    overrides: str = Field(description="Why a team rule replaces the built-in rule; empty if it does not.")
     valid: str = Field(description="Date of the newest source that supports it.")
     source: list[RuleSourceOut]
     fired: int = Field(description="Runs in which it fires, as they were last read.")
@@ -101,7 +101,7 @@ class RuleChangeOut(_FromDomain):
 
 class RuleRequirementOut(BaseModel):
     text: str
-    when: str | None = Field(description="null: no fact tells, a person has to look.")
+    when: str | None = Field(description="Null if no fact decides this and a person has to check.")
 
     @classmethod
     def of(cls, requirement: Requirement) -> Self:
@@ -202,7 +202,7 @@ def read_rule(
     rule: RuleName,
     project: Annotated[str, Query(max_length=300, description="Whose runs are counted; empty for all.")] = "",
 ) -> RuleOut:
-    """One rule whole: condition, change, evidence, what was measured here, where its sources disagree."""
+    """One rule whole: condition, change, evidence, what was measured here, where has conflicting sources."""
     page = RulePageOf(session, rules, rule, project)
     definition = page.rule
     return RuleOut.model_validate(

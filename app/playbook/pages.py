@@ -54,14 +54,12 @@ OUTCOMES: Mapping[str, str] = {
     "fired": "fired here",
     "tried": "tried here",
     "paid_off": "paid off here",
-    "disputed": "its sources disagree",
+    "disputed": "has conflicting sources",
 }
 
 
 class RuleQuery(ListQuery):
     """Filters of the playbook; an empty one means any."""
-
-    refusal = "The address of the playbook asks for what there is not."
 
     page_size: int = Field(50, ge=1, le=500)
     q: str = Field("", description="Words that must all occur: in id, title, reason, condition, flags or source.")
@@ -205,7 +203,7 @@ def summary_of_list(items: Sequence[RuleItem], rules: RulesInForce) -> str:
     fired, tried, paid = (sum(map(test, items)) for test in (_fired, _tried, _paid_off))
     which = counted(len(items), "rule")
     of = "" if len(items) == len(rules.book.rules) else f" of {len(rules.book.rules)}"
-    return f"{which}{of}{whose}. {fired} fired in runs that are kept here, {tried} were tried, {paid} paid off."
+    return f"{which}{of}{whose}. {fired} fired in stored runs, {tried} were tried, {paid} paid off."
 
 
 def _item(rule: Rule, rules: RulesInForce, fired: Mapping[str, int], results: Mapping[str, RuleResults]) -> RuleItem:
@@ -309,8 +307,8 @@ class Threshold:
     @property
     def origin(self) -> str:
         if self.value == self.default:
-            return "our default, no source gives one"
-        return f"set here by {self.setting}; our default is {self.default:g}, no source gives one"
+            return "our default; no source gives a value"
+        return f"set here by {self.setting}; our default is {self.default:g}; no source gives a value"
 
 
 def thresholds(rules: RulesInForce, names: Iterable[str] = SETTINGS) -> tuple[Threshold, ...]:
@@ -479,7 +477,7 @@ class RulePageOf:
 def rule_of(rules: RulesInForce, name: str) -> Rule:
     """Raises NotFound for a rule that is none."""
     if name not in rules.book.rules:
-        raise NotFound(f"There is no rule {name[:60]!r}. It may have been renamed; /playbook lists all of them.")
+        raise NotFound(f"Rule {name[:60]!r} does not exist. It may have been renamed; /playbook lists all of them.")
     return rules.book.rules[name]
 
 

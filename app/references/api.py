@@ -124,7 +124,7 @@ class ReferenceChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    author: str = Field("", max_length=MAX_AUTHOR, description="Who says it, where nobody is logged in.")
+    author: str = Field("", max_length=MAX_AUTHOR, description="Author, if not logged in.")
     reason: str = Field("", max_length=MAX_NOTE, description="Why it is changed; kept in its record.")
     seen: datetime | None = Field(None, description="Its `changed_at` when it was read; else 409 is never answered.")
     project: str | None = Field(None, max_length=100, description="The project it is offered to; empty for all.")
@@ -300,7 +300,7 @@ def withdraw_reference_point(
     request: Request,
     engine: AppEngine,
     number: ReferenceId,
-    author: Annotated[str, Query(max_length=MAX_AUTHOR, description="Who does it, where nobody is logged in.")] = "",
+    author: Annotated[str, Query(max_length=MAX_AUTHOR, description="Author, if not logged in.")] = "",
     reason: Annotated[str, Query(max_length=MAX_NOTE, description="Why.")] = "",
 ) -> ReferenceDetailOut:
     """Withdraw a figure that a team added: it is held against nothing any more. Its address and its record stay."""

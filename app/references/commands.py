@@ -154,7 +154,7 @@ def _checked(by: ReferenceAuthor) -> tuple[ReferenceAuthor, Sequence[FieldError]
     author, reason = one_line(by.author), one_line(by.reason)
     errors = []
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must say who does it, in 1 to {MAX_AUTHOR} characters"))
+        errors.append(FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters"))
     if len(reason) > MAX_NOTE:
         errors.append(FieldError("reason", f"must have at most {MAX_NOTE:,} characters"))
     return ReferenceAuthor(author, reason, by.seen), errors
@@ -164,9 +164,7 @@ def _locked(session: Session, number: int) -> ReferencePointRow:
     chosen = select(ReferencePointRow).where(col(ReferencePointRow.id) == number).with_for_update()
     row: ReferencePointRow | None = session.execute(chosen).scalar_one_or_none()
     if row is None:
-        raise NotFound(
-            f"There is no reference point {number} that a team added. Those that come with the service stay."
-        )
+        raise NotFound(f"There is no reference point {number} that a team added. Built-in figures cannot be changed.")
     return row
 
 
@@ -177,8 +175,8 @@ def number_of(session: Session, reference_id: str) -> int:
         raise NotFound(f"There is no reference point {reference_id[:80]} that a team added.")
     if reference.entered is None:
         raise InvalidChange(
-            "This figure comes with the service: it cannot be changed or withdrawn. Add your own beside it, which "
-            "stands before it where nothing is known to differ."
+            "Built-in figures cannot be changed or withdrawn. Add your own figure instead; it takes precedence "
+            "if no known field differs."
         )
     return int(reference_id)
 
@@ -197,7 +195,7 @@ def _project(session: Session, slug: str) -> tuple[int | None, str]:
         return None, ""
     chosen = select(ProjectRow.id, ProjectRow.slug).where(col(ProjectRow.slug_lower) == slug.lower())  # type: ignore[call-overload]
     if (row := session.execute(chosen).one_or_none()) is None:
-        raise _refused(FieldError("project", "is no project; one begins with its first run"))
+        raise _refused(FieldError("project", "is not a project; a project is created by its first upload"))
     return row.id, row.slug
 
 
@@ -208,7 +206,9 @@ def _slug(session: Session, project_id: int | None) -> str:
 def _refuse_too_many(session: Session) -> None:
     in_force = select(func.count()).where(col(ReferencePointRow.withdrawn_at).is_(None))
     if session.execute(in_force).scalar_one() >= MAX_IN_FORCE:
-        raise InvalidChange(f"There are {MAX_IN_FORCE:,} already. Withdraw what nobody needs. {_REFUSED}")
+        raise InvalidChange(
+            f"The limit of {MAX_IN_FORCE:,} figures is reached. Withdraw figures that are no longer needed. {_REFUSED}"
+        )
 
 
 def _refuse_twin(session: Session, point: ReferencePoint, project: str, but: int = 0) -> None:
@@ -220,7 +220,7 @@ def _refuse_twin(session: Session, point: ReferencePoint, project: str, but: int
             and reference.point == point
         ):
             raise _refused(
-                FieldError("source", f"is there already, with the same figures: reference point {reference.id}")
+                FieldError("source", f"already exists with the same figures: reference point {reference.id}")
             )
 
 

@@ -136,7 +136,7 @@ class ReferenceComparison:
 def compare_with_references(session: Session, *, run: int | None = None, stack: str = "") -> ReferenceComparison:
     """The claim check of a run, or of a stack. Raises InvalidQuery when neither or both are named, NotFound."""
     if (run is None) == (not stack):
-        error = FieldError("run", "or `stack` must say what is held against published figures, and not both")
+        error = FieldError("run", "or `stack` is required, and not both")
         raise InvalidQuery("Name a run or a stack.", (error,))
     ours = _run(session, run) if run is not None else our_stack(session, one_stack_named(session, stack))
     return compare_result(ours, references(session, ours.project))
@@ -273,8 +273,8 @@ def summary(comparison: ReferenceComparison) -> str:
         return comparison.nearest.sentence
     missing = [name for name, value in (("model", comparison.ours.model), ("GPU", comparison.ours.gpu)) if not value]
     if missing:
-        return f"Nobody states its {' and '.join(missing)}, so no published figure can be held against it."
-    return f"No published figure of {comparison.ours.family} on {comparison.ours.gpu} is known here."
+        return f"The {' and '.join(missing)} of this result {'is' if len(missing) == 1 else 'are'} unknown."
+    return f"There is no published figure for {comparison.ours.family} on {comparison.ours.gpu}."
 
 
 def whose(ours: ComparedResult) -> str:
@@ -282,6 +282,6 @@ def whose(ours: ComparedResult) -> str:
     if not ours.of_stack:
         return f"run #{ours.run_id}"
     if ours.figures.step_time_ms is None:
-        return "the stack, of which nothing may be ranked"
+        return "the stack, which has no ranked result"
     name = f"{ours.dispatcher}, " if ours.dispatcher else ""
     return f"{name}the fastest result of the stack"

@@ -51,7 +51,7 @@ class FactOut(BaseModel):
 class RequirementOut(BaseModel):
     text: str
     state: Met = Field(description="Of a conflict `met` means that it is there.")
-    missing: list[str] = Field(description="Facts that nobody stated and that would decide it.")
+    missing: list[str] = Field(description="Missing facts that would decide it.")
 
 
 class FieldChangeOut(_FromDomain):
@@ -63,7 +63,7 @@ class FieldChangeOut(_FromDomain):
 class FrameworkOut(BaseModel):
     add: str = Field(description="Flags or overrides to add to the command, or to put in place of those of that name.")
     remove: list[str] = Field(description="Flags to take out.")
-    fill: list[str] = Field(description="Flags with a <place> that somebody has to fill in; they are not in `add`.")
+    fill: list[str] = Field(description="Flags with a <placeholder> to fill in; they are not in `add`.")
     against: Against = Field(description="What the diff is against: the run's own command, the log's, its contract.")
     command: str = Field(description="The run's whole command with the change; empty where its own is not known.")
     diff: list[str] = Field(description="Lines that change, each behind `-` or `+`.")
@@ -75,7 +75,7 @@ class ChangesOut(BaseModel):
     megatron_lm: FrameworkOut
     megatron_bridge: FrameworkOut
     environment: list[str] = Field(description="Variables that change, each behind `-` or `+`.")
-    open: list[str] = Field(description="Fields whose value depends on facts that nobody stated.")
+    open: list[str] = Field(description="Fields whose value depends on missing facts.")
 
 
 class MeasuredOut(BaseModel):
@@ -128,8 +128,8 @@ class SuggestionOut(BaseModel):
     source: list[SourceOut]
     valid: str = Field(description="Year and month of the newest source that supports it.")
     confidence: Confidence
-    withheld: str = Field(description="Why it is kept back for now; empty where it is not.")
-    doubt: str = Field(description="Of a blocker in a run that ran in spite of it.")
+    withheld: str = Field(description="Why it is deferred; empty if it is not.")
+    doubt: str = Field(description="Why a blocker is doubtful: the run completed iterations despite it.")
 
 
 class PairOut(BaseModel):
@@ -146,7 +146,9 @@ class MissingOut(BaseModel):
     supply: str
     unlocks: list[str] = Field(description="Rules that wait for nothing else.")
     together: list[str] = Field(description="Rules that wait for more than this.")
-    decides: list[str] = Field(description="Those of `unlocks` that somebody could act upon now; without one it waits.")
+    decides: list[str] = Field(
+        description="Rules of `unlocks` that can be acted on now; if empty, the fact is not urgent."
+    )
 
 
 class StatedOut(_FromDomain):
@@ -168,8 +170,8 @@ class SuggestionsOut(BaseModel):
     withheld: list[SuggestionOut]
     warnings: list[SuggestionOut]
     pair: PairOut | None = Field(description="null where the run was judged against nothing.")
-    missing: list[MissingOut] = Field(description="Facts that nobody stated, the most useful first.")
-    stated: list[StatedOut] = Field(description="Facts that people stated since the upload.")
+    missing: list[MissingOut] = Field(description="Missing facts, the most useful first.")
+    stated: list[StatedOut] = Field(description="Stated facts since the upload.")
     thresholds: dict[str, float] = Field(description="Defaults of this service that no source gives.")
 
 

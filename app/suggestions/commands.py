@@ -28,7 +28,7 @@ def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: s
     if not facts:
         errors.append(FieldError("facts", "must name at least one fact"))
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must say who states it, in 1 to {MAX_AUTHOR} characters"))
+        errors.append(FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters"))
     if len(note) > MAX_NOTE:
         errors.append(FieldError("note", f"must have at most {MAX_NOTE:,} characters"))
     if errors:
@@ -38,7 +38,7 @@ def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: s
         in_effect = in_force(statements_of(session, run_id)[len(stated) :]) if None in stated.values() else {}
         wrong = [name for name, value in stated.items() if value is None and name not in in_effect]
         if wrong:
-            raise refused([FieldError(f"facts.{name}", "was not stated, so it cannot be taken back") for name in wrong])
+            raise refused([FieldError(f"facts.{name}", "was not stated, so it cannot be withdrawn") for name in wrong])
     log.info("facts_stated", run_id=run_id, facts=list(stated))
 
 
@@ -47,7 +47,7 @@ def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: s
 PREFIX = "fact."
 """Of the inputs that are facts."""
 UNSET = "take_back"
-"""The input that names a fact whose statement is taken back."""
+"""The input that names a fact whose statement is withdrawn."""
 _HINTS = {"int": "A whole number.", "double": "A number.", "ints": "Whole numbers, separated by commas."}
 
 
@@ -63,7 +63,7 @@ class StateForm(Form):
         return field.replace("facts.", PREFIX, 1)
 
     def facts(self) -> dict[str, object]:
-        """What was filled in, as it was typed, and what is taken back."""
+        """What was filled in, as it was typed, and what is withdrawn."""
         facts_sent: dict[str, object] = {
             name.removeprefix(PREFIX): value for name, value in self.values.items() if name.startswith(PREFIX) and value
         }

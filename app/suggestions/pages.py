@@ -82,11 +82,11 @@ class NextPage:
         """What to do first."""
         evaluation, blockers = self._advice.evaluation, self._advice.evaluation.blockers
         if blockers:
-            more = f" {len(blockers) - 1} more stand in the way." if len(blockers) > 1 else ""
-            return f"Clear this first: {sentence(blockers[0].rule.title)}{more}"
+            more = f" {len(blockers) - 1} more blockers remain." if len(blockers) > 1 else ""
+            return f"Resolve this blocker first: {sentence(blockers[0].rule.title)}{more}"
         if evaluation.suggestions:
             return f"Next: {sentence(evaluation.suggestions[0].rule.title)}"
-        return "No rule asks for a change of this run."
+        return "No rule suggests a change for this run."
 
     @property
     def steps(self) -> list[StepRow]:

@@ -20,10 +20,10 @@ from app.suggestions.views import FactRow, fact_row, href_of, linked, numbered, 
 
 _DIFF_LINES = 200
 _AGAINST = {
-    "command": "Against this run's own command, as its metadata state it.",
-    "arguments": "Against the arguments that its log prints; the command itself was not uploaded.",
-    "contract": "Against what the contract says; no command and no arguments of this trainer are known.",
-    "nothing": "What the run has now is not known: neither a command nor arguments of this trainer were uploaded.",
+    "command": "Compared with the run's own command from its metadata.",
+    "arguments": "Compared with the arguments in its log; the command itself was not uploaded.",
+    "contract": "Compared with the contract; no command or arguments of this trainer are known.",
+    "nothing": "The current values are unknown: no command or arguments of this trainer were uploaded.",
 }
 _WHERE = {
     "command": "/api/v1/runs/{}",
@@ -71,7 +71,7 @@ class StepPage:
 
     def __init__(self, advice: RunSuggestions, rule: str) -> None:
         if rule not in advice.book.rules:
-            raise NotFound(f"There is no rule {rule[:60]!r}. It may have been renamed, or the address is mistyped.")
+            raise NotFound(f"Rule {rule[:60]!r} does not exist. It may have been renamed. Check the URL.")
         self._advice = advice
         self.run = advice.run
         self.rule: Rule = advice.book.rules[rule]

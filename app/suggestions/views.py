@@ -20,7 +20,7 @@ from app.suggestions.queries import RunSuggestions
 from app.web.forms import ContractInput
 from app.web.templating import coded
 
-# --- What would tell more: the facts that nobody stated, grouped by who knows them, with an input for each.
+# --- Missing facts: the facts that nobody stated, grouped by who knows them, with an input for each.
 
 SHOWN = 8
 """Facts that stand open on the page; the rest is folded."""
@@ -28,8 +28,8 @@ GROUPS = (
     ("profile", "From a profile of steady steps"),
     ("contract", "From the launch: fields of the contract"),
     ("asked", "From the launch: further options"),
-    ("stated", "From whoever ran it"),
-    ("log", "From the log, or a trace beside it"),
+    ("stated", "From the person who ran it"),
+    ("log", "From the log or an uploaded trace"),
 )
 
 
@@ -102,7 +102,7 @@ class MissingView:
 
     @property
     def stated(self) -> list[StatedRow]:
-        """What people stated of this run, newest first, with what was taken back."""
+        """Stated facts of this run, newest first, with what was withdrawn."""
         rows = []
         for statement in self._advice.statements:
             fact = FACTS.get(statement.name)
@@ -222,12 +222,12 @@ def fact_row(advice: RunSuggestions, name: str, evaluation: Evaluation | None = 
 def origin_of(advice: RunSuggestions, fact: Fact, evaluation: Evaluation | None = None) -> Origin:
     """Who said a fact of this run, or of the pair."""
     if fact.group == "compared" and advice.pair is not None and evaluation is advice.pair.evaluation:
-        return Origin("the run beside those that it was judged against", advice.pair.compare(advice.run.id))
+        return Origin("comparison with the baseline runs", advice.pair.compare(advice.run.id))
     if fact.name in advice.stated:
         return _stated(advice, fact)
     if fact.group == "setting":
         return _threshold(advice, fact)
-    return Origin("follows from") if fact.inputs else Origin("follows from the contract", f"{_page(advice)}#contract")
+    return Origin("derived from") if fact.inputs else Origin("derived from the contract", f"{_page(advice)}#contract")
 
 
 def _page(advice: RunSuggestions) -> str:
@@ -247,16 +247,16 @@ def _stated(advice: RunSuggestions, fact: Fact) -> Origin:
 
 def _threshold(advice: RunSuggestions, fact: Fact) -> Origin:
     if advice.rules.thresholds[fact.name] == fact.default:
-        return Origin("our default, no source gives one", "/playbook#thresholds")
-    return Origin(f"set by THREEWALLS_{fact.name.upper()}; no source gives one", "/playbook#thresholds")
+        return Origin("our default; no source gives a value", "/playbook#thresholds")
+    return Origin(f"set by THREEWALLS_{fact.name.upper()}; no source gives a value", "/playbook#thresholds")
 
 
 def _read(advice: RunSuggestions, fact: Fact, page: str) -> Origin:
     """Of a fact that no contract field and no metadata state."""
     if fact.name == "compared":
-        return Origin("this page is about one run", f"{page}/next")
+        return Origin("this page shows one run", f"{page}/next")
     if any(name in advice.reading.arguments for name in fact.argument):
-        return Origin("the trainer's arguments in the log", f"{page}#log")
+        return Origin("trainer arguments in the log", f"{page}#log")
     return _measured(fact.name, page)
 
 
@@ -266,7 +266,7 @@ def _measured(name: str, page: str) -> Origin:
     if name in _FIGURES:
         return Origin("measured in the steady window", f"{page}#run-top")
     if name in _ACTIVITY:
-        return Origin("what was asked for and what ran", f"{page}#run-top")
+        return Origin("requested and active settings", f"{page}#run-top")
     if name == "comm_timer_frac":
         return Origin("timers in the log", f"{page}#timers")
     if name == "installed_flex_backends":

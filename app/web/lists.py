@@ -43,7 +43,7 @@ class FilterQuery(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    refusal: ClassVar[str] = "The address of this list asks for what there is not."
+    refusal: ClassVar[str] = "Invalid filter."
     max_text: ClassVar[int] = 300
     not_narrowing: ClassVar[tuple[str, ...]] = ("sort",)
     """Declared names that order the list or are shown as tabs; in addresses they come last."""

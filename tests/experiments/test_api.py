@@ -127,7 +127,7 @@ def test_what_has_no_candidate_cannot_be_accepted_but_withdrawn(client: TestClie
 def test_more_runs_ask_for_more_certainty(client: TestClient, engine: Engine, done: int) -> None:
     found = client.patch(f"{API}/{done}", json={"author": "kai", "runs_each": 4}).json()
     assert (found["runs_each"], len(found["sequence"])) == (4, 8)
-    assert any("more certainty" in text for text in found["result"]["warnings"])
+    assert any("the test is stricter" in text for text in found["result"]["warnings"])
     assert_problem(client.patch(f"{API}/{done}", json={"author": "kai"}), 422, field="state")
     assert_problem(client.patch(f"{API}/{done}", json={"author": "kai", "runs_each": 99}), 422, field="runs_each")
 

@@ -113,7 +113,7 @@ def test_a_run_that_did_not_activate_the_knob_does_not_count(engine: Engine) -> 
     (fell_back,) = add_runs(engine, tag, [31_300.0], side="", activity=stated_activity("deepep", "alltoall"))
     found = read(engine, planned)
     assert [one.run_id for one in found.side("candidate")] == [fell_back]
-    assert "`dispatcher` = deepep was asked for, but alltoall ran" in why_not(engine, planned, fell_back)
+    assert "`dispatcher` = deepep was requested, but alltoall was active" in why_not(engine, planned, fell_back)
     assert found.state == "waiting"
 
 
@@ -147,7 +147,7 @@ def test_runs_of_a_commit_that_ran_on_one_side_only_do_not_count(engine: Engine,
     assert any("different commits" in text for text in different.result.warnings)
     assert (different.result.attributed_to, different.result.evidence_level) == ("", "screen")
     add_runs(engine, found.tag, [31_300.0], side="baseline", commit="newer")
-    assert "no run of the other side is of its commit" in why_not(engine, planned, found.baseline_run_id)
+    assert "the other side has no run at its commit" in why_not(engine, planned, found.baseline_run_id)
     assert read(engine, planned).result.attributed_to == "ep_overlap"
 
 
@@ -155,7 +155,7 @@ def test_what_comes_after_the_planned_runs_does_not_count(engine: Engine, planne
     tag = read(engine, planned).tag
     add_runs(engine, tag, [31_300.0], side="baseline")
     late = add_runs(engine, tag, [31_000.0, 31_020.0, 20_000.0])[-1]
-    assert "after the 2 runs" in why_not(engine, planned, late)
+    assert "already has the 2 planned runs" in why_not(engine, planned, late)
 
 
 def test_a_run_is_never_on_two_sides(engine: Engine, planned: int) -> None:
@@ -179,7 +179,7 @@ def test_an_empty_result_reads_as_one(engine: Engine, planned: int) -> None:
     found = read(engine, planned)
     assert found.result.verdict is None
     assert isinstance(found.result, ExperimentResult)
-    assert found.result.sentence == "No run of the candidate counts yet; 2 a side are planned."
+    assert found.result.sentence == "No run of the candidate counts yet; 2 per side are planned."
     assert found.winner_run_id is None
     with read_session(engine) as session:
         assert session.get_one(RunRow, found.baseline_run_id).step_time_ms == pytest.approx(USUAL_MS, rel=0.01)

@@ -84,7 +84,7 @@ def test_the_result_is_read_on_the_page(client: TestClient, engine: Engine, base
     page = text(client, f"/experiments/{number}")
     assert "The change is faster" in page
     assert 'class="effect improvement"' in page
-    assert "it is another configuration than its side: <code>tp</code> is 2, not 1" in page
+    assert "its configuration differs from its side: <code>tp</code> is 2, not 1" in page
     assert "&lt;b&gt;other&lt;/b&gt;" in page
     assert 'hx-trigger="every' not in page, "nothing comes by itself any more"
 

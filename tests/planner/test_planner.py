@@ -62,7 +62,7 @@ def test_an_offer_is_judged_the_same_at_its_own_address(client: TestClient) -> N
 def test_a_broken_layout_has_each_constraint_named(client: TestClient) -> None:
     given = planned(client, **WRONG)["given"]
     assert [one["constraint"] for one in given["violations"]] == ["scale-world-identity"]
-    assert "24 GPUs do not divide into experts on ETP x EP x PP = 1 x 8 x 2 = 16" in given["violations"][0]["text"]
+    assert "24 GPUs are not divisible by experts on ETP x EP x PP = 1 x 8 x 2 = 16" in given["violations"][0]["text"]
     text = page(client, WRONG)
     assert "breaks 1 constraint" in text
     assert "GPUs divide into both meshes." in text

@@ -40,9 +40,9 @@ def test_each_mistake_is_a_line_with_file_line_rule_and_what_to_do(
     first, *_ = told.out.splitlines()
     assert (
         first
-        == f"{folder}/ours.yaml:2: ours-vpp-small: has no source: name at least one key of sources.yaml under `sources`"
+        == f"{folder}/ours.yaml:2: ours-vpp-small: has no source: list at least one key of sources.yaml under `sources`"
     )
-    assert "which is no known fact" in told.out
+    assert "which is not a known fact" in told.out
     assert "in 1 file; a service would leave it out." in told.err
 
 

@@ -45,7 +45,7 @@ def test_every_rule_is_listed_and_has_its_page(client: TestClient) -> None:
     told = listed(client)
     assert {one["rule"] for one in told["rules"]} == set(RULES)
     assert told["total"] == len(RULES)
-    assert f"{len(RULES)} rules. 0 fired in runs that are kept here" in client.get("/playbook").text
+    assert f"{len(RULES)} rules. 0 fired in stored runs" in client.get("/playbook").text
     for name in list(RULES)[::7]:
         page = client.get(f"/playbook/{name}")
         assert page.status_code == 200, name
@@ -139,13 +139,13 @@ def test_an_experiment_and_its_own_ab_count_once(client: TestClient, engine: Eng
 def test_a_dispute_says_which_statement_counts_and_by_what(client: TestClient) -> None:
     (dispute,) = client.get("/api/v1/rules/prec-hopper").json()["disputes"]
     assert dispute["counts"] == "newer"
-    assert "published evidence stands above a founding document" in dispute["because"]
+    assert "published evidence outranks a founding document" in dispute["because"]
     assert dispute["because"] in client.get("/playbook/prec-hopper").text
 
 
 def test_thresholds_are_our_own_defaults_or_set_here(client: TestClient, app: FastAPI, settings: Settings) -> None:
-    assert "our default, no source gives one" in client.get("/playbook").text
-    assert "our default, no source gives one" in client.get("/playbook/eo-enable").text
+    assert "our default; no source gives a value" in client.get("/playbook").text
+    assert "our default; no source gives a value" in client.get("/playbook/eo-enable").text
     app.state.settings = settings.model_copy(update={"t_comm": 0.2})
     page = client.get("/playbook/eo-enable").text
     assert "set here by THREEWALLS_T_COMM; our default is 0.1" in page

@@ -44,7 +44,7 @@ def test_a_run_is_held_against_the_nearest_figure(client: TestClient, session: S
     assert found["reference"]["label"] == "another lab's measurement"
     assert found["more_pct"]["step_time_ms"] == pytest.approx(8.7, abs=0.5)
     assert "another lab's measurement (NVIDIA" in found["summary"]
-    assert found["summary"].endswith("it differs in nothing known.")
+    assert found["summary"].endswith("no known field differs.")
     assert {one["field"] for one in found["differences"]} == {"etp", "ep_overlap"}
     assert not any(one["known"] for one in found["differences"])
     assert any("a mean over iterations 41 to 50" in cause["sentence"] for cause in found["causes"])
@@ -79,14 +79,14 @@ def test_another_model_has_no_figure_and_the_page_offers_to_add_one(client: Test
     run = stack(session, 900.0, model="Our-MoE", gpu="A100")[0]
     found = nearest(client, run=run)
     assert (found["reference"], found["differences"], found["causes"]) == (None, [], [])
-    assert found["summary"] == "No published figure of Our-MoE on A100 is known here."
+    assert found["summary"] == "There is no published figure for Our-MoE on A100."
     assert "/references/new?model=Our-MoE&amp;gpu=A100" in client.get(f"/references/nearest?run={run}").text
 
 
 def test_what_nobody_states_is_said(client: TestClient, session: Session) -> None:
     run = make_run(session, contract={}, model=None, gpu=None)
     session.commit()
-    assert nearest(client, run=run)["summary"].startswith("Nobody states its model and GPU")
+    assert nearest(client, run=run)["summary"].startswith("The model and GPU of this result are unknown")
     assert f'href="/runs/{run}#supply"' in client.get(f"/references/nearest?run={run}").text
 
 
@@ -134,4 +134,4 @@ def test_what_is_wrong_with_a_figure_is_told_at_once_and_where_it_belongs(client
     assert "belongs in `contract`" in misplaced.json()["errors"][0]["message"]
     built_in = client.get("/api/v1/references?kind=guide").json()["items"][0]["id"]
     gone = client.delete(f"/api/v1/references/{built_in}", params={"author": "Ada"})
-    assert_problem(gone, 422, "comes with the service")
+    assert_problem(gone, 422, "Built-in figures")

@@ -183,7 +183,11 @@ def test_a_figure_of_a_project_is_offered_to_it_alone(client: TestClient, engine
 def test_there_is_an_end_to_what_is_kept(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "MAX_IN_FORCE", 1)
     add(client)
-    assert_problem(client.post("/api/v1/references", json=OWN | {"note": "another"}), 422, "Withdraw what nobody needs")
+    assert_problem(
+        client.post("/api/v1/references", json=OWN | {"note": "another"}),
+        422,
+        "Withdraw figures that are no longer needed",
+    )
 
 
 def test_by_form_a_figure_is_added_corrected_and_withdrawn(client: TestClient) -> None:

@@ -51,7 +51,7 @@ def test_the_newest_statement_counts_and_can_be_taken_back(client: TestClient, r
     told = state(client, run, {name: {"unset": True} for name in PROFILE}).json()
     assert (told["wall"]["certainty"], told["stated"]) == ("inferred", [])
     page = client.get(f"/runs/{run}/next").text
-    assert "taken back" in page
+    assert "withdrawn" in page
     assert "Grace" in page
     refused = state(client, run, {"gpu_idle_frac": {"unset": True}})
     assert_problem(refused, 422)
@@ -73,7 +73,7 @@ def test_what_the_log_measured_counts_over_what_is_stated(client: TestClient, en
         run = make_advised(session, health={"iterations": 50, "loss_finite": True})
     told = state(client, run, {"loss_finite": False}).json()
     assert told["stated"][0]["name"] == "loss_finite"
-    assert "The files of the run tell true, and that counts." in client.get(f"/runs/{run}/next").text
+    assert "The run's files give true, which takes precedence." in client.get(f"/runs/{run}/next").text
 
 
 def test_the_form_does_the_same_and_keeps_what_was_typed(client: TestClient, run: int) -> None:

@@ -110,10 +110,10 @@ def test_blockers_stand_first_and_hold_candidates_back(client: TestClient, engin
         run = make_advised(session, fields={"ep": 3}, metadata_stated=PROFILED, **stopped)
     told = suggestions(client, run)
     assert told["suggestions"][0]["kind"] == "blocker"
-    assert told["suggestions"][0]["doubt"].startswith("The run made 2 iterations in spite of this")
-    assert {one["withheld"] for one in told["withheld"]} == {"Clear the blockers first."}
+    assert told["suggestions"][0]["doubt"].startswith("The run completed 2 iterations despite this")
+    assert {one["withheld"] for one in told["withheld"]} == {"Resolve the blockers first."}
     page = client.get(f"/runs/{run}/next").text
-    assert "Clear this first" in page
+    assert "Resolve this blocker first" in page
     assert "Kept back for now" in page
 
 
@@ -126,9 +126,9 @@ def test_a_blocker_that_the_run_ran_in_spite_of_warns_and_holds_nothing_back(
     assert "blocker" not in {one["kind"] for one in told["suggestions"]}
     (doubted,) = (one for one in told["warnings"] if one["doubt"])
     assert (doubted["rule"], doubted["kind"]) == ("scale-expert-divisible", "warning")
-    assert doubted["doubt"].startswith("The run ran in spite of it, 50 iterations")
-    assert "Clear the blockers first." not in {one["withheld"] for one in told["withheld"]}
-    assert "The run ran in spite of it" in client.get(f"/runs/{run}/next/{doubted['rule']}").text
+    assert doubted["doubt"].startswith("The run completed 50 iterations")
+    assert "Resolve the blockers first." not in {one["withheld"] for one in told["withheld"]}
+    assert "despite this blocker" in client.get(f"/runs/{run}/next/{doubted['rule']}").text
 
 
 def test_a_failed_run_has_next_steps_and_one_that_waits_has_none(client: TestClient, engine: Engine) -> None:
@@ -167,7 +167,7 @@ def test_a_step_says_where_its_facts_come_from(client: TestClient, profiled: int
     page = client.get(f"/runs/{profiled}/next/eo-enable").text
     assert f'href="/runs/{profiled}#contract-ep"' in page
     assert "stated in the metadata" in page
-    assert "our default, no source gives one" in page
+    assert "our default; no source gives a value" in page
     assert "no matched A/B of this project" not in page
 
 
@@ -226,7 +226,7 @@ def test_rules_about_two_runs_speak_of_the_run_and_what_it_was_judged_against(
     assert f'href="/compare?a={first}&amp;b={run}"' in page
     step = client.get(f"/runs/{run}/next/val-regression").text
     assert "Beside" in step
-    assert "the run beside those that it was judged against" in step
+    assert "comparison with the baseline runs" in step
     assert suggestions(client, first)["pair"] is None
 
 
@@ -248,7 +248,7 @@ def test_a_step_without_a_knob_is_a_step_of_the_profile_and_holds_nothing(client
     assert page.count('id="s-profile-comm"') == 1
     for rule in ("profile-comm", "val-50-steps"):
         step = client.get(f"/runs/{profiled}/next/{rule}").text
-        assert "What to hold fixed" not in step
+        assert "Hold fixed" not in step
         assert "Not measured here yet" not in step
         assert "cannot be planned" not in step
-    assert "What to hold fixed" in client.get(f"/runs/{profiled}/next/eo-enable").text
+    assert "Hold fixed" in client.get(f"/runs/{profiled}/next/eo-enable").text

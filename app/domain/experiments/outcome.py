@@ -124,13 +124,13 @@ def why_not(applicant: Applicant, side: Side, enrolment: Enrolment) -> str:
 
 def _measured_otherwise(run: RunRecord, baseline: RunRecord) -> str:
     if run.definition_version != baseline.definition_version:
-        return "its figures are of another version of the definitions than those of the baseline run"
+        return "its metrics use a different definition version than the baseline run"
     if run.semantic_class != baseline.semantic_class:
         classes = [record.semantic_class.replace("_", " ") for record in (run, baseline)]
         return f"its class is {classes[0]}, that of the baseline run is {classes[1]}"
     if run.fair_for_timing != baseline.fair_for_timing:
-        return "only one of it and the baseline run was slowed down by its own timers"
-    return "" if run.has_shape_of(baseline) else "its model has another shape"
+        return "only one of this run and the baseline run was slowed down by timers"
+    return "" if run.has_shape_of(baseline) else "its model has a different shape"
 
 
 def _not_active(applicant: Applicant, side: Side, knobs: Sequence[KnobChange]) -> str:
@@ -142,7 +142,7 @@ def _not_active(applicant: Applicant, side: Side, knobs: Sequence[KnobChange]) -
             continue
         if same_value(knob.field, activity.requested.value, wanted):
             why = f" ({activity.active.detail})" if activity.active.detail else ""
-            return f"`{knob.field}` = {shown(wanted)} was asked for, but {shown(activity.active.value)} ran{why}"
+            return f"`{knob.field}` = {shown(wanted)} was requested, but {shown(activity.active.value)} was active{why}"
     return ""
 
 
@@ -155,7 +155,7 @@ def _other_configuration(run: RunRecord, expected: Mapping[str, Stated]) -> str:
         f"`{other.field}` is {_value(other.b)}, not {_value(other.a)}" for other in differing_fields[:_MOST_LISTED]
     ]
     more = f" and {len(differing_fields) - _MOST_LISTED} more" if len(differing_fields) > _MOST_LISTED else ""
-    return f"it is another configuration than its side: {'; '.join(texts)}{more}"
+    return f"its configuration differs from its side: {'; '.join(texts)}{more}"
 
 
 def differences(run: RunRecord, expected: Mapping[str, Stated]) -> list[Difference]:
@@ -171,7 +171,7 @@ def _value(stated: Stated | None) -> str:
 
 _WINNERS = {
     "candidate": "The change is faster",
-    "baseline": "The change loses",
+    "baseline": "The change is slower",
 }
 
 
@@ -182,41 +182,39 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
         return _nothing_yet(result, runs_each)
     rests_on = f"{counted(len(result.candidate), 'run')} against {len(result.baseline)}"
     if verdict.step_time is None or result.gain is None:
-        return f"Nothing can be said of the step time ({rests_on}). {verdict.reason}"
+        return f"The step time cannot be compared ({rests_on}). {verdict.reason}"
     gain = result.gain
     measured = f"{gain.pct:+.1f}{THIN}% throughput ({gain.low_pct:+.1f} to {gain.high_pct:+.1f}{THIN}%, {rests_on})"
     if not result.finished:
-        return f"So far {measured}. That decides nothing before {runs_each} runs a side are there."
-    early = (
-        " Decided before all planned runs were there, by the stricter test of an early look." if result.early else ""
-    )
+        return f"So far {measured}. No decision before {runs_each} runs per side are complete."
+    early = " Decided early, by the stricter test for interim looks." if result.early else ""
     if result.winner:
         return f"{_WINNERS[result.winner]}: {measured}.{_guards(verdict)}{early}"
     if verdict.decision == "no_change":
-        return f"No difference: {measured}. The two are shown to be {within(verdict.step_time)}."
+        return f"No difference: {measured}. The two sides are equivalent {within(verdict.step_time)}."
     return f"Undecided: {measured}.{_guards(verdict)} {_MORE}".rstrip()
 
 
-_EARLY = " Decided before all planned runs were there, by the stricter test of an early look."
-_MORE = "More runs a side would see a smaller effect."
+_EARLY = " Decided early, by the stricter test for interim looks."
+_MORE = "More runs per side can detect a smaller effect."
 
 
 def _nothing_yet(result: ExperimentResult, runs_each: int) -> str:
     missing = [side for side in ("baseline", "candidate") if not result.counted(side)]
-    return f"No run of the {' and none of the '.join(missing)} counts yet; {runs_each} a side are planned."
+    return f"No run of the {' and none of the '.join(missing)} counts yet; {runs_each} per side are planned."
 
 
 def _guards(verdict: Verdict) -> str:
     """Memory and loss, where they are the reason."""
     reasons = []
     if verdict.memory is not None and verdict.memory.decision == "regression":
-        reasons.append(f"it needs {verdict.memory.delta_pct:+.1f}{THIN}% memory")
+        reasons.append(f"memory changed by {verdict.memory.delta_pct:+.1f}{THIN}%")
     if verdict.loss is not None and verdict.loss.decision == "worse":
         reasons.append("its loss is clearly worse")
     return f" But {' and '.join(reasons)}." if reasons else ""
 
 
-ONE_SIDE_ONLY = "no run of the other side is of its commit"
+ONE_SIDE_ONLY = "the other side has no run at its commit"
 LEVELS: tuple[EvidenceLevel, ...] = ("smoke", "screen", "matched_ab", "validated")
 
 
@@ -262,7 +260,7 @@ def outcome(members: Sequence[Member], enrolment: Enrolment, rules: Rules) -> Ex
         if entry.name in left_out:
             continue
         if len(sides[entry.side]) == rules.runs_each:
-            left_out[entry.name] = f"it came after the {rules.runs_each} runs that were planned for its side"
+            left_out[entry.name] = f"its side already has the {rules.runs_each} planned runs"
         else:
             sides[entry.side].append(entry)
     result = ExperimentResult(
@@ -359,9 +357,9 @@ def _warnings(
     warnings = []
     if len(compared.stack) + len(compared.knobs) > 1:
         fields = ", ".join(f"`{difference.field}`" for difference in (*compared.stack, *compared.knobs))
-        warnings.append(f"Several fields differ ({fields}): the result is attributed to none of them.")
+        warnings.append(f"Several fields differ ({fields}): the result cannot be attributed to any of them.")
     if compared.other_code:
-        warnings.append("The two sides are of different commits: the difference may be the code's.")
+        warnings.append("The two sides are at different commits, so the code may cause the difference.")
     unknown = Counter(
         difference.field
         for side, members in sides.items()
@@ -371,14 +369,12 @@ def _warnings(
     )
     if unknown:
         fields = ", ".join(f"`{name}`" for name, _ in unknown.most_common(6))
-        warnings.append(f"Known on some runs only, and so not known to be equal: {fields}.")
+        warnings.append(f"Known on some runs only, so equality is not certain: {fields}.")
     unproven = [knob.field for knob in enrolment.knobs if _is_unproven(sides["candidate"], knob.field)]
     if unproven:
-        warnings.append(f"No line of the logs shows that {', '.join(f'`{name}`' for name in unproven)} was active.")
+        warnings.append(f"The logs do not confirm that {', '.join(f'`{name}`' for name in unproven)} was active.")
     if rules.extensions:
-        warnings.append(
-            "The number of runs was changed after there was something to see, so more certainty is asked for."
-        )
+        warnings.append("The number of runs was changed after results were visible, so the test is stricter.")
     return tuple(warnings)
 
 
@@ -394,16 +390,16 @@ def _level(
     members = [member for side in sides.values() for member in side]
     weakest = min((member.level for member in members), key=_place)
     if verdict.step_time is None or _place(weakest) == 0:
-        return "smoke", "a run of it has too few steady iterations to screen anything"
+        return "smoke", "a run has too few steady iterations"
     if any(all(member.run.estimate.short for member in side) for side in sides.values()):
-        return "screen", "a side has nothing but short runs"
+        return "screen", "one side has only short runs"
     if compared.kind not in ("matched_ab", "contrast") or len(compared.knobs) + len(compared.stack) != 1:
         return "screen", "not exactly one field is known to differ"
     if compared.other_code:
-        return "screen", "the two sides are of different commits"
+        return "screen", "the two sides are at different commits"
     if weakest != "validated":
-        return "matched_ab", "not every run is validated: 50 steps, healthy, a declared or long steady window"
-    return ("validated", "") if finished else ("matched_ab", "the planned runs are not all there")
+        return "matched_ab", "not every run is validated (50 healthy steps and a declared or long steady window)"
+    return ("validated", "") if finished else ("matched_ab", "not all planned runs are complete")
 
 
 def _place(level: str) -> int:

@@ -140,26 +140,26 @@ def _of_suggestion(suggestion: Suggestion | None) -> Iterator[str]:
     if suggestion is None:
         return
     if suggestion.withheld:
-        yield f"The workflow keeps this back for now: {suggestion.withheld}"
+        yield f"The workflow defers this for now: {suggestion.withheld}"
     if suggestion.open:
-        yield f"Choose by hand, because facts are missing: {_names(suggestion.open)}."
+        yield f"Choose these values by hand because facts are missing: {_names(suggestion.open)}."
     for need in suggestion.needs:
         if need.state == "unmet":
-            yield f"A prerequisite is not met: {need.text}"
+            yield f"Unmet prerequisite: {need.text}"
     for conflict in suggestion.conflicts:
         if conflict.state == "met":
-            yield f"It conflicts with what the run has: {conflict.text}"
+            yield f"Conflict with the run's configuration: {conflict.text}"
 
 
 def _of_knobs(baseline: RunRecord, candidate: Mapping[str, Stated], knobs: Sequence[KnobChange]) -> Iterator[str]:
     if not knobs:
-        yield "No field of the contract changes, so only the tag and its side tell the runs apart."
+        yield "No contract field changes, so only the tag and the side distinguish the runs."
         return
     planned = RunRecord.of(baseline, baseline.project, candidate)
     compared = compare_contracts(baseline, planned)
     differing = [difference.field for difference in (*compared.stack, *compared.knobs)]
     if len(differing) > 1:
-        yield f"Several knobs change ({_names(differing)}): the result will be attributed to none of them."
+        yield f"Several knobs change ({_names(differing)}): the result cannot be attributed to any of them."
     if any(FIELDS[difference.field].role == "stack" for difference in compared.stack if difference.field in FIELDS):
         yield (
             f"The stack key changes ({_names([d.field for d in compared.stack])}): the result is a contrast between "
@@ -167,17 +167,17 @@ def _of_knobs(baseline: RunRecord, candidate: Mapping[str, Stated], knobs: Seque
         )
     unknown = [knob.field for knob in knobs if not knob.known]
     if unknown:
-        yield f"Nobody states {_names(unknown)} of the baseline run: state it, or the difference is not certain."
+        yield f"{_names(unknown)} of the baseline run is unknown: state it, or the difference remains uncertain."
 
 
 def _of_keys(candidate_key: str, ran_before: Sequence[int]) -> Iterator[str]:
     if not candidate_key:
-        yield "The candidate's configuration cannot be told beforehand: its runs join by the tag only."
+        yield "The candidate's configuration cannot be predicted, so its runs join by tag only."
     if ran_before:
         runs = ", ".join(f"#{run_id}" for run_id in ran_before[:3])
         yield (
             f"This configuration ran before ({counted(len(ran_before), 'run')}, the newest: {runs}). Those runs do not "
-            "count here: they did not take turns with the baseline."
+            "count here because they were not interleaved with the baseline."
         )
 
 
@@ -185,26 +185,22 @@ def _of_sizing(sizing: Sizing) -> Iterator[str]:
     effect, smallest = f"{sizing.effect_pct:g}{THIN}%", f"{sizing.smallest_pct:.1f}{THIN}%"
     if sizing.needed is None:
         yield (
-            f"Launches of this job vary too much to see {effect}: not even {sizing.most} runs a side would. "
-            f"{counted(sizing.runs_each, 'run')} a side {_see(sizing.runs_each)} {smallest}."
+            f"Run-to-run variation is too large to detect {effect}, even with {sizing.most} runs per side. "
+            f"{counted(sizing.runs_each, 'run')} per side can detect {smallest}."
         )
     elif sizing.needed > sizing.runs_each:
-        asked = "" if sizing.runs_each != MOST_EACH else ", the most that is planned without being asked for"
+        asked = "" if sizing.runs_each != MOST_EACH else ", the default maximum,"
         few = sizing.runs_each
-        yield f"To see {effect} it would take {sizing.needed} runs a side; {few}{asked} {_see(few)} {smallest}."
-
-
-def _see(runs: int) -> str:
-    return "sees" if runs == 1 else "see"
+        yield f"Detecting {effect} takes {sizing.needed} runs per side; {few}{asked} can detect {smallest}."
 
 
 def _of_run(baseline: RunRecord, change: PlannedChange) -> Iterator[str]:
     if not baseline.commit:
-        yield "Nobody states the commit of the baseline run: keep the code the same on both sides."
+        yield "The commit of the baseline run is unknown: use the same code on both sides."
     if change.commands and not any(command.candidate for command in change.commands):
-        yield "The run's own command is not known: state `launch_args` and the plan can give the whole command."
+        yield "The run's own command is unknown: state `launch_args` to get the whole command in the plan."
     if baseline.estimate.short:
-        yield "The baseline run is short: against it alone the result is a direction only."
+        yield "The baseline run is short: on its own it supports only a directional result."
 
 
 def _names(fields: Sequence[str]) -> str:
@@ -255,10 +251,10 @@ def read_knobs(stated: Mapping[str, object], contract: Contract) -> tuple[KnobCh
     for name, raw in list(stated.items())[:MOST_KNOBS]:
         path = f"knobs.{name[:100]}"
         if name not in FIELDS:
-            errors.append(FieldError(path, "is no field of the contract; the glossary lists them"))
+            errors.append(FieldError(path, "is not a contract field; see the glossary"))
             continue
         if axis_of(name) == "workload" or name in _OF_THE_TASK:
-            errors.append(FieldError(path, "is part of the task; with another one nothing can be compared"))
+            errors.append(FieldError(path, "defines the task; runs of different tasks cannot be compared"))
             continue
         try:
             value = read_value(name, raw)
@@ -271,7 +267,7 @@ def read_knobs(stated: Mapping[str, object], contract: Contract) -> tuple[KnobCh
             knobs.append(knob_change(name, value, contract))
     changed = tuple(knob for knob in knobs if not knob.known or not same_value(knob.field, knob.before, knob.after))
     if not errors and not changed:
-        errors.append(FieldError("knobs", "must change something: the run has these values already"))
+        errors.append(FieldError("knobs", "must change at least one value; the run already has these"))
     if errors:
         names = ", ".join(error.field for error in errors)
         raise InvalidChange(f"Correct {names}. Nothing was planned.", tuple(errors))

@@ -50,7 +50,7 @@ def _world(r: PlanRequest, a: Layout) -> str | None:
         meshes.append(f"attention on TP x CP x PP = {a.tp} x {a.cp} x {a.pp} = {a.attention}")
     if r.gpus % a.experts:
         meshes.append(f"experts on ETP x EP x PP = {a.etp} x {a.ep} x {a.pp} = {a.experts}")
-    return f"{r.gpus} GPUs do not divide into {' and '.join(meshes)}." if meshes else None
+    return f"{r.gpus} GPUs are not divisible by {' and '.join(meshes)}." if meshes else None
 
 
 def _least(r: PlanRequest, a: Layout) -> str | None:
@@ -66,22 +66,22 @@ def _batch(r: PlanRequest, a: Layout) -> str | None:
     dp = a.dp(r)
     if r.gbs is None or dp is None or r.gbs % (r.mbs * dp) == 0:
         return None
-    return f"GBS {r.gbs} is no multiple of MBS x DP = {r.mbs} x {dp} = {r.mbs * dp}."
+    return f"GBS {r.gbs} is not a multiple of MBS x DP = {r.mbs} x {dp} = {r.mbs * dp}."
 
 
 def _experts(r: PlanRequest, a: Layout) -> str | None:
     experts = r.model.experts
     if experts is None or experts % a.ep == 0:
         return None
-    return f"{experts} experts do not divide over EP {a.ep}."
+    return f"{experts} experts are not divisible by EP {a.ep}."
 
 
 def _dense(r: PlanRequest, a: Layout) -> str | None:
-    return f"The model has no experts to spread over EP {a.ep}." if r.model.experts is None and a.ep > 1 else None
+    return f"The model has no experts to distribute over EP {a.ep}." if r.model.experts is None and a.ep > 1 else None
 
 
 def _heads(r: PlanRequest, a: Layout) -> str | None:
-    return f"{r.model.heads} attention heads do not divide over TP {a.tp}." if r.model.heads % a.tp else None
+    return f"{r.model.heads} attention heads are not divisible by TP {a.tp}." if r.model.heads % a.tp else None
 
 
 def _groups(r: PlanRequest, a: Layout) -> str | None:
@@ -111,7 +111,7 @@ def _stages(r: PlanRequest, a: Layout) -> str | None:
     if a.pp_layout is not None or a.pp == 1 or layers % a.pp == 0:
         return None
     counted = f" with {' and '.join(a.account)} counted as layers" if a.account else ""
-    return f"{layers} layers{counted} do not divide over PP {a.pp}, and there is no layout."
+    return f"{layers} layers{counted} are not divisible by PP {a.pp}, and no pipeline layout is given."
 
 
 def _chunks(r: PlanRequest, a: Layout) -> str | None:

@@ -119,7 +119,7 @@ class Note:
 
 
 def notes_of(request: PlanRequest, layout: Layout, static: float | None) -> tuple[Note, ...]:
-    """In the order of what costs most."""
+    """Return the notes that apply, the costliest first."""
     notes = (
         _memory(request, static),
         _dp_floor(request, layout),
@@ -138,7 +138,7 @@ def placement(request: PlanRequest, layout: Layout) -> str:
     """Where the TP and the expert groups lie, in a sentence."""
     domain = FACTS["nvlink_domain"](request.gpu)
     if not isinstance(domain, int):
-        return f"No source states the NVLink domain of {request.gpu}."
+        return f"No source gives the NVLink domain of {request.gpu}."
     groups = [_group("TP", layout.tp, domain)]
     if request.model.experts is not None:
         groups.append(_group("EP x ETP", layout.expert_group, domain))
@@ -164,14 +164,14 @@ def _memory(request: PlanRequest, static: float | None) -> Note | None:
         return None
     what = f"Weights, gradients and optimizer states take about {static:.0f} of {memory:.0f} GB of one {request.gpu}"
     if static > memory:
-        return Note("", f"{what}: it does not fit without offloading, or without more ranks to share them.", ("M-arg",))
+        return Note("", f"{what}: this does not fit without offloading or more ranks.", ("M-arg",))
     return Note("", f"{what}, which leaves little for activations.", ("M-arg",))
 
 
 def _dp_floor(request: PlanRequest, layout: Layout) -> Note | None:
     if layout.dp(request) != 1:
         return None
-    text = "DP is 1: no communication of gradients to overlap with, and one replica accumulates the whole batch."
+    text = "DP is 1: there is no gradient communication to overlap, and one replica accumulates the whole batch."
     return Note("scale-dp-floor", text, ("S3", "U-mt"))
 
 
@@ -182,7 +182,7 @@ def _hot_groups(request: PlanRequest, layout: Layout) -> Note | None:
     wide = [f"{name} {size}" for name, size in (("TP", layout.tp), ("EP x ETP", layout.expert_group)) if size > domain]
     if not wide:
         return None
-    text = f"{' and '.join(wide)} leaves the NVLink domain of {domain}: slow links on the hot path, unless overlapped."
+    text = f"{' and '.join(wide)} exceeds the NVLink domain of {domain} GPUs: slow links are on the critical path."
     return Note("scale-tp-cross-node", text, ("U-par", "D-moe"))
 
 
@@ -209,7 +209,7 @@ def _skinny(request: PlanRequest, layout: Layout) -> Note | None:
         return None
     return Note(
         "scale-cp-skinny",
-        f"{shard} tokens for each CP rank are fewer than the hidden size {hidden}: narrow products.",
+        f"{shard} tokens for each CP rank are fewer than the hidden size {hidden}: narrow GEMMs.",
         ("D-perf",),
     )
 

@@ -65,9 +65,9 @@ def _flops(point: ReferencePoint, ours: float | None) -> Iterator[Cause]:
     twice = any(abs(ratio - 2) <= 0.02 for ratio in (ours / theirs, theirs / ours))
     yield Cause(
         "flops",
-        f"The two count other FLOPs for a token: {significant(ours)} here, {significant(theirs)} there, in GFLOP"
+        f"The FLOP counts per token differ: {significant(ours)} here, {significant(theirs)} there, in GFLOP"
         f"{' (a factor of two)' if twice else ''}. Multi-token prediction, vocabulary padding, windowed attention or"
-        f" the sequence length explain it, not speed: compare tokens/s/GPU.",
+        f" the sequence length explain this, not speed: compare tokens/s/GPU.",
     )
 
 
@@ -92,7 +92,7 @@ def _routing(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
         dropping = "It" if routing.theirs in _DROPPING else "This stack"
         yield Cause(
             "routing_mode",
-            f"{dropping} drops tokens over capacity: they cost no expert any time, and FLOPs count them all the same.",
+            f"{dropping} drops tokens over capacity: they take no expert time but still count as FLOPs.",
         )
 
 
@@ -106,20 +106,20 @@ def _work(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
     if "seq_len" in certain:
         yield Cause(
             "seq_len",
-            f"{_both(certain['seq_len'])} tokens a sequence: attention costs more for each token of a longer one.",
+            f"{_both(certain['seq_len'])} tokens per sequence: attention costs more per token in longer sequences.",
         )
     if "precision" in certain:
-        yield Cause("precision", f"{_both(certain['precision'])}: another peak, and other kernels.")
+        yield Cause("precision", f"{_both(certain['precision'])}: different peak and kernels.")
     if "data_mode" in certain:
-        yield Cause("data_mode", f"{_both(certain['data_mode'])} data: made-up tokens load and route more evenly.")
+        yield Cause("data_mode", f"{_both(certain['data_mode'])} data: synthetic tokens load and route more evenly.")
     if "task" in certain:
-        yield Cause("task", f"{_both(certain['task'])} is other work.")
+        yield Cause("task", f"{_both(certain['task'])} is different work.")
 
 
 def _setting(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
     for name, why in (
-        ("gpus", "GPUs: communication crosses other links."),
-        ("dispatcher", "carries the tokens."),
+        ("gpus", "GPUs: communication uses different links."),
+        ("dispatcher", "dispatches the tokens."),
         ("gbs", "sequences a step: more micro-batches hide more of the pipeline's bubbles."),
         ("mbs", "sequences at once: larger micro-batches make larger matrices."),
         ("ep_overlap", "for overlapped expert-parallel communication."),
@@ -129,29 +129,29 @@ def _setting(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
     layout = [name for name in _LAYOUT if name in certain]
     if layout:
         degrees = ", ".join(f"{name} {_both(certain[name])}" for name in layout)
-        yield Cause(layout[0], f"Another parallel layout: {degrees}.")
+        yield Cause(layout[0], f"Different parallel layout: {degrees}.")
     if "container" in certain:
-        yield Cause("container", f"{_both(certain['container'])}: figures of one recipe move from release to release.")
+        yield Cause("container", f"{_both(certain['container'])}: figures for one recipe change between releases.")
 
 
 def _publication(point: ReferencePoint, differences: Sequence[ReferenceDifference]) -> Iterator[Cause]:
     if point.note:
         yield Cause("note", point.note)
     if point.rounded:
-        yield Cause("rounded", "The publisher writes it as about so much: a few percent are nothing.")
+        yield Cause("rounded", "The published figure is rounded, so a difference of a few percent means nothing.")
     if point.window:
         yield Cause(
             "window",
-            f"It is a mean over iterations {point.window}; ours is a median, which slow iterations do not move.",
+            f"The published figure is a mean over iterations {point.window}; ours is a median.",
         )
     vague = [difference for difference in differences if not difference.theirs_known and difference.theirs is not None]
     if vague:
-        yield Cause("precision", f"It says {shown(vague[0].theirs).upper()}, and not which recipe.")
+        yield Cause("precision", f"The publisher states {shown(vague[0].theirs).upper()} without the recipe.")
     unknown = [
         difference.field for difference in differences if not difference.theirs_known and difference not in vague
     ]
     if unknown:
-        yield Cause("unknown", f"It does not state {', '.join(f'`{name}`' for name in unknown)}.")
+        yield Cause("unknown", f"The publisher does not state {', '.join(f'`{name}`' for name in unknown)}.")
 
 
 def _count(value: Value) -> int:
@@ -221,10 +221,11 @@ class Nearest:
 
     @property
     def sentence(self) -> str:
-        """`12.3 % less tokens/s/GPU than another lab's measurement (..., 2026-07-27); it differs in nothing known.`"""
-        fields = ", ".join(f"`{name}`" for name in self.differs_in) or "nothing known"
+        """`12.3 % less tokens/s/GPU than another lab's measurement (..., 2026-07-27); no known field differs.`"""
+        fields = ", ".join(f"`{name}`" for name in self.differs_in)
+        differences = f"differences: {fields}" if fields else "no known field differs"
         whose = f"{self.point.label} ({self.point.measured_by}, {self.point.source}, {self.point.date})"
-        return f"{self._gap()} {whose}; it differs in {fields}."
+        return f"{self._gap()} {whose}; {differences}."
 
     def _gap(self) -> str:
         names = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "step_time_ms": "step time"}
@@ -232,7 +233,7 @@ class Nearest:
             if name in self.more_pct:
                 more = self.more_pct[name]
                 return f"{percent(abs(more))} {'more' if more >= 0 else 'less'} {words} than"
-        return "No figure that can be held against"
+        return "No figure is comparable with"
 
 
 def nearest_reference(
@@ -289,13 +290,13 @@ def why_farther(ours: Mapping[str, Value], point: ReferencePoint, nearer: Refere
     if known > less:
         return f"it differs in {_fields(mine, are_known=True)}, the nearest in {_fields(theirs, are_known=True)}"
     if not_own and not other_not_own:
-        return "a team entered the nearest, and nothing is known to differ in it"
+        return "the nearest figure was added by a team and has no known difference"
     if left_open > less_open:
         return (
             f"it does not state {_fields(mine, are_known=False)}, "
             f"the nearest leaves open {_fields(theirs, are_known=False)}"
         )
-    return "the nearest is as near, and newer"
+    return "the nearest figure is equally close and newer"
 
 
 def _fields(differences: Sequence[ReferenceDifference], *, are_known: bool) -> str:

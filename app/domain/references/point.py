@@ -105,7 +105,7 @@ def read_reference(stated: Mapping[str, object]) -> ReferencePoint:
         if not texts[name]:
             wrong.setdefault(name, "is required")
     if not any(figures.values()) and not wrong.keys() & set(FIGURES):
-        wrong.setdefault(FIGURES[0], "or another figure is required")
+        wrong.setdefault(FIGURES[0], "at least one figure is required")
     if wrong:
         raise InvalidReference(wrong)
     return ReferencePoint(

@@ -277,7 +277,7 @@ def _measured(values: Values) -> WallReading | None:
         return strongest[1]
     headroom, least = _number(values, "headroom_frac"), _number(values, "T_headroom") or 0.0
     if headroom is not None and headroom < least:
-        because = f"{headroom:.0%} of the GPU's memory is free; under {least:.0%} it is tight."
+        because = f"{headroom:.0%} of the GPU's memory is free (threshold: {least:.0%})."
         return WallReading("memory", "measured", because, ("headroom_frac",))
     return _by_exclusion(values)
 
@@ -286,13 +286,13 @@ def _over_threshold(values: Values) -> list[tuple[float, WallReading]]:
     """Communication and host, each by how much it passes its threshold."""
     readings = []
     for name, threshold, wall, text in (
-        ("exposed_comm_frac", "T_comm", "communication", "of the step is communication that nothing hides"),
-        ("gpu_idle_frac", "T_idle", "host", "of the step no kernel runs"),
-        ("launch_starved_frac", "T_idle", "host", "of the step the GPU waits for a launch"),
+        ("exposed_comm_frac", "T_comm", "communication", "of the step is exposed communication"),
+        ("gpu_idle_frac", "T_idle", "host", "of the step the GPU is idle"),
+        ("launch_starved_frac", "T_idle", "host", "of the step the GPU waits for kernel launches"),
     ):
         value, least = _number(values, name), _number(values, threshold)
         if value is not None and least is not None and value >= least:
-            sentence = f"{value:.0%} {text}; from {least:.0%} it is a wall."
+            sentence = f"{value:.0%} {text} (threshold: {least:.0%})."
             readings.append((value / max(least, 1e-9), WallReading(wall, "measured", sentence, (name,))))  # type: ignore[arg-type]
     return readings
 
@@ -302,7 +302,7 @@ def _by_exclusion(values: Values) -> WallReading | None:
     names = ("exposed_comm_frac", "gpu_idle_frac", "headroom_frac")
     if any(_number(values, name) is None for name in names):
         return None
-    because = "Communication, idle time and memory were measured, and none of them is a wall."
+    because = "Communication, idle time and memory were measured; none of them is the bottleneck."
     return WallReading("compute", "measured", because, names)
 
 
@@ -312,8 +312,8 @@ def _by_timers(values: Values) -> WallReading | None:
     if share is None or least is None or share < least:
         return None
     because = (
-        f"Timers of communication add up to {share:.0%} of the step. They set barriers and do not tell what is hidden, "
-        f"so a profile has to confirm it."
+        f"Communication timers add up to {share:.0%} of the step. They insert barriers and do not show overlap, "
+        f"so confirm this with a profile."
     )
     return WallReading("communication", "inferred", because, ("comm_timer_frac",))
 
@@ -321,10 +321,10 @@ def _by_timers(values: Values) -> WallReading | None:
 def _by_platform(values: Values) -> WallReading | None:
     """What the platform leads one to expect, where that was not measured: here it was not over its threshold."""
     if values.get("hopper") is True and _number(values, "exposed_comm_frac") is None:
-        text = "Nothing was profiled. On Hopper communication is the wall to expect first."
+        text = "Not profiled yet. On Hopper, expect communication to be the first bottleneck."
         return WallReading("communication", "inferred", text, ("gpu",))
     if values.get("nvl72") is True and _number(values, "gpu_idle_frac") is None:
-        text = "Nothing was profiled. On an NVL72 system host overhead is the wall to expect first."
+        text = "Not profiled yet. On NVL72, expect host overhead to be the first bottleneck."
         return WallReading("host", "inferred", text, ("gpu",))
     return None
 
@@ -332,11 +332,11 @@ def _by_platform(values: Values) -> WallReading | None:
 def _unknown(values: Values) -> WallReading:
     low = [(name, text) for name, text in _SMALL.items() if _number(values, name) is not None]
     if not low:
-        because = "No wall is known: nothing was profiled, and the platform gives no prior."
+        because = "The bottleneck is unknown: the run was not profiled, and the platform gives no prior."
         return WallReading("none", "unknown", because)
     shares = ", ".join(f"{text} {_number(values, name):.0%}" for name, text in low)
     missing = ", ".join(text for name, text in _SMALL.items() if _number(values, name) is None)
-    because = f"What was measured is no wall ({shares}). Not known: {missing}."
+    because = f"The measured values are below their thresholds ({shares}). Unknown: {missing}."
     return WallReading("none", "unknown", because, tuple(name for name, _ in low))
 
 

@@ -74,9 +74,9 @@ def withheld_because(rule: Rule, values: Mapping[str, object], blocked: bool) ->
     if rule.kind != "candidate" or rule.phase != "retune" or rule.hints.bring_up:
         return ""
     if blocked:
-        return "Clear the blockers first."
+        return "Resolve the blockers first."
     if not values.get("profiled"):
-        return "Profile first: before the wall is known there is nothing to retune."
+        return "Profile first: retuning needs a measured wall."
     return ""
 
 
@@ -109,11 +109,14 @@ def doubt_of(rule: Rule, values: Mapping[str, object]) -> str:
     steps = _steps(values)
     if rule.kind != "blocker" or steps <= 0:
         return ""
-    why = "a field is not what really ran, or its trainer does not check it. Correct the field if it is wrong."
+    why = (
+        "either a contract field is wrong, or this trainer version does not enforce the constraint. "
+        "Correct the field if it is wrong."
+    )
     if ran_in_spite(rule, values):
         steady = f", {values['window']} of them steady" if "window" in values else ""
-        return f"The run ran in spite of it, {steps} iterations{steady}, so this is a warning here: {why}"
-    return f"The run made {steps} iterations in spite of this: {why}"
+        return f"The run completed {steps} iterations{steady} despite this blocker, so it is shown as a warning: {why}"
+    return f"The run completed {steps} iterations despite this: {why}"
 
 
 def _steps(values: Mapping[str, object]) -> int:

@@ -119,7 +119,7 @@ def compile_expression(source: str) -> Expression:
     try:
         program = cel.compile(source)
     except ValueError as problem:
-        raise RuleError(f"`{source}` is no expression: {' '.join(str(problem).split())}.") from None
+        raise RuleError(f"`{source}` is not a valid expression: {' '.join(str(problem).split())}.") from None
     text = _TEXTS.sub("''", source)
     bound = set(_BOUND.findall(text))
     names = [name for name in program.variables() if name not in bound and name != ENV]

@@ -208,7 +208,7 @@ def normal(facts: Mapping[str, object]) -> dict[str, object]:
     typed_facts: dict[str, object] = {}
     for name, value in _flat(facts):
         if name not in FACTS:
-            raise ValueError(f"{name} is no known fact")
+            raise ValueError(f"{name} is not a known fact")
         read = typed(FACTS[name], value)
         typed_facts[name] = False if read is None and name in _FLAGS_OFF else read
     return typed_facts

@@ -11,11 +11,11 @@ from app.domain.rules.rule import PHASES, Phase
 
 State = Literal["done", "open", "blocked"]
 QUESTIONS: Mapping[Phase, str] = {
-    "contract": "What must stay equal, so that a comparison means something?",
-    "fit": "Does it fit into memory, with steady steps on every rank?",
-    "scale": "Is the work spread over the GPUs as it should be?",
-    "profile": "Where does the step go?",
-    "retune": "What moves the wall that was measured?",
+    "contract": "What must stay equal for a fair comparison?",
+    "fit": "Does the job fit into memory, with steady steps on every rank?",
+    "scale": "Is the work distributed well over the GPUs?",
+    "profile": "Where is the step time spent?",
+    "retune": "What moves the measured wall?",
     "validate": "Does the result hold for real training?",
 }
 VALIDATED_STEPS = 50
@@ -77,13 +77,13 @@ Judgement = tuple[State, str]
 def _contract(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
     unknown = evaluation.facts.get("unknown_fields")
     if not isinstance(unknown, int):
-        return "open", "Nobody has stated the run's contract yet."
+        return "open", "The contract has not been stated yet."
     if unknown:
         return (
             "open",
-            f"{counted(unknown, 'field')} of the contract unknown; comparisons that rest on that are provisional.",
+            f"{counted(unknown, 'field')} of the contract unknown, so comparisons that depend on them are provisional.",
         )
-    return "done", "Every field of the contract is known."
+    return "done", "All contract fields are known."
 
 
 def _fit(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
@@ -94,40 +94,40 @@ def _fit(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
         return "done", f"{facts.get('steps_done')} iterations ran, with a steady window of {facts.get('window')}."
     steps = facts.get("steps_done")
     if isinstance(steps, int) and steps > 0:
-        return "open", f"Only {steps} iterations ran; a few steady steps on every rank show that it fits."
-    return "open", "No iteration was measured yet."
+        return "open", f"Only {steps} iterations ran. A few steady steps on every rank show that the job fits."
+    return "open", "No iteration has been measured yet."
 
 
 def _scale(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     fit = before[-1]
     if fit.state != "done":
-        return "blocked", "First it has to fit into memory."
+        return "blocked", "The job must fit into memory first."
     candidates = [
         suggestion
         for suggestion in evaluation.suggestions
         if suggestion.rule.phase == "scale" and suggestion.rule.kind == "candidate"
     ]
     if candidates and evaluation.facts.get("profiled") is not True:
-        return "done", "The layout divides evenly and runs. Whether another one is worth it, a profile tells."
+        return "done", "The layout divides evenly and runs. A profile shows whether another layout is worth trying."
     if candidates:
         changes = counted(len(candidates), "change")
-        return "open", f"{changes} of the layout may be worth a look: {candidates[0].rule.title}."
-    return "done", "The layout divides evenly, runs, and no rule asks for another one."
+        return "open", f"{changes} of the layout may be worth trying: {candidates[0].rule.title}."
+    return "done", "The layout divides evenly and runs. No rule suggests another layout."
 
 
 def _profile(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     if evaluation.wall.certainty == "measured" and evaluation.facts.get("profiled") is True:
         return "done", evaluation.wall.because
     if before[-2].state != "done":
-        return "blocked", "There is nothing to profile before steady steps ran."
+        return "blocked", "Steady steps are needed before profiling."
     return "open", f"{evaluation.wall.because} Measure exposed communication and idle time of steady steps."
 
 
 def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     if any(step.state == "blocked" and step.phase != "profile" for step in before) and evaluation.blockers:
-        return "blocked", "Clear the blockers first."
+        return "blocked", "Resolve the blockers first."
     if before[-1].state != "done":
-        return "blocked", "Before a profile names the wall there is nothing to retune, except defaults of the bring-up."
+        return "blocked", "Profile first: retuning needs a measured wall. Bring-up defaults are the exception."
     candidates = [
         suggestion
         for suggestion in evaluation.suggestions
@@ -135,29 +135,32 @@ def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     ]
     if candidates:
         return "open", f"{counted(len(candidates), 'candidate')}; first: {candidates[0].rule.title}."
-    return "done", "No candidate is left for the wall that was measured."
+    return "done", "No candidates remain for the measured wall."
 
 
 def _validate(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     facts = evaluation.facts
     if before[1].state != "done":
-        return "blocked", "No steady steps were measured yet."
+        return "blocked", "No steady steps have been measured yet."
     if facts.get("evidence_level") != "validated":
         steps = facts.get("steps_done")
         return (
             "open",
-            f"{steps} iterations are evidence of a screen; a result takes {VALIDATED_STEPS} steps and health.",
+            f"{steps} iterations are enough for screening only; a result needs {VALIDATED_STEPS} healthy steps.",
         )
     if facts.get("semantic_class") != "training_equivalent":
-        return "open", "Measured long enough, but benchmark-only or unknown: repeat with natural routing and real data."
+        return (
+            "open",
+            "The run is benchmark-only or unclassified. Repeat with natural routing and real data.",
+        )
     gates = [
         suggestion
         for suggestion in evaluation.suggestions
         if suggestion.rule.phase == "validate" and suggestion.rule.kind == "gate"
     ]
     if gates:
-        return "open", f"{len(gates)} gates are left: {gates[0].rule.title}."
-    return "done", "Long enough, healthy, and like real training."
+        return "open", f"{len(gates)} gates remain: {gates[0].rule.title}."
+    return "done", "The run is long enough, healthy and equivalent to real training."
 
 
 _JUDGES = {

@@ -76,7 +76,7 @@ def load_texts(texts: Mapping[str, str], sources: str = "", origin: Origin = "bu
     for topic, text in texts.items():
         for rule in load_rules(topic, text, origin, mistakes):
             if rule.id in rules:
-                mistakes.append(Mistake.of(rule, f"stands in {rules[rule.id].topic}.yaml, too"))
+                mistakes.append(Mistake.of(rule, f"is already defined in {rules[rule.id].topic}.yaml"))
             rules[rule.id] = rule
     sources_by_key = load_sources(sources, mistakes)
     if mistakes:
@@ -119,7 +119,7 @@ def _rows(topic: str, text: str, mistakes: list[Mistake]) -> list[tuple[int, obj
 def _no_yaml(file: str, problem: Exception) -> Mistake:
     mark = getattr(problem, "problem_mark", None)
     description = " ".join(str(getattr(problem, "problem", "") or problem).split())
-    return Mistake(file, mark.line + 1 if mark is not None else 1, "", f"is no YAML: {description}")
+    return Mistake(file, mark.line + 1 if mark is not None else 1, "", f"is not valid YAML: {description}")
 
 
 def load_sources(text: str, mistakes: list[Mistake]) -> dict[str, Source]:
@@ -152,7 +152,7 @@ def _line_of(text: str, key: str) -> int:
 def _rule(row: object, topic: str, origin: Origin, line: int) -> Rule:
     entry = _mapping(row, "a rule")
     if unknown := sorted(set(entry) - KEYS):
-        raise RuleError(f"has no key {', '.join(unknown)}")
+        raise RuleError(f"has unknown keys: {', '.join(unknown)}")
     return Rule(
         id=_text(entry, "id"),
         phase=_one_of(entry, "phase", PHASES),
@@ -182,7 +182,7 @@ def _overrides(row: Mapping[str, object], origin: Origin) -> str:
     if "overrides" not in row:
         return ""
     if origin == "built-in":
-        raise RuleError("overrides is for rules of a team; correct the rule itself")
+        raise RuleError("overrides is only for team rules; correct the rule itself")
     return _text(row, "overrides")
 
 
@@ -228,7 +228,7 @@ def _setting(raw: object) -> Setting | Expression:
         return tuple(raw)
     if raw is None or isinstance(raw, str | int | float | bool):
         return raw
-    raise RuleError(f"{raw!r} is no value of a setting")
+    raise RuleError(f"{raw!r} is not a valid setting")
 
 
 def _settings(raw: object, what: str) -> dict[str, Setting | Expression]:
@@ -238,7 +238,7 @@ def _settings(raw: object, what: str) -> dict[str, Setting | Expression]:
 def _change(raw: object) -> Change:
     row = _mapping(raw, "change")
     if unknown := sorted(set(row) - {"text", "set", "megatron_lm", "bridge", "env"}):
-        raise RuleError(f"change has no key {', '.join(unknown)}")
+        raise RuleError(f"change has unknown keys: {', '.join(unknown)}")
     return Change(
         text=_text(row, "text"),
         set=_settings(row.get("set"), "change.set"),
@@ -338,13 +338,13 @@ def _form(rule: Rule) -> Iterator[str]:
     if len(rule.title) > MAX_TITLE or rule.title.endswith("."):
         yield f"its title must be at most {MAX_TITLE} characters, without a full stop"
     if not rule.sources:
-        yield "has no source: name at least one key of sources.yaml under `sources`"
+        yield "has no source: list at least one key of sources.yaml under `sources`"
     if not _DATE.match(rule.valid):
         yield f"`valid` must be a month or a day, for instance 2026-08, not {rule.valid}"
     if not rule.examples.fires:
-        yield "has no example under which it fires: state facts under `examples: {fires: ...}`"
+        yield "has no example in which it fires: add facts under `examples: {fires: ...}`"
     if not rule.examples.silent:
-        yield "has no example under which it is silent: state facts under `examples: {silent: ...}`"
+        yield "has no example in which it stays silent: add facts under `examples: {silent: ...}`"
 
 
 def _references(rule: Rule, book: RuleBook) -> Iterator[str]:
@@ -353,7 +353,7 @@ def _references(rule: Rule, book: RuleBook) -> Iterator[str]:
             yield f"{key} is not in sources.yaml: add it there with title, where and date"
     for other in rule.hints.unlocks:
         if other not in book.rules:
-            yield f"unlocks {other}, which is no rule"
+            yield f"unlocks {other}, which is not a rule"
 
 
 def expressions(rule: Rule) -> Iterator[Expression]:
@@ -371,12 +371,12 @@ def _names(rule: Rule) -> Iterator[str]:
     for expression in expressions(rule):
         for name in expression.names:
             if name not in FACTS:
-                yield f"`{expression.source}` names {name}, which is no known fact"
+                yield f"`{expression.source}` names {name}, which is not a known fact"
         if "has(" in expression.source:
-            yield f"`{expression.source}` uses has(), which takes unknown for unset; name the fact instead"
+            yield f"`{expression.source}` uses has(), which treats unknown as unset; test the fact itself"
     for name in rule.hints.hold:
         if name not in FACTS:
-            yield f"`hold` names {name}, which is no known fact"
+            yield f"`hold` names {name}, which is not a known fact"
 
 
 def places(text: str) -> list[str]:
@@ -393,18 +393,18 @@ def _lint_texts(rule: Rule) -> Iterator[str]:
     for text in shown:
         for name in places(text):
             if name not in FACTS:
-                yield f"the text {text[:40]!r} fills in {name}, which is no known fact"
+                yield f"the text {text[:40]!r} fills in {name}, which is not a known fact"
 
 
 def _changes(rule: Rule) -> Iterator[str]:
     for name, value in rule.change.set.items():
         if name not in FIELDS:
-            yield f"changes {name}, which is no contract field"
+            yield f"changes {name}, which is not a contract field"
         elif not isinstance(value, Expression) and (why := _refused(name, value)):
             yield f"changes {name} to {value!r}, which it does not take: {why}"
     for fact in (fact for evidence in rule.effect.evidence for fact in evidence.at):
         if fact not in FACTS:
-            yield f"evidence `at` names {fact}, which is no known fact"
+            yield f"evidence `at` names {fact}, which is not a known fact"
 
 
 def _refused(name: str, value: Setting) -> str | None:
@@ -435,10 +435,10 @@ def _told(rule: Rule, example: Facts, wanted: str) -> str | None:
         return str(problem)
     got = "asks" if isinstance(answer, Unknown) else {True: "fires", False: "silent"}.get(answer)  # type: ignore[call-overload]
     if got is None:
-        return f"the condition is {answer!r}, neither true nor false"
+        return f"the condition returns {answer!r} instead of true or false"
     if got != wanted:
         missing = f" for {', '.join(answer.missing)}" if isinstance(answer, Unknown) else ""
-        return f"should be of kind {wanted}, but the rule {got}{missing}"
+        return f"expected {wanted}, but got {got}{missing}"
     return _parts_told(rule, context) if wanted == "fires" else None
 
 
@@ -451,7 +451,7 @@ def _parts_told(rule: Rule, context: FactContext) -> str | None:
             return str(problem)
     values: Mapping[str, object] = context.values
     absent = [name for name in places(rule.why) if name not in values]
-    return f"the reason fills in {', '.join(absent)}, which is unknown there" if absent else None
+    return f"`why` uses {', '.join(absent)}, which is unknown in this example" if absent else None
 
 
 # --- A team's own rules beside those of the service: read, checked, and left out by the file where something is wrong.
@@ -506,7 +506,7 @@ def _sources(own: RuleBook, text: str, mistakes: list[Mistake]) -> dict[str, Sou
     sources = load_sources(text, mistakes)
     for key in sorted(sources.keys() & own.sources.keys()):
         del sources[key]
-        mistakes.append(Mistake(SOURCES, 1, key, "is a key of the service's own sources; choose another"))
+        mistakes.append(Mistake(SOURCES, 1, key, "is already a built-in source; choose another key"))
     return sources
 
 
@@ -516,14 +516,12 @@ def _names_taken(rules: Sequence[Rule], own: RuleBook, files: Mapping[str, Seque
     seen = {other.id: name for name, others in files.items() for other in others}
     for rule in rules:
         if rule.id in seen:
-            wrong.append(Mistake.of(rule, f"stands in {seen[rule.id]}, too; choose another id"))
+            wrong.append(Mistake.of(rule, f"is already defined in {seen[rule.id]}; choose another id"))
         elif rule.id in own.rules and not rule.overrides:
-            message = (
-                "a rule of that name is built in; choose another id, or say with `overrides: why` that it replaces it"
-            )
+            message = "a built-in rule has this id; choose another id, or replace the rule with `overrides: reason`"
             wrong.append(Mistake.of(rule, message))
         elif rule.overrides and rule.id not in own.rules:
-            wrong.append(Mistake.of(rule, "overrides a rule that the service does not have; correct the id"))
+            wrong.append(Mistake.of(rule, "overrides a built-in rule that does not exist; correct the id"))
         seen[rule.id] = f"{rule.topic}.yaml"
     return wrong
 

@@ -108,7 +108,7 @@ class Hints:
 
     `order`: place among its like, small first; an expression where it depends on facts. `bring_up`: a default of the
     first bring-up, offered before any profile. `blocks`: the phase, or `claim`, that an open gate holds up.
-    `unlocks`: rules that become possible once this one is done. `hold`: fields to hold fixed beside the usual.
+    `unlocks`: rules that become possible once this one is done. `hold`: further fields to hold fixed.
     """
 
     order: int | Expression = 50

@@ -20,7 +20,7 @@ from app.domain.rules.rule import Source
 from app.errors import FieldError
 
 TAKE_BACK = {"unset": True}
-"""In place of a value: what was stated is taken back."""
+"""Sent instead of a value to withdraw a statement."""
 MAX_TEXT = 500
 _JUDGED = frozenset(
     (
@@ -54,7 +54,7 @@ _NONE = ("none", "[]")
 
 
 def read_facts(stated: Mapping[str, object], path: str) -> tuple[dict[str, object], list[FieldError]]:
-    """The values as conditions see them, None for what is taken back; and what is wrong, each as `PATH.NAME`."""
+    """The values as conditions see them, None for what is withdrawn; and what is wrong, each as `PATH.NAME`."""
     values: dict[str, object] = {}
     errors: list[FieldError] = []
     for name, raw in stated.items():
@@ -71,7 +71,7 @@ def _read(name: str, raw: object) -> object:
         raise ValueError(_not_stated(name))
     value = typed(fact, _from_text(fact, raw.strip()) if isinstance(raw, str) else raw)
     if value is None:
-        raise ValueError('must have a value; {"unset": true} takes it back')
+        raise ValueError('must have a value; {"unset": true} withdraws it')
     for word in value if isinstance(value, list) else [value]:
         _check(fact, word)
     return value
@@ -124,13 +124,13 @@ def is_share(fact: Fact) -> bool:
 
 def _not_stated(name: str) -> str:
     if name in _JUDGED:
-        return "is worked out by this service and not stated"
+        return "is computed by this service and cannot be stated"
     if name in FACTS and FACTS[name].group == "contract":
-        return "is a field of the contract: state it there (`PATCH /api/v1/runs/{id}/contract`)"
+        return "is a contract field: state it in the contract (`PATCH /api/v1/runs/{id}/contract`)"
     if name in FACTS:
-        return f"follows from others: state {', '.join(FACTS[name].inputs) or 'those'}"
+        return f"is derived: state {', '.join(FACTS[name].inputs) or 'those'}"
     near = difflib.get_close_matches(name, STATEABLE, n=1, cutoff=0.7)
-    return "is no known fact" + (f". Did you mean `{near[0]}`?" if near else "")
+    return "is not a known fact" + (f". Did you mean `{near[0]}`?" if near else "")
 
 
 # --- Where the sources disagree, and what the rules do then: `contradictions.yaml`, shown beside the rules it concerns.
@@ -223,15 +223,17 @@ def overruling(
     if settled and contradiction.measurable and min(older, newer) > CODE:
         best = max(settled, key=lambda result: result.n)
         word = "gained" if best.median_gain_pct > 0 else "lost"
-        sentence = f"Measured here it {word} {abs(best.median_gain_pct):.1f} % (n = {best.n}), which outranks both."
+        sentence = f"Our own A/B {word} {abs(best.median_gain_pct):.1f} % (n = {best.n}), which outranks both."
         return Overruling("here", HERE, sentence)
     if older < newer:
-        return Overruling("older", older, f"The older counts: {_named(older)} stands above {_named(newer)}.")
+        return Overruling("older", older, f"The older statement applies: {_named(older)} outranks {_named(newer)}.")
     if newer < older:
-        return Overruling("newer", newer, f"The newer counts: {_named(newer)} stands above {_named(older)}.")
+        return Overruling("newer", newer, f"The newer statement applies: {_named(newer)} outranks {_named(older)}.")
     date = max((sources[key].date for key in contradiction.newer_sources if key in sources), default="")
-    when = f" of {date}" if date else ""
-    return Overruling("both", newer, f"Neither outranks the other: both are {_named(newer)}, the newer one{when}.")
+    when = f" dated {date}" if date else ""
+    return Overruling(
+        "both", newer, f"Neither outranks the other: both are {_named(newer)}. The newer one is{when or ' undated'}."
+    )
 
 
 def _strongest(keys: Sequence[str]) -> int:

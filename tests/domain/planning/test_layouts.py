@@ -116,7 +116,7 @@ def test_each_constraint_is_named_with_its_numbers_and_what_to_do(constraint: st
 def test_numbers_stand_in_the_words() -> None:
     given = plan(F09, gbs=6).given
     assert given is not None
-    assert [one.text for one in given.violations] == ["GBS 6 is no multiple of MBS x DP = 1 x 4 = 4."]
+    assert [one.text for one in given.violations] == ["GBS 6 is not a multiple of MBS x DP = 1 x 4 = 4."]
     given = plan(F09, gpus=8).given
     assert given is not None
     assert given.violations[-1].text == (

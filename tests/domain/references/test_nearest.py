@@ -51,7 +51,7 @@ def test_the_stack_of_the_record_finds_the_record() -> None:
     assert found.more_pct["step_time_ms"] == pytest.approx(8.43, abs=0.01)
     assert found.sentence.replace("\u202f", " ") == (
         "7.8 % less tokens/s/GPU than another lab's measurement (NVIDIA, Megatron-Bridge model verification card "
-        "qwen3-30b-a3b, 2026-07-27); it differs in nothing known."
+        "qwen3-30b-a3b, 2026-07-27); no known field differs."
     )
 
 
@@ -78,7 +78,7 @@ def test_a_field_that_nobody_states_is_unknown_and_not_equal() -> None:
     found = nearest(points=(make_point(dispatcher="unknown", gbs=512),))
     assert {one.field: one.is_known for one in found.differences} == {"dispatcher": False, "gbs": True}
     assert found.differs_in == ("gbs",)
-    assert found.causes[-1].sentence == "It does not state `dispatcher`."
+    assert found.causes[-1].sentence == "The publisher does not state `dispatcher`."
 
 
 def test_a_known_difference_is_farther_than_an_unknown_one() -> None:
@@ -92,7 +92,7 @@ def test_figures_that_are_not_comparable_have_no_distance() -> None:
     assert set(nearest(ours, (point,)).more_pct) == {"tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_ms"}
     assert set(nearest(ours, (point,), gbs=512).more_pct) == {"tokens_per_s_per_gpu", "tflops_per_gpu"}
     assert set(nearest(ours, (point,), seq_len=8192).more_pct) == {"tflops_per_gpu"}
-    assert nearest(points=(point,)).sentence.startswith("No figure that can be held against another lab's measurement")
+    assert nearest(points=(point,)).sentence.startswith("No figure is comparable with another lab's measurement")
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_figures_that_are_not_comparable_have_no_distance() -> None:
             {"container": "nemo:26.04"},
             {},
             "container",
-            "26.04 there: figures of one recipe move from release to release.",
+            "26.04 there: figures for one recipe change between releases.",
         ),
-        ({"precision": "fp8_sc"}, {}, "precision", "bf16 here, fp8_sc there: another peak"),
-        ({"precision": "fp8"}, {"precision": "fp8_sc"}, "precision", "It says FP8, and not which recipe."),
+        ({"precision": "fp8_sc"}, {}, "precision", "bf16 here, fp8_sc there: different peak"),
+        ({"precision": "fp8"}, {"precision": "fp8_sc"}, "precision", "The publisher states FP8 without the recipe."),
         ({"gpus": 32}, {}, "gpus", "16 here, 32 there GPUs"),
-        ({"ep": 8, "tp": 2}, {}, "tp", "Another parallel layout: tp 1 here, 2 there, ep 16 here, 8 there."),
-        ({"rounded": True}, {}, "rounded", "about so much"),
+        ({"ep": 8, "tp": 2}, {}, "tp", "Different parallel layout: tp 1 here, 2 there, ep 16 here, 8 there."),
+        ({"rounded": True}, {}, "rounded", "rounded"),
         ({"window": "41 to 50 of 50"}, {}, "window", "a mean over iterations 41 to 50 of 50"),
         ({"note": "Known regression."}, {}, "note", "Known regression."),
     ],
@@ -128,7 +128,9 @@ def test_likely_causes(theirs: dict[str, Any], ours: dict[str, Any], field: str,
     assert any(cause.field == field and words in cause.sentence for cause in found.causes), found.causes
 
 
-@pytest.mark.parametrize(("ours", "told"), [(23.0, ""), (23.1, ""), (23.3, "other FLOPs"), (46.0, "a factor of two")])
+@pytest.mark.parametrize(
+    ("ours", "told"), [(23.0, ""), (23.1, ""), (23.3, "FLOP counts per token differ"), (46.0, "a factor of two")]
+)
 def test_another_convention_of_flops_is_told_before_all_else(ours: float, told: str) -> None:
     point = make_point(tokens_per_s_per_gpu=10_000.0, tflops_per_gpu=230.0)
     causes = nearest(OurFigures(10_000.0, ours * 10), (point,)).causes

@@ -65,7 +65,7 @@ def test_blockers_hold_retuning_back_and_so_does_a_missing_profile() -> None:
     assert [(one.rule.id, one.withheld[:13]) for one in no_profile.withheld] == [("a-tune", "Profile first")]
     assert [one.rule.id for one in no_profile.suggestions] == ["b-bring-up"]
     assert [one.rule.id for one in blocked.blockers] == ["c-blocked"]
-    assert [(one.rule.id, one.withheld) for one in blocked.withheld] == [("a-tune", "Clear the blockers first.")]
+    assert [(one.rule.id, one.withheld) for one in blocked.withheld] == [("a-tune", "Resolve the blockers first.")]
     assert [one.rule.id for one in free.suggestions] == ["b-bring-up", "a-tune"]
 
 
@@ -73,7 +73,7 @@ def test_a_blocker_in_a_run_that_ran_is_in_doubt() -> None:
     rules = book(rule("c-blocked", "cp > 1", kind="blocker", phase="scale"))
 
     assert evaluate({"cp": 2, "steps_done": 0}, rules).blockers[0].doubt == ""
-    assert evaluate({"cp": 2, "steps_done": 9}, rules).blockers[0].doubt.startswith("The run made 9 iterations")
+    assert evaluate({"cp": 2, "steps_done": 9}, rules).blockers[0].doubt.startswith("The run completed 9 iterations")
 
 
 def test_a_blocker_that_the_run_ran_in_spite_of_is_a_warning_and_holds_nothing_back() -> None:
@@ -87,7 +87,7 @@ def test_a_blocker_that_the_run_ran_in_spite_of_is_a_warning_and_holds_nothing_b
     told = evaluate({**ran, "import_error": None}, rules)
     (warning,) = told.warnings
     assert (told.blockers, warning.kind, warning.rule.kind) == ((), "warning", "blocker")
-    assert warning.doubt.startswith("The run ran in spite of it, 50 iterations, 40 of them steady")
+    assert warning.doubt.startswith("The run completed 50 iterations, 40 of them steady")
     assert [one.rule.id for one in told.suggestions] == ["a-tune"]
     failing: tuple[dict[str, object], ...] = ({"oom": True, "fits": False}, {"loss_finite": False})
     for wrong in failing:

@@ -37,7 +37,7 @@ def test_a_run_that_fits_is_to_be_profiled() -> None:
 def test_a_profiled_run_is_to_be_retuned() -> None:
     found = of(**FITS, ep=8, exposed_comm_frac=0.3)
 
-    assert found.step("profile").because.startswith("30% of the step is communication")
+    assert found.step("profile").because.startswith("30% of the step is exposed communication")
     assert found.step("retune").state == "open"
     assert found.step("retune").rules == ("eo-tune",)
 
@@ -46,7 +46,7 @@ def test_a_blocker_blocks_its_phase_and_retuning() -> None:
     found = of(**FITS | {"fits": False}, ep=8, exposed_comm_frac=0.3, tp=3)
 
     assert (found.step("scale").state, found.step("scale").because) == ("blocked", "scale-bad-mesh.")
-    assert (found.step("retune").state, found.step("retune").because) == ("blocked", "Clear the blockers first.")
+    assert (found.step("retune").state, found.step("retune").because) == ("blocked", "Resolve the blockers first.")
 
 
 def test_a_blocker_that_the_run_ran_in_spite_of_blocks_nothing() -> None:

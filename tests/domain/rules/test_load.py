@@ -21,9 +21,9 @@ def test_a_rule_is_read_with_its_condition_and_change() -> None:
         (("phase: scale", "phase: later"), "phase must be one of contract, fit"),
         (("kind: blocker", "kind: idea"), "kind must be one of blocker"),
         (("  verify: The launch passes validation.\n", ""), "lacks verify"),
-        (("when: vpp != null", "when: vpp != "), "is no expression"),
-        (("verify:", "proof: x\n  verify:"), "has no key proof"),
-        (("text: Raise PP or drop VPP., set", "texts: x, set"), "change has no key texts"),
+        (("when: vpp != null", "when: vpp != "), "is not a valid expression"),
+        (("verify:", "proof: x\n  verify:"), "has unknown keys: proof"),
+        (("text: Raise PP or drop VPP., set", "texts: x, set"), "change has unknown keys: texts"),
     ],
 )
 def test_a_mistake_of_the_form_names_the_file_and_the_rule(change: tuple[str, str], said: str) -> None:
@@ -39,10 +39,10 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 
 def test_a_rule_stands_once() -> None:
-    with pytest.raises(RuleError, match=r"stands in more\.yaml, too"):
+    with pytest.raises(RuleError, match=r"is already defined in more\.yaml"):
         load_texts({"more": GOOD, "scale": GOOD}, SOURCES)
 
 
 def test_a_file_that_is_no_yaml_is_named() -> None:
-    with pytest.raises(RuleError, match=r"scale\.yaml:2: is no YAML"):
+    with pytest.raises(RuleError, match=r"scale\.yaml:2: is not valid YAML"):
         scale_book("- id: [\n")

@@ -28,15 +28,15 @@ def test_a_teams_rules_stand_beside_the_services_own() -> None:
     [
         (OURS.replace("pp == 1", "stages == 1"), "ours.yaml:2: ours-vpp-small: `vpp != null && vpp > 1 && stages"),
         (OURS.replace("[wiki-12]", "[wiki-13]"), "wiki-13 is not in sources.yaml: add it there with title, where and"),
-        (OURS.replace("[wiki-12]", "[]"), "has no source: name at least one key"),
-        (OURS.replace("fires: {vpp: 2, pp: 1}, ", ""), "has no example under which it fires: state facts under"),
+        (OURS.replace("[wiki-12]", "[]"), "has no source: list at least one key"),
+        (OURS.replace("fires: {vpp: 2, pp: 1}, ", ""), "has no example in which it fires: add facts under"),
         (OURS.replace("phase: scale", "phase: later"), "phase must be one of contract, fit"),
-        (OURS.replace("ours-vpp-small", "scale-sp-needs-tp"), "or say with `overrides: why` that it replaces it"),
-        (OURS + "  overrides: We know better.\n", "overrides a rule that the service does not have"),
-        (OURS + OURS, "ours.yaml:16: ours-vpp-small: stands in ours.yaml, too"),
-        (OURS.replace('"2026-08"', "2026-02-30"), "ours.yaml:1: is no YAML: day is out of range"),
+        (OURS.replace("ours-vpp-small", "scale-sp-needs-tp"), "or replace the rule with `overrides: reason`"),
+        (OURS + "  overrides: We know better.\n", "overrides a built-in rule that does not exist"),
+        (OURS + OURS, "ours.yaml:16: ours-vpp-small: is already defined in ours.yaml"),
+        (OURS.replace('"2026-08"', "2026-02-30"), "ours.yaml:1: is not valid YAML: day is out of range"),
         ("rules:\n  - id: x\n", "ours.yaml:1: must be a list of rules"),
-        ("- id: [\n", "ours.yaml:2: is no YAML"),
+        ("- id: [\n", "ours.yaml:2: is not valid YAML"),
         ("# " + "x" * 1_000_000, "is longer than 1,000,000 characters"),
     ],
 )  # fmt: skip
@@ -77,9 +77,9 @@ def test_a_rule_of_the_service_is_replaced_only_with_a_reason() -> None:
     ("sources", "said"),
     [
         (WIKI.replace(', date: "2026-09"', ""), "sources.yaml:1: wiki-12: lacks date"),
-        (WIKI + 'M-arg: {title: "x", where: "y", date: "z"}', "M-arg: is a key of the service's own sources"),
+        (WIKI + 'M-arg: {title: "x", where: "y", date: "z"}', "M-arg: is already a built-in source"),
         ("- wiki", "sources.yaml:1: must map the key of a source"),
-        ("{", "sources.yaml:2: is no YAML"),
+        ("{", "sources.yaml:2: is not valid YAML"),
     ],
 )
 def test_a_wrong_source_is_named_and_the_services_own_are_never_replaced(sources: str, said: str) -> None:
