@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.domain.rules.rule import Confidence, Kind, Level, Mistake, Origin, Phase, Requirement, Wall
+from app.domain.rules.rule import Confidence, Kind, Level, Origin, Phase, Requirement, Wall
 from app.playbook.pages import RuleItem, RulePageOf, RuleQuery, find_rules, thresholds
 from app.storage.database import ListPage
 from app.storage.rules import RulesInForce
@@ -71,12 +71,19 @@ class ThresholdOut(_FromDomain):
     setting: str = Field(description="The environment variable that sets it. No source gives these numbers.")
 
 
+class RuleMistakeOut(BaseModel):
+    file: str
+    line: int
+    rule: str
+    said: str
+
+
 class RuleListOut(BaseModel):
     total: int
     page: int
     page_size: int
     thresholds: list[ThresholdOut]
-    left_out: list[Mistake] = Field(description="Files of a team that do not count, and why.")
+    left_out: list[RuleMistakeOut] = Field(description="Files of a team that do not count, and why.")
     rules: list[RuleSummaryOut]
 
     @classmethod
@@ -86,7 +93,10 @@ class RuleListOut(BaseModel):
             page=page.page,
             page_size=page.page_size,
             thresholds=[ThresholdOut.model_validate(threshold) for threshold in thresholds(rules)],
-            left_out=list(rules.team.mistakes),
+            left_out=[
+                RuleMistakeOut(file=mistake.file, line=mistake.line, rule=mistake.rule, said=mistake.message)
+                for mistake in rules.team.mistakes
+            ],
             rules=[RuleSummaryOut.model_validate(RuleSummaryOut.summary_of(item, base)) for item in page.items],
         )
 

@@ -114,7 +114,7 @@ def test_blockers_stand_first_and_hold_candidates_back(client: TestClient, engin
     assert {one["withheld"] for one in told["withheld"]} == {"Resolve the blockers first."}
     page = client.get(f"/runs/{run}/next").text
     assert "Resolve this blocker first" in page
-    assert "Kept back for now" in page
+    assert "Deferred" in page
 
 
 def test_a_blocker_that_the_run_ran_in_spite_of_warns_and_holds_nothing_back(
