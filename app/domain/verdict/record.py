@@ -1,4 +1,4 @@
-"""A run as matching and verdicts see it, and why some runs can never be a baseline."""
+"""A run as matching and verdicts see it, and why some runs cannot be a baseline."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from app.domain.verdict.step_time import (
 )
 
 UNREAD = "unread"
-"""In place of an outcome: its files hold no figure at all."""
+"""Outcome of a run whose files contain no figure."""
 _ENDINGS = {
     UNREAD: "no iteration could be read from its files",
     "failed": "the job failed",
@@ -36,17 +36,17 @@ _ENDINGS = {
     "running": "it is still running",
 }
 UNFIT = frozenset(_ENDINGS)
-"""Outcomes after which a run is measured against nothing."""
+"""Outcomes of runs that are never compared."""
 FAILED = frozenset({"failed", "out_of_memory", "not_finite", UNREAD})
-"""Outcomes after which a run's speed is no evidence of anything."""
+"""Outcomes of runs whose speed does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What is to be known of a run before its contract is read: enough to tell whether it may be a baseline.
+    """The facts that decide whether a run may be a baseline, without its contract.
 
-    `run` is its name, unique among those compared; `outcome` as in its health; `quarantined` is a person's reason to
-    leave it out of everything, else empty; `definition_version` that of its figures; `shape` from `shape_of`.
+    `run`: its name, unique among those compared; `outcome`: as in its health; `quarantined`: a user's reason to exclude
+    it, else empty; `definition_version`: that of its figures; `shape`: from `shape_of`.
     """
 
     run: str
@@ -65,27 +65,27 @@ class RunFacts:
 
     @property
     def failed_because(self) -> str:
-        """Why its speed is no evidence; empty when the job did not fail."""
+        """Why its speed does not count; empty when the job did not fail."""
         return _ENDINGS[self.outcome] if self.outcome in FAILED else ""
 
     @property
     def never_a_baseline_because(self) -> str:
-        """Empty when the run by itself can be a baseline."""
+        """Why the run cannot be a baseline for any run; empty when it can."""
         return self.unfit_because or unusable_as_baseline(self.estimate)
 
     @property
     def unfit_because(self) -> str:
-        """Why it can be measured against nothing, not even as an indication; empty when it can."""
+        """Why it cannot be compared with any run, not even for a direction; empty when it can."""
         return f"quarantined: {self.quarantined}" if self.quarantined else _ENDINGS.get(self.outcome, "")
 
     def has_shape_of(self, other: "RunFacts") -> bool:
-        """False when the outlines of their models are known to differ, whatever the models are called."""
+        """Return False when the model shapes are known to differ, whatever the models are called."""
         return not any(a and b and a != b for a, b in zip(self.shape, other.shape, strict=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord(RunFacts):
-    """All that is stored of a processed run, as far as its comparison needs it."""
+    """A processed run with everything that a comparison needs."""
 
     project: str
     contract: Mapping[str, Stated]
@@ -97,7 +97,7 @@ class RunRecord(RunFacts):
 
     @classmethod
     def from_summary(cls, run: str, metadata: Metadata, summary: RunSummary, *, loss: float | None = None) -> Self:
-        """`loss`: typical loss at the end, over iterations that all compared runs share (`shared_losses`)."""
+        """Build from a summary. `loss`: typical final loss over shared iterations (`shared_losses`)."""
         memory = summary.metrics.get("peak_memory_gib")
         return cls(
             run=run,
@@ -124,9 +124,9 @@ class RunRecord(RunFacts):
 
 
 def shape_of(contract: Mapping[str, Stated]) -> tuple[str, ...]:
-    """The outline of the model: layers, width and so on, each as text, empty where unknown. () when nothing is known.
+    """Return the model shape (layers, width and so on) as texts, empty where unknown; () when nothing is known.
 
-    No key holds it, since most logs name the model; where they do not, it is what tells two models apart.
+    It belongs to no key, because most logs name the model; it distinguishes models that are not named.
     """
     shape = tuple(shown(contract[name].value) if name in contract else "" for name in SHAPE)
     return shape if any(shape) else ()
@@ -138,17 +138,17 @@ def not_finite_iterations(health: Mapping[str, object]) -> int:
     return max(iterations, 1) if health.get("loss_finite") is False else iterations
 
 
-# --- The loss of runs that are compared, over iterations that all of them have: an earlier loss is always higher.
+# --- The loss of compared runs over shared iterations, because earlier losses are always higher.
 
 LAST_ITERATIONS = 10
-"""One loss jumps with its batch; the median of ten stays within 0.5 % between launches of one job."""
+"""A single loss depends on its batch; the median of ten stays within 0.5 % between launches of one job."""
 LOSS_NAMES = ("lm_loss", "loss", "reduced_train_loss")
 _NOTHING = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Finite losses by iteration; iterations ascend, each once."""
+    """Finite losses by iteration, in ascending order without repeats."""
 
     iterations: FloatArray
     values: FloatArray
@@ -158,14 +158,14 @@ class Losses:
 
 
 def shared_losses(runs: Sequence[Mapping[str, FloatArray]]) -> list[float | None]:
-    """`typical_losses` of runs that are given by their columns."""
+    """Return `typical_losses` of runs given by their columns."""
     return typical_losses([losses_of(columns) for columns in runs])
 
 
 def typical_losses(runs: Sequence[Losses]) -> list[float | None]:
-    """Of each run the median loss over the last iterations that all have printed; None where none is known.
+    """Return each run's median loss over the last shared iterations, None for a run without losses.
 
-    A run without any loss is left out of the sharing; where nothing is shared, all are None.
+    Runs without losses do not restrict the shared iterations. Without shared iterations all are None.
     """
     iterations = [run.iterations for run in runs if len(run.iterations)]
     shared = reduce(_in_both, iterations)[-LAST_ITERATIONS:] if iterations else _NOTHING
@@ -176,13 +176,13 @@ def typical_losses(runs: Sequence[Losses]) -> list[float | None]:
 
 
 def losses_of(columns: Mapping[str, FloatArray]) -> Losses:
-    """The later one of two for the same iteration counts."""
+    """Extract losses from columns; of repeated iterations the later one counts."""
     loss = next((columns[name] for name in LOSS_NAMES if name in columns), None)
     if loss is None or "iteration" not in columns:
         return Losses(_NOTHING, _NOTHING)
     finite = np.isfinite(loss)
     counts = columns["iteration"][finite]
-    if (counts[1:] > counts[:-1]).all():  # as in all runs but those that were restarted
+    if (counts[1:] > counts[:-1]).all():  # false only for restarted runs
         return Losses(counts, loss[finite])
     iterations, last = np.unique(counts[::-1], return_index=True)
     return Losses(iterations, loss[finite][::-1][last])
@@ -192,35 +192,34 @@ def _in_both(a: FloatArray, b: FloatArray) -> FloatArray:
     return np.intersect1d(a, b, assume_unique=True)
 
 
-# --- The level of its history that a run is measured against, also while that history is too young for change points.
+# --- The current segment of a history, also while the history is too short for change points.
 #
-# `find_changes` needs twelve runs, and does not always see a change at once. Until it does, three runs that follow
-# one another and are a change from the level before them make the new level. Never are runs of both levels a
-# baseline.
+# `find_changes` needs twelve runs and may detect a change late. Until then three consecutive runs that differ from the
+# level before them begin a new segment. A baseline never mixes runs of two segments.
 
 _LEAST_SHARE = 0.5
-"""Of runs that are one change none lies nearer to the old level than half of their mean: it would be of neither."""
+"""Every run of a change must differ from the old level by this share of their mean shift."""
 
 F = TypeVar("F", bound=RunFacts)
 
 
 def current_level(runs: Sequence[F], prior: Prior) -> list[F]:
-    """The newest 20 runs of the last level of their history."""
+    """Return the newest 20 runs of the current segment."""
     return whole_level(runs, prior)[-MOST_BASELINE_RUNS:]
 
 
 def whole_level(runs: Sequence[F], prior: Prior) -> list[F]:
-    """All runs of the last level of their history; `runs`: at least one, oldest first."""
+    """Return all runs of the current segment. `runs`: at least one, oldest first."""
     starts = level_starts(runs, prior)
     return list(runs[starts[-1] :]) if starts else list(runs)
 
 
 def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
-    """Where the levels of a history begin, ascending, without 0; `runs`: at least one, oldest first."""
+    """Return the start indexes of the segments, ascending, without 0. `runs`: at least one, oldest first."""
     starts = [item.run for item in find_changes([item.estimate.log_step_time for item in runs], prior).change_points]
     start = starts[-1] if starts else 0
     for place in _not_seen_yet(start, len(runs)):
-        # A level is three runs or more; only the first runs of all may be fewer, for nothing came before them.
+        # A segment has at least three runs; only the first segment may be shorter.
         if place - start < SHORTEST_SEGMENT and start:
             continue
         if _is_a_change(runs[start:place], runs[place : place + SHORTEST_SEGMENT], prior):
@@ -230,10 +229,10 @@ def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
 
 
 def confirmed_level(runs: Sequence[F], prior: Prior) -> list[F]:
-    """The last level without the one or two runs at its end that are a change by themselves.
+    """Return the current segment without one or two runs at its end that differ as an unconfirmed change.
 
-    Three make a level of their own. Before that they would hide the change from the runs that are to confirm it, and
-    two far ones are taken for a level together with the run before them.
+    Three such runs form their own segment. Before that they would hide the change from the runs that have to confirm
+    it, and two far outliers may be taken for a segment together with the run before them.
     """
     level = whole_level(runs, prior)
     before = [run.estimate.log_step_time for run in level[:-1]]
@@ -254,14 +253,14 @@ def _before(runs: Sequence[F], last: int, prior: Prior) -> list[F]:
 
 
 def _not_seen_yet(start: int, count: int) -> list[int]:
-    """Where a level may begin that change points do not show: near the end, and after the first run or two of all."""
+    """Return where a segment may begin unseen by change points: near the end, and after the first one or two runs."""
     first = [1, 2] if start == 0 else []
     tail = range(max(start + 1, count - FEWEST_RUNS + 1), count)
     return [place for place in sorted({*first, *tail}) if place + SHORTEST_SEGMENT <= count]
 
 
 def _is_a_change(before: Sequence[RunFacts], after: Sequence[RunFacts], prior: Prior) -> bool:
-    """Whether `after`, pooled, is a regression or an improvement from `before`, and each of them is a part of it."""
+    """Return whether `after`, pooled, differs significantly from `before` and each of its runs is part of the change."""
     values = [run.estimate.log_step_time for run in after]
     old = [run.estimate.log_step_time for run in before[-MOST_BASELINE_RUNS:]]
     if not old or min(values) <= statistics.median(old) <= max(values):

@@ -1,6 +1,6 @@
-"""The test on step time, and what would decide where it cannot (DETECTION section 2, steps 3 to 6).
+"""The test of step time, and what would decide an inconclusive one.
 
-Step time, tokens/s and TFLOP/s/GPU are a constant apart in ln: this is the test of all three.
+Step time, tokens/s and TFLOP/s/GPU differ by a constant in ln, so this is the test of all three.
 Moderated t: Smyth 2004. Equivalence by two one-sided tests: Schuirmann 1987.
 """
 
@@ -16,7 +16,7 @@ from app.domain.performance.steady_state import mad, median
 from app.domain.run import FloatArray, SteadyState
 from app.domain.verdict.special import digamma, t_quantile, trigamma
 
-# --- What goes into a verdict and what comes out. Shifts are differences of ln(step time): positive is slower.
+# --- Input and output of a verdict. Shifts are differences of ln(step time); positive is slower.
 
 Decision = Literal["regression", "improvement", "no_change", "inconclusive"]
 Outcome = Literal["regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed"]
@@ -24,7 +24,7 @@ MemoryDecision = Literal["regression", "improvement", "changed", "no_change"]
 LossDecision = Literal["not_finite", "worse", "no_worse"]
 
 FEWEST_ITERATIONS = 5
-"""A window below this has no usable standard error (DETECTION section 1, steps 5 and 6)."""
+"""A shorter window has no usable standard error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class RunEstimate:
 
     `log_step_time` is the median of ln(milliseconds) over the steady window and `se` its standard error; NaN where a
     run is too short for an estimate. `short`: under 15 iterations. `peak_memory_bytes`: maximum over ranks and window.
-    `loss`: the typical lm loss at the end of training, over iterations that all compared runs share (the caller sees
-    to it). `not_finite_iterations`: iterations whose loss was NaN or infinite. None means unknown.
+    `loss`: the typical final lm loss, over iterations that all compared runs share (ensured by the caller).
+    `not_finite_iterations`: iterations whose loss was NaN or infinite. None means unknown.
     """
 
     run: str
@@ -58,7 +58,7 @@ class RunEstimate:
         loss: float | None = None,
         not_finite_iterations: int = 0,
     ) -> Self:
-        """`steady` None is a run with fewer than four step times: it is kept, and can decide nothing."""
+        """Build from a steady state; None for a run with fewer than four step times, which cannot decide anything."""
         return cls(
             run=run,
             log_step_time=math.nan if steady is None else steady.log_step_time,
@@ -74,7 +74,7 @@ class RunEstimate:
 
     @property
     def unusable_because(self) -> str:
-        """Why this run's step time decides nothing; empty when it can."""
+        """Why this run's step time is unusable; empty when it is usable."""
         if self.window_length < FEWEST_ITERATIONS or not math.isfinite(self.log_step_time):
             return f"only {self.window_length} steady iterations, {FEWEST_ITERATIONS} are needed"
         if not self.is_steady:
@@ -84,7 +84,7 @@ class RunEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is known about run-to-run variation before looking at this baseline.
+    """Prior knowledge about run-to-run variation, independent of the baseline.
 
     `variance` of ln(step time) between launches of one job; `degrees_of_freedom`: how many runs' worth of knowledge
     that is; `configurations`: how many other config keys it was learned from, 0 for the default.
@@ -101,7 +101,7 @@ DEFAULT_PRIOR = Prior(variance=0.015**2, degrees_of_freedom=4)
 
 @dataclass(frozen=True, slots=True)
 class DroppedRun:
-    """A run that was offered, as baseline or as rerun, and left out."""
+    """A run, baseline or rerun, that was left out of the test, with the reason."""
 
     run: str
     why: str
@@ -109,7 +109,7 @@ class DroppedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunsNeeded:
-    """More `reruns` of the candidate and `baseline_runs` in total, which would decide if nothing else changes."""
+    """Further `reruns` of the candidate and total `baseline_runs` that would decide if nothing else changes."""
 
     reruns: int
     baseline_runs: int
@@ -120,10 +120,10 @@ class StepTimeChange:
     """Step time of k pooled reruns against m baseline runs. Percentages are of step time: positive is slower.
 
     `shift` and `standard_error` are in ln, `ci_*` bound a 99 % interval, `smallest_callable_pct` is the smallest
-    slow-down this comparison could have called. `need_runs`: further reruns that would decide an inconclusive result;
+    slow-down this comparison can detect. `need_runs`: further reruns that would decide an inconclusive result;
     `alternative` when no number of reruns up to 20 would. `run_to_run_sd` is the moderated one that was used (ln).
     `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
-    reruns lie where that is more than launches vary; they then decide nothing together.
+    reruns lie when that exceeds run-to-run variation; the result is then inconclusive.
     """
 
     decision: Decision
@@ -145,7 +145,7 @@ class StepTimeChange:
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:
-    """Peak memory against the median of the baseline; `alarm_pct` is the increase from which it is a regression."""
+    """Peak memory against the baseline's median; an increase above `alarm_pct` is a regression."""
 
     decision: MemoryDecision
     baseline_bytes: float
@@ -166,7 +166,7 @@ class LossChange:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One answer about step time, memory and loss, with its reason in a sentence and the rest of the story in `notes`.
+    """The decision on step time, memory and loss, with its `reason` in a sentence and further facts in `notes`.
 
     `step_time` is None where it could not be compared, `memory` and `loss` where nothing was known on one side.
     `looks`: how many times this commit was judged so far, this time included.
@@ -185,7 +185,7 @@ class Verdict:
     loss: LossChange | None = None
 
 
-# --- How sure a change of the step time is, in words: the same in every place that tells it.
+# --- The certainty of a change of step time, in words.
 
 UNCERTAIN = "too uncertain to call"
 CERTAIN_ENOUGH = "certain enough to act on"
@@ -197,7 +197,7 @@ _EQUAL_PCT = 2.0
 
 
 def certainty(time: StepTimeChange) -> str:
-    """`certain enough to act on`; of what is undecided although its interval has one direction, why it is."""
+    """Return the certainty, such as `certain enough to act on`, or why the change is undecided."""
     if time.needs_confirmation:
         return "but on few iterations: a full run must confirm it"
     if time.decision == "no_change":
@@ -206,35 +206,35 @@ def certainty(time: StepTimeChange) -> str:
 
 
 def within(time: StepTimeChange) -> str:
-    """`within 2 %`; with the level of that test where the 99 % interval that stands beside it is wider.
+    """Return `within 2 %`, with the confidence level when the 99 % interval shown with it is wider.
 
-    They are two tests: an alarm has to be sure to 99.5 %, that nothing changed to 95 % (two one-sided tests).
+    These are different tests: an alarm needs 99.5 %, equivalence 95 % (two one-sided tests).
     """
     return f"within 2{THIN}%" + (f" with 95{THIN}% certainty" if is_wider(time) else "")
 
 
 def is_wider(time: StepTimeChange) -> bool:
-    """Whether the 99 % interval of what is shown to be the same reaches beyond 2 %."""
+    """Return whether the 99 % interval exceeds the equivalence limit of 2 %."""
     return time.ci_low_pct < -_EQUAL_PCT or time.ci_high_pct > _EQUAL_PCT
 
 
 def _undecided(time: StepTimeChange) -> str:
     if time.reruns_apart_pct is not None:
-        return f"but its runs lie {percent(time.reruns_apart_pct)} apart, so together they decide nothing"
+        return f"but its runs lie {percent(time.reruns_apart_pct)} apart, so the result is inconclusive"
     if time.ci_high_pct < 0:
-        return f"{UNCERTAIN}: an improvement has to be sure to 99.8{THIN}%, and this is sure to 99.5{THIN}%"
+        return f"{UNCERTAIN}: an improvement needs 99.8{THIN}% certainty, this has 99.5{THIN}%"
     return UNCERTAIN
 
 
 def shows_no_difference(time: StepTimeChange) -> bool:
-    """It may be slower as well as faster, and is not known to be the same."""
+    """Return whether the change is inconclusive and its interval contains zero."""
     return time.decision == "inconclusive" and time.ci_low_pct <= 0 <= time.ci_high_pct
 
 
-# --- Which of the offered runs are the baseline, and where its centre lies (DETECTION section 2, steps 1 and 3).
+# --- The usable baseline runs and their centre.
 
 MOST_BASELINE_RUNS = 20
-_FEWEST_TO_CLEAN = 3  # of two runs that disagree, nobody can say which is the bad one
+_FEWEST_TO_CLEAN = 3  # of two runs that disagree, either may be the bad one
 _FEWEST_TO_HUBER = 5
 _LEAST_OUTLIER = 0.05
 _HUBER_CLIP = 2.5
@@ -242,7 +242,7 @@ _HUBER_CLIP = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The runs that count, oldest first, and those that do not, each with the reason."""
+    """The runs that count, oldest first, and the dropped ones with reasons."""
 
     used: tuple[RunEstimate, ...]
     dropped: tuple[DroppedRun, ...]
@@ -253,9 +253,9 @@ class Baseline:
 
 
 def select_baseline(offered: Sequence[RunEstimate], prior_variance: float, *, also_short: bool = False) -> Baseline:
-    """The newest 20 usable runs of `offered` (oldest first), without those far off the others.
+    """Select the newest 20 usable runs of `offered` (oldest first), without outliers.
 
-    `also_short`: short runs count, too, where a direction is all that is asked for.
+    `also_short`: short runs count, too, when only a direction is needed.
     """
     refused = {run.run: why for run in offered if (why := unusable_as_baseline(run, also_short=also_short))}
     newest = [run for run in offered if run.run not in refused][-MOST_BASELINE_RUNS:]
@@ -267,7 +267,7 @@ def select_baseline(offered: Sequence[RunEstimate], prior_variance: float, *, al
 
 
 def centre(log_step_times: FloatArray) -> float:
-    """The mean; from five runs on a one-step Huber mean, which one stray run moves less."""
+    """Return the mean; from five runs on a one-step Huber mean, which a single outlier moves less."""
     if len(log_step_times) < _FEWEST_TO_HUBER:
         return float(np.mean(log_step_times))
     middle = median(log_step_times)
@@ -276,10 +276,10 @@ def centre(log_step_times: FloatArray) -> float:
 
 
 def range_if_apart(log_step_times: Sequence[float], variance: float) -> float:
-    """The range (ln) of launches of one job when it is more than their variation allows, else 0.
+    """Return the range (ln) of reruns when it exceeds what their variation allows, else 0.
 
-    Of a few all must lie together: which one is the bad one, nobody can say. Of five and more it takes one that would
-    be left out of a baseline.
+    Up to four reruns must all agree, because the bad one cannot be identified. With five or more, one outlier by the
+    rule of baselines is enough.
     """
     values = np.array(log_step_times)
     allowed = max(5 * math.sqrt(variance), _LEAST_OUTLIER)
@@ -291,12 +291,12 @@ def range_if_apart(log_step_times: Sequence[float], variance: float) -> float:
 
 
 def unusable_as_baseline(run: RunEstimate, *, also_short: bool = False) -> str:
-    """Why a run's figures can be no baseline, empty when they can: stricter than what a candidate needs."""
+    """Say why a run's figures cannot be a baseline; empty when they can. Stricter than for a candidate."""
     if why := run.unusable_because:
         return why
     if run.not_finite_iterations:
         return f"the loss was not finite in {run.not_finite_iterations} iterations"
-    return "too short to tell a steady run from one still warming up" if run.short and not also_short else ""
+    return "too short to show that warm-up was over" if run.short and not also_short else ""
 
 
 def _outliers(runs: Sequence[RunEstimate], prior_variance: float) -> dict[str, str]:
@@ -313,7 +313,7 @@ def _off_the_others(shift: float) -> str:
     return f"{abs(100 * math.expm1(shift)):.1f} % {'slower' if shift > 0 else 'faster'} than the other baseline runs"
 
 
-# --- How much launches of the same job vary, learned from other configurations (DETECTION section 2, steps 2 and 3).
+# --- Run-to-run variation, learned from other configurations.
 #
 # Moments of the log variances: Smyth 2004, "Linear models and empirical Bayes methods", section 6.2.
 
@@ -339,13 +339,13 @@ def family_prior(configurations: Iterable[Sequence[RunEstimate]]) -> Prior:
 
 
 def sample_of(runs: Sequence[RunEstimate]) -> Sample | None:
-    """What one configuration tells of the family; None with fewer than two clean runs."""
+    """Return the sample of one configuration; None with fewer than two clean runs."""
     values = select_baseline(runs, DEFAULT_PRIOR.variance).log_step_times
     return (float(np.var(values, ddof=1)), len(values) - 1) if len(values) >= 2 else None
 
 
 def prior_of(offered: Iterable[Sample | None]) -> Prior:
-    """The prior from what each configuration tells."""
+    """Estimate the prior from the samples of configurations."""
     samples = [sample for sample in offered if sample is not None]
     if len(samples) < FEWEST_CONFIGURATIONS:
         return DEFAULT_PRIOR
@@ -354,7 +354,7 @@ def prior_of(offered: Iterable[Sample | None]) -> Prior:
 
 
 def moderated_variance(prior: Prior, log_step_times: FloatArray) -> float:
-    """The baseline's own variance drawn towards the prior; with one run it is the prior's."""
+    """Return the baseline's variance shrunk towards the prior; with one run it is the prior's."""
     own_df = len(log_step_times) - 1
     own = own_df * float(np.var(log_step_times, ddof=1)) if own_df else 0.0
     d0 = prior.degrees_of_freedom
@@ -391,7 +391,7 @@ def _df_of_spread(spread: float) -> float:
 
 
 RELEVANT_SHIFT = 0.01
-"""Below 1 % nothing is called, however certain: nobody would act on it."""
+"""Smaller changes are never called, however certain, because they are not worth acting on."""
 EQUIVALENCE_LIMIT = 0.02
 REGRESSION_P = 0.995
 IMPROVEMENT_P = 0.998
@@ -402,7 +402,7 @@ MOST_RERUNS = 20
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A shift and all that its standard error is made of, so that other numbers of runs can be asked about.
+    """A shift with the parts of its standard error, so that other numbers of runs can be evaluated.
 
     `variance` is the moderated run-to-run variance; `candidate_noise` and `baseline_noise` are mean squared standard
     errors inside the runs. All in ln(step time).
@@ -431,7 +431,7 @@ class Comparison:
         return limit + self.half_width(power, k, m)
 
     def decide(self, k: int, m: int, looks: int = 1) -> Decision:
-        """`looks`: how many times it may be asked before the end; each answer is as much surer (Bonferroni)."""
+        """Decide with k reruns against m baseline runs. `looks`: planned interim looks (Bonferroni correction)."""
         shift = self.shift
         if shift >= RELEVANT_SHIFT and shift > self.half_width(_surer(REGRESSION_P, looks), k, m):
             return "regression"
@@ -458,8 +458,9 @@ class Comparison:
 
 
 def compare_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior) -> StepTimeChange:
-    """Judge k >= 1 usable reruns, pooled, against m >= 1 clean baseline runs. Reruns that contradict each other decide
-    nothing: their mean is a step time that none of them had.
+    """Judge k >= 1 usable reruns, pooled, against m >= 1 clean baseline runs.
+
+    Contradicting reruns are inconclusive, because their mean is a step time that none of them had.
     """
     k, m = len(candidates), len(baseline.used)
     comparison = _comparison(candidates, baseline, prior)
@@ -480,12 +481,12 @@ def compare_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, pri
 def decide_step_time(
     candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior, *, looks: int = 1
 ) -> Decision:
-    """What the test says of runs that are pooled, without all that is told beside it. `looks` as in `decide`."""
+    """Return only the decision on pooled runs. `looks` as in `decide`."""
     return _comparison(candidates, baseline, prior).decide(len(candidates), len(baseline.used), looks)
 
 
 def throughput_pct(change: StepTimeChange) -> tuple[float, float, float]:
-    """The same change in tokens/s or TFLOP/s/GPU: `(delta, low, high)` in percent, positive is faster."""
+    """Convert a change to tokens/s or TFLOP/s/GPU: `(delta, low, high)` in percent, positive is faster."""
     delta, slow, fast = (_inverse_pct(p) for p in (change.delta_pct, change.ci_high_pct, change.ci_low_pct))
     return delta, slow, fast
 

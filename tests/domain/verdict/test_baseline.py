@@ -36,7 +36,7 @@ def test_a_family_that_varies_more_keeps_more() -> None:
         (make_run("bad", window_length=4), "only 4 steady iterations, 5 are needed"),
         (make_run("bad", is_steady=False), "not steady"),
         (make_run("bad", is_steady=False, not_steady_reasons=("two speeds", "drift")), "not steady: two speeds; drift"),
-        (make_run("bad", short=True), "too short to tell a steady run from one still warming up"),
+        (make_run("bad", short=True), "too short to show that warm-up was over"),
         (make_run("bad", not_finite_iterations=2), "the loss was not finite in 2 iterations"),
         (RunEstimate.from_steady_state("bad", None), "only 0 steady iterations, 5 are needed"),
     ],

@@ -61,7 +61,7 @@ NEVER = [
     ({"outcome": "not_finite"}, "the loss or the gradient was not finite"),
     ({"outcome": "truncated"}, "its log ends before the training does"),
     ({"outcome": "stopped"}, "it was stopped by a time limit or a signal"),
-    ({"short": True}, "too short to tell a steady run from one still warming up"),
+    ({"short": True}, "too short to show that warm-up was over"),
     ({"steady": False}, "not steady"),
     ({"purpose": "experiment"}, "its purpose is experiment, not ci"),
     ({"branch": "topic"}, "it is not on branch main"),

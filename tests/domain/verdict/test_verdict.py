@@ -224,7 +224,7 @@ CERTAINTY = [
     (-0.05, {}, "beyond run-to-run variation"),
     (0.0, {}, "shown to be within 2 %"),
     (0.013, {}, "too uncertain to call"),
-    (-0.017, {}, "too uncertain to call: an improvement has to be sure to 99.8 %, and this is sure to 99.5 %"),
+    (-0.017, {}, "too uncertain to call: an improvement needs 99.8 % certainty, this has 99.5 %"),
 ]
 
 
