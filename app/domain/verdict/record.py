@@ -260,7 +260,7 @@ def _not_seen_yet(start: int, count: int) -> list[int]:
 
 
 def _is_a_change(before: Sequence[RunFacts], after: Sequence[RunFacts], prior: Prior) -> bool:
-    """Return whether `after`, pooled, differs significantly from `before` and each of its runs is part of the change."""
+    """Return whether `after`, pooled, differs clearly from `before` and each of its runs is part of the change."""
     values = [run.estimate.log_step_time for run in after]
     old = [run.estimate.log_step_time for run in before[-MOST_BASELINE_RUNS:]]
     if not old or min(values) <= statistics.median(old) <= max(values):
