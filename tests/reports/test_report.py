@@ -122,7 +122,7 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
         "interval); certain enough to act on**  "
     )
     assert lines[1].startswith(
-        "baseline: no earlier run of its stack; contrast with 12 runs (run 1, run 2, run 3, run 4"
+        "baseline: none; this is the first run of its stack; contrast with 12 runs (run 1, run 2, run 3, run 4"
     )
     assert "differs in container (train:2026.09 -&gt; train:2026.10), commit (0000000b -&gt; 0000000c)" in lines[1]
     text = "\n".join(lines)
