@@ -1,4 +1,4 @@
-"""Asks of every request who it comes from and whether that one may: before any handler, and before a body is read."""
+"""The access check: identifies the caller and allows or refuses the request before any handler or body."""
 
 import hmac
 from collections.abc import Collection, Iterator
@@ -17,7 +17,7 @@ from app.access.limits import Counting, RequestLimits
 from app.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
 from app.access.project_names import names_project, spell_projects, spelling_of
 from app.access.refusals import refusal
-from app.access.rules import Found, Open, Owner, RouteTable, RuledRoute
+from app.access.rules import Found, Open, Owner, RouteTable
 from app.domain.access.principal import (
     NONE,
     Action,
@@ -26,12 +26,10 @@ from app.domain.access.principal import (
     TokenHolder,
     granted,
     knows_of,
-    may,
     may_with_own,
 )
 from app.settings import Settings
 from app.storage.visible import EVERY_PROJECT, seeing
-from app.web.errors import problem
 from app.web.identity import (
     NEEDS_LOG_INS,
     Access,
@@ -43,73 +41,19 @@ from app.web.identity import (
     put,
 )
 
-# --- A token that may write but not read hears that it was done, and no more: 204, and of what it made the address.
-#
-# Answers of writes are the whole thing as it is then, and refusals tell what is there already: both is reading.
-
-_TELLING = (404, 409, 422)
-_TITLE = "Refused"
-_DETAIL = (
-    "It cannot be done so, and nothing was kept. Why not, this token may not read: one that has the scope read besides "
-    "is told."
-)
-
-
-def is_in_brief(access: Access, route: RuledRoute) -> bool:
-    """For a caller who may do what the route does."""
-    if route.rule.needs is not Action.CONTRIBUTE or route.rule.own or not isinstance(access.principal, TokenHolder):
-        return False
-    return not may(access.principal, Action.READ, access.principal.project_id, access.public)
-
-
-def both(one: ProjectIds | None, other: ProjectIds | None) -> ProjectIds | None:
-    """The projects of both; None is all of them."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
-
-
-def in_brief(send: Send) -> Send:
-    hidden: bytes | None = None
-
-    async def told(message: Message) -> None:
-        nonlocal hidden
-        if message["type"] == "http.response.start":
-            status = message["status"]
-            if status < 300:
-                hidden = b""
-                message = {**message, "status": 204, "headers": _without_body(message)}
-            elif status in _TELLING:
-                refused = problem(status, _TITLE, _DETAIL)
-                hidden = bytes(refused.body)
-                message = {**message, "headers": [*_without_body(message), *refused.raw_headers]}
-        elif hidden is not None:
-            if message.get("more_body"):
-                return
-            message = {**message, "body": hidden}
-        await send(message)
-
-    return told
-
-
-def _without_body(message: Message) -> list[tuple[bytes, bytes]]:
-    return [one for one in message["headers"] if not one[0].lower().startswith(b"content-")]
-
-
-_NOT_KEPT = ("/api/", "/settings/", "/account/", "/login", "/logout")
+_NO_STORE = ("/api/", "/settings/", "/account/", "/login", "/logout")
 _WRITING = ("POST", "PUT", "PATCH", "DELETE")
 _CHANGE_PASSWORD = "/account/password"  # noqa: S105
 _ADD_SECOND_FACTOR = "/account/second-factor"
 _CONFIRM = "/account/confirm"
-_FOR_BROWSERS = "Tokens are for the API: this page has its call at /api/v1, and /docs lists them."
-_WRONG_TOKEN = "The token that was sent is unknown, revoked or expired. Its project's maintainers make a new one."  # noqa: S105
+_FOR_BROWSERS = "Tokens are for the API. Use the call under /api/v1 that matches this page; /docs lists the calls."
+_WRONG_TOKEN = "The token is unknown, revoked or expired. A maintainer of the project can create a new one."  # noqa: S105
 
 
 class AccessMiddleware:
-    """`open_to`: names besides those of this machine at which a service without log-ins answers; None: log-ins always.
+    """Check every request. Store the caller in the request's state and the visible projects in `storage/visible.py`.
 
-    What it decides is put into the request (`state.py`) and, as the projects whose rows exist for it, into
-    `storage/visible.py`.
+    `open_to`: host names besides loopback at which a service without log-ins answers; None requires log-ins always.
     """
 
     def __init__(
@@ -129,7 +73,7 @@ class AccessMiddleware:
         self._directory = Directory(engine, settings)
         self._credentials = Credentials(self._directory, open_to)
         self._engine = engine
-        self._make_one = make_administrator(settings)
+        self._make_administrator = make_administrator(settings)
         self._how_to_have_log_ins = how_to_have_log_ins(settings)
         self._owners = Owners(engine)
         self._limits = RequestLimits(settings, counting or Counting(settings))
@@ -166,9 +110,7 @@ class AccessMiddleware:
                 answer, visible = too_many or refusals.not_logged_in(request, _WRONG_TOKEN), NONE
         if not caller.access.is_open:
             send = _private(send, scope["path"])
-        if answer is None and found is not None and is_in_brief(caller.access, found.route):
-            send = in_brief(send)
-        with seeing(visible), _in_the_name_of(caller.access.name):
+        with seeing(visible), _acting_as(caller.access.name):
             if answer is not None and found is not None:
                 scope["route"] = found.route.route  # what the request is counted under
             await (answer or self._app)(scope, receive, send)
@@ -185,7 +127,7 @@ class AccessMiddleware:
     async def _checked(
         self, request: Request, caller: Caller, found: Found | None
     ) -> tuple[Response | None, ProjectIds | None]:
-        """An answer to one who may not, and the projects whose rows exist for the request."""
+        """Return the refusal, if any, and the projects whose rows are visible to the request."""
         access = caller.access
         readable = granted(access.principal, Action.READ, access.public)
         if answer := self._not_from_here(request, caller, found):
@@ -193,7 +135,7 @@ class AccessMiddleware:
         needs = found.route.rule.needs if found else Open.ANYONE
         first = self._first(access)
         if first and needs not in (Open.ANYONE, Open.LOGGED_IN):
-            return _first_there(request, *first), readable
+            return _complete_first(request, *first), readable
         if found is None or needs is Open.ANYONE:
             return None, readable
         if needs is Open.METRICS:
@@ -208,55 +150,49 @@ class AccessMiddleware:
         if isinstance(access.principal, TokenHolder) and found.route.is_page:
             return refusals.refused(request, "For browsers only", _FOR_BROWSERS), NONE
         where = granted(access.principal, action, access.public)
-        if found.route.tells:
-            where = both(where, granted(access.principal, Action.READ, access.public))
         if where is None:
             return None, where
         if found.route.rule.owner:
             owned = await self._owner(found, access)
             if owned is None or owned.project != NOT_TOLD:
-                return await self._about_one(request, access, found, where, owned)
-        # A person sees empty lists rather than a refusal; whoever may do a thing nowhere hears so.
+                return await self._check_one(request, access, found, where, owned)
+        # Users see empty lists instead of a refusal. An action that the caller may do nowhere is refused.
         if where or (action is Action.READ and access.person):
             return None, where
-        if where == NONE and granted(access.principal, action, access.public):
-            action = Action.READ  # which it needs besides
         return await self._forbidden(request, access, action), where
 
-    async def _about_one(
+    async def _check_one(
         self, request: Request, access: Access, found: Found, where: ProjectIds, owned: Owned | None
     ) -> tuple[Response | None, ProjectIds | None]:
-        """Of what belongs to a project, or is not there."""
+        """Check a route about one thing of a project, which may not exist."""
         rule, principal = found.route.rule, access.principal
         if owned is not None and owned.project in where:
             return None, where
         if owned is not None and rule.own and may_with_own(principal, rule.own, owned.token):
             return None, granted(principal, rule.own, access.public)
-        # Nobody learns whether something exists that they may not see.
+        # Callers must not learn whether something exists that they may not see.
         if owned is None or not (owned.project == FOR_ALL or knows_of(principal, owned.project, access.public)):
             if isinstance(principal, Anonymous):
                 return refusals.not_logged_in(request), where
             return refusals.not_there(request, rule.owner, found.params[NAMED[rule.owner].param]), where
         action = Action.ADMINISTER if owned.project == FOR_ALL else Action(rule.needs)
-        if may(principal, action, owned.project):
-            action = Action.READ  # which it needs besides
         return await self._forbidden(request, access, action, found, owned.project), where
 
     async def _forbidden(
         self, request: Request, access: Access, action: Action, found: Found | None = None, project: int = FOR_ALL
     ) -> Response:
-        """A person hears who gives what is missing. `found`: where it is about one thing, of that project."""
+        """Return 403; for users it names who can grant the role. `found`: the route, where it is about one thing."""
         rule = found.route.rule if found else None
         if access.person is None:
             return refusals.forbidden(request, access.principal, action, rule.own if rule else None)
         about: tuple[Owner, str] = (
             (rule.owner, found.params[NAMED[rule.owner].param]) if rule and found and rule.owner else ("", "")
         )
-        told = await run_in_threadpool(refusal, self._engine, access.person, action, project, about)
-        return refusals.forbidden_person(request, told)
+        answer = await run_in_threadpool(refusal, self._engine, access.person, action, project, about)
+        return refusals.forbidden_person(request, answer)
 
     async def _owner(self, found: Found, access: Access) -> Owned | None:
-        """Who may not know of it waits for the database, as for what is not there: else the time would tell."""
+        """Find the owner. Cached only for callers who may know of it: response times must not reveal existence."""
         owner = found.route.rule.owner
         value = found.params[NAMED[owner].param]
         remembered = self._owners.remembered(owner, value)
@@ -265,37 +201,37 @@ class AccessMiddleware:
         return await run_in_threadpool(self._owners.find, owner, value)
 
     def _not_from_here(self, request: Request, caller: Caller, found: Found | None) -> Response | None:
-        """Requests that another website may have had a browser send, and what a service without log-ins never does."""
+        """Refuse requests from other websites, and those that a service without log-ins must not serve."""
         headers = request.headers
         if caller.access.is_open:
             host = headers.get("host", "")
             if not may_answer(host, self._credentials.open_to or ()):
                 return refusals.refused(
-                    request, "Not at this address",
+                    request, "Unknown host name",
                     f"This service has no log-ins, so it answers only at names of this machine, not at {host[:100]}.",
-                    f"Make an administrator to have it answer elsewhere: {self._make_one}",
+                    f"To enable log-ins, create an administrator: {self._make_administrator}",
                 )  # fmt: skip
             if is_passed_on(headers.keys(), request.scope["http_version"]):
                 return refusals.refused(
-                    request, "Not through a proxy",
-                    "This service has no log-ins, so it answers this machine only, and a proxy passed this request on, "
-                    "or it came by HTTP/1.0, as some proxies ask.",
-                    f"Make an administrator to have it answer elsewhere: {self._make_one}",
+                    request, "Request through a proxy",
+                    "This service has no log-ins, so it answers direct requests from this machine only. This request "
+                    "came through a proxy, or by HTTP/1.0, which some proxies use.",
+                    f"To enable log-ins, create an administrator: {self._make_administrator}",
                 )  # fmt: skip
             if found is not None and found.route.rule.log_ins:
                 return refusals.refused(request, "This needs log-ins", NEEDS_LOG_INS, self._how_to_have_log_ins)
             return None
-        told = "sec-fetch-site" in headers or "origin" in headers
-        if caller.by_cookie and request.method in _WRITING and not told:
+        states_origin = "sec-fetch-site" in headers or "origin" in headers
+        if caller.by_cookie and request.method in _WRITING and not states_origin:
             return refusals.refused(
-                request, "Where did this come from?",
-                    "A browser that is logged in says by Sec-Fetch-Site or Origin whose page writes, and this request "
-                    "has neither. A program writes with a token: Authorization: Bearer tw_...",
+                request, "Origin of the request is unknown",
+                    "Requests with a session cookie need the header Sec-Fetch-Site or Origin, which browsers send. "
+                    "Programs use a token instead: Authorization: Bearer tw_...",
                 )  # fmt: skip
         return None
 
     def _first(self, access: Access) -> tuple[str, str] | None:
-        """What a person must do before anything else: the page, and what is to be done there."""
+        """Return the page that the user must complete first and its title; None when there is none."""
         person = access.person
         if person is None:
             return None
@@ -317,7 +253,7 @@ class AccessMiddleware:
 
 
 @contextmanager
-def _in_the_name_of(name: str) -> Iterator[None]:
+def _acting_as(name: str) -> Iterator[None]:
     before = acting_as.set(name)
     try:
         yield
@@ -325,14 +261,14 @@ def _in_the_name_of(name: str) -> Iterator[None]:
         acting_as.reset(before)
 
 
-def _first_there(request: Request, page: str, what: str) -> Response:
+def _complete_first(request: Request, page: str, what: str) -> Response:
     if request.method in ("GET", "HEAD") and not request.url.path.startswith("/api/"):
         return RedirectResponse(refusals.leading_back(page, str(request.url)), 303, {"Cache-Control": "no-store"})
     return refusals.refused(request, f"{what} first", f"{what} of your own at {page}.")
 
 
 def _confirmed(request: Request, access: Access) -> Response | None:
-    """An answer to a person who has not shown the password lately: a browser comes back to its page from there."""
+    """Ask a user to confirm the password when that was long ago; the form leads back to the page."""
     if access.person is None or access.confirmed:
         return None
     if request.url.path.startswith("/api/"):
@@ -342,14 +278,14 @@ def _confirmed(request: Request, access: Access) -> Response | None:
 
 
 def _private(send: Send, path: str) -> Send:
-    """What one may see is no other's to see: no shared cache keeps it, and no cache at all what a job or form got."""
-    kept = "no-store" if path.startswith(_NOT_KEPT) else "private, no-cache"
+    """Forbid shared caches to store the answer, and all caches for the API and for forms."""
+    cache = "no-store" if path.startswith(_NO_STORE) else "private, no-cache"
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             if headers.get("Cache-Control", "no-cache") == "no-cache":
-                headers["Cache-Control"] = kept
+                headers["Cache-Control"] = cache
             headers.add_vary_header("Cookie, Authorization")
         await send(message)
 

@@ -22,7 +22,7 @@ from app.access.limits import Guesses, address_of, in_words, too_often
 from app.access.login import PasswordForm, change_own_password, with_password
 from app.domain.access import passwords
 from app.domain.access.passwords import is_secret, new_secret, setup_address, step_of_code
-from app.domain.access.principal import Everyone, Person, Scope, TokenHolder
+from app.domain.access.principal import GRANTED, Everyone, Person, Scope, TokenHolder
 from app.errors import FieldError, InvalidChange, NotFound, TooMany
 from app.settings import Settings
 from app.storage import audit, users
@@ -429,27 +429,27 @@ class WhoAmI(BaseModel):
     )
     name: str = Field("", description="Of the person or the token.")
     project: str | None = Field(None, description="Of the token.")
-    scopes: list[str] = Field([], description="Of the token: upload, read, triage.")
+    scopes: list[str] = Field([], description="Of the token, with those that its own include: upload, read, triage.")
     expires_at: datetime | None = Field(None, description="When the token ends; null for never.")
     version: str = Field(description="Of the service.")
 
 
 @whoami_router.get("/whoami", responses=documented(401))
 def whoami(request: Request, engine: AppEngine) -> WhoAmI:
-    """Who the caller is to this service, and what a token may. A token that is not in force is a 401."""
-    own = version("threewalls")
+    """Return who the caller is, and the scopes of a token. A token that is not in force gets 401."""
+    service = version("threewalls")
     match access_of(request).principal:
         case Everyone():
-            return WhoAmI(kind="everyone", version=own)
+            return WhoAmI(kind="everyone", version=service)
         case Person(name=name):
-            return WhoAmI(kind="person", name=name, version=own)
+            return WhoAmI(kind="person", name=name, version=service)
         case TokenHolder() as holder:
-            scopes = [scope.value for scope in Scope if scope in holder.scopes]
+            scopes = [scope.value for scope in Scope if any(GRANTED[scope] <= GRANTED[own] for own in holder.scopes)]
             return WhoAmI(
                 kind="token", name=holder.name, project=holder.project, scopes=scopes,
-                expires_at=_expires_at(engine, holder), version=own,
+                expires_at=_expires_at(engine, holder), version=service,
             )  # fmt: skip
-    return WhoAmI(kind="nobody", version=own)
+    return WhoAmI(kind="nobody", version=service)
 
 
 def _expires_at(engine: Engine, holder: TokenHolder) -> datetime | None:

@@ -1,8 +1,8 @@
-"""What each route needs: ONE table. A route without a row keeps the service from starting.
+"""The access rule of each route, in one table. The service does not start with a route that has no rule.
 
-Beside the action stands what in the address says whose project it is about (`owners.py`), and what is enough for a
-token about a run that it brought. Without an owner the route is about every project in which the caller may do it: a
-list shows only those, and what it names in its body is looked for only there (`storage/visible.py`).
+A rule names the action, the path parameter that determines the project (`owners.py`), and the action that suffices for
+runs that the token itself uploaded. Without an owner the route covers every project in which the caller may do the
+action: lists show only those, and what a body names is looked up only there (`storage/visible.py`).
 """
 
 import re
@@ -23,33 +23,29 @@ Owner = Literal["", "run", "regression", "project", "stack", "reference", "exper
 
 
 class Open(StrEnum):
-    """Routes that no role is needed for."""
+    """Routes that need no role."""
 
     ALWAYS = "always"
-    """Nobody is asked who they are, nothing is looked up: files of pages, health."""
+    """No check and no database access: static files, health."""
     ANYONE = "anyone"
-    """Also for those who are not logged in; shows no more than they may see."""
+    """Every caller, with or without a log-in. Shows only what the caller may see."""
     LOGGED_IN = "logged in"
-    """Every person, about nobody but themselves."""
+    """Every user, for their own account."""
     METRICS = "metrics"
-    """Those who know THREEWALLS_METRICS_TOKEN, and administrators."""
+    """Callers with THREEWALLS_METRICS_TOKEN, and administrators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`own`: what a token needs in place of `needs`, about a run that it brought itself.
+    """`own`: the action that suffices for runs that the token itself uploaded.
 
-    `tells`: a route that writes and says what is there, so that READ is needed besides. Routes that only give need it
-    always, and any other write answers a token without it in brief (`brief.py`).
-
-    `confirm`: a person must have shown the password lately, because it gives access. `log_ins`: refused as long as
-    nobody logs in, because it outlives that time or reaches out of the machine.
+    `confirm`: users must have confirmed their password recently, because the route grants access. `log_ins`: refused
+    without log-ins, because the result would outlive that mode or reaches other machines.
     """
 
     needs: Action | Open
     owner: Owner = ""
     own: Action | None = None
-    tells: bool = False
     log_ins: bool = False
     confirm: bool = False
 
@@ -105,8 +101,8 @@ RULES: Mapping[str, Rule] = {
     "POST /upload": _UPLOAD,
     "GET /api/v1/runs": _READ,
     "POST /api/v1/runs": _UPLOAD,
-    # What a job brings: it goes on with that, and hears what came of it. Bytes that are held already are compared.
-    "POST /api/v1/runs/{run_id}/logs": Rule(Action.CONTRIBUTE, "run", own=Action.UPLOAD, tells=True),
+    # A job appends to its own runs and reads their reports. Stored bytes are compared with what it sends.
+    "POST /api/v1/runs/{run_id}/logs": Rule(Action.CONTRIBUTE, "run", own=Action.UPLOAD),
     **dict.fromkeys(
         (
             "GET /api/v1/runs/{run_id}/verdict",
@@ -160,7 +156,7 @@ RULES: Mapping[str, Rule] = {
     "PATCH /api/v1/regressions": _CONTRIBUTE,
     "GET /api/v1/regressions/{regression_id}": _of(_READ, "regression"),
     "PATCH /api/v1/regressions/{regression_id}": _of(_CONTRIBUTE, "regression"),
-    # Histories: a short key may mean stacks of several projects, so reading goes by rows
+    # Histories: a short key may match stacks of several projects, so the row filter decides
     "GET /history": _READ,
     **dict.fromkeys(
         (
@@ -175,7 +171,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "POST /history/{stack}/pin": _of(_CONTRIBUTE, "stack"),
     "POST /history/{stack}/unpin": _of(_CONTRIBUTE, "stack"),
-    # Badges are shown on pages elsewhere, by a key in their address that opens nothing else
+    # Badges are shown on other websites; a key in their address gives access to the badge only
     "GET /badges/{stack}/verdict.svg": _ANYONE,
     "GET /badges/{stack}/step-time.svg": _ANYONE,
     "POST /badges/{stack}/renew": _of(_MANAGE, "stack"),
@@ -229,7 +225,7 @@ RULES: Mapping[str, Rule] = {
         ),
         _READ,
     ),
-    # Published figures: those of no project are for all, and an administrator's to change
+    # Reference points: those without a project are for everyone; administrators change them
     "GET /references": _READ,
     "GET /references.csv": _READ,
     "GET /references/nearest": _READ,
@@ -278,7 +274,7 @@ RULES: Mapping[str, Rule] = {
         ),
         Rule(Action.MANAGE, "project", log_ins=True),
     ),
-    # People and what they changed
+    # Users and the audit
     "GET /settings/users": _ADMINISTER,
     "GET /api/v1/users": _ADMINISTER,
     **dict.fromkeys(
@@ -302,7 +298,7 @@ RULES: Mapping[str, Rule] = {
     "PUT /api/v1/projects/{slug}/defaults": _of(_MANAGE, "project"),
     "GET /api/v1/projects/{slug}/rules": _of(_READ, "project"),
     "PATCH /api/v1/projects/{slug}/rules": _of(_MANAGE, "project"),
-    # Notifications: addresses and the log are for those who work there
+    # Notifications: contributors see receivers and the log
     **dict.fromkeys(
         (
             "GET /settings/projects/{slug}/notifications",
@@ -345,21 +341,21 @@ RULES: Mapping[str, Rule] = {
     "GET /api/v1/definitions": _READ,
     "POST /api/v1/definitions/retry": _ADMINISTER,
 }
-"""By `METHOD /path/{of}/the/route`. Whoever adds a route adds its row."""
+"""By `METHOD /path/{of}/the/route`. Add a row for every new route."""
 
 
-# --- The application's own routes, each with its rule, and which of them a request is for.
+# --- The routes of the application with their rules, and the lookup of the route of a request.
 
 _MOUNT = "MOUNT"
 
 
 class UnruledRouteError(Exception):
-    """A route that nobody said who may use; the service does not start with it."""
+    """A route has no access rule, so the service does not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuledRoute:
-    """`key` is that of the rule. `route` is what the metrics of a refused request are counted under."""
+    """`key`: of its rule. `route`: the label for metrics of refused requests."""
 
     key: str
     method: str
@@ -370,13 +366,8 @@ class RuledRoute:
 
     @property
     def is_page(self) -> bool:
-        """Of what has a call of the API for programs. A table as CSV is for both."""
+        """Whether the route is for browsers only. Programs use the API and tables as CSV."""
         return not self.path.startswith("/api/") and not self.path.endswith(".csv")
-
-    @property
-    def tells(self) -> bool:
-        """Whether its answer says what is there, whatever else it does."""
-        return self.method in ("GET", "HEAD") or self.rule.tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,9 +377,9 @@ class Found:
 
 
 class RouteTable:
-    """Looks for the route of a request as the router does: the first whose pattern fits and whose method it is.
+    """Finds the route of a request as the router does: the first with a matching pattern and method.
 
-    Most routes begin with words, so only those that share the first ones are tried.
+    Routes are indexed by their first words, so only a few patterns are tried.
     """
 
     def __init__(self, routes: tuple[RuledRoute, ...]) -> None:
@@ -419,7 +410,7 @@ class RouteTable:
 
 
 def route_table(app: FastAPI, rules: Mapping[str, Rule] = RULES) -> RouteTable:
-    """Every route of the application with its rule. Raises UnruledRouteError for one without."""
+    """Return every route of the application with its rule. Raises UnruledRouteError for routes without one."""
     found: list[RuledRoute] = []
     unruled: list[str] = []
     for route in iter_route_contexts(app.routes):
@@ -434,19 +425,17 @@ def route_table(app: FastAPI, rules: Mapping[str, Rule] = RULES) -> RouteTable:
                 continue
             found.append(RuledRoute(key, method, path, rules[key], route.original_route, route.path_regex))
     if unruled:
-        raise UnruledRouteError(
-            f"No rule for {', '.join(unruled)}. Say in app/access/rules.py what a caller must be allowed there."
-        )
+        raise UnruledRouteError(f"No access rule for {', '.join(unruled)}. Add one in app/access/rules.py.")
     return RouteTable(tuple(found))
 
 
 def _start(path: str) -> str:
-    """Its first word, and the two after it of an address of the API: `/runs`, `/api/v1/runs`."""
+    """Return the first word of a path, or the first three of an API path: `/runs`, `/api/v1/runs`."""
     parts = path.split("/", 4)
     return "/".join(parts[:4] if parts[1:2] == ["api"] else parts[:2])
 
 
-# --- The check in the OpenAPI document: how to say who one is, and what one hears who may not.
+# --- Security schemes and refusals in the OpenAPI document.
 
 _SCHEMES = {
     "token": {
@@ -454,23 +443,22 @@ _SCHEMES = {
     },
     "session": {
         "type": "apiKey", "in": "cookie", "name": HOST_NAME,
-        "description": f"A browser that is logged in. Over plain http the name is `{NAME}`.",
+        "description": f"The session of a browser. Over plain http the name is `{NAME}`.",
     },
 }  # fmt: skip
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-_NO_BODY = "The body is not of the form that its Content-Type names."
-_SLOW_BODY = "The body did not come in time."
-_LARGE_BODY = "The body is larger than this call takes."
-_OTHER_BODY = "The body is of a type that this call does not take; `Accept` lists those that it does."
-_NOT_NOW = "The database is away, or too many requests wait; `Retry-After` says when to ask again."
-_TOO_OFTEN = "Asked too often; `Retry-After` says when to ask again."
+_NO_BODY = "The body does not match its Content-Type."
+_SLOW_BODY = "The body did not arrive in time."
+_LARGE_BODY = "The body is larger than this call accepts."
+_OTHER_BODY = "This call does not accept the content type; `Accept` lists those that it does."
+_NOT_NOW = "The database is unavailable, or the service is overloaded; `Retry-After` says when to retry."
+_TOO_OFTEN = "Rate limit exceeded; `Retry-After` says when to retry."
 _WAIT = {"Retry-After": {"description": "In seconds.", "schema": {"type": "integer"}}}
-_IN_BRIEF = "Done. A token that may not read hears no more; `Location` has the address of what it made."
-_NOT_LOGGED_IN = "Nobody is logged in, or the token is unknown, revoked or expired."
+_NOT_LOGGED_IN = "No credentials, or the token is unknown, revoked or expired."
 
 
 def describe_access(app: FastAPI, table: RouteTable) -> None:
-    """Have the application's document tell it, once it is asked for."""
+    """Add security schemes and refusals to the application's OpenAPI document when it is first requested."""
     rules = {(route.method.lower(), route.path): route.rule for route in table.routes}
     made = app.openapi
 
@@ -502,8 +490,6 @@ def _add(document: dict[str, Any], rules: dict[tuple[str, str], Rule]) -> None:
                 _add_to(call, Action.ADMINISTER, about_one=False)
             elif rule is not None and isinstance(rule.needs, Action):
                 _add_to(call, rule.needs, about_one=bool(rule.owner), own=rule.own)
-                if rule.needs is Action.CONTRIBUTE and method != "get" and not rule.own:
-                    call["responses"].setdefault("204", {"description": _IN_BRIEF})
 
 
 def _add_to(call: dict[str, Any], action: Action, *, about_one: bool, own: Action | None = None) -> None:
@@ -511,11 +497,11 @@ def _add_to(call: dict[str, Any], action: Action, *, about_one: bool, own: Actio
     call["security"] = [{name: []} for name in _SCHEMES if scope or name != "token"]
     if action is Action.READ:
         call["security"].append({})  # of a public project
-    needed = f"a token with the scope `{scope}`, or a person" if scope else "a person"
-    more = f" Of a run that it began itself, a token needs the scope `{scope_for(own)}` only." if own else ""
-    answers = {"401": _NOT_LOGGED_IN, "403": f"It needs {needed} who may {action}.{more}"}
+    needed = f"a token with the scope `{scope}`, or a user" if scope else "a user"
+    more = f" For runs that a token itself uploaded, the scope `{scope_for(own)}` suffices." if own else ""
+    answers = {"401": _NOT_LOGGED_IN, "403": f"Needs {needed} with the permission to {action}.{more}"}
     if about_one:
-        answers["404"] = "It is not there, or none of the caller's business."
+        answers["404"] = "Does not exist, or the caller has no access to it."
     for status, text in answers.items():
         call["responses"].setdefault(status, {"description": text, **_PROBLEM})
     call["responses"] = dict(sorted(call["responses"].items()))

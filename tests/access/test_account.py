@@ -12,7 +12,7 @@ def test_the_page_says_who_one_is_and_where(teams: Teams) -> None:
     client = teams.client("viewer")
     client.headers["User-Agent"] = "<Browser> 1.0"
     page = client.get(PAGE).text
-    assert "You belong to 1 project." in page
+    assert "You are a member of 1 project." in page
     assert OURS in page
     assert "this one" in page
     assert "everything, in every project" in teams.client("administrator").get(PAGE).text

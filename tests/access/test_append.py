@@ -93,10 +93,10 @@ def test_tokens_of_a_project_keep_to_their_own_runs(teams: Teams, fork: TestClie
             ({"offset": 2**53}, b""),
         ):
             answer = fork.post(f"/api/v1/runs/{run}/logs", params=params, content=piece)
-            assert_problem(answer, 403, "not begun with the token fork", "needs triage", "Nothing was kept")
+            assert_problem(answer, 403, "token fork did not upload this run", "needs triage", "Nothing was kept")
         for what in ANSWERS:
             answer = fork.get(f"/api/v1/runs/{run}/{what}")
-            assert_problem(answer, 403, "not begun with the token fork", "needs read")
+            assert_problem(answer, 403, "token fork did not upload this run", "needs read")
     assert [reader.get(f"/api/v1/runs/{run}").json() for run in others] == before
 
 

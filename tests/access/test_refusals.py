@@ -29,7 +29,7 @@ def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> N
     assert page.status_code == 403
     assert (
         "You may not work in alpha. This needs the role contributor, and you are viewer there. "
-        "Its maintainers give it: ask ada o'neil or maintainer. Nothing was kept." in words(page.text)
+        "A maintainer can grant it: ask ada o'neil or maintainer. Nothing was kept." in words(page.text)
     )
     assert f'<a class="button" href="/runs/{run}">Back to the run</a>' in page.text
     assert ('href="/runs?project=alpha"' in page.text, 'href="/upload"' in page.text) == (True, False)
@@ -37,13 +37,15 @@ def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> N
     assert "You may not manage alpha. This needs the role maintainer, and you are contributor there." in told
 
     told = viewer.post(f"/api/v1/runs/{shown}/quarantine", json={"reason": "x"}).json()["detail"]
-    assert "work in window. This needs the role contributor, and you are no member there." in told
-    assert ("An administrator gives it: ask administrator." in told, "maintainer" in told) == (True, False)
+    assert "work in window. This needs the role contributor; you are not a member." in told
+    assert ("An administrator can grant it: ask administrator." in told, "maintainer" in told) == (True, False)
     assert "Only an administrator may do this: administrator." in words(
         viewer.get("/settings/users", headers=PAGE).text
     )
     told = words(viewer.get("/upload", headers=PAGE).text)
-    assert "This needs the role contributor in a project, and you are viewer in alpha. Its maintainers give it" in told
+    assert (
+        "This needs the role contributor in a project, and you are viewer in alpha. A maintainer can grant it" in told
+    )
 
 
 def test_strangers_and_jobs_hear_no_names(teams: Teams) -> None:

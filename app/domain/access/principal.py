@@ -1,18 +1,16 @@
-"""Who asks, and in which projects they may do what."""
+"""Actions, roles and scopes, and the decision in which projects a caller may do what."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-# --- What there is to be allowed, and who is: the roles of people in a project and the scopes of its tokens.
-
 
 class Action(StrEnum):
-    """READ: see runs and all that is made of them. UPLOAD: bring runs and pieces of their logs.
+    """READ: see runs and everything derived from them. UPLOAD: send runs and pieces of their logs.
 
-    CONTRIBUTE: state contract fields, triage, quarantine, pin, plan experiments, enter reference points. MANAGE: the
-    settings, members, tokens and receivers of the project. ADMINISTER: what concerns every project.
+    CONTRIBUTE: state contract fields, triage, quarantine, pin, plan experiments, enter reference points. MANAGE: change
+    settings, members, tokens and receivers of the project. ADMINISTER: change what concerns every project.
     """
 
     READ = "read"
@@ -23,7 +21,7 @@ class Action(StrEnum):
 
 
 class Role(StrEnum):
-    """What a person is in a project. An administrator needs none: that is a property of the person."""
+    """The role of a user in a project. Administrators need none: administration is a property of the user."""
 
     VIEWER = "viewer"
     CONTRIBUTOR = "contributor"
@@ -31,7 +29,7 @@ class Role(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a token may be made for."""
+    """What a token may do, from least to most: each scope includes the ones before it."""
 
     UPLOAD = "upload"
     READ = "read"
@@ -48,22 +46,22 @@ ALLOWED: Mapping[Role, frozenset[Action]] = {
     Role.MAINTAINER: _CONTRIBUTOR | {Action.MANAGE},
 }
 
-OPENS: Mapping[Scope, Action] = {
-    Scope.UPLOAD: Action.UPLOAD,
-    Scope.READ: Action.READ,
-    Scope.TRIAGE: Action.CONTRIBUTE,
+GRANTED: Mapping[Scope, frozenset[Action]] = {
+    Scope.UPLOAD: frozenset({Action.UPLOAD}),
+    Scope.READ: frozenset({Action.UPLOAD, Action.READ}),
+    Scope.TRIAGE: frozenset({Action.UPLOAD, Action.READ, Action.CONTRIBUTE}),
 }
-"""One action a scope: a CI job that only uploads gets a token that reads nothing."""
+"""A CI job that only uploads gets a token that reads nothing but the reports of its own runs."""
 
 
 def least_role(action: Action) -> str:
-    """The least that a person must be for it."""
+    """Return the least role that allows the action."""
     return next((role.value for role in Role if action in ALLOWED[role]), ADMINISTRATOR)
 
 
 def scope_for(action: Action) -> Scope | None:
-    """The scope that a token needs for it; None for what no token may."""
-    return next((scope for scope, opened in OPENS.items() if opened is action), None)
+    """Return the least scope that allows the action; None where no token may do it."""
+    return next((scope for scope in Scope if action in GRANTED[scope]), None)
 
 
 ProjectIds = frozenset[int]
@@ -72,17 +70,20 @@ NONE: ProjectIds = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Everyone:
-    """Whoever reaches a service without log-ins: one that listens on a loopback address and has no administrator."""
+    """Any caller of a service without log-ins, which listens on a loopback address and has no administrator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anonymous:
-    """Nobody who said who they are."""
+    """A caller without credentials."""
 
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who is logged in. `roles` by project id. `second_factor`: asked for one here, or by their provider."""
+    """A user who is logged in.
+
+    `roles`: by project id. `second_factor`: the user has a second factor here, or logs in by an identity provider.
+    """
 
     user_id: int
     name: str
@@ -93,7 +94,7 @@ class Person:
 
     @cached_property
     def projects(self) -> Mapping[Action, ProjectIds]:
-        """Where the roles allow each action: every request of somebody with many roles asks five times."""
+        """Project ids by action. Cached, because each request of a user with many roles asks several times."""
         return {
             action: frozenset(project for project, role in self.roles.items() if action in ALLOWED[role])
             for action in Action
@@ -102,7 +103,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class TokenHolder:
-    """A job that showed a token of a project, `project` by its slug."""
+    """A program that sent a token. `project`: slug of the token's project."""
 
     token_id: int
     name: str
@@ -116,7 +117,7 @@ Principal = Everyone | Anonymous | Person | TokenHolder
 
 @dataclass(frozen=True, slots=True)
 class Uploader:
-    """Who brings a run: by name, empty where nobody logs in, and with which token, where it is one."""
+    """Who uploads a run. `name` is empty without log-ins; `token_id` is None for users."""
 
     name: str = ""
     token_id: int | None = None
@@ -126,9 +127,9 @@ NOBODY = Uploader()
 
 
 def granted(principal: Principal, action: Action, public: ProjectIds) -> ProjectIds | None:
-    """Where the principal may do it: ids of projects, None for all of them and what concerns all.
+    """Return the ids of the projects in which the principal may do it; None means everywhere, without limit.
 
-    `public`: the projects that whoever reaches the service may read.
+    `public`: the projects that every caller may read.
     """
     match principal:
         case Everyone() | Person(administrator=True):
@@ -136,7 +137,7 @@ def granted(principal: Principal, action: Action, public: ProjectIds) -> Project
         case Person():
             own = principal.projects[action]
         case TokenHolder(project_id=project, scopes=scopes):
-            own = frozenset({project}) if any(OPENS[scope] is action for scope in scopes) else NONE
+            own = frozenset({project}) if any(action in GRANTED[scope] for scope in scopes) else NONE
         case Anonymous():
             own = NONE
     return own | public if action is Action.READ else own
@@ -148,27 +149,27 @@ def may(principal: Principal, action: Action, project_id: int, public: ProjectId
 
 
 def may_with_own(principal: Principal, action: Action, token_id: int | None) -> bool:
-    """Whether it is a token that may do it, and the one that brought what it is about."""
+    """Return whether the principal is the token `token_id` and may do the action. Used for runs that it uploaded."""
     if not isinstance(principal, TokenHolder) or principal.token_id != token_id:
         return False
     return may(principal, action, principal.project_id)
 
 
 def knows_of(principal: Principal, project_id: int, public: ProjectIds) -> bool:
-    """True when it is no secret to the principal that there is such a project, with what is in it."""
+    """Return whether the principal may learn that the project and its contents exist."""
     own = isinstance(principal, TokenHolder) and principal.project_id == project_id
     return own or may(principal, Action.READ, project_id, public)
 
 
 def missing(principal: Principal, action: Action, own: Action | None = None) -> str:
-    """What the principal needs for it and has not, in a sentence or two. `own`: what would do about its own run."""
+    """Return which permission is missing, as a sentence. `own`: the action that suffices for a token's own runs."""
     if isinstance(principal, TokenHolder):
-        has = f"The token {principal.name} has the scope {' and '.join(sorted(principal.scopes)) or 'of nothing'}"
+        has = f"The token {principal.name} has the scope {' and '.join(sorted(principal.scopes)) or 'none'}"
         scope = scope_for(action)
         if own is not None and may(principal, own, principal.project_id):
-            return f"This run was not begun with the token {principal.name}. {has}; of other runs this needs {scope}."
-        return f"{has}; this needs {scope}." if scope else f"{has}; no token may do this, a person must."
+            return f"The token {principal.name} did not upload this run. {has}; for runs of others this needs {scope}."
+        return f"{has}; this needs {scope}." if scope else f"{has}; tokens cannot do this. Log in as a user."
     role = least_role(action)
     if action is Action.ADMINISTER:
         return f"Only an {role} may do this."
-    return f"This needs the role {role} in the project. Its maintainers give it."
+    return f"This needs the role {role} in the project. A maintainer of the project can grant it."

@@ -121,7 +121,7 @@ def test_tokens_of_who_goes_are_named_and_revoked_with_them_when_asked(teams: Te
 
     listed = next(one for one in maintainer.get(MEMBERS).json()["members"] if one["name"] == "outsider")
     assert [(one["name"], one["project"]) for one in listed["tokens"]] == [("nightly", OURS), ("bench", OURS)]
-    assert "2 tokens that outsider made are in force here" in maintainer.get(PAGE).text
+    assert "2 tokens created by outsider are active here" in maintainer.get(PAGE).text
     maintainer.post(f"{PAGE}/{teams.users['outsider']}", data={"remove": "yes"})
     assert opens() == ["nightly", "bench", "theirs"]
     maintainer.post(MEMBERS, json=outsider)
@@ -129,7 +129,7 @@ def test_tokens_of_who_goes_are_named_and_revoked_with_them_when_asked(teams: Te
     assert opens() == ["theirs"]
     told = next(one for one in admin.get("/api/v1/users").json()["items"] if one["name"] == "outsider")["tokens"]
     assert [(one["name"], one["project"]) for one in told] == [("theirs", THEIRS)]
-    assert "1 token that outsider made is in force" in admin.get("/settings/users").text
+    assert "1 token created by outsider is active" in admin.get("/settings/users").text
     admin.post(f"/settings/users/{teams.users['outsider']}", data={"do": "disable", "revoke": "yes"})
     assert opens() == []
     answer = admin.get(f"/api/v1/projects/{THEIRS}/tokens").json()["items"]
