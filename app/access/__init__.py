@@ -1,1 +1,1 @@
-"""Log-in, log-out, one's own password; the first administrator from the command line."""
+"""Access: credentials, the check before every request, users, members, tokens and the audit."""

@@ -1,4 +1,4 @@
-"""What stands before every handler: host names, cross-site writes, sizes and speed of bodies, overload."""
+"""Middleware before every handler: host names, cross-site writes, size and speed of bodies, overload, HEAD."""
 
 import asyncio
 import re
@@ -20,23 +20,26 @@ from app.web.errors import answer, answer_error, problem
 from app.web.identity import access_of, is_loopback
 
 CREDENTIALS_BYTES = 16 * 1024
-"""Of a log-in or a password."""
+"""Limit for log-ins and passwords."""
 
 FORM_BYTES = 2 * 1024 * 1024
-"""Of other forms and of JSON."""
+"""Limit for other forms and for JSON."""
 
 UPLOAD_BYTES = 2**62
-"""Of a log: as many as THREEWALLS_MAX_UPLOAD_BYTES allows."""
+"""Limit for logs: only THREEWALLS_MAX_UPLOAD_BYTES applies."""
 
 MOST_VALUES = 5_000
-"""Of a JSON body, counted by its commas and brackets: many small ones take seconds to be refused one by one."""
+"""Limit for values in a JSON body, counted by commas and brackets: validating many small ones takes seconds."""
 
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _JSON = ("application/json",)
 
 
 class BodyLimitMiddleware:
-    """`most`: bytes that no body may exceed, whatever its route."""
+    """Refuse bodies that are too large or of a wrong type.
+
+    `most`: limit in bytes for all routes.
+    """
 
     def __init__(self, app: ASGIApp, table: RouteTable, most: int) -> None:
         self._app = app
@@ -49,15 +52,15 @@ class BodyLimitMiddleware:
         if declared == "0" and "transfer-encoding" not in headers:
             await self._app(scope, receive, send)
             return
-        found = self._table.find(scope["method"], scope["path"])
-        limit = min(self._most, _limit(found.route) if found else FORM_BYTES)
+        match = self._table.find(scope["method"], scope["path"])
+        limit = min(self._most, _limit(match.route) if match else FORM_BYTES)
         try:
             if declared.isdigit() and int(declared) > limit:
                 raise _too_large(limit)
-            if found is not None and scope["method"] != "GET":
-                _check_type(headers, _types(found.route))
+            if match is not None and scope["method"] != "GET":
+                _check_type(headers, _types(match.route))
         except HTTPException as refused:
-            title = "The request is too large" if refused.status_code == 413 else "This type of body is not taken here"
+            title = "The request is too large" if refused.status_code == 413 else "Unsupported media type"
             response = answer(Request(scope), refused.status_code, title, refused.detail)
             response.headers.update(refused.headers or {})
             await response(scope, receive, send)
@@ -76,7 +79,7 @@ class BodyLimitMiddleware:
             if values > MOST_VALUES:
                 raise HTTPException(
                     413,
-                    f"The JSON holds more than {MOST_VALUES:,} values. Nothing was kept. Send fewer at once.",
+                    f"The JSON has more than {MOST_VALUES:,} values. Nothing was kept. Send fewer at a time.",
                     headers={"Connection": "close"},
                 )
             return message
@@ -99,29 +102,28 @@ def _check_type(headers: Headers, types: Collection[str]) -> None:
     if sent not in types:
         raise HTTPException(
             415,
-            f"A body of the type {sent[:100]} is not taken here. Nothing was kept. Send {' or '.join(types)}.",
+            f"This call does not accept the content type {sent[:100]}. Nothing was kept. Send {' or '.join(types)}.",
             headers={"Accept": ", ".join(types), "Connection": "close"},
         )
 
 
 def _too_large(limit: int) -> HTTPException:
-    compress = " Compress the log (.gz or .zst), or upload that of one rank." if limit > FORM_BYTES else ""
+    compress = " Compress the log (.gz or .zst), or upload the log of one rank only." if limit > FORM_BYTES else ""
     return HTTPException(
         413,
         f"The request is larger than {limit:,} bytes, the limit here. Nothing was kept.{compress}",
-        # Else the server reads the rest to its end, to have the connection free for another request.
+        # Otherwise the server reads the rest of the body to reuse the connection.
         headers={"Connection": "close"},
     )
 
 
-# --- A body that does not come is waited for no longer than it has earned: 408.
+# --- Slow bodies: 408.
 #
-# Of who is not logged in, all of it within `seconds`. Of others, the next piece within them, and on the whole as fast
-# as LEAST_RATE: gigabytes over a slow line take their hours. Only waiting counts, not what the service does
-# meanwhile.
+# Callers without credentials must send the whole body within `seconds`. Others must send each piece within `seconds`
+# and at least LEAST_RATE on average, so that gigabytes over a slow line may take hours. Only waiting time counts.
 
 LEAST_RATE = 1_000
-"""Bytes a second, some hundredth of the slowest line that logs are sent by."""
+"""Bytes per second, about a hundredth of the slowest line that sends logs."""
 
 
 class SlowBodyMiddleware:
@@ -134,15 +136,15 @@ class SlowBodyMiddleware:
             await self._app(scope, receive, send)
             return
         earns = not isinstance(access_of(Request(scope)).principal, Anonymous)
-        came, waited, whole = 0, 0.0, False
+        received, waited, complete = 0, 0.0, False
 
         async def in_time() -> Message:
-            nonlocal came, waited, whole
-            if whole:  # what comes then is the end of the connection, which may take as long as the answer
+            nonlocal received, waited, complete
+            if complete:  # only the disconnect follows, which may take as long as the answer
                 return await receive()
             left = self._seconds - waited
             if earns:
-                left = min(self._seconds, left + came / LEAST_RATE)
+                left = min(self._seconds, left + received / LEAST_RATE)
             began = time.monotonic()
             try:
                 async with asyncio.timeout(max(left, 0)):
@@ -150,29 +152,28 @@ class SlowBodyMiddleware:
             except TimeoutError:
                 raise HTTPException(
                     408,
-                    f"The body came too slowly, or not at all: more of it is awaited for {self._seconds:g} seconds. "
+                    f"No more of the body arrived within {self._seconds:g} seconds, or it arrived too slowly. "
                     "Nothing was kept. Send it again.",
                     headers={"Connection": "close"},
                 ) from None
             waited += time.monotonic() - began
-            came += len(message.get("body", b""))
-            whole = not message.get("more_body", False)
+            received += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
             return message
 
         await self._app(scope, in_time, send)
 
 
-# --- No other website writes here: while there are no log-ins, a page open in a browser could post to a local service.
+# --- Cross-site writes. Without log-ins, any page open in a browser could otherwise post to a local service.
 #
-# A browser says by `Sec-Fetch-Site` and `Origin` whose page asks; command-line clients send neither and pass.
+# Browsers name the requesting page in `Sec-Fetch-Site` and `Origin`; command-line clients send neither and pass.
 
 _WRITING = ("POST", "PUT", "PATCH", "DELETE")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-_TITLE = "Another website asked for this"
+_TITLE = "Cross-site request refused"
 _DETAIL = (
-    "A page of another address tried to write here, so nothing was kept. Open this service at its own address and do "
-    "it there, or use a command-line client. Behind a proxy, set THREEWALLS_PUBLIC_URL "
-    "to the address that people open."
+    "A page of another website sent this request. Nothing was kept. Open this service at its own address and try "
+    "again, or use a command-line client. Behind a proxy, set THREEWALLS_PUBLIC_URL to the address that users open."
 )
 
 
@@ -189,12 +190,12 @@ class CrossSiteMiddleware:
         await self._app(scope, receive, send)
 
     def _foreign(self, scope: Scope) -> FieldError | None:
-        """The header by which the browser says that the page is another's."""
+        """Return the header that names another website; None when the request may pass."""
         headers = Headers(scope=scope)
         site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")
         if site == "cross-site" or (site == "same-site" and origin is None):
             return FieldError("Sec-Fetch-Site", f"is {site}")
-        # A browser that compared the addresses itself is right, whatever a proxy made of Host.
+        # The browser compared the addresses itself. A proxy may have changed Host.
         if origin is None or site == "same-origin":
             return None
         ours = {_origin(f"{scope['scheme']}://{headers.get('host', '')}"), self._public_origin} - {""}
@@ -202,7 +203,7 @@ class CrossSiteMiddleware:
 
 
 def _origin(address: str) -> str:
-    """Scheme, host and port of an address, without the port of the scheme; empty for what is none (`null`)."""
+    """Return scheme, host and port without the default port; empty for anything else, such as `null`."""
     try:
         parts = urlsplit(address)
     except ValueError:
@@ -212,16 +213,19 @@ def _origin(address: str) -> str:
     return f"{parts.scheme}://{parts.netloc.lower().removesuffix(_DEFAULT_PORTS[parts.scheme])}"
 
 
-# --- At which names the service answers: a Host header is what a client makes up, and links are made of it.
+# --- Host names. Clients choose the Host header freely, and links are built from it.
 #
-# Health is answered at every name, because a load balancer asks by address.
+# Health checks are answered at every name, because load balancers use addresses.
 
 _HOST = re.compile(r"([A-Za-z0-9_.-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
 _AT_ANY = ("/healthz", "/readyz")
 
 
 class HostMiddleware:
-    """`allowed`: names, or `*.example.com` for all below one; empty for any. Names of this machine always are."""
+    """Refuse requests for host names of others.
+
+    `allowed`: names, or `*.example.com` for subdomains; empty allows all. Loopback names are always allowed.
+    """
 
     def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
         self._app = app
@@ -232,33 +236,32 @@ class HostMiddleware:
         if scope["type"] != "http" or scope["path"] in _AT_ANY or self._is_ours(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
-        # No page: it would hold links of that name.
-        detail = "This service does not answer at the name that the Host header states. Nothing was kept."
+        # Not a page: its links would use that name.
+        detail = "This service does not answer at the name in the Host header. Nothing was kept."
         if Request(scope).headers.get("host"):
-            detail += " Whoever runs it lists its names in THREEWALLS_ALLOWED_HOSTS."
-        await problem(400, "Not at this address", detail)(scope, receive, send)
+            detail += " The operator lists its names in THREEWALLS_ALLOWED_HOSTS."
+        await problem(400, "Unknown host name", detail)(scope, receive, send)
 
     def _is_ours(self, headers: Headers) -> bool:
         hosts = headers.getlist("host")
-        found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
-        if found is None:
+        match = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if match is None:
             return False
-        name = found[1].lower()
+        name = match[1].lower()
         if not self._names and not self._below:
             return True
         return is_loopback(name) or name in self._names or name.endswith(self._below)
 
 
-# --- Refuses requests at once, 503 with `Retry-After`, while too many wait already: a queue that grows answers nobody.
+# --- Overload: 503 with `Retry-After` while too many requests wait, because a growing queue serves no request.
 #
-# What counts are requests that wait for a thread or for their turn to read, not those that send a log or wait for a
-# run.
+# Counted are requests that wait for a thread or for a turn to read, not those that send a log or wait for a run.
 
 _ALWAYS_ANSWERED = "/healthz"
 
 
 class OverloadMiddleware:
-    """`most`: requests that may wait, some seconds of work."""
+    """Refuse requests while `most` others wait, which is a few seconds of work."""
 
     def __init__(self, app: ASGIApp, most: int = 200) -> None:
         self._app = app
@@ -268,7 +271,7 @@ class OverloadMiddleware:
         if scope["type"] != "http" or scope["path"] == _ALWAYS_ANSWERED or _waiting() < self._most:
             await self._app(scope, receive, send)
             return
-        refused = Overloaded("Too many requests wait for this service. Nothing was kept. Try again in a moment.")
+        refused = Overloaded("The service is overloaded. Nothing was kept. Try again in a moment.")
         await answer_error(Request(scope), refused)(scope, receive, send)
 
 
@@ -277,9 +280,9 @@ def _waiting() -> int:
     return sum(limiter.statistics().tasks_waiting for limiter in limiters)
 
 
-# --- HEAD is GET without the body (RFC 9110, 9.3.2): load balancers and link checkers ask so.
+# --- HEAD is GET without the body (RFC 9110, 9.3.2); load balancers and link checkers use it.
 #
-# It becomes a GET before anybody asks who the caller is, so that rules, limits and routes know one of the two only.
+# It becomes a GET before the access check, so that rules, limits and routes handle only GET.
 
 
 class HeadMiddleware:

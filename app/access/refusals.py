@@ -1,4 +1,4 @@
-"""What somebody hears who may not: 401 for machines and a way to log in for people, 403 with what is missing, 404."""
+"""Answers to callers without permission: 401 or the log-in page, 403 that names what is missing, 404."""
 
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode, urlsplit
@@ -18,7 +18,7 @@ from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.errors import answer, is_machine
 from app.web.templating import asked_by_part, leave_for, render_error
 
-# --- Who may not: what one is there, what it needs, and who gives that, by name.
+# --- The sentence for a user: their role, the role that is needed, and who can grant it.
 
 _DOES = {
     Action.READ: "read {}",
@@ -36,7 +36,7 @@ _PAGES: dict[Owner, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`back`: pages that the person may see, with what their links say."""
+    """`back`: address and label of pages that the user may see."""
 
     detail: str
     back: tuple[tuple[str, str], ...] = ()
@@ -45,7 +45,10 @@ class Refusal:
 def refusal(
     engine: Engine, person: Person, action: Action, project: int, about: tuple[Owner, str] = ("", "")
 ) -> Refusal:
-    """For a person who may read the project (its id, 0: none, or what is for all), but not do this, `about` a thing."""
+    """Return the answer for a user who may read the project but not do this.
+
+    `project`: its id; 0 for none, or for what belongs to all projects. `about`: what the address names.
+    """
     with seeing(EVERY_PROJECT), read_session(engine) as session:
         if action is Action.ADMINISTER:
             names = some_of(administrators(session), last="or")
@@ -55,7 +58,7 @@ def refusal(
         (slug,) = project_slugs(session, (project,))
         role = person.roles.get(project)
         gives = _gives(session, project if role else 0)
-    needs = f"This needs the role {least_role(action)}, and you are {role or 'no member'} there."
+    needs = f"This needs the role {least_role(action)}; you are {role or 'not a member'}."
     owner, value = about
     back = [(f"/runs?project={quote(slug, safe='')}", f"Runs of {slug}")]
     if owner in _PAGES:
@@ -65,37 +68,37 @@ def refusal(
 
 
 def _anywhere(session: Session, person: Person, action: Action) -> str:
-    """Of what one may do as soon as one may in some project."""
+    """Return the sentence for an action that needs a role in any project."""
     roles = [
         f"{role} in {slug}" for project, role in person.roles.items() for slug in project_slugs(session, (project,))
     ]
-    are = f"you are {some_of(sorted(roles))}" if roles else "you belong to no project yet"
+    are = f"you are {some_of(sorted(roles))}" if roles else "you are not a member of any project yet"
     only = next(iter(person.roles)) if len(person.roles) == 1 else 0
     return f"This needs the role {least_role(action)} in a project, and {are}. {_gives(session, only)}"
 
 
 def _gives(session: Session, project: int) -> str:
-    """Who gives roles there; in no project, or one that nobody maintains, administrators do."""
+    """Return who can grant roles: the maintainers, or the administrators where there are none."""
     if names := maintainers(session, project) if project else []:
-        return f"Its maintainers give it: ask {some_of(names, last='or')}."
-    return f"An administrator gives it: ask {some_of(administrators(session), last='or')}."
+        return f"A maintainer can grant it: ask {some_of(names, last='or')}."
+    return f"An administrator can grant it: ask {some_of(administrators(session), last='or')}."
 
 
-_NOBODY = "This needs a log-in."
+_NEEDS_LOG_IN = "This needs a log-in."
 _BEARER = 'Bearer realm="threewalls"'
 
 
 def not_logged_in(request: Request, why: str = "") -> Response:
-    """401, or the log-in page to a browser that wants to see a page."""
+    """Return 401, or a redirect to the log-in page for a browser that requests a page."""
     if not why:
         if (page := asked_by_part(request)) is not None:
             return leave_for(login_address(page), 401)
         if not is_machine(request) and request.method in ("GET", "HEAD"):
             return RedirectResponse(login_address(str(request.url)), 303, {"Cache-Control": "no-store"})
     detail = why or (
-        f"{_NOBODY} Send a token of the project as `Authorization: Bearer tw_...`, or log in at /login."
+        f"{_NEEDS_LOG_IN} Send a token of the project as `Authorization: Bearer tw_...`, or log in at /login."
         if is_machine(request)
-        else f"{_NOBODY} Log in at /login, then do it again. Nothing was kept."
+        else f"{_NEEDS_LOG_IN} Log in at /login, then do it again. Nothing was kept."
     )
     response = answer(request, 401, "Not logged in", detail)
     response.headers["WWW-Authenticate"] = _BEARER if not why else f'{_BEARER}, error="invalid_token"'
@@ -103,33 +106,33 @@ def not_logged_in(request: Request, why: str = "") -> Response:
 
 
 def forbidden(request: Request, principal: Principal, action: Action, own: Action | None = None) -> Response:
-    """`own`: what would be enough for a token about a run that it brought itself."""
+    """Return 403. `own`: the action that suffices for runs that the token itself uploaded."""
     if isinstance(principal, Anonymous):
         return not_logged_in(request)
     return answer(request, 403, "Not allowed", missing(principal, action, own) + _kept(request))
 
 
-def forbidden_person(request: Request, told: Refusal) -> Response:
-    detail = told.detail + _kept(request)
+def forbidden_person(request: Request, refusal: Refusal) -> Response:
+    detail = refusal.detail + _kept(request)
     if is_machine(request):
         return answer(request, 403, "Not allowed", detail)
-    return render_error(request, 403, "Not allowed", detail, told.back)
+    return render_error(request, 403, "Not allowed", detail, refusal.back)
 
 
 def refused(request: Request, title: str, detail: str, command: str = "") -> Response:
-    """`command`: what to do about it, as a sentence that ends with a line to copy."""
+    """Return 403. `command`: what to do, as a sentence that ends with a command to copy."""
     return answer(request, 403, title, f"{detail}{_kept(request)} {command}".rstrip())
 
 
 def not_there(request: Request, owner: str, value: str) -> Response:
-    """The same for what does not exist and what is not the caller's business."""
+    """Return the same 404 for what does not exist and for what the caller may not see."""
     return answer(
-        request, 404, "Not found", f"There is no {owner} {value[:100]} here that you may see.{_kept(request)}"
+        request, 404, "Not found", f"There is no {owner} {value[:100]}, or you have no access to it.{_kept(request)}"
     )
 
 
 def login_address(wanted: str) -> str:
-    """Where to log in and come back from to the page that was wanted."""
+    """Return the address of the log-in page that leads back to `wanted`."""
     return leading_back("/login", wanted)
 
 

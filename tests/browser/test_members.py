@@ -58,11 +58,11 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     root = visit()
     log_in(root, "root", ROOT, "/settings/projects")
     root.get_by_label("Name").fill("moe")
-    root.get_by_role("button", name="Make it").click()
+    root.get_by_role("button", name="Create project").click()
     expect(root.get_by_role("heading", name="Members of moe")).to_be_visible()
 
     settings = root.get_by_role("navigation", name="Settings")
-    settings.get_by_role("link", name="People").click()
+    settings.get_by_role("link", name="Users").click()
     root.get_by_label("Name").fill("viv")
     root.get_by_role("button", name="Add").click()
     first = root.get_by_role("region", name="The first password").inner_text()
@@ -78,7 +78,7 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
 
     settings.get_by_role("link", name="Tokens").click()
     root.get_by_label("Name").fill("nightly CI")
-    root.get_by_role("button", name="Make it").click()
+    root.get_by_role("button", name="Create token").click()
     token = root.get_by_role("region", name="The token").inner_text()
     job = {"Authorization": f"Bearer {token}"}
     log = b"[2026-11-21 05:00:00] iteration 1/ 10 | elapsed time per iteration (ms): 412.0 |\n"
@@ -88,10 +88,10 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
 
     viv = visit()
     log_in(viv, "viv", first, run)
-    viv.get_by_label("The one you have").fill(first)
-    viv.get_by_label("The new one", exact=True).fill(CHOSEN)
-    viv.get_by_label("The new one again").fill(CHOSEN)
-    viv.get_by_role("button", name="Change it").click()
+    viv.get_by_label("Current password").fill(first)
+    viv.get_by_label("New password", exact=True).fill(CHOSEN)
+    viv.get_by_label("Repeat new password").fill(CHOSEN)
+    viv.get_by_role("button", name="Change password").click()
     assert viv.goto(run).status == 200  # type: ignore[union-attr]
     expect(viv.get_by_role("link", name="Upload")).to_have_count(0)
     expect(viv.get_by_text("Contributors of this project may quarantine this run")).to_be_visible()

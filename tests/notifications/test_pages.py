@@ -51,7 +51,7 @@ def test_a_receiver_is_changed_paused_tested_and_deleted(
     saved = client.post(f"{AT}/1", data=FORM | {"target": "", "name": "night watch"})
     assert "Saved." in saved.text
     assert "night watch" in saved.text
-    assert "It is told nothing" in client.post(f"{AT}/1/pause", data={"author": ""}).text
+    assert "It gets no notifications" in client.post(f"{AT}/1/pause", data={"author": ""}).text
     assert "told again" in client.post(f"{AT}/1/resume", data={}).text
     assert "on its way" in client.post(f"{AT}/1/test", data={"author": "Ada"}).text
     assert work_off(engine, settings) == [True]

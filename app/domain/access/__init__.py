@@ -1,1 +1,1 @@
-"""Who may do what: roles of people, scopes of tokens, and the projects that follow from them (docs/security.md)."""
+"""Roles of users, scopes of tokens, and the projects in which they apply (docs/security.md)."""

@@ -14,35 +14,35 @@ from app.domain.access.common_passwords import COMMON
 LEAST_LENGTH = 12
 MOST_LENGTH = 200
 FIRST_PASSWORD_LASTS = timedelta(hours=72)
-"""One that somebody else set opens nothing any more after this."""
+"""Lifetime of a password that an administrator set."""
 AT_ONCE = 2
-"""Checks at a time: each takes so much memory, and who guesses must not be able to take all of the memory."""
+"""Checks at a time. Each needs much memory, and password guessing must not exhaust it."""
 
 _KIB = 1024
 
 PRODUCT = "threewalls"
 LEAST_NAME = 4
-"""Shorter parts of names stand in too many words."""
+"""Shorter parts of names occur in too many ordinary words."""
 _WRITTEN_FOR = str.maketrans("013457@$!", "oieastasi")
 
 _turn = threading.BoundedSemaphore(AT_ONCE)
-_NOBODYS = (
+_DUMMY_HASH = (
     "$argon2id$v=19$m={kib},t={passes},p={lanes}$sRcPeg/t7FJAVmfP7fVSaQ$mAHKNrxDZC8PUiJaHVms2p5bySWWJNhOEA/WLz8bcSs"
 )
-"""What the password of an unknown name is checked against, so that the answer takes the same time. Opens nothing."""
+"""Hash that the password of an unknown name is checked against, so that the answer takes the same time."""
 
 
 def problem_with(password: str, account: str) -> str:
-    """Return why it is not accepted as a new one of the account of this name; empty when it is."""
+    """Return why the password is not acceptable for the user `account`; empty when it is."""
     core, spelled = _core(password), _spelled(password)
     names = {PRODUCT, *re.split(r"[ ._@'+-]+", account)}
     wrong = {
         f"must have at least {LEAST_LENGTH} characters": len(password) < LEAST_LENGTH,
         f"must have at most {MOST_LENGTH} characters": len(password) > MOST_LENGTH,
-        "must not be the same few characters over and over": len(set(password)) < 4,
-        "must have letters, too": not core,
-        "is one of the most common ones, whatever stands before and after it": core in COMMON,
-        "must hold neither the account's name nor that of this service": any(
+        "must not repeat the same few characters": len(set(password)) < 4,
+        "must contain letters": not core,
+        "is a common password, with or without digits and signs around it": core in COMMON,
+        "must contain neither the user name nor the name of this service": any(
             len(name) >= LEAST_NAME and _spelled(name) in spelled for name in names
         ),
     }
@@ -50,7 +50,7 @@ def problem_with(password: str, account: str) -> str:
 
 
 def _core(password: str) -> str:
-    """Return what is left of it without digits and signs at its ends, and but once when it is repeated."""
+    """Return the password without digits and signs at its ends; of a repetition, one repeat."""
     core = re.sub(r"^[\W\d_]+|[\W\d_]+$", "", re.sub(r"\s", "", password.lower()))
     core = _spelled(core)
     unit = (core + core).find(core, 1) if core else 0
@@ -58,7 +58,7 @@ def _core(password: str) -> str:
 
 
 def _spelled(text: str) -> str:
-    """Return it in small letters, with letters for the signs that are often written for them."""
+    """Return the text in lower case, with look-alike digits and signs replaced by letters."""
     return re.sub(r"\s", "", text.lower()).translate(_WRITTEN_FOR)
 
 
@@ -67,21 +67,23 @@ def hashed(password: str, memory_mib: int) -> str:
         return _hasher(memory_mib).hash(password)
 
 
-def is_right(password: str, kept: str, memory_mib: int) -> bool:
-    """Return whether it is the password of this hash. An empty hash (no account, or one without a password) takes as
-    long as one made with `memory_mib`."""
+def is_right(password: str, stored: str, memory_mib: int) -> bool:
+    """Return whether the password matches the hash.
+
+    An empty hash (no such user, or one without a password) takes as long as a hash made with `memory_mib`.
+    """
     hasher = _hasher(memory_mib)
-    against = kept or _NOBODYS.format(kib=hasher.memory_cost, passes=hasher.time_cost, lanes=hasher.parallelism)
+    against = stored or _DUMMY_HASH.format(kib=hasher.memory_cost, passes=hasher.time_cost, lanes=hasher.parallelism)
     with _turn:
         try:
-            return hasher.verify(against, password[: MOST_LENGTH + 1]) and bool(kept)
+            return hasher.verify(against, password[: MOST_LENGTH + 1]) and bool(stored)
         except (VerificationError, InvalidHashError):
             return False
 
 
-def is_outdated(kept: str, memory_mib: int) -> bool:
-    """Return whether it was made with other parameters than today's: to be made anew at the next log-in."""
-    return _hasher(memory_mib).check_needs_rehash(kept)
+def is_outdated(stored: str, memory_mib: int) -> bool:
+    """Return whether the hash has other parameters than the current ones, so that the next log-in replaces it."""
+    return _hasher(memory_mib).check_needs_rehash(stored)
 
 
 @lru_cache
@@ -93,11 +95,11 @@ def _hasher(memory_mib: int) -> PasswordHasher:
 
 _SECRET = re.compile(r"[A-Z2-7]{32}")
 _LATE_OR_EARLY = (0, -1, 1)
-"""Steps besides the present one that count: clocks differ, and typing takes a while."""
+"""Accepted steps relative to the current one: clocks differ, and typing takes time."""
 
 
 def new_secret() -> str:
-    """Return 160 random bits in base 32, as apps take them."""
+    """Return 160 random bits in base 32, as authenticator apps expect."""
     return pyotp.random_base32()
 
 
@@ -106,15 +108,17 @@ def is_secret(text: str) -> bool:
 
 
 def step_of_code(secret: str, code: str, at: datetime, *, after: int = 0) -> int | None:
-    """Return the number of the 30 seconds that the code is of; None when it is wrong or not of a step past `after`.
+    """Return the time step of the code; None when the code is wrong or its step is not after `after`.
 
-    A code counts once: pass the step of the last one that was accepted.
+    A code is valid once: pass the step of the last accepted code as `after`.
     """
     totp = pyotp.TOTP(secret)
     now = totp.timecode(at)
     digits = re.sub(r"\s", "", code)
-    right = (now + step for step in _LATE_OR_EARLY if pyotp.utils.strings_equal(digits, totp.generate_otp(now + step)))
-    return next((step for step in right if step > after), None)
+    matching = (
+        now + step for step in _LATE_OR_EARLY if pyotp.utils.strings_equal(digits, totp.generate_otp(now + step))
+    )
+    return next((step for step in matching if step > after), None)
 
 
 def setup_address(secret: str, account: str) -> str:

@@ -1,14 +1,14 @@
-"""Secrets that a service hands out and checks: tokens of projects, ids of sessions. 256 random bits each.
+"""Tokens of projects and ids of sessions: 256 random bits each.
 
-What is as random as that needs no slow hash: it is kept as its SHA-256 and found by it, so that no comparison of the
-secret itself can be timed, and a copy of the database opens nothing.
+Random secrets of this length need no slow hash. The database stores their SHA-256 and looks them up by it, so no
+comparison leaks timing, and a copy of the database gives no access.
 """
 
 import hashlib
 import re
 import secrets
 
-TOKEN_PREFIX = "tw_"  # noqa: S105  how tokens begin, so that scanners of repositories find them
+TOKEN_PREFIX = "tw_"  # noqa: S105  lets secret scanners recognise tokens
 _BYTES = 32
 _SHOWN = 10
 _TOKEN = re.compile(r"tw_[A-Za-z0-9_-]{43}")
@@ -23,15 +23,15 @@ def new_session_id() -> str:
 
 
 def digest(secret: str) -> str:
-    """What is kept of a secret, in hexadecimal."""
+    """Return the SHA-256 of a secret in hexadecimal, which the database stores."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def shown(token: str) -> str:
-    """The beginning by which people tell their tokens apart."""
+    """Return the first characters of a token, which pages show to identify it."""
     return token[:_SHOWN]
 
 
 def is_token(text: str) -> bool:
-    """Whether it has the form of a token; what has not, is looked up nowhere."""
+    """Return whether the text has the form of a token. Other texts are not looked up."""
     return _TOKEN.fullmatch(text) is not None
