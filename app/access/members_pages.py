@@ -68,7 +68,7 @@ def job_lines(url: str, project: str, states: str = "") -> JobLines:
 - run: |
     {INSTALL}
     {upload} --wait --allow no-baseline,inconclusive
-  if: always()                       # a run that failed is worth a look, too
+  if: always()                       # upload failed runs as well
   env:
     THREEWALLS_URL: {url}
     THREEWALLS_TOKEN: ${{{{ secrets.THREEWALLS_TOKEN }}}}
@@ -77,7 +77,7 @@ def job_lines(url: str, project: str, states: str = "") -> JobLines:
 perf:
   script:
     - ./train.sh > train.log 2>&1
-  after_script:                            # runs after a failure, too; its exit code does not count
+  after_script:                            # also runs after a failure; its exit code is ignored
     - {INSTALL}
     - {upload}
   variables: {{THREEWALLS_URL: "{url}"}}   # THREEWALLS_TOKEN: a masked variable

@@ -28,13 +28,13 @@ def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> N
     page = viewer.post(f"/runs/{run}/quarantine", data={"reason": "x"}, headers=PAGE)
     assert page.status_code == 403
     assert (
-        "You may not work in alpha. This needs the role contributor, and you are viewer there. "
+        "You may not work in alpha. This needs the role contributor; you are viewer. "
         "A maintainer can grant it: ask ada o'neil or maintainer. Nothing was kept." in words(page.text)
     )
     assert f'<a class="button" href="/runs/{run}">Back to the run</a>' in page.text
     assert ('href="/runs?project=alpha"' in page.text, 'href="/upload"' in page.text) == (True, False)
     told = teams.client("contributor").get(f"/api/v1/projects/{OURS}/tokens").json()["detail"]
-    assert "You may not manage alpha. This needs the role maintainer, and you are contributor there." in told
+    assert "You may not manage alpha. This needs the role maintainer; you are contributor." in told
 
     told = viewer.post(f"/api/v1/runs/{shown}/quarantine", json={"reason": "x"}).json()["detail"]
     assert "work in window. This needs the role contributor; you are not a member." in told

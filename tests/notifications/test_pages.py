@@ -27,13 +27,13 @@ def _project(engine: Engine) -> None:
 
 
 def test_a_receiver_is_added_and_its_secret_shown_once(client: TestClient) -> None:
-    assert "Nobody is told" in client.get(AT).text
+    assert "No receivers yet" in client.get(AT).text
     added = client.post(AT, data=FORM)
     assert added.status_code == 200
     assert added.headers["Cache-Control"] == "no-store"
     (secret,) = re.findall(r"whsec_[A-Za-z0-9+/=]{44}", added.text)
     assert secret not in client.get(f"{AT}/1").text
-    assert "1 receiver is told" in client.get(AT).text
+    assert "1 receiver gets notifications" in client.get(AT).text
 
 
 def test_a_form_that_is_wrong_keeps_what_was_typed(client: TestClient) -> None:
@@ -52,16 +52,16 @@ def test_a_receiver_is_changed_paused_tested_and_deleted(
     assert "Saved." in saved.text
     assert "night watch" in saved.text
     assert "It gets no notifications" in client.post(f"{AT}/1/pause", data={"author": ""}).text
-    assert "told again" in client.post(f"{AT}/1/resume", data={}).text
-    assert "on its way" in client.post(f"{AT}/1/test", data={"author": "Ada"}).text
+    assert "Resumed." in client.post(f"{AT}/1/resume", data={}).text
+    assert "is queued" in client.post(f"{AT}/1/test", data={"author": "Ada"}).text
     assert work_off(engine, settings) == [True]
     page = client.get(f"{AT}/1").text
     assert "HTTP 200" in page
     assert "Test message for night watch" in page
-    assert "On its way" in client.post(f"{AT}/deliveries/1/replay", data={"author": "Ada"}).text
+    assert "Queued." in client.post(f"{AT}/deliveries/1/replay", data={"author": "Ada"}).text
     assert [one.replay_of for one in deliveries(engine)] == [None, 1]
     assert re.findall(r"whsec_\S{44}", client.post(f"{AT}/1/secret", data={"author": "Ada"}).text)
-    assert "Deleted, with its log" in client.post(f"{AT}/1/delete", data={"author": "Ada"}).text
+    assert "Deleted with its log" in client.post(f"{AT}/1/delete", data={"author": "Ada"}).text
     assert client.get(f"{AT}/1").status_code == 404
 
 

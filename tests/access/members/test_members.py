@@ -64,7 +64,7 @@ def test_whoever_gives_up_the_own_role_is_led_to_what_is_left(teams: Teams) -> N
 def test_public_is_asked_for_twice_recorded_and_taken_back(teams: Teams) -> None:
     client, anonymous = teams.client("maintainer"), teams.client("anonymous")
     run_list = f"/api/v1/projects/{OURS}/rules"
-    assert "reads all of it without a log-in" in client.get(PAGE).text
+    assert "can read everything without a log-in" in client.get(PAGE).text
     client.post(f"/settings/projects/{OURS}/public", data={})  # the box was not ticked
     assert anonymous.get(run_list).status_code == 401
     client.post(f"/settings/projects/{OURS}/public", data={"public": "yes"})
@@ -90,7 +90,7 @@ def test_each_sees_the_own_projects_and_counts_only_where_one_manages(teams: Tea
     assert listed("token:read") == {OURS: (None, None), PUBLIC: (None, None)}
     page = teams.client("viewer").get("/settings/projects").text
     assert THEIRS not in page
-    assert "Make a project" not in page
+    assert "Create a project" not in page
 
 
 def test_an_administrator_makes_projects(teams: Teams) -> None:

@@ -85,7 +85,7 @@ def test_a_new_password_logs_out_everywhere(teams: Teams) -> None:
 def test_the_page_makes_and_shows_people(teams: Teams) -> None:
     admin = teams.client("administrator")
     page = admin.post(PAGE, data={"name": "Eve O'Hara", "email": "eve@example.org"})
-    assert "Give Eve O&#39;Hara this password now" in page.text
+    assert "Pass this password to Eve O&#39;Hara now" in page.text
     assert "eve@example.org" in admin.get(PAGE).text
     for sent, told in (
         ({"name": ""}, "must have 1 to 100 characters"),
