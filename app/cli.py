@@ -233,7 +233,7 @@ def _compare(options: argparse.Namespace, settings: "Settings") -> int:
 def _log_reader(settings: "Settings") -> "ReadLog":
     """Return a function that reads local logs within the limits of an upload and refuses what an upload refuses."""
     from app.domain.logs import parse_log
-    from app.pipeline.receive import Decompressed, Limits, checked
+    from app.pipeline.uploaded_file import Decompressed, Limits, checked
 
     def read_log(path: Path) -> "tuple[ParsedLog, str]":
         try:

@@ -22,7 +22,8 @@ from sqlmodel import Session, col
 
 from app.domain.numbers import size
 from app.errors import BrokenCompression, InvalidUpload, NotFound, OffsetConflict, TooLarge, Unavailable
-from app.pipeline.receive import UNNAMED, Decompressed, Limits, checked, file_name, forgotten_on_failure, run_name
+from app.pipeline.receive import forgotten_on_failure
+from app.pipeline.uploaded_file import UNNAMED, Decompressed, Limits, checked, file_name, run_name
 from app.pipeline.work import rested_at, run_queue
 from app.queue import PROCESS_RUN, enqueue
 from app.settings import Settings

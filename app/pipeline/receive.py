@@ -5,40 +5,31 @@ never lost.
 """
 
 import hashlib
-import re
 import uuid
-import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
-from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import structlog
-import zstandard
 from sqlalchemy import Engine, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
 from app.domain.access.principal import NOBODY, Uploader
 from app.domain.documents.metadata import DEFAULT_PROJECT, read_metadata
-from app.domain.documents.read import recognise
-from app.domain.logs import parse_text
 from app.domain.numbers import counted, size
 from app.domain.run import Metadata
 from app.errors import (
-    BrokenCompression,
     Conflict,
     DamagedObject,
     EmptyUpload,
     FieldError,
     InvalidMetadata,
     InvalidUpload,
-    NotALog,
-    TooLarge,
 )
+from app.pipeline.uploaded_file import UNNAMED, Decompressed, Kind, Limits, checked, document_kind, file_name, run_name
 from app.pipeline.work import run_queue
 from app.queue import PROCESS_RUN, enqueue
 from app.settings import Settings
@@ -49,259 +40,6 @@ from app.storage.log_files import LogFiles, StagedFile
 from app.storage.projects import check_room, check_room_in
 from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, utc_now
 from app.storage.visible import seeing
-
-# --- Decompression of an uploaded file: gzip, zstd or plain, recognised by its first bytes, within limits.
-#
-# A killed job leaves a compressed log that ends early: the text before the cut is kept, and `cut` names the format.
-# Damage in the middle is refused, because the text after it cannot be trusted.
-
-CHUNK_BYTES = 1 << 20
-_BOMB_CHECK_BYTES = 64 << 20
-"""Below this size any compression ratio is allowed: a few MB of one repeated line are no attack."""
-
-_GZIP_INPUT_BYTES = 16 * 1024
-"""zlib copies the rest after each member: with larger reads, millions of tiny members would take quadratic time."""
-
-_ZSTD_INPUT_BYTES = 1024
-"""A zstd block of 4 bytes can become 128 KiB and the decoder has no output limit, so it is fed in small reads."""
-
-_ZSTD_MAX_WINDOW = 128 << 20
-GZIP = b"\x1f\x8b"
-ZSTD = b"\x28\xb5\x2f\xfd"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one file in bytes. `ratio`: decompressed bytes per compressed byte, checked past 64 MiB."""
-
-    decompressed_bytes: int
-    ratio: int
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> "Limits":
-        return cls(settings.max_log_bytes, settings.max_compression_ratio)
-
-
-class Decompressed:
-    """Iterate over the decompressed chunks of a file; messages repeat its `name`. `cut` is final after the last chunk.
-
-    Raises TooLarge, and BrokenCompression when the file is damaged or nothing of it could be read.
-    """
-
-    def __init__(self, file: BinaryIO, name: str, limits: Limits) -> None:
-        self.cut = ""
-        self.size_bytes = 0
-        self._file, self._name, self._limits = file, name, limits
-
-    def __iter__(self) -> Iterator[bytes]:
-        self._file.seek(0)
-        head = self._file.read(8)
-        self._file.seek(0)
-        if head.startswith(GZIP):
-            chunks = self._gunzip()
-        elif head.startswith(ZSTD) or _is_skippable_frame(head):
-            chunks = self._unzstd()
-        else:
-            chunks = iter(lambda: self._file.read(CHUNK_BYTES), b"")
-        for chunk in chunks:
-            self.size_bytes += len(chunk)
-            self._check_size()
-            yield chunk
-
-    def _check_size(self) -> None:
-        if self.size_bytes > self._limits.decompressed_bytes:
-            raise TooLarge(
-                f"{self._name} is larger than {size(self._limits.decompressed_bytes)} when decompressed. "
-                "Nothing was kept. Upload the log of one rank, or the iteration lines only."
-            )
-        if self.size_bytes > _BOMB_CHECK_BYTES and self.size_bytes > self._limits.ratio * self._file.tell():
-            raise TooLarge(
-                f"{self._name} decompresses to more than {self._limits.ratio} times its size, which no log does. "
-                "Nothing was kept."
-            )
-
-    def _gunzip(self) -> Iterator[bytes]:
-        """Yield the text of all members of a gzip file. Zero bytes after the last are padding, as in gzip itself."""
-        decoder = zlib.decompressobj(wbits=31)
-        data = self._file.read(_GZIP_INPUT_BYTES)
-        while data:
-            try:
-                chunk = decoder.decompress(data, CHUNK_BYTES)
-            except zlib.error as error:
-                raise self._damaged("gzip", str(error)) from error
-            if chunk:
-                yield chunk
-            if decoder.eof:
-                data = (decoder.unused_data or self._file.read(_GZIP_INPUT_BYTES)).lstrip(b"\0")
-                while not data and (more := self._file.read(_GZIP_INPUT_BYTES)):
-                    data = more.lstrip(b"\0")
-                if not data:
-                    return
-                decoder = zlib.decompressobj(wbits=31)
-            else:
-                data = decoder.unconsumed_tail or self._file.read(_GZIP_INPUT_BYTES)
-        if tail := decoder.flush():
-            yield tail
-        if not decoder.eof:
-            self._end_early("gzip")
-
-    def _unzstd(self) -> Iterator[bytes]:
-        context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
-        decoder, begun = context.decompressobj(), False
-        data = self._file.read(_ZSTD_INPUT_BYTES)
-        while data:
-            try:
-                chunk = decoder.decompress(data)
-            except zstandard.ZstdError as error:
-                raise self._damaged("zstd", str(error)) from error
-            begun = True
-            if chunk:
-                yield chunk
-            if decoder.eof:
-                data = decoder.unused_data or self._file.read(_ZSTD_INPUT_BYTES)
-                decoder, begun = context.decompressobj(), False
-            else:
-                data = self._file.read(_ZSTD_INPUT_BYTES)
-        if begun:
-            self._end_early("zstd")
-
-    def _end_early(self, kind: str) -> None:
-        if self.size_bytes == 0:
-            raise BrokenCompression(
-                f"{self._name} is {kind}, but ends before anything of it could be read. Nothing was kept. "
-                "Upload it again whole."
-            )
-        self.cut = kind
-
-    def _damaged(self, kind: str, reason: str) -> BrokenCompression:
-        return BrokenCompression(
-            f"{self._name} is {kind}, but damaged after {size(self.size_bytes)} of text ({reason}). Nothing was kept. "
-            "Compress the log again and upload it."
-        )
-
-
-def _is_skippable_frame(head: bytes) -> bool:
-    return len(head) >= 4 and head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
-
-
-Kind = Literal["log", "config", "events"]
-
-_CHECKED_BYTES = 1 << 20
-_MAX_STRANGE_SHARE = 0.30
-"""A file is binary if more than this share of its first megabyte are bytes that text does not contain. Binary data have
-half and more; Latin-1 logs and logs that begin with the garbage of a crashed writer have less. Holes do not count."""
-_HOLE = re.compile(rb"\0{8,}")
-"""Network file systems and crashed writers leave runs of NULs. Single NULs are those of UTF-16."""
-
-_UTF16_BYTES = 64
-"""English text in UTF-16 has a NUL within this many bytes. Without one, the byte order mark is garbage."""
-
-_MAX_DOCUMENT_IN_LOG = 1 << 20
-"""A larger file posted as a log is a log: no script or configuration is as long."""
-
-_MAGICS = (
-    (b"PK\x03\x04", "a zip archive"),
-    (b"PK\x05\x06", "an empty zip archive"),
-    (b"\x7fELF", "an ELF program"),
-    (b"%PDF-", "a PDF document"),
-    (b"\x89PNG\r\n", "a PNG image"),
-    (b"BZh", "bzip2 data"),
-    (b"\xfd7zXZ\x00", "xz data"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-    (b"SQLite format 3\x00", "an SQLite database"),
-    (b"\x93NUMPY", "a NumPy array"),
-)
-_TAR_MAGIC_AT = 257
-_TEXT_CONTROLS = frozenset(b"\t\n\v\f\r\b\x1b")
-_STRANGE = bytes(c for c in range(32) if c not in _TEXT_CONTROLS) + b"\x7f"
-
-
-def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
-    """Pass the chunks on. Raises EmptyUpload or NotALog when the file can be neither a log nor a document."""
-    chunks, head = iter(chunks), b""
-    for chunk in chunks:
-        head += chunk
-        if len(head) >= _CHECKED_BYTES:
-            break
-    if not head:
-        raise EmptyUpload(f"{name} is empty and holds no text. Nothing was kept. Check that the job wrote it.")
-    if kind != "events":
-        try:
-            _check_is_text(head, name)
-        except NotALog:
-            if recognise(name, head) != "tensorboard":
-                raise
-    yield from chain((head,), chunks)
-
-
-def document_kind(kind: Kind, name: str, staged: StagedFile) -> str:
-    """Return the document kind of a staged file; empty for a log and for a file that is stored but not read.
-
-    A log may begin with the environment or the command of its job. So a file that was posted as a log is a document
-    only when it has no lines that logs have.
-    """
-    document = recognise(name, staged.head)
-    if document is None:
-        return ""
-    if kind == "log" and document != "tensorboard":
-        read = parse_text(staged.head)
-        if read.n or read.events or staged.stored.size_bytes > _MAX_DOCUMENT_IN_LOG:
-            return "" if document != "golden values" or read.n else document
-        if document not in ("golden values", "bridge configuration") and staged.stored.size_bytes > len(staged.head):
-            return ""
-    return document
-
-
-def _check_is_text(head: bytes, name: str) -> None:
-    text = _HOLE.sub(b"", head[:_CHECKED_BYTES])
-    if not text.strip():
-        raise EmptyUpload(f"{name} holds no text. Nothing was kept. Check that the job wrote to it.")
-    for magic, what in _MAGICS:
-        if head.startswith(magic):
-            raise _not_a_log(name, what)
-    if head[_TAR_MAGIC_AT : _TAR_MAGIC_AT + 5] == b"ustar":
-        raise _not_a_log(name, "a tar archive")
-    if head.startswith((GZIP, ZSTD)):
-        raise _not_a_log(name, "compressed twice")
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")) and b"\0" in head[2:_UTF16_BYTES]:
-        raise NotALog(f"{name} is UTF-16 text. Nothing was kept. Save it as UTF-8: `iconv -f UTF-16 -t UTF-8`.")
-    if _strange_share(text) > _MAX_STRANGE_SHARE:
-        raise _not_a_log(name, "binary data")
-
-
-def _strange_share(head: bytes) -> float:
-    controls = len(head) - len(head.translate(None, _STRANGE))
-    # The last character may be cut by the end of the block.
-    undecodable = head.decode("utf-8", "replace").count("�")
-    return (controls + undecodable) / len(head)
-
-
-def _not_a_log(name: str, what: str) -> NotALog:
-    return NotALog(f"{name} is {what}, not a log. Nothing was kept. Upload the log as text, .gz or .zst.")
-
-
-# --- Names of files and runs.
-
-UNNAMED = "run"
-"""Name of a run that began without a file, until its first log arrives."""
-_MAX_FILE_NAME = 200
-_SUFFIXES = (".gz", ".zst", ".log", ".txt")
-
-
-def file_name(sent: str, kind: Kind = "log") -> str:
-    """Return the last part of the path, without characters that are unsafe in file systems and headers."""
-    name = PurePosixPath(sent.replace("\\", "/")).name
-    name = "".join(c for c in name if c.isprintable()).strip()
-    return name[-_MAX_FILE_NAME:] or f"{kind}.txt"
-
-
-def run_name(file_name: str) -> str:
-    """Return the name of a run from that of its first log, without suffixes."""
-    name = file_name
-    for suffix in _SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name or UNNAMED
-
 
 # --- Recognition of repeated uploads, by their content or by the Idempotency-Key of the sender.
 

@@ -25,7 +25,8 @@ from app.domain.numbers import absolute
 from app.domain.run import FloatArray
 from app.errors import EmptyUpload, FieldError, InvalidQuery, InvalidUpload, NotFound
 from app.pipeline.append import Piece, append_log
-from app.pipeline.receive import Accepted, IntoProject, Kind, UploadedFile, accept_upload
+from app.pipeline.receive import Accepted, IntoProject, UploadedFile, accept_upload
+from app.pipeline.uploaded_file import Kind
 from app.runs.api_models import (
     LogLineOut,
     LogOut,

@@ -13,7 +13,8 @@ import zstandard
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.pipeline.receive import UploadedFile, accept_upload, document_kind
+from app.pipeline.receive import UploadedFile, accept_upload
+from app.pipeline.uploaded_file import document_kind
 from app.runs.queries import get_series
 from app.settings import Settings
 from app.storage.database import read_session
