@@ -72,7 +72,7 @@ def test_the_baseline_is_listed_with_who_is_left_out_and_why(client: TestClient,
         odd = make_stack_run(session, 14, purpose="experiment")
     verdict = part(page(client, make(earlier=[*range(1, 13), short, odd], slower=0.03)), "verdict")
     assert "12 runs of the same configuration: #1 , #2 ," in verdict
-    assert f"#{short} : too short to tell" in verdict
+    assert f"#{short} : too short to show that warm-up was over" in verdict
     assert f"#{odd} : its purpose is experiment, not ci" in verdict
 
 
@@ -118,7 +118,7 @@ def test_without_a_baseline_the_nearest_misses_are_shown(client: TestClient, mak
 def test_a_contrast_has_no_colour_of_a_verdict(client: TestClient, make: Make) -> None:
     text = page(client, make(slower=0.05, fields={"container": "nvcr.io/nvidia/nemo:26.08"}))
     assert "5.1 % slower than 12 runs with container nemo:26.06 instead of nemo:26.08" in text
-    assert "no verdict on the code" in text
+    assert "not a verdict on the code" in text
     assert 'class="change regression"' not in text
 
 
@@ -194,7 +194,7 @@ def test_quarantine_needs_a_name_and_a_reason_and_is_recorded(client: TestClient
     assert refused.status_code == 422
     assert ATTACK not in refused.text
     assert 'id="quarantine-author" name="author" value=""' in refused.text
-    assert "who decides it" in refused.text
+    assert "must name the author" in refused.text
     assert html.escape(ATTACK, quote=False) in refused.text
 
     sent = {"author": "Ada <b>", "note": f"node 17 {ATTACK}"}
