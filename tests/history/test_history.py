@@ -322,7 +322,7 @@ def test_a_golden_run_is_pinned_and_unpinned(client: TestClient, engine: Engine,
         ({"run": "17000", "author": "Ada"}, "17000 is none"),
         ({"run": "newest", "author": "Ada"}, "must be the number of a run"),
         ({"run": "", "author": ""}, "must be the number of a run"),
-        ({"run": "1", "author": ""}, "must say who decides it"),
+        ({"run": "1", "author": ""}, "must name the author"),
         ({"run": "1", "author": "Ada", "note": "n" * 1001}, "at most 1,000 characters"),
     ],
 )
