@@ -14,7 +14,8 @@ def said(client: TestClient, run: int) -> tuple[str, bool]:
     """By the API, and whether the run's page says so, too."""
     process_run(run)
     name = client.get(f"/api/v1/runs/{run}").json()["uploaded_by"]
-    return name, f" by {name}</dd>" in client.get(f"/runs/{run}", headers={"Accept": "text/html"}).text
+    page = client.get(f"/runs/{run}", headers={"Accept": "text/html"}).text
+    return name, f"<dt>uploaded by</dt><dd>{name}</dd>" in page
 
 
 def test_a_person_and_a_token_are_named(teams: Teams) -> None:
