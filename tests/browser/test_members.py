@@ -106,7 +106,7 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     really = root.get_by_role("button", name="Revoke nightly CI", exact=True)
     expect(really).to_be_hidden()
     root.locator("summary").get_by_text("Revoke…").click()
-    expect(root.get_by_text("Every job that sends nightly CI is refused from then on.")).to_be_visible()
+    expect(root.get_by_text("Jobs that use nightly CI are refused immediately.")).to_be_visible()
     really.click()
     expect(root.get_by_text("revoked by root")).to_be_visible()
     assert httpx2.post(f"{guarded}/api/v1/runs", headers=job, files={"log": ("b.log", log)}).status_code == 401
@@ -119,5 +119,5 @@ def test_without_log_ins_the_pages_say_so(house: House, chromium: Browser) -> No
     with chromium.new_context(base_url=house.address) as context:
         page = context.new_page()
         page.goto("/settings/users")
-        expect(page.get_by_text("Nobody logs in yet")).to_be_visible()
+        expect(page.get_by_text("Log-ins are off")).to_be_visible()
         expect(page.get_by_role("link", name="Account")).to_have_count(0)
