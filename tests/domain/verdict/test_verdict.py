@@ -112,8 +112,8 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
         (
             -0.017,
             {},
-            "1.7 % faster (0.1 to 3.2) than its 5 baseline runs, too uncertain to call: an improvement has to be sure "
-            "to 99.8 %, and this is sure to 99.5 %.",
+            "1.7 % faster (0.1 to 3.2) than its 5 baseline runs, too uncertain to call: an improvement needs 99.8 % "
+            "certainty, this has 99.5 %.",
         ),
         (
             -0.05,
