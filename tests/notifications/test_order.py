@@ -145,7 +145,7 @@ def test_what_was_given_up_is_sent_again_as_a_whole_or_dismissed(
         work_off(engine, settings)
     at = "/settings/projects/moe-lab/notifications"
     assert client.get(f"{API}/receivers/{one}").json()["failed"] == 4
-    assert "4 messages did not arrive and were given up" in client.get(f"{at}/{one}").text
+    assert "4 messages were not delivered" in client.get(f"{at}/{one}").text
     answer = client.post(f"{API}/receivers/{one}/{settled_by}", json={"author": "Ada"})
     if settled_by == "replay":
         made = answer.json()["deliveries"]
@@ -160,10 +160,10 @@ def test_what_was_given_up_is_sent_again_as_a_whole_or_dismissed(
         assert "Dismissed." in client.post(f"{at}/{one}/dismiss", data={"author": "Ada"}).text
     else:
         assert answer.json() == {"dismissed": 4}
-        assert "On its way" in client.post(f"{at}/{one}/replay", data={"author": "Ada"}).text  # there is none left
+        assert "Queued." in client.post(f"{at}/{one}/replay", data={"author": "Ada"}).text  # there is none left
         assert len(deliveries(engine)) == 4
     assert client.get(f"{API}/receivers/{one}").json()["failed"] == 0
-    assert "did not arrive" not in client.get(at).text
+    assert "not delivered" not in client.get(at).text
 
 
 def test_what_cannot_be_read_any_more_is_given_up_with_its_reason(
