@@ -37,7 +37,7 @@ def settled(page: Page) -> None:
 def test_an_unknown_field_is_filled_in_and_says_who_stated_it(open_page: OpenPage, house: House) -> None:
     run = upload(house, megatron_log(step_times(412.0, 40)), name="amended")
     page = open_page(f"/runs/{run}")
-    page.locator(".still-unknown").get_by_role("link").click()
+    page.locator(".still-unknown a[href='#supply']").click()
 
     page.get_by_label("cluster", exact=True).fill("eos")
     page.get_by_role("button", name="Save").click()

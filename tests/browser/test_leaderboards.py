@@ -123,7 +123,7 @@ def test_it_works_without_script(open_page: OpenPage, stacks: dict[str, str]) ->
     page = open_page(ADDRESS, script=False)
     page.get_by_label("Evidence at least").select_option("smoke")
     page.get_by_role("button", name="Apply").click()
-    expect(card(page, stacks["directional"])).to_contain_text("Directional only")
+    expect(card(page, stacks["directional"])).to_contain_text("Direction only")
     expect(page.locator(".dot-plot").first).to_be_visible()
     expect(page.get_by_role("link", name="Nearest published figure").first).to_be_visible()
     page.locator("section[aria-labelledby=gains] summary").click()

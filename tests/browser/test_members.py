@@ -79,7 +79,7 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     settings.get_by_role("link", name="Tokens").click()
     root.get_by_label("Name").fill("nightly CI")
     root.get_by_role("button", name="Create token").click()
-    token = root.get_by_role("region", name="The token").inner_text()
+    token = root.get_by_role("region", name="The token", exact=True).inner_text()
     job = {"Authorization": f"Bearer {token}"}
     log = b"[2026-11-21 05:00:00] iteration 1/ 10 | elapsed time per iteration (ms): 412.0 |\n"
     sent = httpx2.post(f"{guarded}/api/v1/runs", headers=job, files={"log": ("train.log", log)})
