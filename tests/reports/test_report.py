@@ -126,7 +126,7 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
     )
     assert "differs in container (train:2026.09 -&gt; train:2026.10), commit (0000000b -&gt; 0000000c)" in lines[1]
     text = "\n".join(lines)
-    assert "it may be container, and it may be the code, which is another, too: commit (0000000b" in text
+    assert "the difference may come from container or from the code: commit (0000000b" in text
     assert "This is not a verdict on the code." in text
     assert "| worse |" in text
     assert "**Nearest misses**" in text
@@ -159,13 +159,13 @@ def test_a_ci_run_of_another_commit_is_no_clean_a_b(client: TestClient, lab: Lab
     nightly(lab)
     slow = lab.run({"dispatcher": "deepep"}, slower=0.2)
     lab.judge(slow)
-    assert "(one knob and the code: evidence about dispatcher only as far as" in comment(client, lab, slow)[1]
+    assert "(one knob and the code differ: evidence about dispatcher, or about" in comment(client, lab, slow)[1]
 
 
 def test_a_first_run_says_that_nothing_came_before_it(client: TestClient, lab: Lab) -> None:
     first = lab.run(quarantined="bad node")
     lab.judge(first)
-    assert comment(client, lab, first)[0] == "**◌ no baseline: there is no earlier run to compare with**  "
+    assert comment(client, lab, first)[0] == "**◌ no baseline: no earlier run to compare with**  "
 
 
 def test_what_is_shown_to_be_the_same_has_no_suspects(client: TestClient, lab: Lab) -> None:
@@ -261,7 +261,7 @@ def test_a_regression_that_covers_it_is_named(client: TestClient, lab: Lab) -> N
     keep_alarms(lab.session, {later: {"step_time_ms": number}})
     address = f"[regression {number}](http://testserver/regressions/{number})"
     assert (
-        f"- {address}, open, opened by this run: commit bad; 1 stack; about 62 GPU-hours a day; with Ada"
+        f"- {address}, open, opened by this run: commit bad; 1 stack; about 62 GPU-hours a day; assigned to Ada"
     ) in comment(client, lab, slow)
     assert any(line.startswith(f"- {address}, open, covers this level") for line in comment(client, lab, later))
 
