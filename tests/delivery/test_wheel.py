@@ -54,7 +54,8 @@ def test_what_the_service_reads_is_in_it(command: str, installed: Path) -> None:
         for file in (ROOT / name).rglob("glossary.md" if name == "docs" else "*.*")
         if "__pycache__" not in file.parts and not (folder / file.relative_to(ROOT / name)).exists()
     ]
-    data = [file for file in (ROOT / "app").rglob("*.yaml") if not (site / file.relative_to(ROOT)).exists()]
+    files = [*(ROOT / "app").rglob("*.yaml"), *(ROOT / "app").rglob("*.toml")]
+    data = [file for file in files if not (site / file.relative_to(ROOT)).exists()]
     assert (missing, data) == ([], [])
 
 

@@ -105,7 +105,7 @@ def assert_the_leaderboard_reads_as_the_founding_documents(address: str, ids: di
     assert (board["reading"], alltoall["directional"], alltoall["place"]) == ("only_measurement", True, None)
     delayed, on, off = (one["duel"] and one["duel"]["outcome"] for one in alltoall["configurations"])
     assert (delayed, on in ("undecided", "equal"), off) == (None, True, "second")
-    assert "directional only" in board["sentence"]
+    assert "Direction only" in board["sentence"]
 
 
 def assert_one_experiment_is_accepted_and_one_waits(address: str) -> None:

@@ -1,7 +1,7 @@
 """Writes a contract value as flags of Megatron-LM and as overrides of Megatron-Bridge.
 
 The inverse of the readers (`domain/logs/launch_args.py`); a test writes and reads every value. Names come from the
-table `domain/flags.yaml`. Fields that several flags set together have functions here.
+table `domain/flags.toml`. Fields that several flags set together have functions here.
 """
 
 from collections.abc import Callable, Mapping
