@@ -70,8 +70,8 @@ expect 0 "nothing is left" threewalls sync
 [[ -z $(ls -A spool) ]]
 
 # What was sent is there already, whoever sends it again.
-job 15 main threewalls upload "$LOGS/long.log" "${contract[@]}" | grep 'was there already'
-job 16 main threewalls upload "$LOGS/main-1.log" "${contract[@]}" | grep 'was there already'
+job 15 main threewalls upload "$LOGS/long.log" "${contract[@]}" | grep 'already uploaded'
+job 16 main threewalls upload "$LOGS/main-1.log" "${contract[@]}" | grep 'already uploaded'
 job 17 main threewalls upload "$LOGS/main-2.log" "${contract[@]}" --json | grep '"created": false'
 threewalls upload - "${contract[@]}" --name piped < "$LOGS/main-1.log"
 ! grep -rq "$THREEWALLS_TOKEN" spool slow.json comment.md
