@@ -41,5 +41,5 @@ def test_the_version_stays_while_nothing_changes_and_follows_a_threshold() -> No
 
 
 def test_a_folder_that_is_none_stops_the_start(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="THREEWALLS_RULES_DIR: .* is not a folder"):
+    with pytest.raises(ValidationError, match=r"THREEWALLS_RULES_DIR: .* is not a folder"):
         Settings(rules_dir=str(tmp_path / "none"))
