@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from app.analysis.reading import FINE, UNREAD, UNREADABLE, USAGE, UsageError, add_commands, with_candidate
+from app.analysis.options import FINE, UNREAD, UNREADABLE, USAGE, UsageError, add_commands, with_candidate
 from app.client import options as client
 from app.client.errors import CRASH, OUTCOME_OF_CODE, add_allow, apply_allow
 from app.client.terminal import describe_unexpected, fault_tolerant_output

@@ -5,18 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from app.analysis.documents import analysis_document, as_json, comparison_document, make_comparison
-from app.analysis.reading import (
-    FINE,
-    UNREAD,
-    UNREADABLE,
-    Analysis,
-    ReadLog,
-    UsageError,
-    analyse,
-    names_of,
-    read_statements,
-    records,
-)
+from app.analysis.options import FINE, UNREAD, UNREADABLE, UsageError
+from app.analysis.reading import Analysis, ReadLog, analyse, names_of, read_statements, records
 from app.analysis.text import analysis_text, comparison_text
 from app.domain.verdict.assess import Assessment, assess
 from app.domain.verdict.baseline import LeftOut, listed

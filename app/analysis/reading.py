@@ -1,73 +1,17 @@
-"""Reads runs from local files, with the options of `analyze` and `compare`."""
+"""Read runs from local files."""
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from app.analysis.options import UsageError
 from app.domain.documents.metadata import read_metadata
 from app.domain.logs.merge import merge_logs
 from app.domain.performance.summary import summarise
 from app.domain.run import LogPart, Metadata, ParsedLog, RunSummary
 from app.domain.verdict.record import RunRecord, shared_losses
-from app.errors import ThreewallsError
-
-# --- The options of `analyze` and `compare`.
-
-_STATEMENT = "KEY=VALUE"
-_META = "FILE|JSON"
-
-
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    analyze = commands.add_parser("analyze", help="print the figures of a log, without a server")
-    analyze.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="log files of one run; - for standard input")
-    _add_statements(analyze, "", "the run")
-    compare = commands.add_parser(
-        "compare",
-        help="judge a log against earlier ones, without a server",
-        usage="threewalls compare --baseline LOG... [options] -- LOG [RERUN...] [options]",
-    )
-    log = {"nargs": "+", "type": Path, "metavar": "LOG", "required": True}
-    compare.add_argument("--baseline", **log, help="earlier runs, oldest first; a folder is one run")  # type: ignore[arg-type]
-    compare.add_argument("--candidate", **log, help="the run to judge and its reruns; same as --")  # type: ignore[arg-type]
-    _add_statements(compare, "", "all runs")
-    _add_statements(compare, "baseline-", "the baseline runs")
-    _add_statements(compare, "candidate-", "the run to judge")
-    compare.add_argument("--looks", type=_looks, default=1, help="how often this commit was judged, including now")
-    for command in (analyze, compare):
-        command.add_argument("--lenient", action="store_true", help="accept --set with unknown fields")
-        command.add_argument("--json", action="store_true", help="print one JSON document (docs/cli.md)")
-
-
-def with_candidate(arguments: Sequence[str]) -> list[str]:
-    """Replace `--` of `compare` by `--candidate`, so that options may follow the logs."""
-    words = list(arguments)
-    if words[:1] == ["compare"] and "--" in words:
-        words[words.index("--")] = "--candidate"
-    return words
-
-
-def _add_statements(command: argparse.ArgumentParser, prefix: str, whose: str) -> None:
-    command.add_argument(f"--{prefix}meta", metavar=_META, default="", help=f"metadata of {whose}, as for an upload")
-    command.add_argument(
-        f"--{prefix}set", metavar=_STATEMENT, action="append", default=[], help=f"one field of the metadata of {whose}"
-    )
-
-
-def _looks(text: str) -> int:
-    looks = int(text)
-    if looks < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return looks
-
-
-class UsageError(ThreewallsError):
-    """Invalid or contradicting options or files. The message says what to change."""
-
-    title = "Invalid command line"
-
 
 ReadLog = Callable[[Path], tuple[ParsedLog, str]]
 """Reads one file. The text is the compression of a truncated file, else empty."""
@@ -168,13 +112,3 @@ def _setting(text: str) -> tuple[str, object]:
         except ValueError as error:
             raise UsageError(f"--set {name}: the value is not valid JSON: {error}.") from None
     return name, value
-
-
-# --- Exit codes. Those of a verdict are in `app/domain/report/exit_codes.py`. They never change; new ones may be added.
-
-FINE = 0
-USAGE = 2
-UNREAD = 6
-"""No reader supports the log. The job has not necessarily failed."""
-UNREADABLE = 3
-"""A file or the service could not be read, or the run to judge failed."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import threewalls_entry
-from app.analysis import reading
+from app.analysis import options as local
 from app.cli import main, make_parser
 from app.client import errors
 from app.client.account import caller_text
@@ -59,8 +59,8 @@ def test_what_is_no_run_is_refused(text: str) -> None:
 
 
 def test_exit_codes_are_the_same_everywhere() -> None:
-    assert (errors.FINE, errors.USAGE, errors.SERVICE) == (FINE, reading.USAGE, FAILED)
-    assert (errors.SERVICE, errors.CRASH) == (reading.UNREADABLE, threewalls_entry.CRASH)
+    assert (errors.FINE, errors.USAGE, errors.SERVICE) == (FINE, local.USAGE, FAILED)
+    assert (errors.SERVICE, errors.CRASH) == (local.UNREADABLE, threewalls_entry.CRASH)
 
 
 def test_a_verdict_that_is_not_there_is_not_green() -> None:

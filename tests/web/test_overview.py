@@ -167,6 +167,7 @@ def test_who_has_no_project_or_an_empty_one_hears_so(teams: Teams) -> None:
     assert "curl" not in first
     viewer, contributor = (teams.client(who).get("/").text for who in ("viewer", "contributor"))
     assert "Nothing has been uploaded to alpha yet." in viewer
+    assert "ask a maintainer to make <strong>viewer</strong> a contributor" in viewer
     assert ("Ask a maintainer of your team's project" in viewer, "curl" in viewer) == (False, False)
     assert "Authorization: Bearer $THREEWALLS_TOKEN" in contributor
     assert '"project": "alpha"' in html.unescape(contributor)
