@@ -3,7 +3,7 @@
 import pytest
 from starlette.testclient import TestClient
 
-from app.embedded.service import _Server
+from app.embedded.service import StartUp, _Server
 from app.settings import Settings
 from app.storage import users
 from app.storage.audit import events
@@ -27,7 +27,9 @@ def test_only_a_proxy_that_was_named_says_whom_a_request_comes_from(
     engine = make_engine(settings)
     with transaction(engine) as session:
         user = users.create_user(session, "ada", by="test", password="a password of hers")
-    server = _Server(settings.model_copy(update={"trusted_proxies": trusted}), None, "", lambda: None)
+    start = StartUp()
+    start.done()
+    server = _Server(settings.model_copy(update={"trusted_proxies": trusted}), None, "", lambda: None, start)
     server.config.load()
     client = TestClient(server.config.loaded_app, client=(connects, 1), headers=FORWARDED)  # type: ignore[arg-type]
     assert client.post("/login", data={"name": "ada", "password": "wrong"}).status_code == 422

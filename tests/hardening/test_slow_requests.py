@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi import HTTPException
+from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
 from app.access.guards import SlowBodyMiddleware
