@@ -1,6 +1,6 @@
 """Options and exit codes of `threewalls analyze` and `threewalls compare`.
 
-Imports no package of the service, because the client builds the parser, too.
+Imports no package of the service, because the client builds the parser too.
 """
 
 import argparse
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.errors import ThreewallsError
+
+# Exit codes. Those of a verdict are in `app/domain/report/exit_codes.py`. They never change; new ones may be added.
 
 FINE = 0
 USAGE = 2
