@@ -112,8 +112,11 @@ def assert_one_experiment_is_accepted_and_one_waits(address: str) -> None:
     wait_for(lambda: len(get(address, "experiments?project=demo")["items"]) == len(TRIALS), "the experiments")
     waiting, accepted = get(address, "experiments?project=demo")["items"]
     assert (waiting["state"], accepted["state"]) == ("waiting", "accepted")
-    tree = get(address, f"journeys/{waiting['baseline_run']}")
-    assert [edge["state"] for edge in tree["edges"]] == ["accepted", "waiting"]
+
+    def states() -> list[str]:
+        return [edge["state"] for edge in get(address, f"journeys/{waiting['baseline_run']}")["edges"]]
+
+    wait_for(lambda: states() == ["accepted", "waiting"], "both experiments in one journey")
 
 
 def assert_runs_stand_before_different_walls(address: str, ids: dict[str, int]) -> None:
