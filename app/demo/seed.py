@@ -5,7 +5,7 @@ import secrets
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -25,7 +25,8 @@ from app.storage.visible import EVERY_PROJECT, seeing
 # --- The experiments of the demo: planned, run and decided through the API.
 
 EXPERIMENT_TIMEOUT_SECONDS = 60
-_AUTHOR = "Demo"
+AUTHOR = "Demo"
+UNFINISHED = ("planned", "waiting")
 _ATTEMPTS, _PAUSE_SECONDS = 600, 1.0
 """Limit for processing a run, which waits behind the uploads of a whole month."""
 
@@ -38,17 +39,24 @@ def planned(address: str, stopping: threading.Event, trial: Trial, run_id: int) 
     if not _comes(stopping, lambda: _call(address, "GET", f"runs/{run_id}")["status"] == "ready"):
         return {}
     plan = {"run": run_id, "knobs": trial.knobs, "title": trial.title, "runs_each": trial.runs_each}
-    return dict(_call(address, "POST", "experiments", plan | {"author": _AUTHOR}))
+    return dict(_call(address, "POST", "experiments", plan | {"author": AUTHOR}))
 
 
-def accept(address: str, stopping: threading.Event, experiment: int, note: str) -> None:
-    """Accept an experiment when its runs are processed, unless it is decided already."""
+def accept(address: str, stopping: threading.Event, experiment_id: int, run_ids: Collection[int], note: str) -> None:
+    """Accept an experiment that its runs decided, unless it is accepted already.
 
-    def state() -> str:
-        return str(_call(address, "GET", f"experiments/{experiment}")["state"])
+    It waits until all of `run_ids` belong to it: an early decision may come before the last run, and a run that
+    comes after a person decided does not join.
+    """
+    experiment: dict[str, Any] = {}
 
-    if _comes(stopping, lambda: state() not in ("planned", "waiting")) and state() == "done":
-        _call(address, "PATCH", f"experiments/{experiment}", {"state": "accepted", "author": _AUTHOR, "note": note})
+    def has_all_runs() -> bool:
+        experiment.update(_call(address, "GET", f"experiments/{experiment_id}"))
+        return experiment["state"] not in UNFINISHED and {run["run_id"] for run in experiment["runs"]} >= {*run_ids}
+
+    if _comes(stopping, has_all_runs) and experiment["state"] == "done":
+        decision = {"state": "accepted", "author": AUTHOR, "note": note}
+        _call(address, "PATCH", f"experiments/{experiment_id}", decision)
 
 
 def _comes(stopping: threading.Event, condition: Callable[[], bool]) -> bool:
@@ -75,7 +83,6 @@ def _call(address: str, method: str, path: str, body: object = None) -> Any:
 log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS, WAIT_SECONDS = 60, 30
-AUTHOR = "Demo"
 
 
 def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
@@ -122,11 +129,12 @@ def _try_knobs(address: str, stopping: threading.Event, sent: dict[str, int]) ->
         experiment = planned(address, stopping, trial, sent[trial.baseline])
         if not experiment:
             return
-        for owner, side, job in trial_runs():
-            if owner is trial:
-                _send(address, replace(job, tags=(experiment["tag"], side)), sent)
+        jobs = [(side, job) for owner, side, job in trial_runs() if owner is trial]
+        for side, job in jobs:
+            _send(address, replace(job, tags=(experiment["tag"], side)), sent)
         if trial.accepted:
-            accept(address, stopping, experiment["id"], trial.accepted)
+            run_ids = [sent[job.name] for _, job in jobs if job.name in sent]
+            accept(address, stopping, experiment["id"], run_ids, trial.accepted)
 
 
 @dataclass(frozen=True, slots=True)
