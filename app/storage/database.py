@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -254,7 +255,7 @@ def alembic_config(engine: Engine) -> "Config":
     """Alembic's configuration for this engine, for `migrate` and for tests of the migrations."""
     from alembic.config import Config  # noqa: PLC0415
 
-    config = Config()
+    config = Config(stdout=sys.stdout)  # the default is the stream that was there when Alembic was imported
     config.set_main_option("script_location", str(RESOURCES / "migrations"))
     config.attributes["engine"] = engine
     return config
