@@ -50,6 +50,7 @@ def test_a_broken_installation_is_70_and_never_a_regression(tmp_path: Path) -> N
     assert (done.returncode, len(done.stderr.splitlines())) == (70, 1), done.stderr
 
 
+@pytest.mark.server
 def test_the_worker_of_a_service_finds_our_code_too(training_repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(training_repository))
     monkeypatch.chdir(training_repository)

@@ -18,6 +18,8 @@ from tests.delivery.wheel import ROOT, build_wheel
 from tests.embedded.processes import PLAIN_HTTP, running, wait_for
 from tests.training_logs import training_log
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
