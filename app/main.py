@@ -31,7 +31,7 @@ from app.access.pages import pages as account_pages
 from app.access.pages import router as access_pages
 from app.access.pages import second_factor_router as second_factor_pages
 from app.access.pages import whoami_router as whoami_api
-from app.access.rules import describe_access, route_table
+from app.access.routes import describe_access, route_table
 from app.compare.api import router as compare_api
 from app.compare.pages import router as compare_pages
 from app.experiments.api import router as experiments_api

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.access.check import AccessMiddleware
 from app.access.credentials import NAME
-from app.access.rules import route_table
+from app.access.routes import route_table
 from app.domain.access.principal import Role
 from app.domain.access.principal import Scope as TokenScope
 from app.main import create_app

@@ -18,6 +18,7 @@ from app.errors import FieldError, InvalidQuery
 from app.storage.audit import SUBJECTS, AuditEvent, AuditFilter, all_events, find_events
 from app.storage.projects import list_projects, slugs_by_id
 from app.storage.users import names_by_id
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.errors import documented
 from app.web.identity import access_of
@@ -170,6 +171,7 @@ _ON_A_PAGE = 50
 
 
 @router.get("/audit")
+@requires(Action.MANAGE)
 def show_audit(
     request: Request,
     session: ReadSession,
@@ -193,6 +195,7 @@ def show_audit(
 
 
 @router.get("/audit.csv")
+@requires(Action.MANAGE)
 def export_audit(engine: AppEngine, session: ReadSession, query: Annotated[AuditQuery, Depends()]) -> Response:
     """All of it, as filtered."""
     rows = csv_rows(all_events(engine, query.read()), slugs_by_id(session), names_by_id(session))
@@ -234,6 +237,7 @@ class AuditList(BaseModel):
 
 
 @api_router.get("/audit", responses=documented(422), dependencies=[only_these(*NAMES, "before", "limit")])
+@requires(Action.MANAGE)
 def read_audit(
     session: ReadSession,
     query: Annotated[AuditQuery, Depends()],

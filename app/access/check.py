@@ -17,7 +17,7 @@ from app.access.limits import Counting, RequestLimits
 from app.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
 from app.access.project_names import names_project, spell_projects, spelling_of
 from app.access.refusals import refusal
-from app.access.rules import Found, Open, Owner, RouteTable
+from app.access.routes import RouteMatch, RouteTable
 from app.domain.access.principal import (
     NONE,
     Action,
@@ -30,6 +30,7 @@ from app.domain.access.principal import (
 )
 from app.settings import Settings
 from app.storage.visible import EVERY_PROJECT, seeing
+from app.web.access_rule import Open, Owner
 from app.web.identity import (
     NEEDS_LOG_INS,
     Access,
@@ -82,90 +83,90 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        found = self._table.find(scope["method"], scope["path"])
-        if found is not None and found.route.rule.needs is Open.ALWAYS:
+        match = self._table.find(scope["method"], scope["path"])
+        if match is not None and match.route.rule.needs is Open.ALWAYS:
             with seeing(NONE):
                 await self._app(scope, receive, send)
             return
         request, caller = Request(scope), Caller(Access())
         visible: ProjectIds | None
         try:
-            if found is not None and found.route.rule.needs is Open.METRICS and self._scrapes(request):
+            if match is not None and match.route.rule.needs is Open.METRICS and self._scrapes(request):
                 with seeing(EVERY_PROJECT):  # totals
                     await self._app(scope, receive, send)
                 return
             caller = await self._credentials.caller(request)
             put(scope, caller.access)
-            if names_project(scope, found):
-                found = await self._with_spelled_projects(scope, found, caller.access)
+            if names_project(scope, match):
+                match = await self._with_spelled_projects(scope, match, caller.access)
             with seeing(granted(caller.access.principal, Action.READ, caller.access.public)):  # pages of errors, too
-                answer, visible = await self._limits.refusal(request, caller, found), NONE
+                answer, visible = await self._limits.refusal(request, caller, match), NONE
                 if answer is None:
-                    answer, visible = await self._checked(request, caller, found)
-                if answer is None and found is not None and found.route.rule.confirm:
+                    answer, visible = await self._checked(request, caller, match)
+                if answer is None and match is not None and match.route.rule.confirm:
                     answer = _confirmed(request, caller.access)
         except WrongTokenError:
             with seeing(NONE):
-                too_many = await self._limits.refusal(request, caller, found)
+                too_many = await self._limits.refusal(request, caller, match)
                 answer, visible = too_many or refusals.not_logged_in(request, _WRONG_TOKEN), NONE
         if not caller.access.is_open:
             send = _private(send, scope["path"])
         with seeing(visible), _acting_as(caller.access.name):
-            if answer is not None and found is not None:
-                scope["route"] = found.route.route  # what the request is counted under
+            if answer is not None and match is not None:
+                scope["route"] = match.route.route  # what the request is counted under
             await (answer or self._app)(scope, receive, send)
         if caller.known is not None and self._directory.is_use_due(caller.known, caller.key):
             await run_in_threadpool(self._directory.note_use, caller.known, caller.key)
 
-    async def _with_spelled_projects(self, scope: Scope, found: Found | None, access: Access) -> Found | None:
+    async def _with_spelled_projects(self, scope: Scope, match: RouteMatch | None, access: Access) -> RouteMatch | None:
         remembered, slugs = self._directory.remembered("slugs", "")
         if not remembered:
             slugs = await run_in_threadpool(self._directory.project_slugs)
         principal, public = access.principal, access.public
-        return spell_projects(scope, found, spelling_of(slugs, lambda number: knows_of(principal, number, public)))
+        return spell_projects(scope, match, spelling_of(slugs, lambda number: knows_of(principal, number, public)))
 
     async def _checked(
-        self, request: Request, caller: Caller, found: Found | None
+        self, request: Request, caller: Caller, match: RouteMatch | None
     ) -> tuple[Response | None, ProjectIds | None]:
         """Return the refusal, if any, and the projects whose rows are visible to the request."""
         access = caller.access
         readable = granted(access.principal, Action.READ, access.public)
-        if answer := self._not_from_here(request, caller, found):
+        if answer := self._not_from_here(request, caller, match):
             return answer, readable
-        needs = found.route.rule.needs if found else Open.ANYONE
+        needs = match.route.rule.needs if match else Open.ANYONE
         first = self._first(access)
         if first and needs not in (Open.ANYONE, Open.LOGGED_IN):
             return _complete_first(request, *first), readable
-        if found is None or needs is Open.ANYONE:
+        if match is None or needs is Open.ANYONE:
             return None, readable
         if needs is Open.METRICS:
             return await self._metrics(request, access), None  # totals of all projects
         if needs is Open.LOGGED_IN:
             return (None if access.person else refusals.not_logged_in(request)), readable
-        return await self._in_projects(request, access, found, Action(needs))
+        return await self._in_projects(request, access, match, Action(needs))
 
     async def _in_projects(
-        self, request: Request, access: Access, found: Found, action: Action
+        self, request: Request, access: Access, match: RouteMatch, action: Action
     ) -> tuple[Response | None, ProjectIds | None]:
-        if isinstance(access.principal, TokenHolder) and found.route.is_page:
+        if isinstance(access.principal, TokenHolder) and match.route.is_page:
             return refusals.refused(request, "For browsers only", _FOR_BROWSERS), NONE
         where = granted(access.principal, action, access.public)
         if where is None:
             return None, where
-        if found.route.rule.owner:
-            owned = await self._owner(found, access)
+        if match.route.rule.owner:
+            owned = await self._owner(match, access)
             if owned is None or owned.project != NOT_TOLD:
-                return await self._check_one(request, access, found, where, owned)
+                return await self._check_one(request, access, match, where, owned)
         # Users see empty lists instead of a refusal. An action that the caller may do nowhere is refused.
         if where or (action is Action.READ and access.person):
             return None, where
         return await self._forbidden(request, access, action), where
 
     async def _check_one(
-        self, request: Request, access: Access, found: Found, where: ProjectIds, owned: Owned | None
+        self, request: Request, access: Access, match: RouteMatch, where: ProjectIds, owned: Owned | None
     ) -> tuple[Response | None, ProjectIds | None]:
         """Check a route about one thing of a project, which may not exist."""
-        rule, principal = found.route.rule, access.principal
+        rule, principal = match.route.rule, access.principal
         if owned is not None and owned.project in where:
             return None, where
         if owned is not None and rule.own and may_with_own(principal, rule.own, owned.token):
@@ -174,33 +175,33 @@ class AccessMiddleware:
         if owned is None or not (owned.project == FOR_ALL or knows_of(principal, owned.project, access.public)):
             if isinstance(principal, Anonymous):
                 return refusals.not_logged_in(request), where
-            return refusals.not_there(request, rule.owner, found.params[NAMED[rule.owner].param]), where
+            return refusals.not_there(request, rule.owner, match.params[NAMED[rule.owner].param]), where
         action = Action.ADMINISTER if owned.project == FOR_ALL else Action(rule.needs)
-        return await self._forbidden(request, access, action, found, owned.project), where
+        return await self._forbidden(request, access, action, match, owned.project), where
 
     async def _forbidden(
-        self, request: Request, access: Access, action: Action, found: Found | None = None, project: int = FOR_ALL
+        self, request: Request, access: Access, action: Action, match: RouteMatch | None = None, project: int = FOR_ALL
     ) -> Response:
-        """Return 403; for users it names who can grant the role. `found`: the route, where it is about one thing."""
-        rule = found.route.rule if found else None
+        """Return 403; for users it names who can grant the role. `match`: the route, where it is about one thing."""
+        rule = match.route.rule if match else None
         if access.person is None:
             return refusals.forbidden(request, access.principal, action, rule.own if rule else None)
         about: tuple[Owner, str] = (
-            (rule.owner, found.params[NAMED[rule.owner].param]) if rule and found and rule.owner else ("", "")
+            (rule.owner, match.params[NAMED[rule.owner].param]) if rule and match and rule.owner else ("", "")
         )
         answer = await run_in_threadpool(refusal, self._engine, access.person, action, project, about)
         return refusals.forbidden_person(request, answer)
 
-    async def _owner(self, found: Found, access: Access) -> Owned | None:
+    async def _owner(self, match: RouteMatch, access: Access) -> Owned | None:
         """Find the owner. Cached only for callers who may know of it: response times must not reveal existence."""
-        owner = found.route.rule.owner
-        value = found.params[NAMED[owner].param]
+        owner = match.route.rule.owner
+        value = match.params[NAMED[owner].param]
         remembered = self._owners.remembered(owner, value)
         if remembered is not None and knows_of(access.principal, remembered.project, access.public):
             return remembered
         return await run_in_threadpool(self._owners.find, owner, value)
 
-    def _not_from_here(self, request: Request, caller: Caller, found: Found | None) -> Response | None:
+    def _not_from_here(self, request: Request, caller: Caller, match: RouteMatch | None) -> Response | None:
         """Refuse requests from other websites, and those that a service without log-ins must not serve."""
         headers = request.headers
         if caller.access.is_open:
@@ -218,7 +219,7 @@ class AccessMiddleware:
                     "came through a proxy, or by HTTP/1.0, which some proxies use.",
                     f"To enable log-ins, create an administrator: {self._make_administrator}",
                 )  # fmt: skip
-            if found is not None and found.route.rule.log_ins:
+            if match is not None and match.route.rule.log_ins:
                 return refusals.refused(request, "This needs log-ins", NEEDS_LOG_INS, self._how_to_have_log_ins)
             return None
         states_origin = "sec-fetch-site" in headers or "origin" in headers

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.access.rules import RouteTable, RuledRoute
+from app.access.routes import RouteTable, RuledRoute
 from app.domain.access.principal import Anonymous
 from app.errors import FieldError, Overloaded
 from app.web.dependencies import READING

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.access.credentials import Caller
-from app.access.rules import Found
+from app.access.routes import RouteMatch
 from app.domain.text import one_line
 from app.settings import Settings
 from app.web.errors import answer
@@ -123,9 +123,6 @@ def network_of(address: str) -> str:
     return str(getattr(found, "ipv4_mapped", None) or found)
 
 
-UPLOADS = ("POST /api/v1/runs", "POST /upload")
-
-
 class RequestLimits:
     """A service without log-ins limits nobody: only its own machine reaches it."""
 
@@ -134,14 +131,14 @@ class RequestLimits:
         self._requests = _a_minute(settings.requests_per_minute)
         self._uploads = _a_minute(settings.uploads_per_minute)
 
-    async def refusal(self, request: Request, caller: Caller, found: Found | None) -> Response | None:
+    async def refusal(self, request: Request, caller: Caller, match: RouteMatch | None) -> Response | None:
         """429 to whoever asks too often."""
         if caller.access.is_open:
             return None
         whom = who(request, caller)
         if seconds := await self._over(self._requests, "request", whom):
             return _too_many(request, "requests", self._requests, seconds)
-        is_upload = found is not None and found.route.key in UPLOADS
+        is_upload = match is not None and match.route.is_upload
         if is_upload and (seconds := await self._over(self._uploads, "upload", whom)):
             return _too_many(request, "uploads", self._uploads, seconds)
         return None

@@ -19,6 +19,7 @@ from app.storage.database import transaction
 from app.storage.tables import utc_now
 from app.storage.tokens import MadeToken, made_in_force
 from app.storage.users import Member, User, list_users, roles_by_user
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.errors import documented
 from app.web.identity import NEEDS_LOG_INS, Access, access_of, how_to_have_log_ins, signed
@@ -161,6 +162,7 @@ def role_of(access: Access, project_id: int) -> str | None:
 
 
 @router.get("")
+@requires(Action.READ)
 def list_projects(request: Request, session: ReadSession) -> ProjectList:
     """The projects that the caller may read."""
     access = access_of(request)
@@ -168,6 +170,7 @@ def list_projects(request: Request, session: ReadSession) -> ProjectList:
 
 
 @router.post("", status_code=201, responses=documented(403, 409, 422))
+@requires(Action.ADMINISTER)
 def create_project(request: Request, engine: AppEngine, body: NewProject) -> ProjectOut:
     """Make a project: private, with nobody in it, unless said otherwise."""
     if body.public and access_of(request).is_open:
@@ -179,18 +182,21 @@ def create_project(request: Request, engine: AppEngine, body: NewProject) -> Pro
 
 
 @router.patch("/{slug}", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def change_project(engine: AppEngine, slug: Slug, change: ProjectChange) -> Members:
     """Have everybody read the project, or its members only."""
     return Members.of(membership.set_public(engine, slug, change.public, by=signed(change.author)))
 
 
 @router.get("/{slug}/members", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project")
 def list_members(session: ReadSession, slug: Slug) -> Members:
     """Who belongs to the project."""
     return Members.of(membership.get_membership(session, slug))
 
 
 @router.post("/{slug}/members", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True, confirm=True)
 def set_member(request: Request, engine: AppEngine, slug: Slug, body: NewMember) -> Members:
     """Make somebody a member, or change the role. That of the last maintainer is an administrator's to take."""
     by, may_orphan = signed(body.author), access_of(request).may_anywhere(Action.ADMINISTER)
@@ -198,6 +204,7 @@ def set_member(request: Request, engine: AppEngine, slug: Slug, body: NewMember)
 
 
 @router.delete("/{slug}/members/{user_id}", status_code=204, responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def remove_member(
     request: Request,
     engine: AppEngine,
@@ -213,6 +220,7 @@ def remove_member(
 
 
 @router.get("/{slug}/tokens", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project")
 def list_tokens(
     session: ReadSession,
     slug: Slug,
@@ -225,6 +233,7 @@ def list_tokens(
 
 
 @router.post("/{slug}/tokens", status_code=201, responses=documented(404, 422), response_model=TokenMade)
+@requires(Action.MANAGE, of="project", log_ins=True, confirm=True)
 def create_token(engine: AppEngine, slug: Slug, body: NewToken) -> JSONResponse:
     """Make a token. The answer is the only place where it is shown."""
     one, secret = tokens.make_token(
@@ -235,6 +244,7 @@ def create_token(engine: AppEngine, slug: Slug, body: NewToken) -> JSONResponse:
 
 
 @router.delete("/{slug}/tokens/{token_id}", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def revoke_token(engine: AppEngine, slug: Slug, token_id: TokenId) -> TokenOut:
     """Revoke a token: from now on it opens nothing. Revoking it again changes nothing."""
     return TokenOut.model_validate(tokens.revoke_token(engine, slug, token_id, by=signed()))
@@ -303,6 +313,7 @@ class UserChange(BaseModel):
 
 
 @users_router.get("")
+@requires(Action.ADMINISTER)
 def read_users(session: ReadSession) -> UserList:
     """Everybody who has an account, also those who are disabled."""
     roles, made = roles_by_user(session), made_in_force(session)
@@ -311,6 +322,7 @@ def read_users(session: ReadSession) -> UserList:
 
 
 @users_router.post("", status_code=201, responses=documented(409, 422), response_model=UserMade)
+@requires(Action.ADMINISTER, log_ins=True, confirm=True)
 def create_user(engine: AppEngine, body: NewUser) -> JSONResponse:
     """Make an account. The answer is the only place where its first password is shown."""
     user, password = members.add_person(
@@ -320,6 +332,7 @@ def create_user(engine: AppEngine, body: NewUser) -> JSONResponse:
 
 
 @users_router.patch("/{user_id}", responses=documented(404, 409, 422))
+@requires(Action.ADMINISTER, log_ins=True, confirm=True)
 def change_user(engine: AppEngine, session: ReadSession, user_id: UserId, change: UserChange) -> UserOut:
     """Disable an account or enable it, make it an administrator's or not. The last administrator stays one."""
     user = members.change_person(
@@ -330,6 +343,7 @@ def change_user(engine: AppEngine, session: ReadSession, user_id: UserId, change
 
 
 @users_router.post("/{user_id}/password", responses=documented(404, 422), response_model=UserMade)
+@requires(Action.ADMINISTER, log_ins=True, confirm=True)
 def reset_password(engine: AppEngine, session: ReadSession, user_id: UserId) -> JSONResponse:
     """Give an account a new first password; it is logged out everywhere."""
     user, password = members.reset_password(engine, user_id, by=signed())

@@ -17,6 +17,7 @@ from app.storage.database import transaction
 from app.storage.tables import utc_now
 from app.storage.tokens import made_in_force
 from app.storage.users import User, list_users, roles_by_user
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import Form, answer_form
 from app.web.identity import access_of, signed
@@ -112,11 +113,13 @@ TokenId = Annotated[int, Path(ge=1, le=LARGEST_ID)]
 
 
 @router.get("")
+@requires(Action.READ)
 def show_projects(request: Request, session: ReadSession) -> HTMLResponse:
     return _projects_page(request, session, MemberForm())
 
 
 @router.post("")
+@requires(Action.ADMINISTER)
 async def create_project(request: Request, engine: AppEngine) -> Response:
     def create(form: MemberForm) -> str:
         with transaction(engine) as session:
@@ -144,11 +147,13 @@ def _projects_page(request: Request, session: Session, form: MemberForm, status:
 
 
 @router.get("/{slug}/members")
+@requires(Action.MANAGE, of="project")
 def show_members(request: Request, session: ReadSession, slug: Slug) -> HTMLResponse:
     return _members_page(request, session, slug, MemberForm())
 
 
 @router.post("/{slug}/members")
+@requires(Action.MANAGE, of="project", log_ins=True, confirm=True)
 async def add_member(request: Request, engine: AppEngine, slug: Slug) -> Response:
     def add(form: MemberForm) -> str:
         members.set_member(engine, slug, name=form.value("name"), role=form.value("role"), by=form.by, only_new=True)
@@ -161,6 +166,7 @@ async def add_member(request: Request, engine: AppEngine, slug: Slug) -> Respons
 
 
 @router.post("/{slug}/members/{user_id}")
+@requires(Action.MANAGE, of="project", log_ins=True, confirm=True)
 async def change_member(request: Request, engine: AppEngine, slug: Slug, user_id: UserId) -> Response:
     """Another role, or none. Somebody who takes their own leaves the page that they may see no longer."""
 
@@ -181,6 +187,7 @@ async def change_member(request: Request, engine: AppEngine, slug: Slug, user_id
 
 
 @router.post("/{slug}/public")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def set_public(request: Request, engine: AppEngine, slug: Slug) -> Response:
     def change(form: MemberForm) -> str:
         members.set_public(engine, slug, form.value("public") == "yes", by=form.by)
@@ -203,6 +210,7 @@ def _members_page(request: Request, session: Session, slug: str, form: MemberFor
 
 
 @router.get("/{slug}/tokens")
+@requires(Action.MANAGE, of="project")
 def show_tokens(
     request: Request, session: ReadSession, slug: Slug, page: Annotated[int, Query(ge=1, le=10**6)] = 1
 ) -> HTMLResponse:
@@ -210,6 +218,7 @@ def show_tokens(
 
 
 @router.post("/{slug}/tokens")
+@requires(Action.MANAGE, of="project", log_ins=True, confirm=True)
 async def make_token(request: Request, engine: AppEngine, slug: Slug) -> Response:
     """The page that follows shows the token, once; no cache keeps it."""
 
@@ -231,6 +240,7 @@ async def make_token(request: Request, engine: AppEngine, slug: Slug) -> Respons
 
 
 @router.post("/{slug}/tokens/{token_id}/revoke")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def revoke_token(request: Request, engine: AppEngine, slug: Slug, token_id: TokenId) -> Response:
     def revoke(form: MemberForm) -> str:
         members.revoke_token(engine, slug, token_id, by=form.by)
@@ -284,11 +294,13 @@ users_router = APIRouter(include_in_schema=False, prefix="/settings/users")
 
 
 @users_router.get("")
+@requires(Action.ADMINISTER)
 def show_people(request: Request, session: ReadSession) -> HTMLResponse:
     return _page(request, session, MemberForm())
 
 
 @users_router.post("")
+@requires(Action.ADMINISTER, log_ins=True, confirm=True)
 async def add_person(request: Request, engine: AppEngine) -> Response:
     """The page that follows shows the first password, once; no cache keeps it."""
 
@@ -308,6 +320,7 @@ async def add_person(request: Request, engine: AppEngine) -> Response:
 
 
 @users_router.post("/{user_id}")
+@requires(Action.ADMINISTER, log_ins=True, confirm=True)
 async def change_person(request: Request, engine: AppEngine, user_id: UserId) -> Response:
     """`do`: what is to be done, as its button says."""
 

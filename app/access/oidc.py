@@ -32,6 +32,7 @@ from app.settings import Settings
 from app.storage import audit, users
 from app.storage.database import transaction
 from app.storage.tables import UserRow
+from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine, AppSettings
 from app.web.identity import access_of
 from app.web.templating import public_address
@@ -339,6 +340,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/login/oidc")
+@requires(Open.ANYONE)
 def go_to_provider(request: Request, next: str = "/", again: str = "") -> Response:  # noqa: A002  the word that addresses have
     """Send the browser to the provider. With `again` also a logged-in user, who must authenticate there anew."""
     access = access_of(request)
@@ -355,6 +357,7 @@ def go_to_provider(request: Request, next: str = "/", again: str = "") -> Respon
 
 
 @router.get(_CALLBACK)
+@requires(Open.ANYONE)
 def come_back(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     """With `state` and either `code` or `error`, as the provider puts them into the address."""
     provider, attempt = _provider(request), Attempt.of(request)

@@ -7,10 +7,10 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Engine, Select, select
 from sqlmodel import col
 
-from app.access.rules import Owner
 from app.storage.database import read_session
 from app.storage.tables import ExperimentRow, ProjectRow, ReferencePointRow, RegressionRow, RunRow
 from app.storage.visible import EVERY_PROJECT, seeing
+from app.web.access_rule import Owner
 
 FOR_ALL = 0
 """The owner of what belongs to no project and is for all; no project has this id."""

@@ -31,6 +31,7 @@ from app.storage.database import read_session, transaction
 from app.storage.runs import aware
 from app.storage.tables import TokenRow, utc_now
 from app.storage.visible import seeing
+from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine, AppSettings
 from app.web.errors import documented
 from app.web.forms import sent_form
@@ -50,6 +51,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/login")
+@requires(Open.ANYONE)
 def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  the word that addresses have
     access = access_of(request)
     if access.is_open or access.person:
@@ -58,6 +60,7 @@ def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  th
 
 
 @router.post("/login", max_body_size=CREDENTIALS_BYTES)
+@requires(Open.ANYONE)
 async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
         name, password, code, wanted = (
@@ -78,6 +81,7 @@ async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> 
 
 
 @router.post("/logout")
+@requires(Open.ANYONE)
 def log_out(request: Request, engine: AppEngine) -> Response:
     access = access_of(request)
     if access.person:
@@ -89,11 +93,13 @@ def log_out(request: Request, engine: AppEngine) -> Response:
 
 
 @router.get(PASSWORD_PAGE)
+@requires(Open.LOGGED_IN)
 def show_password(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A002  as at the log-in
     return _password_page(request, PasswordForm(), next)
 
 
 @router.post(PASSWORD_PAGE, max_body_size=CREDENTIALS_BYTES)
+@requires(Open.LOGGED_IN)
 async def change_password(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
         form, wanted = PasswordForm.read(sent), str(sent.get("next", ""))[:_MOST_CHARACTERS]
@@ -190,6 +196,7 @@ class SessionList(BaseModel):
 
 
 @pages.get("")
+@requires(Open.LOGGED_IN)
 def show_account(request: Request, engine: AppEngine) -> HTMLResponse:
     person = _person(request)
     with read_session(engine) as session:
@@ -202,6 +209,7 @@ def show_account(request: Request, engine: AppEngine) -> HTMLResponse:
 
 
 @pages.post("/sessions/others/end")
+@requires(Open.LOGGED_IN)
 def end_others(request: Request, engine: AppEngine) -> Response:
     """All but the one that asks."""
     access, person = access_of(request), _person(request)
@@ -212,6 +220,7 @@ def end_others(request: Request, engine: AppEngine) -> Response:
 
 
 @pages.post("/sessions/{key}/end")
+@requires(Open.LOGGED_IN)
 def end_one(request: Request, engine: AppEngine, key: Key) -> Response:
     own = _end(request, engine, key)
     response = RedirectResponse("/login" if own else "/settings/account", 303)
@@ -221,12 +230,14 @@ def end_one(request: Request, engine: AppEngine, key: Key) -> Response:
 
 
 @api.get("", responses=documented(401))
+@requires(Open.LOGGED_IN)
 def list_sessions(request: Request, engine: AppEngine) -> SessionList:
     """The browsers in which the caller is logged in."""
     return SessionList(items=_sessions(request, engine))
 
 
 @api.delete("/{key}", status_code=204, responses=documented(401, 404, 422))
+@requires(Open.LOGGED_IN)
 def end_session(request: Request, engine: AppEngine, key: Key) -> None:
     """Log a browser out."""
     _end(request, engine, key)
@@ -280,11 +291,13 @@ confirm_router = APIRouter(include_in_schema=False, prefix="/account/confirm")
 
 
 @confirm_router.get("")
+@requires(Open.LOGGED_IN)
 def show_confirm(request: Request, engine: AppEngine, next: str = "/") -> HTMLResponse:  # noqa: A002  as at the log-in
     return _page(request, engine, next)
 
 
 @confirm_router.post("")
+@requires(Open.LOGGED_IN)
 async def confirm(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     async with sent_form(request, max_files=0, max_fields=MAX_FIELDS) as sent:
         password, wanted = (str(sent.get(name, ""))[:_MOST_CHARACTERS] for name in ("password", "next"))
@@ -343,16 +356,19 @@ second_factor_router = APIRouter(include_in_schema=False, prefix=SECOND_FACTOR_P
 
 
 @second_factor_router.get("")
+@requires(Open.LOGGED_IN)
 def show_second_factor(request: Request, engine: AppEngine) -> HTMLResponse:
     return _second_factor_routes_page(request, engine)
 
 
 @second_factor_router.post("")
+@requires(Open.LOGGED_IN)
 async def add_second_factor(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     return await with_password(_add, request, engine, settings, await _sent(request))
 
 
 @second_factor_router.post("/remove")
+@requires(Open.LOGGED_IN)
 async def remove_second_factor(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     return await with_password(_remove, request, engine, settings, await _sent(request))
 
@@ -435,6 +451,7 @@ class WhoAmI(BaseModel):
 
 
 @whoami_router.get("/whoami", responses=documented(401))
+@requires(Open.ANYONE)
 def whoami(request: Request, engine: AppEngine) -> WhoAmI:
     """Return who the caller is, and the scopes of a token. A token that is not in force gets 401."""
     service = version("threewalls")

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.types import Scope
 
-from app.access.rules import Found
+from app.access.routes import RouteMatch
 
 Spelling = Callable[[str], str]
 """Returns the slug that the text names; the text itself where it names none that the caller may know of."""
@@ -18,24 +18,24 @@ Spelling = Callable[[str], str]
 _PARAMETER = "project"
 
 
-def names_project(scope: Scope, found: Found | None) -> bool:
-    return _in_path(found) or f"{_PARAMETER}=".encode() in scope["query_string"]
+def names_project(scope: Scope, match: RouteMatch | None) -> bool:
+    return _in_path(match) or f"{_PARAMETER}=".encode() in scope["query_string"]
 
 
-def spell_projects(scope: Scope, found: Found | None, spelling: Spelling) -> Found | None:
+def spell_projects(scope: Scope, match: RouteMatch | None, spelling: Spelling) -> RouteMatch | None:
     """Rewrite the address of a request. Returns its route with the parameters that the path has then."""
     _spell_query(scope, spelling)
-    if found is None or not _in_path(found) or (slug := spelling(found.params["slug"])) == found.params["slug"]:
-        return found
-    matched = found.route.pattern.match(scope["path"])
+    if match is None or not _in_path(match) or (slug := spelling(match.params["slug"])) == match.params["slug"]:
+        return match
+    matched = match.route.pattern.match(scope["path"])
     assert matched is not None  # noqa: S101  the route was found by this path
     begin, end = matched.span("slug")
     scope["path"] = f"{scope['path'][:begin]}{slug}{scope['path'][end:]}"
-    return replace(found, params={**found.params, "slug": slug})
+    return replace(match, params={**match.params, "slug": slug})
 
 
-def _in_path(found: Found | None) -> bool:
-    return found is not None and found.route.rule.owner == "project"
+def _in_path(match: RouteMatch | None) -> bool:
+    return match is not None and match.route.rule.owner == "project"
 
 
 def _spell_query(scope: Scope, spelling: Spelling) -> None:

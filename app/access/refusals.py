@@ -8,13 +8,13 @@ from sqlmodel import Session
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from app.access.rules import Owner
 from app.domain.access.principal import ADMINISTRATOR, Action, Anonymous, Person, Principal, least_role, missing
 from app.domain.text import some_of
 from app.storage.access_changes import project_slugs
 from app.storage.database import read_session
 from app.storage.users import administrators, maintainers
 from app.storage.visible import EVERY_PROJECT, seeing
+from app.web.access_rule import Owner
 from app.web.errors import answer, is_machine
 from app.web.templating import asked_by_part, leave_for, render_error
 

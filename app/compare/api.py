@@ -7,12 +7,14 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.compare.queries import ComparedRun, Comparison, Selection, Side
+from app.domain.access.principal import Action
 from app.domain.contract.fields import Role
 from app.domain.run import Source, Stated, Value
 from app.domain.verdict.comparability import Kind
 from app.domain.verdict.comparison import MetricOutcome, Within, paid_with
 from app.domain.verdict.differences import Axis, Difference
 from app.errors import FieldError, InvalidQuery
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import documented
 from app.web.templating import public_address
@@ -124,6 +126,7 @@ Runs = Annotated[str, Query(description="Numbers of runs, separated by commas; r
 
 
 @router.get("/compare", responses=documented(404, 409, 422))
+@requires(Action.READ)
 def compare_runs(request: Request, session: ReadSession, a: Runs = "", b: Runs = "") -> CompareOut:
     """Run or runs `b`, the candidate, against `a`, the baseline. 409 while one of them is not read yet."""
     selection = Selection.from_params({"a": a, "b": b})

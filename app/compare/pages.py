@@ -23,6 +23,7 @@ from app.compare.queries import (
     series_of,
 )
 from app.compare.views import AlignedTable, Overlay, TimerTable, aligned_table, overlay, timer_table
+from app.domain.access.principal import Action
 from app.domain.numbers import counted
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.comparison_words import KINDS
@@ -32,6 +33,7 @@ from app.errors import FieldError, InvalidQuery, NotFound, NotReady, ThreewallsE
 from app.storage.runs import RunListItem
 from app.storage.stacks import full_records
 from app.storage.tables import RunRow
+from app.web.access_rule import requires
 from app.web.charts import grouped_series
 from app.web.dependencies import ReadSession
 from app.web.templating import render
@@ -328,6 +330,7 @@ _STATUS = {NotFound: 404, NotReady: 409, InvalidQuery: 422}
 
 
 @router.get("/compare")
+@requires(Action.READ)
 def show_comparison(request: Request, session: ReadSession, run: Annotated[Sequence[str], Query()] = ()) -> Response:
     """`run`, as often as it stands there: what was ticked in the list of runs."""
     if run:
@@ -347,11 +350,13 @@ def show_comparison(request: Request, session: ReadSession, run: Annotated[Seque
 
 
 @router.get("/compare/distributions")
+@requires(Action.READ)
 def show_distributions(request: Request, session: ReadSession) -> HTMLResponse:
     return _part(request, session, "compare_distributions")
 
 
 @router.get("/compare/series")
+@requires(Action.READ)
 def show_series(request: Request, session: ReadSession) -> HTMLResponse:
     return _part(request, session, "compare_series", anchor="series")
 

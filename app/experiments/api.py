@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import Engine
 
+from app.domain.access.principal import Action
 from app.domain.experiments.journey import dot, mermaid
 from app.errors import FieldError, InvalidChange
 from app.experiments.api_models import (
@@ -22,6 +23,7 @@ from app.experiments.proposal import Wish
 from app.experiments.queries import journey_of
 from app.storage.database import read_session
 from app.storage.experiments import ExperimentFilter, find_experiments, get_experiment
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.errors import as_content, documented
 from app.web.templating import public_address
@@ -32,6 +34,7 @@ _AS_TEXT = {"mermaid": ("text/vnd.mermaid", mermaid), "dot": ("text/vnd.graphviz
 
 
 @router.get("/experiments", responses=documented(422))
+@requires(Action.READ)
 def list_all_experiments(
     request: Request,
     session: ReadSession,
@@ -44,6 +47,7 @@ def list_all_experiments(
 
 
 @router.post("/experiments", status_code=201, responses=documented(404, 409, 422))
+@requires(Action.CONTRIBUTE)
 def create_experiment(
     request: Request, response: Response, engine: AppEngine, settings: AppSettings, plan: ExperimentIn
 ) -> ExperimentOut:
@@ -55,12 +59,14 @@ def create_experiment(
 
 
 @router.get("/experiments/{experiment_id}", responses=documented(404, 422))
+@requires(Action.READ, of="experiment")
 def read_experiment(request: Request, session: ReadSession, experiment_id: ExperimentId) -> ExperimentOut:
     """One experiment: its plan, its runs and why some do not count, and its A/B as it stands."""
     return ExperimentOut.of(get_experiment(session, experiment_id), public_address(request))
 
 
 @router.patch("/experiments/{experiment_id}", responses=documented(404, 422))
+@requires(Action.CONTRIBUTE, of="experiment")
 def change_experiment(
     request: Request, engine: AppEngine, experiment_id: ExperimentId, change: ExperimentChangeIn
 ) -> ExperimentOut:
@@ -81,6 +87,7 @@ def change_experiment(
     response_model=JourneyOut,
     responses=documented(404, 422, ok=as_content("text/vnd.mermaid", "", "text/vnd.graphviz", "image/svg+xml")),
 )
+@requires(Action.READ, of="run")
 def read_journey(
     session: ReadSession,
     run_id: Annotated[int, Path(ge=1, lt=2**31)],

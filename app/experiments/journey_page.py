@@ -15,6 +15,7 @@ from app.domain.numbers import counted, signed, step_time
 from app.experiments.pages import gain_text, is_generated, knobs_text, short_gain, tone, values_text
 from app.experiments.queries import journey_of
 from app.storage.projects import find_project
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.identity import access_of
 from app.web.templating import render
@@ -330,6 +331,7 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 @router.get("/runs/{run_id}/journey")
+@requires(Action.READ, of="run")
 def show_journey(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
     journey = journey_of(session, run_id)
     page = JourneyPage(journey, run_id)

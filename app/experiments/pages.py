@@ -12,6 +12,7 @@ from sqlalchemy import Engine, select
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from app.domain.access.principal import Action
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import STATES, UNDECIDED, Commands, Gain, KnobChange, Side, State
 from app.domain.numbers import counted, grouped, signed
@@ -31,6 +32,7 @@ from app.storage.experiments import Experiment, ExperimentFilter, ExperimentRun,
 from app.storage.rules import read_run
 from app.storage.runs import latest_runs
 from app.storage.tables import ExperimentRow, ProjectRow, RunRow
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import answer_form, status_of
 from app.web.lists import ListQuery, OneOf, Passes
@@ -46,6 +48,7 @@ _RECENT = 12
 
 
 @router.get("/experiments/new")
+@requires(Action.CONTRIBUTE)
 def choose_run(request: Request, session: ReadSession) -> Response:
     """Which run to begin from; one that is named leads on."""
     typed = request.query_params.get("run", "").strip()[:40]
@@ -76,12 +79,14 @@ def choose_run(request: Request, session: ReadSession) -> Response:
 
 
 @router.get("/runs/{run_id}/experiments/new")
+@requires(Action.CONTRIBUTE, of="run")
 def offer_plan(request: Request, session: ReadSession, settings: AppSettings, run_id: RunId) -> HTMLResponse:
     form = PlanForm.read(request.query_params)
     return render(request, "experiments/new.html", p=IdeaPage(session, settings, run_id, form))
 
 
 @router.post("/runs/{run_id}/experiments")
+@requires(Action.CONTRIBUTE, of="run")
 async def plan_by_form(request: Request, engine: AppEngine, settings: AppSettings, run_id: RunId) -> Response:
     """The same as the API's POST."""
 
@@ -487,6 +492,7 @@ ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
 
 
 @router.get("/experiments")
+@requires(Action.READ)
 def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
     query = ExperimentListQuery.from_params(request.query_params)
     page = find_experiments(session, query.wanted, query.page)
@@ -506,11 +512,13 @@ def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
 
 
 @router.get("/experiments/{experiment_id}")
+@requires(Action.READ, of="experiment")
 def show_experiment(request: Request, session: ReadSession, experiment_id: ExperimentId) -> HTMLResponse:
     return _render_experiment(request, session, experiment_id)
 
 
 @router.get("/experiments/{experiment_id}/news")
+@requires(Action.READ, of="experiment")
 def show_news(
     request: Request,
     session: ReadSession,
@@ -522,6 +530,7 @@ def show_news(
 
 
 @router.post("/experiments/{experiment_id}")
+@requires(Action.CONTRIBUTE, of="experiment")
 async def decide_by_form(request: Request, engine: AppEngine, experiment_id: ExperimentId) -> Response:
     """The same as the API's decisions."""
 

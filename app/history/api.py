@@ -8,12 +8,14 @@ from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
+from app.domain.access.principal import Action
 from app.domain.numbers import UNITS
 from app.domain.run import Metric
 from app.domain.verdict.differences import Difference
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.history.page import HistoryPage
 from app.history.queries import HistoryView, get_stack, matching_keys
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import as_content, documented
 from app.web.lists import csv_text
@@ -206,6 +208,7 @@ class HistoryOut(BaseModel):
     response_model=HistoryOut,
     responses=documented(404, 406, 422, ok=as_content("text/csv")),
 )
+@requires(Action.READ)
 def read_history(
     request: Request, session: ReadSession, stack: StackKey, query: Annotated[HistoryQuery, Query()]
 ) -> Response:

@@ -10,6 +10,7 @@ from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
+from app.domain.access.principal import Action
 from app.domain.badges import Badge, opens, svg
 from app.domain.numbers import signed, step_time
 from app.domain.verdict.words import decision_word
@@ -18,6 +19,7 @@ from app.storage.database import read_session, transaction
 from app.storage.projects import renew_badge_secret
 from app.storage.tables import ProjectRow, RunRow
 from app.storage.visible import EVERY_PROJECT, seeing
+from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine
 from app.web.forms import AUTHOR, sent_form
 from app.web.identity import author
@@ -86,16 +88,19 @@ Key = Annotated[str, Query(max_length=100)]
 
 
 @router.get("/badges/{stack}/verdict.svg")
+@requires(Open.ANYONE)
 def show_verdict(request: Request, engine: AppEngine, stack: StackKey, key: Key = "") -> Response:
     return _show(request, engine, stack, key, verdict_badge)
 
 
 @router.get("/badges/{stack}/step-time.svg")
+@requires(Open.ANYONE)
 def show_step_time(request: Request, engine: AppEngine, stack: StackKey, key: Key = "") -> Response:
     return _show(request, engine, stack, key, step_time_badge)
 
 
 @router.post("/badges/{stack}/renew")
+@requires(Action.MANAGE, of="stack")
 async def renew(request: Request, engine: AppEngine, stack: StackKey) -> Response:
     """New addresses for the badges of the whole project; those that stand elsewhere show nothing from then on."""
     async with sent_form(request, max_files=0, max_fields=2) as sent:

@@ -8,12 +8,14 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
+from app.domain.access.principal import Action
 from app.errors import NotFound, ThreewallsError
 from app.history.api import csv_rows
 from app.history.lists import StackQuery, find_stacks, stack_options, stacks_of
 from app.history.page import HistoryPage, PinForm, pin_by_form, render_history, unpin_by_form
 from app.history.queries import MOST_CANDIDATES, VERDICTS, HistoryView, get_stack, matching_keys
 from app.storage.database import read_session
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import answer_form
 from app.web.lists import csv_download
@@ -27,6 +29,7 @@ StackKey = Annotated[str, Path(max_length=100)]
 
 
 @router.get("/history")
+@requires(Action.READ)
 def list_stacks(request: Request, session: ReadSession) -> HTMLResponse:
     query = StackQuery.from_params(request.query_params)
     return render(
@@ -42,26 +45,31 @@ def list_stacks(request: Request, session: ReadSession) -> HTMLResponse:
 
 
 @router.get("/history/{stack}")
+@requires(Action.READ)
 def show_history(request: Request, session: ReadSession, stack: StackKey) -> HTMLResponse:
     return _show(request, session, stack, None)
 
 
 @router.get("/history/{stack}/chart")
+@requires(Action.READ)
 def show_chart(request: Request, session: ReadSession, stack: StackKey) -> HTMLResponse:
     return _show(request, session, stack, "history_chart")
 
 
 @router.get("/history/{stack}/data")
+@requires(Action.READ)
 def show_data(request: Request, session: ReadSession, stack: StackKey) -> HTMLResponse:
     return _show(request, session, stack, "history_data")
 
 
 @router.get("/history/{stack}/runs")
+@requires(Action.READ)
 def show_runs(request: Request, session: ReadSession, stack: StackKey) -> HTMLResponse:
     return _show(request, session, stack, "history_runs")
 
 
 @router.get("/history/{stack}/runs.csv")
+@requires(Action.READ)
 def export_runs(request: Request, session: ReadSession, stack: StackKey) -> Response:
     """The API's CSV under an address of its own: a link cannot ask for a media type."""
     page = _page(request, session, stack)
@@ -71,11 +79,13 @@ def export_runs(request: Request, session: ReadSession, stack: StackKey) -> Resp
 
 
 @router.post("/history/{stack}/pin")
+@requires(Action.CONTRIBUTE, of="stack")
 async def pin_run(request: Request, engine: AppEngine, stack: StackKey) -> Response:
     return await _decide(request, engine, stack, pin_by_form)
 
 
 @router.post("/history/{stack}/unpin")
+@requires(Action.CONTRIBUTE, of="stack")
 async def unpin_run(request: Request, engine: AppEngine, stack: StackKey) -> Response:
     return await _decide(request, engine, stack, unpin_by_form)
 

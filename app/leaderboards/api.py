@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from sqlmodel import Session
 
+from app.domain.access.principal import Action
 from app.domain.ranking.rank import HeadChange, head_text
 from app.domain.ranking.standings import Board, Entry, Gain, Interval
 from app.domain.report.values import storable
@@ -33,6 +34,7 @@ from app.storage.standings import (
     stacks_named,
     standings_of,
 )
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import as_content, documented
 from app.web.lists import csv_text, only_these
@@ -247,6 +249,7 @@ _JSON = ("application/json", "application/*", "*/*")
 
 
 @router.get("/leaderboards", response_model=StandingsOut, dependencies=_FILTERS, responses=_ANSWERS)
+@requires(Action.READ)
 def list_standings(request: Request, session: ReadSession, query: Annotated[LeaderboardQuery, Query()]) -> Response:
     """Stacks with their rankings, and counts across all that match. One row a result with `Accept: text/csv`."""
     wants_csv = _wants_csv(request)
@@ -260,6 +263,7 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
 
 
 @router.get("/leaderboards/gains", response_model=GainsOut, dependencies=_FILTERS, responses=_ANSWERS)
+@requires(Action.READ)
 def list_gains(request: Request, session: ReadSession, query: Annotated[LeaderboardQuery, Query()]) -> Response:
     """Gains over alltoall of the same stacks, as the chart draws them: by stack, and in each by its order."""
     wants_csv = _wants_csv(request)
@@ -273,6 +277,7 @@ def list_gains(request: Request, session: ReadSession, query: Annotated[Leaderbo
 @router.get(
     "/leaderboards/changes", dependencies=[only_these(*ChangesQuery.model_fields)], responses=documented(404, 422)
 )
+@requires(Action.READ)
 def list_leader_changes(session: ReadSession, query: Annotated[ChangesQuery, Query()]) -> LeaderChangesOut:
     """The history of leaders: what changed at the head of rankings, newest first."""
     index = _index(session, query)

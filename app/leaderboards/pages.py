@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
+from app.domain.access.principal import Action
 from app.domain.naming import SEPARATOR, common_parts
 from app.domain.numbers import TimeUnit, counted, time_unit_of
 from app.domain.ranking.rank import head_text
@@ -58,6 +59,7 @@ from app.storage.standings import (
     standings_of,
 )
 from app.storage.suspect_evidence import find_availability
+from app.web.access_rule import requires
 from app.web.charts import AvailabilityTable, availability_table
 from app.web.dependencies import ReadSession
 from app.web.templating import render
@@ -268,37 +270,44 @@ Page = Annotated[LeaderboardPage, Depends(get_page)]
 
 
 @router.get("/leaderboards")
+@requires(Action.READ)
 def list_leaderboards(request: Request, session: ReadSession, project: str = "") -> HTMLResponse:
     return render(request, "leaderboards/index.html", index=leaderboard_index(session, project[:100]))
 
 
 @router.get("/leaderboards/{hardware}/{family}")
+@requires(Action.READ)
 def show_leaderboard(request: Request, page: Page) -> HTMLResponse:
     return _render(request, page, "board")
 
 
 @router.get("/leaderboards/{hardware}/{family}/gains")
+@requires(Action.READ)
 def show_gains(request: Request, page: Page) -> HTMLResponse:
     """Charts come after the figures: drawing must not keep them waiting."""
     return _render(request, page, "gain_chart")
 
 
 @router.get("/leaderboards/{hardware}/{family}/leaders")
+@requires(Action.READ)
 def show_leaders(request: Request, page: Page) -> HTMLResponse:
     return _render(request, page, "leader_chart")
 
 
 @router.get("/leaderboards/{hardware}/{family}/standings.csv")
+@requires(Action.READ)
 def export_standings(page: Page) -> Response:
     return _csv("standings", standings_csv(page.found.items))
 
 
 @router.get("/leaderboards/{hardware}/{family}/gains.csv")
+@requires(Action.READ)
 def export_gains(page: Page) -> Response:
     return _csv("gains", gains_csv(page.found.items))
 
 
 @router.get("/leaderboards/{hardware}/{family}/leaders.csv")
+@requires(Action.READ)
 def export_leaders(page: Page) -> Response:
     return _csv("leaders", leaders_csv(page.changes))
 

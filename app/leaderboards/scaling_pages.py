@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from app.domain.access.principal import Action
 from app.domain.numbers import counted
 from app.domain.ranking.runs import slug
 from app.domain.ranking.standings import Interval
@@ -16,6 +17,7 @@ from app.errors import FieldError, InvalidQuery
 from app.leaderboards.scaling_charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart
 from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_names, container_of, measure, workloads
 from app.leaderboards.scaling_views import KINDS, PointRow, Section, SeriesView, answer, sections
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import documented
 from app.web.lists import csv_download, csv_text, only_these
@@ -175,11 +177,13 @@ Page = Annotated[ScalingPage, Depends(get_page)]
 
 
 @router.get("/scaling")
+@requires(Action.READ)
 def show_scaling(request: Request, page: Page) -> HTMLResponse:
     return _render(request, page)
 
 
 @router.get("/scaling/chart")
+@requires(Action.READ)
 def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
     """The chart of one kind comes after the figures: drawing must not keep them waiting."""
     section = next((one for one in page.sections if one.kind == draw and one.drawn), None)
@@ -190,6 +194,7 @@ def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
 
 
 @router.get("/scaling.csv")
+@requires(Action.READ)
 def export_scaling(page: Page) -> Response:
     return csv_download(points_csv(page), "scaling.csv")
 
@@ -221,6 +226,7 @@ api_router = APIRouter(prefix="/api/v1", tags=["leaderboards"])
     dependencies=[only_these(*ScalingQuery.names())],
     responses=documented(404, 422),
 )
+@requires(Action.READ)
 def read_scaling(
     *,
     session: ReadSession,

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
+from app.domain.access.principal import Action
 from app.domain.notifications.events import EVENTS, USUAL
 from app.domain.notifications.targets import MAX_TARGET
 from app.notifications.commands import (
@@ -35,6 +36,7 @@ from app.notifications.queries import (
 )
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.errors import documented
 from app.web.identity import Author, author, author_field
@@ -183,12 +185,14 @@ router = APIRouter(prefix="/api/v1/projects/{slug}", tags=["notifications"])
 
 
 @router.get("/receivers", responses=documented(404, 422))
+@requires(Action.CONTRIBUTE, of="project")
 def list_receivers(session: ReadSession, slug: Slug) -> ReceiverList:
     """Who is told of the project's news, and of which."""
     return ReceiverList(items=[ReceiverOut.of(one) for one in receivers_of(session, slug)])
 
 
 @router.post("/receivers", status_code=201, responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def create_receiver(
     *,
     request: Request,
@@ -210,12 +214,14 @@ def create_receiver(
 
 
 @router.get("/receivers/{receiver_id}", responses=documented(404, 422))
+@requires(Action.CONTRIBUTE, of="project")
 def read_receiver(session: ReadSession, slug: Slug, receiver_id: Number) -> ReceiverOut:
     """One of them."""
     return ReceiverOut.of(one_receiver(session, slug, receiver_id))
 
 
 @router.patch("/receivers/{receiver_id}", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def update_receiver(
     *,
     request: Request,
@@ -244,6 +250,7 @@ def update_receiver(
 
 
 @router.delete("/receivers/{receiver_id}", status_code=204, responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def remove_receiver(
     engine: AppEngine,
     slug: Slug,
@@ -257,12 +264,14 @@ def remove_receiver(
 
 
 @router.post("/receivers/{receiver_id}/test", status_code=202, responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def test_receiver(engine: AppEngine, slug: Slug, receiver_id: Number, by: By) -> DeliveryMade:
     """Send a test message."""
     return DeliveryMade(delivery=send_trial(engine, slug, receiver_id, by.author))
 
 
 @router.post("/receivers/{receiver_id}/secret", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def renew_secret(response: Response, engine: AppEngine, slug: Slug, receiver_id: Number, by: By) -> SecretOut:
     """A new secret for a webhook. The old one ends at once."""
     response.headers["Cache-Control"] = "no-store"
@@ -270,18 +279,21 @@ def renew_secret(response: Response, engine: AppEngine, slug: Slug, receiver_id:
 
 
 @router.post("/receivers/{receiver_id}/replay", status_code=202, responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def replay_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: By) -> DeliveriesMade:
     """Send again what was given up and not dismissed, in its order; the oldest 500."""
     return DeliveriesMade(deliveries=replay_all(engine, slug, receiver_id, by.author))
 
 
 @router.post("/receivers/{receiver_id}/dismiss", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def dismiss_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: By) -> Dismissed:
     """What was given up needs nobody any more. It stays in the log."""
     return Dismissed(dismissed=dismiss(engine, slug, receiver_id, by.author))
 
 
 @router.get("/deliveries", responses=documented(404, 422))
+@requires(Action.CONTRIBUTE, of="project")
 def list_deliveries(session: ReadSession, slug: Slug, query: Annotated[DeliveryQuery, Query()]) -> DeliveryList:
     """What was sent, is being sent and was given up, newest first."""
     found = deliveries_of(
@@ -291,6 +303,7 @@ def list_deliveries(session: ReadSession, slug: Slug, query: Annotated[DeliveryQ
 
 
 @router.post("/deliveries/{delivery_id}/replay", status_code=202, responses=documented(404, 422))
+@requires(Action.MANAGE, of="project", log_ins=True)
 def replay_delivery(engine: AppEngine, slug: Slug, delivery_id: Number, by: By) -> DeliveryMade:
     """Send it again, as a delivery of its own. What still waits is itself tried now."""
     return DeliveryMade(delivery=replay(engine, slug, delivery_id, by.author))

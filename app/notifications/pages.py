@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
+from app.domain.access.principal import Action
 from app.domain.notifications.events import EVENTS, USUAL
 from app.domain.notifications.messages import ATTEMPTS
 from app.errors import InvalidChange, ThreewallsError, TooManyMessages
@@ -24,6 +25,7 @@ from app.notifications.commands import (
     set_enabled,
 )
 from app.notifications.queries import STATES, Receiver, State, deliveries_of, one_receiver, receivers_of
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession, reading
 from app.web.forms import Form, answer_form
 from app.web.templating import public_address, render
@@ -68,6 +70,7 @@ _NOBODY = "somebody"
 
 
 @router.get("")
+@requires(Action.CONTRIBUTE, of="project")
 def show_notifications(
     *,
     request: Request,
@@ -81,6 +84,7 @@ def show_notifications(
 
 
 @router.post("")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def add(request: Request, engine: AppEngine, settings: AppSettings, slug: Slug) -> Response:
     def act(form: ReceiverForm) -> Response:
         number, secret = add_receiver(engine, settings, slug, form.wish(public_address(request)))
@@ -94,6 +98,7 @@ async def add(request: Request, engine: AppEngine, settings: AppSettings, slug: 
 
 
 @router.get("/{receiver_id}")
+@requires(Action.CONTRIBUTE, of="project")
 def show_receiver(
     *,
     request: Request,
@@ -108,6 +113,7 @@ def show_receiver(
 
 
 @router.post("/{receiver_id}")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def change(
     request: Request, engine: AppEngine, settings: AppSettings, slug: Slug, receiver_id: Number
 ) -> Response:
@@ -122,6 +128,7 @@ async def change(
 
 
 @router.post("/{receiver_id}/pause")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def pause(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     def change(author: str) -> None:
         set_enabled(engine, slug, receiver_id, author, enabled=False)
@@ -130,6 +137,7 @@ async def pause(request: Request, engine: AppEngine, slug: Slug, receiver_id: Nu
 
 
 @router.post("/{receiver_id}/resume")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def resume(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     def change(author: str) -> None:
         set_enabled(engine, slug, receiver_id, author, enabled=True)
@@ -138,6 +146,7 @@ async def resume(request: Request, engine: AppEngine, slug: Slug, receiver_id: N
 
 
 @router.post("/{receiver_id}/test")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def test(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     return await _do(
         request,
@@ -149,6 +158,7 @@ async def test(request: Request, engine: AppEngine, slug: Slug, receiver_id: Num
 
 
 @router.post("/{receiver_id}/replay")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def send_all_again(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     return await _do(
         request,
@@ -160,6 +170,7 @@ async def send_all_again(request: Request, engine: AppEngine, slug: Slug, receiv
 
 
 @router.post("/{receiver_id}/dismiss")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def dismiss_given_up(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     return await _do(
         request,
@@ -171,6 +182,7 @@ async def dismiss_given_up(request: Request, engine: AppEngine, slug: Slug, rece
 
 
 @router.post("/{receiver_id}/delete")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def delete(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     return await _do(
         request,
@@ -182,6 +194,7 @@ async def delete(request: Request, engine: AppEngine, slug: Slug, receiver_id: N
 
 
 @router.post("/{receiver_id}/secret")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def renew(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
     def act(form: _ButtonForm) -> Response:
         secret = new_secret_of(engine, slug, receiver_id, form.author)
@@ -192,6 +205,7 @@ async def renew(request: Request, engine: AppEngine, slug: Slug, receiver_id: Nu
 
 
 @router.post("/deliveries/{delivery_id}/replay")
+@requires(Action.MANAGE, of="project", log_ins=True)
 async def send_again(request: Request, engine: AppEngine, slug: Slug, delivery_id: Number) -> Response:
     def act(form: _ButtonForm) -> str:
         replay(engine, slug, delivery_id, form.author)

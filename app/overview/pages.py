@@ -14,6 +14,7 @@ from app.overview.queries import PERIODS, NeedsAttention, Overview, OverviewQuer
 from app.storage.access_changes import project_slugs
 from app.storage.heartbeat import silent_since
 from app.storage.users import administrators
+from app.web.access_rule import requires
 from app.web.dependencies import AppSettings, ReadSession
 from app.web.identity import Access, access_of
 from app.web.templating import OUTCOMES, render
@@ -53,6 +54,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
+@requires(Action.READ)
 def show_overview(request: Request, session: ReadSession, settings: AppSettings) -> HTMLResponse:
     filters = OverviewQuery.from_params(request.query_params)
     found = overview(session, filters, datetime.now(UTC))

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.domain.access.principal import Action
 from app.domain.planning.constraints import Violation
 from app.domain.planning.plan import Note, Offer, Plan, UsedLayout, layout_flags
 from app.domain.planning.request import PlanRequest
@@ -12,6 +13,7 @@ from app.domain.run import Value
 from app.planner import queries
 from app.planner.pages import layout_values, with_degrees
 from app.planner.queries import nearby, plan_of
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import documented
 from app.web.templating import public_address
@@ -188,6 +190,7 @@ router = APIRouter(prefix="/api/v1", tags=["plan"])
 
 
 @router.get("/plan", responses=documented(422))
+@requires(Action.READ)
 def read_plan(request: Request, session: ReadSession, query: Annotated[PlanQuery, Query()]) -> PlanOut:
     """Feasible layouts of a model over GPUs, best first; a layout that is stated in full is judged. 422 names each
     field that cannot be understood.

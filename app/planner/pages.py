@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
+from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout
 from app.domain.planning.plan import LAYOUT, REASONS, LayoutFlags, Offer, Plan, UsedLayout, layout_flags
@@ -16,6 +17,7 @@ from app.domain.rules.rule import Source
 from app.errors import InvalidQuery
 from app.planner import queries
 from app.planner.queries import asked, is_asked, nearby, plan_of
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.templating import render
 
@@ -141,6 +143,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/plan")
+@requires(Action.READ)
 def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
     values = asked(request.query_params)
     if not is_asked(values):

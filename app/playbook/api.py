@@ -5,11 +5,13 @@ from typing import Annotated, Literal, Self
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.domain.access.principal import Action
 from app.domain.rules.rule import Confidence, Kind, Level, Origin, Phase, Requirement, Wall
 from app.playbook.pages import RuleItem, RulePageOf, RuleQuery, find_rules, thresholds
 from app.storage.database import ListPage
 from app.storage.rules import RulesInForce
 from app.storage.suspect_evidence import MeasuredHere
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
 from app.web.errors import documented
 from app.web.templating import public_address
@@ -196,6 +198,7 @@ RuleName = Annotated[str, Path(max_length=100, description="Id of the rule.")]
 
 
 @router.get("/rules", responses=documented(422))
+@requires(Action.READ)
 def list_all_rules(
     request: Request, session: ReadSession, rules: Rules, query: Annotated[RuleQuery, Query()]
 ) -> RuleListOut:
@@ -205,6 +208,7 @@ def list_all_rules(
 
 
 @router.get("/rules/{rule}", responses=documented(404, 422))
+@requires(Action.READ)
 def read_rule(
     request: Request,
     session: ReadSession,

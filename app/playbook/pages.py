@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
+from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.numbers import counted
@@ -36,6 +37,7 @@ from app.storage.rules import (
 )
 from app.storage.suspect_evidence import MeasuredHere
 from app.storage.tables import ProjectRow
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
 from app.web.lists import ListQuery, OneOf
 from app.web.templating import render
@@ -495,6 +497,7 @@ OPTIONS = {
 
 
 @router.get("/playbook")
+@requires(Action.READ)
 def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResponse:
     query = RuleQuery.from_params(request.query_params)
     found = find_rules(session, rules, query)
@@ -517,5 +520,6 @@ def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResp
 
 
 @router.get("/playbook/{rule}")
+@requires(Action.READ)
 def show_rule(request: Request, session: ReadSession, rules: Rules, rule: str, project: str = "") -> HTMLResponse:
     return render(request, "playbook/rule.html", p=RulePageOf(session, rules, rule, project[:300]), origins=ORIGINS)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.domain.access.principal import Action
 from app.pipeline.decisions import MAX_BRANCH
 from app.projects.commands import (
     MOST_BYTES,
@@ -23,6 +24,7 @@ from app.projects.commands import (
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
 from app.storage.suspect_evidence import find_availability
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.errors import documented
 from app.web.identity import Author, author_field
@@ -107,12 +109,14 @@ class AvailabilityList(BaseModel):
 
 
 @router.get("/projects/{slug}/defaults", responses=documented(404, 422))
+@requires(Action.READ, of="project")
 def read_defaults(session: ReadSession, slug: Slug) -> Defaults:
     """What the project's runs have unless they say otherwise."""
     return get_defaults(session, slug)
 
 
 @router.put("/projects/{slug}/defaults", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project")
 def write_defaults(engine: AppEngine, slug: Slug, defaults: DefaultsIn) -> Defaults:
     """Replace the defaults. The runs that they concern are read again."""
     image, author = defaults.container_image, defaults.author
@@ -120,12 +124,14 @@ def write_defaults(engine: AppEngine, slug: Slug, defaults: DefaultsIn) -> Defau
 
 
 @router.get("/projects/{slug}/rules", responses=documented(404, 422))
+@requires(Action.READ, of="project")
 def read_rules(session: ReadSession, slug: Slug) -> RulesOut:
     """Whose runs are the baseline of the project, and where its commits can be read."""
     return RulesOut.of(get_rules(session, slug))
 
 
 @router.patch("/projects/{slug}/rules", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project")
 def write_rules(engine: AppEngine, slug: Slug, change: RulesIn) -> RulesOut:
     """Change them. With another baseline branch every stack of the project is judged again."""
     with read_session(engine) as session:
@@ -143,6 +149,7 @@ def write_rules(engine: AppEngine, slug: Slug, change: RulesIn) -> RulesOut:
 
 
 @router.get("/availability", responses=documented(422))
+@requires(Action.READ)
 def read_availability(
     session: ReadSession,
     container: Annotated[str, Query(max_length=500, description="Only this one; else all.")] = "",
@@ -184,12 +191,14 @@ class QuotaIn(BaseModel):
 
 
 @router.get("/projects/{slug}/quota", responses=documented(404, 422))
+@requires(Action.READ, of="project")
 def read_quota(session: ReadSession, settings: AppSettings, slug: Slug) -> QuotaOut:
     """What the project may take, and takes."""
     return QuotaOut.of(get_quota(session, settings, slug))
 
 
 @router.put("/projects/{slug}/quota", responses=documented(404, 422))
+@requires(Action.ADMINISTER, of="project")
 def write_quota(engine: AppEngine, settings: AppSettings, slug: Slug, quota: QuotaIn) -> QuotaOut:
     """Set it. What is there already stays, also where it is more."""
     return QuotaOut.of(

@@ -11,11 +11,13 @@ from sqlalchemy import ColumnElement, Engine, case, func, select, update
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from app.domain.access.principal import Action
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, VERDICT_RULES, VERDICT_VERSION, changes
 from app.queue import RECOMPUTE, enqueue
 from app.storage.database import read_session, transaction
 from app.storage.definition_progress import Progress, could_not_be_computed, progress
 from app.storage.tables import RunRow, VerdictRow
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.templating import render
 
@@ -102,6 +104,7 @@ ADDRESS = "/settings/definitions"
 
 
 @router.get(ADDRESS)
+@requires(Action.READ)
 def show_definitions(request: Request, session: ReadSession) -> HTMLResponse:
     return render(
         request,
@@ -114,6 +117,7 @@ def show_definitions(request: Request, session: ReadSession) -> HTMLResponse:
 
 
 @router.post(f"{ADDRESS}/retry")
+@requires(Action.ADMINISTER)
 def retry(engine: AppEngine) -> RedirectResponse:
     try_again(engine)
     enqueue(RECOMPUTE)
@@ -181,12 +185,14 @@ class DefinitionsOut(BaseModel):
 
 
 @api_router.get("")
+@requires(Action.READ)
 def read_definitions(session: ReadSession) -> DefinitionsOut:
     """What figures and verdicts mean now, and how far those that are stored follow."""
     return DefinitionsOut.of(definition_state(session))
 
 
 @api_router.post("/retry", status_code=202)
+@requires(Action.ADMINISTER)
 def retry_definitions(engine: AppEngine) -> DefinitionsOut:
     """Compute the runs again that could not be computed before."""
     try_again(engine)

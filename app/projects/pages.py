@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
+from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.errors import InvalidUpload, ThreewallsError
 from app.projects.commands import (
@@ -23,6 +24,7 @@ from app.projects.commands import (
 )
 from app.settings import Settings
 from app.storage.suspect_evidence import find_availability
+from app.web.access_rule import requires
 from app.web.charts import availability_table, told
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import ANOTHER, ANOTHER_VALUE, ContractForm, ContractInput, Form, answer_form, contract_input, stated
@@ -56,11 +58,13 @@ def _filled(found: ProjectQuota) -> QuotaForm:
 
 
 @router.get("/settings/projects/{slug}/quota")
+@requires(Action.READ, of="project")
 def show_quota(request: Request, session: ReadSession, settings: AppSettings, slug: Slug) -> HTMLResponse:
     return _page(request, session, settings, slug)
 
 
 @router.post("/settings/projects/{slug}/quota")
+@requires(Action.ADMINISTER, of="project")
 async def save_quota(request: Request, engine: AppEngine, settings: AppSettings, slug: Slug) -> Response:
     """The same as the API's PUT."""
 
@@ -148,17 +152,20 @@ Saved = Literal["", "defaults", "rules"]
 
 
 @router.get("/availability")
+@requires(Action.READ)
 def show_availability(request: Request, session: ReadSession) -> HTMLResponse:
     found = find_availability(session)
     return render(request, "projects/availability.html", table=availability_table(found), answer=told(found))
 
 
 @router.get("/settings/projects/{slug}")
+@requires(Action.READ, of="project")
 def show_settings(request: Request, session: ReadSession, slug: Slug, saved: Saved = "") -> HTMLResponse:
     return _render_settings(request, session, slug, saved=saved)
 
 
 @router.post("/settings/projects/{slug}")
+@requires(Action.MANAGE, of="project")
 async def save_settings(request: Request, engine: AppEngine, slug: Slug) -> Response:
     """The same as the API's PUT."""
 
@@ -174,6 +181,7 @@ async def save_settings(request: Request, engine: AppEngine, slug: Slug) -> Resp
 
 
 @router.post("/settings/projects/{slug}/rules")
+@requires(Action.MANAGE, of="project")
 async def save_rules(request: Request, engine: AppEngine, slug: Slug) -> Response:
     """The same as the API's PUT."""
 

@@ -35,6 +35,7 @@ from app.storage.audit import MAX_AUTHOR, MAX_NOTE, AuditEvent
 from app.storage.database import ListPage, read_session
 from app.storage.references import Reference, find_reference
 from app.web import identity
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.errors import documented
 from app.web.lists import only_these
@@ -245,6 +246,7 @@ router = APIRouter(prefix="/api/v1", tags=["references"])
 @router.get(
     "/references", dependencies=[only_these(*ReferenceQuery.names(), "page", "page_size")], responses=documented(422)
 )
+@requires(Action.READ)
 def list_references(
     request: Request, session: ReadSession, query: Annotated[ReferenceQuery, Query()]
 ) -> ReferenceListOut:
@@ -254,6 +256,7 @@ def list_references(
 
 
 @router.get("/references/nearest", dependencies=[only_these("run", "stack")], responses=documented(404, 422))
+@requires(Action.READ)
 def read_nearest(
     request: Request,
     session: ReadSession,
@@ -266,12 +269,14 @@ def read_nearest(
 
 
 @router.get("/references/{reference_id}", responses=documented(404, 422))
+@requires(Action.READ)
 def read_reference_point(request: Request, session: ReadSession, reference_id: ReferenceId) -> ReferenceDetailOut:
     """One published figure, also a withdrawn one, and who did what to it."""
     return _detail(session, reference_id, public_address(request))
 
 
 @router.post("/references", status_code=201, responses=documented(422))
+@requires(Action.CONTRIBUTE)
 def add_reference_point(
     request: Request, response: Response, engine: AppEngine, change: ReferenceChange
 ) -> ReferenceDetailOut:
@@ -284,6 +289,7 @@ def add_reference_point(
 
 
 @router.patch("/references/{number}", responses=documented(404, 409, 422))
+@requires(Action.CONTRIBUTE, of="reference")
 def change_reference_point(
     request: Request, engine: AppEngine, number: ReferenceId, change: ReferenceChange
 ) -> ReferenceDetailOut:
@@ -296,6 +302,7 @@ def change_reference_point(
 
 
 @router.delete("/references/{number}", responses=documented(404, 422))
+@requires(Action.CONTRIBUTE, of="reference")
 def withdraw_reference_point(
     request: Request,
     engine: AppEngine,

@@ -42,6 +42,7 @@ from app.storage import audit
 from app.storage.access_changes import project_slugs
 from app.storage.database import ListPage
 from app.storage.references import Reference, find_reference
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import (
     ANOTHER,
@@ -151,6 +152,7 @@ ReferenceNumber = Annotated[int, Path(ge=1, lt=2**31)]
 
 
 @router.get("/references")
+@requires(Action.READ)
 def list_references(request: Request, session: ReadSession) -> HTMLResponse:
     query = ReferenceQuery.from_params(request.query_params)
     found = find_references(session, query)
@@ -170,17 +172,20 @@ def list_references(request: Request, session: ReadSession) -> HTMLResponse:
 
 
 @router.get("/references.csv")
+@requires(Action.READ)
 def export_references(request: Request, session: ReadSession) -> Response:
     found = find_references(session, ReferenceQuery.from_params(request.query_params))
     return csv_download(csv_rows(found), "references.csv")
 
 
 @router.get("/references/new")
+@requires(Action.CONTRIBUTE)
 def offer_form(request: Request, session: ReadSession) -> HTMLResponse:
     return _render_new(request, session, offered_form(request.query_params))
 
 
 @router.post("/references/new")
+@requires(Action.CONTRIBUTE)
 async def add_by_form(request: Request, engine: AppEngine) -> Response:
     """The same as the API's POST."""
 
@@ -196,6 +201,7 @@ async def add_by_form(request: Request, engine: AppEngine) -> Response:
 
 
 @router.get("/references/nearest")
+@requires(Action.READ)
 def show_nearest(
     request: Request,
     session: ReadSession,
@@ -219,11 +225,13 @@ def show_nearest(
 
 
 @router.get("/references/{reference_id}")
+@requires(Action.READ)
 def show_reference(request: Request, session: ReadSession, reference_id: ReferenceId, saved: str = "") -> HTMLResponse:
     return _render_reference(request, session, reference_id, saved=saved)
 
 
 @router.post("/references/{number}/change")
+@requires(Action.CONTRIBUTE, of="reference")
 async def change_by_form(request: Request, engine: AppEngine, number: ReferenceNumber) -> Response:
     """The same as the API's PATCH."""
 
@@ -236,6 +244,7 @@ async def change_by_form(request: Request, engine: AppEngine, number: ReferenceN
 
 
 @router.post("/references/{number}/withdraw")
+@requires(Action.CONTRIBUTE, of="reference")
 async def withdraw_by_form(request: Request, engine: AppEngine, number: ReferenceNumber) -> Response:
     """The same as the API's DELETE."""
     return await _decide(request, number, "withdraw", lambda form: withdraw_reference(engine, number, form.by()))

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Engine, select
 from sqlmodel import Session, col
 
+from app.domain.access.principal import Action
 from app.domain.report.exit_codes import UNREAD
 from app.domain.report.values import verdict_json
 from app.errors import NotFound
@@ -30,6 +31,7 @@ from app.storage.database import read_session
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow, utc_now
 from app.storage.verdicts import StoredVerdict, verdicts_of
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.errors import documented
 from app.web.templating import public_address
@@ -38,6 +40,7 @@ router = APIRouter(prefix="/api/v1", tags=["regressions"])
 
 
 @router.get("/regressions", responses=documented(422))
+@requires(Action.READ)
 def list_regressions(
     request: Request, session: ReadSession, query: Annotated[RegressionQuery, Query()]
 ) -> RegressionListOut:
@@ -46,12 +49,14 @@ def list_regressions(
 
 
 @router.get("/regressions/{regression_id}", responses=documented(404, 422))
+@requires(Action.READ, of="regression")
 def read_regression(request: Request, session: ReadSession, regression_id: RegressionId) -> RegressionDetailOut:
     """One regression: its stacks, what it costs and how that number was made, and all that was done about it."""
     return _detail(session, regression_id, public_address(request))
 
 
 @router.patch("/regressions/{regression_id}", responses=documented(404, 409, 422))
+@requires(Action.CONTRIBUTE, of="regression")
 def change_regression(
     request: Request, engine: AppEngine, regression_id: RegressionId, change: OneChangeIn
 ) -> RegressionDetailOut:
@@ -62,6 +67,7 @@ def change_regression(
 
 
 @router.patch("/regressions", responses=documented(404, 409, 422))
+@requires(Action.CONTRIBUTE)
 def change_many_regressions(request: Request, engine: AppEngine, change: ManyChangesIn) -> ManyChangedOut:
     """The same change of several: all of them, or none when one cannot be changed so."""
     seen = change.seen()
@@ -150,6 +156,7 @@ class VerdictOut(BaseModel):
 
 
 @verdict_router.get("/runs/{run_id}/verdict", responses=documented(404, 422))
+@requires(Action.READ, of="run", own=Action.UPLOAD)
 def read_verdict(
     session: ReadSession, run_id: Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
 ) -> VerdictOut:

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, Response
 
+from app.domain.access.principal import Action
 from app.domain.contract.values import shown
 from app.domain.numbers import counted, short_commit, step_time
 from app.domain.performance.cost import Cost
@@ -41,6 +42,7 @@ from app.storage.runs import aware
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, utc_now
 from app.storage.verdicts import StoredVerdict, current_verdict
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import answer_form, status_of
 from app.web.templating import render
@@ -209,6 +211,7 @@ _MAX_FIELDS = MAX_AT_ONCE + 20
 
 
 @router.get("/regressions")
+@requires(Action.READ)
 def list_regressions(
     request: Request, session: ReadSession, changed: Annotated[int | None, Query(ge=0)] = None
 ) -> HTMLResponse:
@@ -216,6 +219,7 @@ def list_regressions(
 
 
 @router.post("/regressions")
+@requires(Action.CONTRIBUTE)
 async def change_selected(request: Request, engine: AppEngine) -> Response:
     """The same change as the API's, of the rows that were selected."""
 
@@ -232,11 +236,13 @@ async def change_selected(request: Request, engine: AppEngine) -> Response:
 
 
 @router.get("/regressions/{regression_id}")
+@requires(Action.READ, of="regression")
 def show_regression(request: Request, session: ReadSession, regression_id: RegressionId) -> HTMLResponse:
     return _render_regression(request, RegressionView(session, regression_id))
 
 
 @router.post("/regressions/{regression_id}")
+@requires(Action.CONTRIBUTE, of="regression")
 async def change_regression(request: Request, engine: AppEngine, regression_id: RegressionId) -> Response:
     """The same change as the API's."""
 
@@ -253,6 +259,7 @@ async def change_regression(request: Request, engine: AppEngine, regression_id: 
 
 
 @router.get("/regressions/{regression_id}/chart")
+@requires(Action.READ, of="regression")
 def show_chart(request: Request, session: ReadSession, regression_id: RegressionId, run: int) -> HTMLResponse:
     """The chart of one member: by itself to htmx, on the page to everyone else."""
     view = RegressionView(session, regression_id)

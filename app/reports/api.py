@@ -10,6 +10,7 @@ from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
+from app.domain.access.principal import Action
 from app.domain.report.exit_codes import FAILED, UNREAD, exit_code
 from app.domain.report.text import RunReport, link, markdown
 from app.domain.report.values import storable, verdict_json, what_changed_json
@@ -17,6 +18,7 @@ from app.domain.verdict.words import what_would_decide
 from app.reports.queries import get_report, where_reported
 from app.storage.database import read_session
 from app.storage.verdicts import StoredVerdict
+from app.web.access_rule import requires
 from app.web.errors import as_content, documented
 from app.web.templating import public_address
 
@@ -34,6 +36,7 @@ Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to
 @router.get(
     "/runs/{run_id}/report.md", response_class=Response, responses=documented(404, 422, ok=as_content("text/markdown"))
 )
+@requires(Action.READ, of="run", own=Action.UPLOAD)
 async def report_as_markdown(request: Request, run_id: RunId, wait: Wait = 0) -> Response:
     """Line 1 verdict, worst change and confidence; line 2 baseline and what differs; what moved; the rest folded."""
     body, _ = await _once_judged(request, run_id, wait)
@@ -41,6 +44,7 @@ async def report_as_markdown(request: Request, run_id: RunId, wait: Wait = 0) ->
 
 
 @router.get("/runs/{run_id}/report", response_class=JSONResponse, responses=documented(404, 422))
+@requires(Action.READ, of="run", own=Action.UPLOAD)
 async def report_as_json(request: Request, run_id: RunId, wait: Wait = 0) -> JSONResponse:
     """The same as values, `schema` = `threewalls.report/1`."""
     _, document = await _once_judged(request, run_id, wait)

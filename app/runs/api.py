@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from app.access.guards import UPLOAD_BYTES
-from app.domain.access.principal import Uploader
+from app.domain.access.principal import Action, Uploader
 from app.domain.numbers import absolute
 from app.domain.run import FloatArray
 from app.errors import EmptyUpload, FieldError, InvalidQuery, InvalidUpload, NotFound
@@ -47,6 +47,7 @@ from app.storage.heartbeat import silent_since
 from app.storage.log_files import LogFiles
 from app.storage.runs import RunState, Series, lines_of
 from app.storage.tables import PROCESSED
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
 from app.web.errors import as_content, documented
 from app.web.forms import sent_form
@@ -97,6 +98,7 @@ class AppendAnswer(BaseModel):
         }
     },
 )
+@requires(Action.CONTRIBUTE, of="run", own=Action.UPLOAD)
 async def append_to_log(
     *,
     request: Request,
@@ -199,6 +201,7 @@ _MEANINGS: Mapping[RunDecision, str] = {
 
 
 def _route(action: RunDecision) -> Callable[..., RunOut]:
+    @requires(Action.CONTRIBUTE, of="run")
     def decide_run(request: Request, engine: AppEngine, run_id: RunId, decision: Decision) -> RunOut:
         decide(engine, run_id, action, author=decision.author, note=decision.note)
         with read_session(engine) as session:
@@ -368,6 +371,7 @@ _UPLOAD_FORM = {
     ),
     openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD_FORM}}}},
 )
+@requires(Action.UPLOAD)
 async def upload_run(
     *,
     request: Request,
@@ -407,12 +411,14 @@ async def upload_run(
 
 
 @router.get("/runs", responses=documented(422))
+@requires(Action.READ)
 def list_runs(session: ReadSession, query: Annotated[RunQuery, Query()]) -> RunListOut:
     """Runs, newest first unless sorted otherwise."""
     return RunListOut.of(find_runs(session, query))
 
 
 @router.get("/runs/{run_id}", responses=documented(404, 422))
+@requires(Action.READ, of="run")
 def read_run(request: Request, session: ReadSession, run_id: RunId) -> RunOut:
     """One run: its state, contract, figures and health."""
     return RunOut.of(get_run(session, run_id), _page(request, run_id))
@@ -423,6 +429,7 @@ def read_run(request: Request, session: ReadSession, run_id: RunId) -> RunOut:
     response_model=SeriesOut,
     responses=documented(404, 406, 422, ok=as_content("text/csv")),
 )
+@requires(Action.READ, of="run")
 def read_series(request: Request, session: ReadSession, run_id: RunId) -> Response:
     """Every per-iteration metric; CSV with `Accept: text/csv`. Parquet is not offered: its library takes 165 MB."""
     accept = request.headers.get("accept", "*/*")
@@ -441,6 +448,7 @@ def read_series(request: Request, session: ReadSession, run_id: RunId) -> Respon
     response_model=LogOut,
     responses=documented(404, 422, 503, ok=as_content("text/plain")),
 )
+@requires(Action.READ, of="run")
 def read_log(
     *,
     request: Request,
@@ -475,6 +483,7 @@ def read_log(
     response_class=Response,
     responses=documented(404, 422, 503, ok=as_content("application/octet-stream", "binary")),
 )
+@requires(Action.READ, of="run")
 def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, position: int) -> Response:
     """An uploaded file, decompressed."""
     run = get_run(session, run_id)
@@ -576,6 +585,7 @@ class Amend(BaseModel):
 
 
 @router.patch("/runs/{run_id}/contract", responses=documented(404, 422))
+@requires(Action.CONTRIBUTE, of="run")
 async def amend_run(
     *,
     request: Request,

@@ -35,6 +35,7 @@ from app.runs.run_page import RunPage, RunView, Token, news_of, render_run, toke
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
 from app.web.forms import answer_form, sent_form
 from app.web.identity import access_of, upload_project, uploader
@@ -47,6 +48,7 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 @router.get("/runs")
+@requires(Action.READ)
 def list_runs(request: Request, session: ReadSession) -> HTMLResponse:
     query = RunQuery.from_params(request.query_params)
     return render(
@@ -75,28 +77,33 @@ Page = Annotated[RunPage, Depends(get_page)]
 
 
 @router.get("/runs/{run_id}")
+@requires(Action.READ, of="run")
 def show_run(request: Request, page: Page) -> HTMLResponse:
     page.check_series()
     return render_run(request, page, block=None)
 
 
 @router.get("/runs/{run_id}/chart")
+@requires(Action.READ, of="run")
 def show_chart(request: Request, page: Page) -> HTMLResponse:
     return render_run(request, page, block="run_chart", anchor="chart")
 
 
 @router.get("/runs/{run_id}/log")
+@requires(Action.READ, of="run")
 def show_log(request: Request, page: Page) -> HTMLResponse:
     anchor = f"L{page.view.line}" if page.view.line else "log"
     return render_run(request, page, block="run_log", anchor=anchor)
 
 
 @router.get("/runs/{run_id}/timers")
+@requires(Action.READ, of="run")
 def show_timers(request: Request, page: Page) -> HTMLResponse:
     return render_run(request, page, block="run_timers")
 
 
 @router.get("/runs/{run_id}/news")
+@requires(Action.READ, of="run")
 def show_news(
     *, request: Request, session: ReadSession, log_files: AppLogFiles, run_id: RunId, seen: str = ""
 ) -> Response:
@@ -109,6 +116,7 @@ def show_news(
 
 
 @router.get("/runs/{run_id}/series.csv")
+@requires(Action.READ, of="run")
 def export_series(session: ReadSession, run_id: RunId) -> Response:
     """The API's CSV under an address of its own: a link cannot ask for a media type."""
     return csv_download(csv_rows(get_series(session, run_id)), f"run-{run_id}.csv")
@@ -124,6 +132,7 @@ MAX_AMENDED = 300
 
 
 @router.get("/upload")
+@requires(Action.UPLOAD)
 def show_upload(request: Request, engine: AppEngine, settings: AppSettings) -> HTMLResponse:
     return _render_upload(request, engine, settings, UploadForm())
 
@@ -134,6 +143,7 @@ def show_upload(request: Request, engine: AppEngine, settings: AppSettings) -> H
     dependencies=[RoomOnDisk],
     openapi_extra={"requestBody": {"content": MULTIPART}},
 )
+@requires(Action.UPLOAD)
 async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles, settings: AppSettings) -> Response:
     """The same upload as the API's. Async only to read the form; the work is done in a thread."""
     async with sent_form(
@@ -156,6 +166,7 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
 
 
 @router.post("/runs/{run_id}/contract")
+@requires(Action.CONTRIBUTE, of="run")
 async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
     """The same correction as the API's."""
 
@@ -201,6 +212,7 @@ MAX_DECISION_FIELDS = 8
 
 
 def _route(action: RunDecision) -> Callable[..., Awaitable[Response]]:
+    @requires(Action.CONTRIBUTE, of="run")
     async def decide_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
         """The same as the API's."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.domain.access.principal import Action
 from app.domain.rules.change import Against, DiffLine, FrameworkChange, change_of, without_context
 from app.domain.rules.derive import WallReading
 from app.domain.rules.engine import CheckedRequirement, Met, Suggestion
@@ -19,6 +20,7 @@ from app.storage.database import read_session
 from app.storage.readings import in_force
 from app.suggestions.commands import state
 from app.suggestions.queries import RunSuggestions, suggest
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, Rules
 from app.web.errors import documented
 from app.web.identity import Author, author_field
@@ -181,6 +183,7 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 @router.get("/runs/{run_id}/suggestions", responses=documented(404, 409, 422))
+@requires(Action.READ, of="run")
 def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> SuggestionsOut:
     """Where the run stands, what to try next and why, and which facts would tell more. 409 while it is not read."""
     return told(request, suggest(session, run_id, rules))
@@ -195,6 +198,7 @@ class StateFacts(BaseModel):
 
 
 @router.patch("/runs/{run_id}/facts", responses=documented(404, 409, 422))
+@requires(Action.CONTRIBUTE, of="run")
 def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id: RunId, change: StateFacts) -> SuggestionsOut:
     """State what no log tells: measurements of a profile, options of the launch. The answer: what the rules say now."""
     state(engine, run_id, facts=change.facts, author=change.author, note=change.note)

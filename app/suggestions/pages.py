@@ -9,6 +9,7 @@ from markupsafe import Markup
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
+from app.domain.access.principal import Action
 from app.domain.numbers import counted
 from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.facts import SETTINGS
@@ -18,6 +19,7 @@ from app.suggestions.commands import StateForm, state
 from app.suggestions.queries import PairSuggestions, RunSuggestions, suggest
 from app.suggestions.step_page import StepPage
 from app.suggestions.views import FactRow, MissingView, fact_row, linked_why, measured_text, numbered, sentence
+from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, Rules
 from app.web.forms import answer_form
 from app.web.templating import render
@@ -195,12 +197,14 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 @router.get("/runs/{run_id}/next")
+@requires(Action.READ, of="run")
 def show_next(request: Request, session: ReadSession, rules: Rules, run_id: RunId, fact: FactName = "") -> HTMLResponse:
     """`fact`: what somebody came to state; its input stands first."""
     return render(request, "suggestions/next.html", p=NextPage(suggest(session, run_id, rules), fact=fact))
 
 
 @router.post("/runs/{run_id}/facts")
+@requires(Action.CONTRIBUTE, of="run")
 async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id: RunId) -> Response:
     """The same statement as the API's."""
 
@@ -216,6 +220,7 @@ async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id:
 
 
 @router.get("/runs/{run_id}/next/{rule}")
+@requires(Action.READ, of="run")
 def show_step(request: Request, session: ReadSession, rules: Rules, run_id: RunId, rule: str) -> HTMLResponse:
     page = StepPage(suggest(session, run_id, rules), rule)
     # What planning it would take, where it has a change for this run (app/main.py puts the parts together).

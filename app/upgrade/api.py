@@ -5,11 +5,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse
 
+from app.domain.access.principal import Action
 from app.domain.report.values import comparability_json, difference_json, storable
 from app.domain.verdict.upgrade import NearPair, Pair
 from app.upgrade.pages import UpgradePage, UpgradeQuery, upgrade_page
 from app.upgrade.queries import MeasuredUpgrade
 from app.upgrade.views import titles_of
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import documented
 
@@ -19,6 +21,7 @@ SCHEMA = "threewalls.upgrade/1"
 
 
 @router.get("/upgrade", response_class=JSONResponse, responses=documented(404, 422))
+@requires(Action.READ)
 def read_upgrade(
     session: ReadSession,
     project: Annotated[str, Query(max_length=100, description="May be left out while there is one.")] = "",

@@ -9,11 +9,13 @@ from fastapi import APIRouter, Depends, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
+from app.domain.access.principal import Action
 from app.domain.verdict.upgrade import UPGRADE_FIELDS, shared_stacks, upgrade_sentence
 from app.errors import FieldError, InvalidQuery
 from app.upgrade.charts import chart_height, upgrade_chart
 from app.upgrade.queries import MeasuredUpgrade, SideValue, get_project, measure, projects, values_of
 from app.upgrade.views import StackRow, lonely_rows, near_rows, stack_rows
+from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.lists import csv_download, csv_text
 from app.web.templating import render
@@ -127,17 +129,20 @@ Page = Annotated[UpgradePage, Depends(get_page)]
 
 
 @router.get("/upgrade")
+@requires(Action.READ)
 def show_upgrade(request: Request, page: Page) -> HTMLResponse:
     return _render(request, page)
 
 
 @router.get("/upgrade/chart")
+@requires(Action.READ)
 def show_chart(request: Request, page: Page) -> HTMLResponse:
     """The chart comes after the figures: drawing must not keep them waiting."""
     return _render(request, page, block="upgrade_chart")
 
 
 @router.get("/upgrade.csv")
+@requires(Action.READ)
 def export_upgrade(page: Page) -> Response:
     rows = stack_rows(page.measured) if page.measured else ()
     return csv_download(csv_text([COLUMNS, *map(_cells, rows)]), "upgrade.csv")

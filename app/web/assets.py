@@ -21,6 +21,7 @@ from starlette.types import Scope
 
 from app.errors import NotFound, Unavailable
 from app.settings import RESOURCES, get_settings
+from app.web.access_rule import Open, requires
 
 STATIC = RESOURCES / "static"
 FOREVER = "public, max-age=31536000, immutable"
@@ -42,7 +43,7 @@ class _HashedStatic(StaticFiles):
 
 def mount_assets(app: FastAPI) -> None:
     """Serve `/static/...`, `/assets/htmx.js` and `/assets/vega-<hash>.js`."""
-    app.mount("/static", _HashedStatic(directory=STATIC), name="static")
+    app.mount("/static", requires(Open.ALWAYS)(_HashedStatic(directory=STATIC)), name="static")
     app.add_api_route("/assets/htmx.js", _serve_htmx, include_in_schema=False)
     app.add_api_route("/assets/{name}", _serve_bundle, include_in_schema=False)
 
@@ -112,10 +113,12 @@ def _write_whole(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
+@requires(Open.ALWAYS)
 def _serve_htmx() -> FileResponse:
     return FileResponse(htmx_path(), media_type="text/javascript", headers={"Cache-Control": FOREVER})
 
 
+@requires(Open.ALWAYS)
 def _serve_bundle(request: Request, name: str) -> FileResponse:
     path = vega_bundle()
     if name != path.name:

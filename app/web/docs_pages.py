@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.contract.fields import FIELDS, METRICS, ContractField
 from app.settings import RESOURCES
+from app.web.access_rule import Open, requires
 from app.web.forms import ROLES
 from app.web.templating import render
 
@@ -59,6 +60,7 @@ class Schema:
 
 
 @router.get("/docs")
+@requires(Open.ANYONE)
 def show_reference(request: Request) -> Response:
     document = request.app.openapi()
     return render(
@@ -153,6 +155,7 @@ _INLINE = re.compile(r"\*\*(?P<strong>[^*]+)\*\*|\*(?P<em>[^*]+)\*|`(?P<code>[^`
 
 
 @router.get("/glossary")
+@requires(Open.ANYONE)
 def show_glossary(request: Request) -> HTMLResponse:
     groups: dict[str, list[ContractField]] = {}
     for field in FIELDS.values():

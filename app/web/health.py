@@ -20,6 +20,7 @@ from app.storage.definition_progress import progress
 from app.storage.heartbeat import silent_since
 from app.storage.log_files import free_bytes, require_room
 from app.storage.tables import RunRow, utc_now
+from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.request import STATUSES, Metrics
 
@@ -52,12 +53,14 @@ class Readiness(BaseModel):
 
 
 @router.get("/healthz")
+@requires(Open.ALWAYS)
 async def healthz() -> Alive:  # without a thread, which all may be busy
     """The process answers. Says nothing of what it needs: restarting it would not help those."""
     return Alive()
 
 
 @router.get("/readyz", responses={503: {"model": Readiness}})
+@requires(Open.ALWAYS)
 def readyz(engine: AppEngine, log_files: AppLogFiles, settings: AppSettings, response: Response) -> Readiness:
     """200 while uploads can be taken, 503 when the database or the artifact store is down, or the disk is full."""
     database = _part("database", lambda: _ask(engine), "Nothing can be read or uploaded.")
@@ -74,6 +77,7 @@ def readyz(engine: AppEngine, log_files: AppLogFiles, settings: AppSettings, res
 
 
 @router.get("/metrics", response_class=Response)
+@requires(Open.METRICS)
 def metrics(request: Request, engine: AppEngine) -> Response:
     """For Prometheus."""
     numbers: Metrics = request.app.state.metrics

@@ -1,6 +1,6 @@
 """The OpenAPI document of the service says what the check answers."""
 
-from app.access.rules import route_table
+from app.access.routes import route_table
 from app.domain.access.principal import Action
 from tests.access.people import Teams
 

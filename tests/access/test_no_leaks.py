@@ -17,7 +17,7 @@ from sqlalchemy import event, select
 from sqlmodel import SQLModel, col
 from starlette.testclient import TestClient
 
-from app.access.rules import Open, route_table
+from app.access.routes import route_table
 from app.experiments.commands import plan_experiment
 from app.experiments.proposal import Wish
 from app.main import create_app
@@ -26,6 +26,7 @@ from app.storage.database import read_session, transaction
 from app.storage.rules import keep_firings
 from app.storage.tables import ProjectRow, RunRow
 from app.storage.visible import OF_NOBODY, OWNED_THROUGH, seeing, visible_projects
+from app.web.access_rule import Open
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, THEIRS, Teams, make_teams
 from tests.builders import judge, settle_standings

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from app.access.check import AccessMiddleware
-from app.access.rules import Open, RouteTable, route_table
+from app.access.routes import RouteTable, route_table
 from app.domain.access.principal import Action
 from app.domain.definitions import DEFINITION_VERSION
 from app.experiments.commands import plan_experiment
@@ -27,6 +27,7 @@ from app.main import create_app
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.tables import ReceiverRow, RegressionRow, RunRow
+from app.web.access_rule import Open
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, PUBLIC, Teams, make_teams
 

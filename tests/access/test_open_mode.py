@@ -8,7 +8,7 @@ from sqlmodel import SQLModel, func, select
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from app.access.rules import route_table
+from app.access.routes import route_table
 from app.storage.database import read_session, transaction
 from tests.access.belongings import make_belongings
 from tests.access.people import OURS

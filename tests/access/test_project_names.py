@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from app.access.rules import route_table
+from app.access.routes import route_table
 from app.storage.database import transaction
 from tests.access.belongings import make_belongings
 from tests.access.people import OURS, THEIRS, Teams

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from starlette.testclient import TestClient
 
-from app.access.rules import route_table
+from app.access.routes import route_table
 from app.main import create_app
 from app.settings import Settings
 from app.storage.database import transaction

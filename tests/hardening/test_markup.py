@@ -24,7 +24,7 @@ from sqlmodel import Session
 from starlette.testclient import TestClient
 
 from app.access.credentials import NAME as NAME_OF_COOKIE
-from app.access.rules import route_table
+from app.access.routes import route_table
 from app.domain.access.principal import Role, Scope
 from app.main import create_app
 from app.settings import Settings

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from app.access.guards import CREDENTIALS_BYTES, FORM_BYTES
-from app.access.rules import RuledRoute, route_table
+from app.access.routes import RuledRoute, route_table
 from app.main import create_app
 from app.settings import Settings
 from tests.access.people import OURS, Teams, make_teams

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from app.access.rules import route_table
+from app.access.routes import route_table
 from app.domain.access.principal import Role
 from app.storage import users
 from app.storage.audit import AuditEvent, AuditFilter, find_events
