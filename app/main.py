@@ -104,7 +104,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.state.guesses = Guesses(settings, counting)
     app.state.oidc = None
     if settings.oidc_issuer:
-        from app.access.oidc import Provider  # noqa: PLC0415  its packages take a tenth of a second to import
+        from app.access.identity_provider import Provider  # noqa: PLC0415  authlib takes a tenth of a second to import
 
         app.state.oidc = Provider(settings)
     app.state.next_step = lambda session, run_id: first_suggestion(session, run_id, rules_in_force(settings))

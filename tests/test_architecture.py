@@ -1,6 +1,7 @@
 """Imports point one way: workers, features, access, web, pipeline, storage, domain. Read from the source."""
 
 import ast
+import subprocess
 import sys
 from collections.abc import Collection
 from functools import cache
@@ -140,3 +141,10 @@ def test_leaves_import_only_leaves() -> None:
         path = ROOT / "app" / f"{leaf}.py"
         parts = {part_of(name) for name in imports_of(path) if name.startswith("app")}
         assert parts <= LEAVES, f"app.{leaf} imports {parts - LEAVES}"
+
+
+def test_the_web_service_starts_without_packages_that_few_requests_need() -> None:
+    program = "import app.main, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {"fastapi", "cel"} <= set(done.stdout.split())
+    assert not {"alembic", "altair", "authlib", "prompt_toolkit", "typer", "vl_convert"} & set(done.stdout.split())

@@ -145,7 +145,11 @@ def test_another_password_ends_every_other_session(teams: Teams, browser: TestCl
     elsewhere = teams.client("viewer")
     log_in(browser)
     form = {"old": PASSWORD, "new": OTHER, "again": OTHER}
-    for wrong, told in (("old", "is not your password"), ("new", "at least 12 characters"), ("again", "not the same")):
+    for wrong, told in (
+        ("old", "is not your password"),
+        ("new", "at least 12 characters"),
+        ("again", "does not match"),
+    ):
         answer = browser.post("/account/password", data=form | {wrong: "short"})
         assert (answer.status_code, told in answer.text, PASSWORD in answer.text) == (422, True, False)
     assert 'value="/runs?q=a"' in browser.get("/account/password?next=/runs%3Fq%3Da").text

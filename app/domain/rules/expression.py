@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
 
-import cel
-
 from app.domain.contract.values import shown
 
-# `cel` imports its own command line and a terminal toolkit with it, which adds a third of a second to every start.
+# `cel` imports its command line, and a terminal toolkit with it. That would add a third of a second to every start.
 sys.modules.setdefault("cel.cli", ModuleType("cel.cli"))
+
+import cel  # noqa: E402
 
 _ENV = re.compile(r"\benv\.([A-Za-z_]\w*)")
 _TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")

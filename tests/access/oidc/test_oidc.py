@@ -126,7 +126,7 @@ def test_a_code_counts_once_and_only_for_who_asked_for_it(teams: Teams, browser:
     refused(browser, "does not prove who you are", held)  # and the provider's code is used up
 
     stolen, thief = leave(browser), fresh(teams)
-    refused(thief, "began elsewhere", stolen)
+    refused(thief, "in another browser", stolen)
     leave(thief)
     state, code = (parse_qs(urlsplit(stolen).query)[name][0] for name in ("state", "code"))
     own = thief.cookies[ATTEMPT].split(".")[0]
@@ -159,7 +159,7 @@ def test_the_way_back_is_of_this_service(teams: Teams, browser: TestClient) -> N
 def test_new_keys_of_the_provider_are_read(
     teams: Teams, browser: TestClient, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.access.oidc._KEYS_AGAIN_SECONDS", 0)
+    monkeypatch.setattr("app.access.identity_provider._RELOAD_KEYS_SECONDS", 0)
     assert browser.get(leave(browser)).status_code == 303
     say(provider, ADA, rotate=True)
     client = fresh(teams)
