@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import structlog
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import col
 from starlette.concurrency import run_in_threadpool
@@ -21,7 +21,7 @@ from app.settings import Settings
 from app.storage import tokens, users
 from app.storage.access_changes import generation
 from app.storage.database import read_session, transaction
-from app.storage.tables import ProjectRow, utc_now
+from app.storage.tables import ProjectRow, select_any, utc_now
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.identity import Access
 from app.web.templating import is_https
@@ -136,12 +136,12 @@ class Directory:
 
     def _find_public(self) -> ProjectIds:
         with read_session(self._engine) as session:
-            chosen = select(ProjectRow.id).where(col(ProjectRow.public))  # type: ignore[call-overload]
+            chosen = select_any(ProjectRow.id).where(col(ProjectRow.public))
             return frozenset(session.execute(chosen).scalars())
 
     def _find_slugs(self) -> Mapping[str, tuple[int, str]]:
         with read_session(self._engine) as session:
-            rows = session.execute(select(ProjectRow.id, ProjectRow.slug))  # type: ignore[call-overload]
+            rows = session.execute(select_any(ProjectRow.id, ProjectRow.slug))
             return {slug.lower(): (project_id, slug) for project_id, slug in rows}
 
     def _find_administrator(self) -> bool:

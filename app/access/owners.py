@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Engine, Select, select
+from sqlalchemy import Engine, Select
 from sqlmodel import col
 
 from app.storage.database import read_session
-from app.storage.tables import ExperimentRow, ProjectRow, ReferencePointRow, RegressionRow, RunRow
+from app.storage.tables import ExperimentRow, ProjectRow, ReferencePointRow, RegressionRow, RunRow, select_any
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Owner
 
@@ -89,25 +89,25 @@ def _number(text: str) -> int | None:
 
 def _run_by_id(text: str) -> "_Query | None":
     number = _number(text)
-    return None if number is None else select(RunRow.project_id, RunRow.token_id).where(col(RunRow.id) == number)  # type: ignore[call-overload]
+    return None if number is None else select_any(RunRow.project_id, RunRow.token_id).where(col(RunRow.id) == number)
 
 
 def _by_id(table: type[RegressionRow] | type[ExperimentRow] | type[ReferencePointRow]):  # type: ignore[no-untyped-def]
     def query(text: str) -> "_Query | None":
         number = _number(text)
-        return None if number is None else select(table.project_id).where(col(table.id) == number)  # type: ignore[call-overload]
+        return None if number is None else select_any(table.project_id).where(col(table.id) == number)
 
     return query
 
 
 def _by_slug(slug: str) -> "_Query":
-    return select(ProjectRow.id).where(col(ProjectRow.slug) == slug)  # type: ignore[call-overload, no-any-return]
+    return select_any(ProjectRow.id).where(col(ProjectRow.slug) == slug)
 
 
 def _by_stack(key: str) -> "_Query | None":
     if len(key) != KEY_LENGTH:  # its beginning, by which several may be meant
         return None
-    return select(RunRow.project_id).where(col(RunRow.stack_key) == key)  # type: ignore[call-overload, no-any-return]
+    return select_any(RunRow.project_id).where(col(RunRow.stack_key) == key)
 
 
 NAMED: Mapping[Owner, Named] = {

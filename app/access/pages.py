@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import segno
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -29,7 +29,7 @@ from app.storage import audit, users
 from app.storage.access_changes import project_slugs
 from app.storage.database import read_session, transaction
 from app.storage.runs import aware
-from app.storage.tables import TokenRow, utc_now
+from app.storage.tables import TokenRow, select_any, utc_now
 from app.storage.visible import seeing
 from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine, AppSettings
@@ -472,6 +472,6 @@ def whoami(request: Request, engine: AppEngine) -> WhoAmI:
 def _expires_at(engine: Engine, holder: TokenHolder) -> datetime | None:
     # A token that may not read still may know this of itself.
     with seeing(frozenset({holder.project_id})), read_session(engine) as session:
-        chosen = select(TokenRow.expires_at).where(col(TokenRow.id) == holder.token_id)  # type: ignore[call-overload]
+        chosen = select_any(TokenRow.expires_at).where(col(TokenRow.id) == holder.token_id)
         found: datetime | None = session.execute(chosen).scalar_one_or_none()
     return aware(found) if found else None

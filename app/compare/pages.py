@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from sqlalchemy import select
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -32,7 +31,7 @@ from app.domain.verdict.words import differences
 from app.errors import FieldError, InvalidQuery, NotFound, NotReady, ThreewallsError
 from app.storage.runs import RunListItem
 from app.storage.stacks import full_records
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, select_any
 from app.web.access_rule import requires
 from app.web.charts import grouped_series
 from app.web.dependencies import ReadSession
@@ -238,7 +237,7 @@ class Pair:
 def recent_pairs(session: Session) -> tuple[Pair, ...]:
     """Among the newest runs with figures: each with the one before it in its stack, if that has other knobs."""
     rows = session.execute(
-        select(RunRow.id, RunRow.name, RunRow.stack_key, RunRow.config_key)  # type: ignore[call-overload]
+        select_any(RunRow.id, RunRow.name, RunRow.stack_key, RunRow.config_key)
         .where(col(RunRow.status) == "ready", col(RunRow.quarantine) == "", col(RunRow.step_time_ms).is_not(None))
         .order_by(col(RunRow.id).desc())
         .limit(_LOOKED_AT)
@@ -306,9 +305,9 @@ class Picker:
         """Which of the offered runs are of the stack of what is chosen already."""
         if self._near is None:
             return set()
-        stack = select(RunRow.stack_key).where(col(RunRow.id) == self._near).scalar_subquery()  # type: ignore[call-overload]
+        stack = select_any(RunRow.stack_key).where(col(RunRow.id) == self._near).scalar_subquery()
         offered = [run.id for run in self.runs]
-        of_it = select(RunRow.id).where(col(RunRow.id).in_(offered), col(RunRow.stack_key) == stack)  # type: ignore[call-overload]
+        of_it = select_any(RunRow.id).where(col(RunRow.id).in_(offered), col(RunRow.stack_key) == stack)
         return set(self._session.execute(of_it).scalars())
 
     @property

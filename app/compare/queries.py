@@ -28,7 +28,7 @@ from app.errors import FieldError, InvalidQuery, NotFound, NotReady
 from app.storage import readings
 from app.storage.runs import RunDetail, RunListItem, detail, list_item, list_runs
 from app.storage.stacks import Family, Relative, facts_of
-from app.storage.tables import ProjectRow, RunRow, SeriesRow
+from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any
 
 MOST_OFFERED = 12
 _WINDOW = ("iteration", "step_time_ms", "step_time_true_ms")
@@ -70,7 +70,7 @@ def read_columns(session: Session, run_ids: Sequence[int], names: Iterable[str])
     """Of each run those of the columns that it has; in one query for all of them."""
     found: dict[int, dict[str, FloatArray]] = {number: {} for number in run_ids}
     rows = session.execute(
-        select(SeriesRow.run_id, SeriesRow.metric, SeriesRow.blob).where(  # type: ignore[call-overload]
+        select_any(SeriesRow.run_id, SeriesRow.metric, SeriesRow.blob).where(
             col(SeriesRow.run_id).in_(run_ids), col(SeriesRow.metric).in_(tuple(names))
         )
     )
@@ -82,10 +82,10 @@ def read_columns(session: Session, run_ids: Sequence[int], names: Iterable[str])
 def series_of(session: Session, run_ids: Sequence[int]) -> dict[str, str]:
     """Names of the series that any of the runs has, with their units; step time first."""
     rows = session.execute(
-        select(SeriesRow.metric, func.max(SeriesRow.unit).label("unit"))  # type: ignore[call-overload]
+        select_any(SeriesRow.metric, func.max(SeriesRow.unit).label("unit"))
         .where(col(SeriesRow.run_id).in_(run_ids), col(SeriesRow.metric).not_in(_HIDDEN))
-        .group_by(SeriesRow.metric)
-        .order_by(SeriesRow.metric != "step_time_ms", SeriesRow.metric)
+        .group_by(col(SeriesRow.metric))
+        .order_by(col(SeriesRow.metric) != "step_time_ms", col(SeriesRow.metric))
     )
     return {row.metric: row.unit for row in rows}
 
@@ -96,7 +96,7 @@ def offered_runs(session: Session, q: str, *, near: int | None, without: Sequenc
     for word in q.split():
         chosen = chosen.where(_mentions(word))
     if near is not None:
-        stack = select(RunRow.stack_key).where(col(RunRow.id) == near).scalar_subquery()  # type: ignore[call-overload]
+        stack = select_any(RunRow.stack_key).where(col(RunRow.id) == near).scalar_subquery()
         chosen = chosen.order_by((col(RunRow.stack_key) != stack).asc())
     rows = session.execute(chosen.order_by(col(RunRow.id).desc()).limit(MOST_OFFERED))
     return tuple(list_item(row) for row in rows)
@@ -105,9 +105,9 @@ def offered_runs(session: Session, q: str, *, near: int | None, without: Sequenc
 def in_order(session: Session, run_ids: Sequence[int]) -> list[tuple[int, str, str]]:
     """Runs with their config key and commit, by their place in the history. Raises NotFound."""
     rows = session.execute(
-        select(RunRow.id, RunRow.config_key, RunRow.commit)  # type: ignore[call-overload]
+        select_any(RunRow.id, RunRow.config_key, RunRow.commit)
         .where(col(RunRow.id).in_(run_ids))
-        .order_by(RunRow.ordered_at, RunRow.id)
+        .order_by(col(RunRow.ordered_at), col(RunRow.id))
     ).all()
     _missing(set(run_ids) - {row.id for row in rows})
     return [(row.id, row.config_key, row.commit) for row in rows]

@@ -21,7 +21,7 @@ from app.storage import audit
 from app.storage.database import read_session, transaction
 from app.storage.experiments import knobs_json
 from app.storage.json_text import from_json, to_json
-from app.storage.tables import ExperimentRow, ExperimentRunRow, utc_now
+from app.storage.tables import ExperimentRow, ExperimentRunRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -132,7 +132,7 @@ def plan_experiment(engine: Engine, settings: Settings, wish: Wish, who: str, no
 def _add(session: Session, proposal: Proposal, who: str, note: str) -> ExperimentRow:
     """With the first tag that is free; somebody else may take it in the same moment."""
     project_id = proposal.run.project_id
-    of_project = select(ExperimentRow.tag).where(col(ExperimentRow.project_id) == project_id)  # type: ignore[call-overload]
+    of_project = select_any(ExperimentRow.tag).where(col(ExperimentRow.project_id) == project_id)
     taken = set(session.execute(of_project).scalars())
     for _ in range(_ATTEMPTS):
         row = _row(proposal, who, note)
@@ -178,7 +178,7 @@ def _free_tag(proposal: Proposal, taken: set[str]) -> str:
 def _parent(session: Session, run_id: int) -> int | None:
     """The newest experiment whose candidate is the baseline here: the journey goes on from it."""
     baseline_id: int | None = session.execute(
-        select(ExperimentRunRow.experiment_id)  # type: ignore[call-overload]
+        select_any(ExperimentRunRow.experiment_id)
         .where(col(ExperimentRunRow.run_id) == run_id, col(ExperimentRunRow.side) == "candidate")
         .order_by(col(ExperimentRunRow.experiment_id).desc())
         .limit(1)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -31,7 +31,7 @@ from app.storage.audit import AuditEvent, events
 from app.storage.experiments import Experiment, ExperimentFilter, ExperimentRun, find_experiments, get_experiment
 from app.storage.rules import read_run
 from app.storage.runs import latest_runs
-from app.storage.tables import ExperimentRow, ProjectRow, RunRow
+from app.storage.tables import ExperimentRow, ProjectRow, RunRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import answer_form, status_of
@@ -319,14 +319,14 @@ class ExperimentListQuery(ListQuery):
 
 
 def projects_with_experiments(session: Session) -> tuple[str, ...]:
-    some = select(ExperimentRow.project_id)  # type: ignore[call-overload]
-    wanted = select(ProjectRow.slug).where(col(ProjectRow.id).in_(some)).order_by(ProjectRow.slug)  # type: ignore[call-overload]
+    some = select_any(ExperimentRow.project_id)
+    wanted = select_any(ProjectRow.slug).where(col(ProjectRow.id).in_(some)).order_by(ProjectRow.slug)
     return tuple(session.execute(wanted).scalars())
 
 
 def is_generated(session: Session, project: str) -> bool:
     """That nobody measured its figures."""
-    wanted = select(ProjectRow.generated).where(col(ProjectRow.slug) == project)  # type: ignore[call-overload]
+    wanted = select_any(ProjectRow.generated).where(col(ProjectRow.slug) == project)
     return bool(session.execute(wanted).scalar_one_or_none())
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
@@ -36,7 +35,7 @@ from app.settings import Settings
 from app.storage.rules import AdvisedRun, RulesInForce, read_run, rules_in_force
 from app.storage.runs import RunDetail
 from app.storage.stacks import Family, Relative, full_record, stack_runs
-from app.storage.tables import RunRow, utc_now
+from app.storage.tables import RunRow, select_any, utc_now
 
 # --- What the rules say against a configuration that nobody ran yet: the same blockers as for a run of it.
 
@@ -272,6 +271,6 @@ def _ran_before(session: Session, project_id: int, key: str) -> tuple[int, ...]:
     """Runs that have the candidate's configuration already, newest first."""
     if not key:
         return ()
-    alike = select(RunRow.id).where(col(RunRow.project_id) == project_id, col(RunRow.config_key) == key)  # type: ignore[call-overload]
+    alike = select_any(RunRow.id).where(col(RunRow.project_id) == project_id, col(RunRow.config_key) == key)
     fit = alike.where(col(RunRow.quarantine) == "", col(RunRow.status) == "ready")
     return tuple(session.execute(fit.order_by(col(RunRow.id).desc()).limit(_MOST_LISTED)).scalars())

@@ -11,7 +11,7 @@ from app.domain.experiments.values import ExperimentResult
 from app.errors import NotFound
 from app.storage.experiments import knobs_of
 from app.storage.json_text import from_json
-from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow
+from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, select_any
 
 MOST_STEPS = 500
 """Experiments of one journey that are shown; nobody tunes for longer."""
@@ -55,7 +55,7 @@ def _experiment_of(session: Session, run_id: int) -> Any:
     """The newest one whose candidate the run is; else the newest one in which it stood for the baseline."""
     for side in ("candidate", "baseline"):
         row = session.execute(
-            select(ExperimentRow.id, ExperimentRow.baseline_run_id)  # type: ignore[call-overload]
+            select_any(ExperimentRow.id, ExperimentRow.baseline_run_id)
             .join(ExperimentRunRow, col(ExperimentRunRow.experiment_id) == ExperimentRow.id)
             .where(col(ExperimentRunRow.run_id) == run_id, col(ExperimentRunRow.side) == side)
             .order_by(col(ExperimentRow.id).desc())
@@ -73,7 +73,7 @@ def _experiments(session: Session, *conditions: Any) -> Sequence[ExperimentRow]:
 
 def _runs(session: Session, run_ids: set[int]) -> dict[int, tuple[str, JourneyRun]]:
     rows = session.execute(
-        select(RunRow.id, RunRow.name, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu, ProjectRow.slug)  # type: ignore[call-overload]
+        select_any(RunRow.id, RunRow.name, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu, ProjectRow.slug)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.id).in_(sorted(run_ids)))
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
-from sqlalchemy import ColumnElement, Engine, and_, select
+from sqlalchemy import ColumnElement, Engine, and_
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
@@ -17,7 +17,7 @@ from app.domain.verdict.words import decision_word
 from app.errors import InvalidChange, NotFound
 from app.storage.database import read_session, transaction
 from app.storage.projects import renew_badge_secret
-from app.storage.tables import ProjectRow, RunRow
+from app.storage.tables import ProjectRow, RunRow, select_any
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine
@@ -33,7 +33,7 @@ _MOVED = ("regression", "improvement")
 def project_of_key(session: Session, stack_key: str, key: str) -> int | None:
     """The project whose badges of this stack the key opens. It is asked for before anything is known of the caller."""
     secrets = (
-        select(ProjectRow.id, ProjectRow.badge_secret)  # type: ignore[call-overload]
+        select_any(ProjectRow.id, ProjectRow.badge_secret)
         .join(RunRow, col(RunRow.project_id) == ProjectRow.id)
         .where(col(RunRow.stack_key) == stack_key)
         .distinct()
@@ -64,7 +64,7 @@ def _newest(session: Session, stack_key: str, condition: ColumnElement[bool]) ->
     """The newest run of the baseline branch's jobs that nobody left out; of any other but an experiment, if none."""
     own = (col(ProjectRow.baseline_branch) == ANY_BRANCH) | (col(RunRow.branch) == col(ProjectRow.baseline_branch))
     found = (
-        select(RunRow.verdict, RunRow.verdict_delta_pct, RunRow.step_time_ms)  # type: ignore[call-overload]
+        select_any(RunRow.verdict, RunRow.verdict_delta_pct, RunRow.step_time_ms)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.stack_key) == stack_key, col(RunRow.quarantine) == "", condition)
         .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
@@ -75,7 +75,7 @@ def _newest(session: Session, stack_key: str, condition: ColumnElement[bool]) ->
 
 
 def _exists(session: Session, stack_key: str) -> bool:
-    return session.execute(select(RunRow.id).where(col(RunRow.stack_key) == stack_key).limit(1)).first() is not None  # type: ignore[call-overload]
+    return session.execute(select_any(RunRow.id).where(col(RunRow.stack_key) == stack_key).limit(1)).first() is not None
 
 
 router = APIRouter(include_in_schema=False)
@@ -109,7 +109,7 @@ async def renew(request: Request, engine: AppEngine, stack: StackKey) -> Respons
     def answer() -> Response:
         with transaction(engine) as session:
             project = session.execute(
-                select(RunRow.project_id).where(col(RunRow.stack_key) == stack).limit(1)  # type: ignore[call-overload]
+                select_any(RunRow.project_id).where(col(RunRow.stack_key) == stack).limit(1)
             ).scalar()
             if project is None:
                 raise NotFound("No stack has this key. The list of stacks is at /history.")

@@ -16,7 +16,7 @@ from app.domain.run import Stated
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
 from app.storage.runs import aware, stated
-from app.storage.tables import ProjectRow, RunRow
+from app.storage.tables import ProjectRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf
 
 # --- What the list of stacks can be asked for. The query string is its whole state, so it is checked as input.
@@ -123,7 +123,7 @@ def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
     """The stacks that match. A page past the end is empty, with the true total."""
     last_at = func.max(col(RunRow.ordered_at)).label("last_at")
     grouped: Any = (
-        select(RunRow.stack_key, last_at, func.count().label("runs"))  # type: ignore[call-overload]
+        select_any(RunRow.stack_key, last_at, func.count().label("runs"))
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(_READ, col(RunRow.stack_key) != "", *_conditions(query))
         .group_by(col(RunRow.stack_key))
@@ -139,7 +139,7 @@ def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
 
 
 def stack_options(session: Session) -> StackOptions:
-    projects = tuple(session.execute(select(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())  # type: ignore[call-overload]
+    projects = tuple(session.execute(select_any(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())
     model, gpu, dispatcher = (
         tuple(value for value in session.execute(select(column).distinct().order_by(column)).scalars() if value)
         for column in (col(RunRow.model), col(RunRow.gpu), col(RunRow.dispatcher))
@@ -149,7 +149,7 @@ def stack_options(session: Session) -> StackOptions:
 
 def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
     """The stacks of these keys, those with the newest runs first."""
-    counted = select(RunRow.stack_key, func.count()).where(col(RunRow.stack_key).in_(keys), _READ)  # type: ignore[call-overload]
+    counted = select_any(RunRow.stack_key, func.count()).where(col(RunRow.stack_key).in_(keys), _READ)
     runs: dict[str, int] = dict(session.execute(counted.group_by(col(RunRow.stack_key))).all())
     return tuple(sorted(_items(session, runs), key=lambda item: item.last_at, reverse=True))
 
@@ -216,7 +216,7 @@ def _recent(keys: Sequence[str]) -> Any:
         ProjectRow.slug, ProjectRow.generated,
     )  # fmt: skip
     numbered = (
-        select(*columns, number)  # type: ignore[call-overload]
+        select_any(*columns, number)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.stack_key).in_(keys), _READ)
         .subquery()
@@ -229,7 +229,7 @@ def _judged(keys: Sequence[str]) -> Any:
     order = (col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
     number = func.row_number().over(partition_by=col(RunRow.stack_key), order_by=order).label("number")
     numbered = (
-        select(RunRow.id, RunRow.stack_key, RunRow.verdict, RunRow.verdict_delta_pct, number)  # type: ignore[call-overload]
+        select_any(RunRow.id, RunRow.stack_key, RunRow.verdict, RunRow.verdict_delta_pct, number)
         .where(col(RunRow.stack_key).in_(keys), _IS_JUDGED)
         .subquery()
     )
@@ -237,12 +237,12 @@ def _judged(keys: Sequence[str]) -> Any:
 
 
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
-    rows = session.execute(select(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids)))  # type: ignore[call-overload]
+    rows = session.execute(select_any(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids)))
     return {run_id: {name: stated(entry) for name, entry in (contract or {}).items()} for run_id, contract in rows}
 
 
 def _dispatchers(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    chosen = select(RunRow.stack_key, RunRow.dispatcher).where(  # type: ignore[call-overload]
+    chosen = select_any(RunRow.stack_key, RunRow.dispatcher).where(
         col(RunRow.stack_key).in_(keys), _READ, col(RunRow.dispatcher).is_not(None)
     )
     found: dict[str, list[str]] = {}
@@ -269,7 +269,7 @@ def _conditions(query: StackQuery) -> list[ColumnElement[bool]]:
 
 def _some_run(condition: ColumnElement[bool]) -> ColumnElement[bool]:
     """Stacks of which at least one run meets the condition."""
-    found = select(RunRow.stack_key).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)  # type: ignore[call-overload]
+    found = select_any(RunRow.stack_key).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
     return col(RunRow.stack_key).in_(found.where(_READ, condition))
 
 

@@ -30,7 +30,7 @@ from app.errors import FieldError, InvalidQuery
 from app.pipeline.decisions import Pin, pins
 from app.storage.runs import aware, metrics_of, stated
 from app.storage.stacks import StackRun, full_records, stack_runs
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
 from app.storage.verdicts import current_verdicts
 
 # --- What part of a history its page shows: the query string of `/history/{stack}`, checked as input.
@@ -137,7 +137,7 @@ def matching_keys(session: Session, text: str) -> tuple[str, ...]:
 def get_stack(session: Session, stack_key: str) -> Stack | None:
     """None when no run of it was read."""
     newest = (
-        select(RunRow.id, RunRow.contract, ProjectRow)  # type: ignore[call-overload]
+        select_any(RunRow.id, RunRow.contract, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.stack_key) == stack_key, col(RunRow.status).in_(("ready", "failed")))
         .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
@@ -223,7 +223,7 @@ def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dic
     column = col(RunRow.metrics)[metric].label("stored")
     for start in range(0, len(runs), _AT_ONCE):
         ids = [run.id for run in runs[start : start + _AT_ONCE]]
-        rows = session.execute(select(RunRow.id, column).where(col(RunRow.id).in_(ids)))  # type: ignore[call-overload]
+        rows = session.execute(select_any(RunRow.id, column).where(col(RunRow.id).in_(ids)))
         found |= {run_id: metrics_of({metric: stored})[metric] for run_id, stored in rows}
     return found
 
@@ -233,7 +233,7 @@ def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapp
     found: dict[int, Mapping[str, Metric | None]] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         wanted = col(RunRow.id).in_(run_ids[start : start + _AT_ONCE])
-        rows = session.execute(select(RunRow.id, RunRow.metrics).where(wanted))  # type: ignore[call-overload]
+        rows = session.execute(select_any(RunRow.id, RunRow.metrics).where(wanted))
         found |= {run_id: metrics_of(stored) for run_id, stored in rows}
     return found
 
@@ -280,7 +280,7 @@ def _priors(session: Session, runs: Sequence[StackRun], standings: Sequence[Elig
 
 
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
-    chosen = select(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids))  # type: ignore[call-overload]
+    chosen = select_any(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids))
     return {
         run_id: {name: stated(contract[name]) for name in WATCHED if name in (contract or {})}
         for run_id, contract in session.execute(chosen)
@@ -327,7 +327,7 @@ def _stacks_alike(stack: Stack) -> Any:
     same = {name: stack.contract[name].value if name in stack.contract else None for name in ("model", "gpu", "gpus")}
     newest = func.max(col(RunRow.id))
     return (
-        select(  # type: ignore[call-overload]
+        select_any(
             RunRow.stack_key,
             newest.label("newest"),
             func.count().label("runs"),

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.ranking.runs import DISPATCHERS
@@ -14,7 +13,7 @@ from app.domain.run import Value
 from app.storage.json_text import from_json
 from app.storage.runs import frozen
 from app.storage.standings import check_project, hardware_and_families, leaderboards_named
-from app.storage.tables import ProjectRow, StandingRow
+from app.storage.tables import ProjectRow, StandingRow, select_any
 from app.web.lists import FilterQuery, OneOf
 
 # --- What the scaling view can be asked for. Its query string is its whole state, so it is checked as input.
@@ -114,7 +113,7 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
     What the configurations are worth was worked out when their stacks were ranked.
     """
     stack_keys = chosen.containers.get(container_of(chosen, query), ())
-    kept = select(StandingRow.stack_key, col(StandingRow.document)["scaling"].as_string().label("scaling")).where(  # type: ignore[call-overload]
+    kept = select_any(StandingRow.stack_key, col(StandingRow.document)["scaling"].as_string().label("scaling")).where(
         col(StandingRow.project_id) == chosen.project_id, col(StandingRow.stack_key).in_(stack_keys)
     )
     found = [
@@ -146,7 +145,7 @@ def _heads() -> Any:
         StandingRow.about, ProjectRow.slug,
     )  # fmt: skip
     return (
-        select(*columns)  # type: ignore[call-overload]
+        select_any(*columns)
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
         .order_by(col(StandingRow.newest_at).desc(), col(StandingRow.stack_key))
     )

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS
@@ -52,7 +51,7 @@ from app.leaderboards.words import (
 from app.storage.experiments import contracts_of
 from app.storage.runs import Quarantine, aware
 from app.storage.standings import KeptStandings
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, select_any
 
 # --- What is said of many stacks at once: who is ahead in how many, and between which values the gain lies.
 
@@ -143,7 +142,7 @@ def quarantines_of(session: Session, stacks: Iterable[KeptStandings]) -> Mapping
     if not runs:
         return {}
     columns = (RunRow.id, RunRow.quarantine, RunRow.quarantined_by, RunRow.quarantined_at)
-    chosen = select(*columns).where(col(RunRow.id).in_(runs), col(RunRow.quarantine) != "")  # type: ignore[call-overload]
+    chosen = select_any(*columns).where(col(RunRow.id).in_(runs), col(RunRow.quarantine) != "")
     return {
         str(run): Quarantine(reason, who, aware(at) if at else None) for run, reason, who, at in session.execute(chosen)
     }

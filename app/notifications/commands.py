@@ -29,7 +29,7 @@ from app.settings import Settings
 from app.storage import audit, projects
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import transaction
-from app.storage.tables import DeliveryRow, ProjectRow, ReceiverRow, StackWorkRow, utc_now
+from app.storage.tables import DeliveryRow, ProjectRow, ReceiverRow, StackWorkRow, select_any, utc_now
 
 MAX_NAME = 100
 MOST_RECEIVERS = 50
@@ -197,7 +197,7 @@ def _check_target(settings: Settings, kind: str, target: str, others: set[str]) 
 
 def _mailboxes_besides(session: Session, project: ProjectRow, row: ReceiverRow | None) -> set[str]:
     """Of the project's other receivers."""
-    others = select(ReceiverRow.target).where(  # type: ignore[call-overload]
+    others = select_any(ReceiverRow.target).where(
         col(ReceiverRow.project_id) == project.id, col(ReceiverRow.kind) == EMAIL,
         col(ReceiverRow.id) != (row.id if row else 0),
     )  # fmt: skip
@@ -212,7 +212,7 @@ def _stacks(session: Session, project: ProjectRow, wanted: Sequence[str]) -> Ite
         key = text.strip().rpartition("/")[2].lower()  # also the address of its history
         if len(key) < _SHORTEST_KEY or any(c not in "0123456789abcdef" for c in key):
             raise ValueError(f"{one_line(text)[:60]!r} is no key of a stack: the end of the address of its history")
-        known = select(StackWorkRow.stack_key).where(  # type: ignore[call-overload]
+        known = select_any(StackWorkRow.stack_key).where(
             col(StackWorkRow.project_id) == project.id, col(StackWorkRow.stack_key).startswith(key)
         )
         found = session.execute(known.limit(2)).scalars().all()

@@ -13,7 +13,7 @@ from app.domain.notifications.targets import shown
 from app.notifications.commands import project_of, receiver_of
 from app.storage.database import ListPage
 from app.storage.runs import aware
-from app.storage.tables import DeliveryRow, ReceiverRow
+from app.storage.tables import DeliveryRow, ReceiverRow, select_any
 
 PAGE_SIZE = 50
 STATES = ("waiting", "delivered", "failed")
@@ -108,7 +108,7 @@ def deliveries_of(
     joined = col(ReceiverRow.id) == col(DeliveryRow.receiver_id)
     total = session.execute(select(func.count(col(DeliveryRow.id))).join(ReceiverRow, joined).where(*conditions))
     rows = session.execute(
-        select(DeliveryRow, ReceiverRow.name)  # type: ignore[call-overload]
+        select_any(DeliveryRow, ReceiverRow.name)
         .join(ReceiverRow, joined)
         .where(*conditions)
         .order_by(col(DeliveryRow.id).desc())
@@ -124,9 +124,9 @@ def deliveries_of(
 def _first_of_subjects(session: Session, receivers: Collection[int]) -> dict[tuple[int, str], int]:
     """The oldest delivery that is on its way, by receiver and subject."""
     rows = session.execute(
-        select(DeliveryRow.receiver_id, DeliveryRow.subject, func.min(DeliveryRow.id))  # type: ignore[call-overload]
+        select_any(DeliveryRow.receiver_id, DeliveryRow.subject, func.min(DeliveryRow.id))
         .where(col(DeliveryRow.receiver_id).in_(receivers), col(DeliveryRow.work) != "", col(DeliveryRow.subject) != "")
-        .group_by(DeliveryRow.receiver_id, DeliveryRow.subject)
+        .group_by(col(DeliveryRow.receiver_id), col(DeliveryRow.subject))
     )
     return {(receiver, subject): first for receiver, subject, first in rows}
 
@@ -134,9 +134,9 @@ def _first_of_subjects(session: Session, receivers: Collection[int]) -> dict[tup
 def _counts(session: Session, ids: Sequence[int]) -> dict[tuple[int, str], tuple[int, datetime | None]]:
     """By receiver and state; of what failed only what nobody has seen to."""
     rows = session.execute(
-        select(DeliveryRow.receiver_id, DeliveryRow.state, func.count(), func.max(DeliveryRow.delivered_at))  # type: ignore[call-overload]
+        select_any(DeliveryRow.receiver_id, DeliveryRow.state, func.count(), func.max(DeliveryRow.delivered_at))
         .where(col(DeliveryRow.receiver_id).in_(ids), ~col(DeliveryRow.settled))
-        .group_by(DeliveryRow.receiver_id, DeliveryRow.state)
+        .group_by(col(DeliveryRow.receiver_id), col(DeliveryRow.state))
     )
     return {(receiver, state): (count, newest) for receiver, state, count, newest in rows}
 

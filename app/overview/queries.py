@@ -14,7 +14,7 @@ from app.pipeline.notify import LeaderNews, leader_news
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
 from app.storage.runs import ENDED_BADLY, RunListItem, aware, count_runs, latest_runs
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
 from app.web.lists import FilterQuery, OneOf
 
 # --- The regressions that need somebody, the dearest first, as the first page shows them.
@@ -70,7 +70,7 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
     by_state = {name: (count, hours, known) for name, count, hours, known in counted}
     opened, hours, known = by_state.get("open", (0, None, 0))
     acknowledged = by_state.get("acknowledged", (0, None, 0))[0]
-    wanted: Select[Any] = select(RegressionRow, ProjectRow.slug, ProjectRow.commit_url)  # type: ignore[call-overload]
+    wanted: Select[Any] = select_any(RegressionRow, ProjectRow.slug, ProjectRow.commit_url)
     rows = session.execute(
         wanted.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
         .where(*conditions)
@@ -105,7 +105,7 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
         RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RunRow.id, RunRow.commit, RunRow.branch,
         RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
     )  # fmt: skip
-    wanted: Select[Any] = select(*columns)  # type: ignore[call-overload]
+    wanted: Select[Any] = select_any(*columns)
     found = session.execute(
         wanted.join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(col(RegressionMemberRow.regression_id).in_([row.id for row, _, _ in rows]))

@@ -32,7 +32,7 @@ from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.projects import check_room
 from app.storage.runs import aware
-from app.storage.tables import RunFileRow, RunRow, SegmentRow, utc_now
+from app.storage.tables import RunFileRow, RunRow, SegmentRow, select_any, utc_now
 
 # --- The stored logs of a run.
 
@@ -73,7 +73,7 @@ def read_log(session: Session, run_id: int, name: str) -> StoredLog:
     if row is None:
         return StoredLog(0, file_name(name) if name else _FIRST_NAME, 0, ())
     segments = session.execute(
-        select(SegmentRow.object_key, SegmentRow.size_bytes)  # type: ignore[call-overload]
+        select_any(SegmentRow.object_key, SegmentRow.size_bytes)
         .where(col(SegmentRow.file_id) == row.id)
         .order_by(col(SegmentRow.position))
     )
@@ -184,7 +184,7 @@ def close_abandoned(session: Session, settings: Settings) -> None:
     """Close runs that received nothing for too long and request a last reading. A later append reopens them."""
     silent_since = utc_now() - timedelta(seconds=settings.receiving_timeout_seconds)
     abandoned = (col(RunRow.reception) == "receiving", col(RunRow.heard_at) < silent_since)
-    ids = session.execute(select(RunRow.id).where(*abandoned).with_for_update(skip_locked=True)).scalars().all()  # type: ignore[call-overload]
+    ids = session.execute(select_any(RunRow.id).where(*abandoned).with_for_update(skip_locked=True)).scalars().all()
     if ids:
         run_queue.request(session, col(RunRow.id).in_(ids))
         session.execute(update(RunRow).where(col(RunRow.id).in_(ids)).values(reception="incomplete"))

@@ -32,7 +32,7 @@ from app.pipeline.decisions import ANY_BRANCH
 from app.pipeline.work import StackClaim
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, Family, PassReading, StackRun, facts_of, read_runs, runs_where, stack_runs
-from app.storage.tables import PinRow, ProjectRow, RunFileRow, RunRow
+from app.storage.tables import PinRow, ProjectRow, RunFileRow, RunRow, select_any
 
 # --- The part of a stack that judging needs: its relevant runs, grouped into candidates, and its rules.
 #
@@ -54,7 +54,7 @@ _BEFORE = runs_where(_IS_EARLIER, newest=LOOK_BACK)
 _LIKE = runs_where(_IS_EARLIER, col(RunRow.config_key) == bindparam("config"), newest=LEAST_OF_CONFIGURATION)
 _PINNED = runs_where(col(RunRow.id).in_(bindparam("pinned", expanding=True)))
 _RULES: Select[Any] = (
-    select(ProjectRow.slug, ProjectRow.baseline_branch, PinRow.run_id)  # type: ignore[call-overload]
+    select_any(ProjectRow.slug, ProjectRow.baseline_branch, PinRow.run_id)
     .join(
         PinRow,
         and_(
@@ -190,7 +190,7 @@ MOST_CONFIGURATIONS = 60
 
 # Built once: building it takes as long as running it, and every pass executes it.
 _WITHOUT_BASELINE: Select[Any] = (
-    select(RunRow.stack_key, RunRow.id, RunRow.ordered_at)  # type: ignore[call-overload]
+    select_any(RunRow.stack_key, RunRow.id, RunRow.ordered_at)
     .where(
         col(RunRow.project_id) == bindparam("project"),
         col(RunRow.stack_key) != bindparam("stack"),
@@ -219,19 +219,17 @@ def newest_of_each(
     session: Session, reading: PassReading, project_id: int, candidate: Candidate, rules: BaselineRules
 ) -> Newest:
     run = candidate.newest
-    same = session.execute(
-        select(RunRow.model, RunRow.gpu, RunRow.gpus).where(col(RunRow.id) == run.id)  # type: ignore[call-overload]
-    ).one()
+    same = session.execute(select_any(RunRow.model, RunRow.gpu, RunRow.gpus).where(col(RunRow.id) == run.id)).one()
     at, first = candidate.place
     rows = session.execute(
-        select(*COMPARED, RunRow.model, RunRow.gpu, RunRow.gpus)  # type: ignore[call-overload]
+        select_any(*COMPARED, RunRow.model, RunRow.gpu, RunRow.gpus)
         .where(
             col(RunRow.project_id) == project_id,
             col(RunRow.status) == "ready",
             # A run that never received a byte is no candidate.
             or_(
                 col(RunRow.step_time_ms).is_not(None),
-                select(RunFileRow.id).where(col(RunFileRow.run_id) == RunRow.id).exists(),  # type: ignore[call-overload]
+                select_any(RunFileRow.id).where(col(RunFileRow.run_id) == RunRow.id).exists(),
             ),
             col(RunRow.id).not_in(candidate.ids),
             or_(col(RunRow.ordered_at) < at, and_(col(RunRow.ordered_at) == at, col(RunRow.id) < first)),

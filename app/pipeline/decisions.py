@@ -17,7 +17,7 @@ from app.pipeline.work import stack_queue
 from app.storage import audit
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.runs import aware
-from app.storage.tables import EVERYTHING, PinRow, ProjectRow, RunRow, StackWorkRow, utc_now
+from app.storage.tables import EVERYTHING, PinRow, ProjectRow, RunRow, StackWorkRow, select_any, utc_now
 
 MAX_BRANCH = 300
 ANY_BRANCH = "*"
@@ -128,7 +128,7 @@ def set_baseline_rules(
 def judge_project_again(session: Session, project_id: int, because: str) -> list[int]:
     """Request that the whole history of every stack of a project is judged again."""
     keys = session.execute(
-        select(StackWorkRow.stack_key)  # type: ignore[call-overload]
+        select_any(StackWorkRow.stack_key)
         .where(col(StackWorkRow.project_id) == project_id)
         .order_by(col(StackWorkRow.stack_key))
     ).scalars()
@@ -138,7 +138,7 @@ def judge_project_again(session: Session, project_id: int, because: str) -> list
 def pins(session: Session, project_id: int, stack_key: str) -> tuple[Pin, ...]:
     """Return all pins that the stack ever had, newest first."""
     rows = session.execute(
-        select(PinRow, RunRow.name)  # type: ignore[call-overload]
+        select_any(PinRow, RunRow.name)
         .join(RunRow, col(RunRow.id) == PinRow.run_id)
         .where(col(PinRow.project_id) == project_id, col(PinRow.stack_key) == stack_key)
         .order_by(col(PinRow.id).desc())

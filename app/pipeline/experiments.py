@@ -19,12 +19,10 @@ from app.storage.experiments import knobs_of
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware, metrics_of
 from app.storage.stacks import PassReading, full_records
-from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow, utc_now
+from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow, select_any, utc_now
 
 _AT_ONCE = 500
-_SOME: Select[Any] = (
-    select(ExperimentRow.id).where(col(ExperimentRow.project_id) == bindparam("project")).limit(1)  # type: ignore[call-overload]
-)
+_SOME: Select[Any] = select_any(ExperimentRow.id).where(col(ExperimentRow.project_id) == bindparam("project")).limit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Seque
     keys: dict[str, set[int]] = {}
     came: dict[int, datetime] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
-        columns = select(RunRow.id, RunRow.config_key, RunRow.tags, RunRow.created_at)  # type: ignore[call-overload]
+        columns = select_any(RunRow.id, RunRow.config_key, RunRow.tags, RunRow.created_at)
         for row in session.execute(columns.where(col(RunRow.id).in_(run_ids[start : start + _AT_ONCE]))):
             keys.setdefault(row.config_key, set()).add(row.id)
             came[row.id] = row.created_at
@@ -123,7 +121,7 @@ def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Seque
         if offered:
             concerned.setdefault(row.id, set()).update(offered)
     has_runs = (
-        select(ExperimentRunRow.experiment_id)  # type: ignore[call-overload]
+        select_any(ExperimentRunRow.experiment_id)
         .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
         .where(col(RunRow.project_id) + 0 == project_id, col(RunRow.stack_key) == stack_key)  # by the stack's index
     )
@@ -135,7 +133,7 @@ def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Seque
 def _open_for(session: Session, project_id: int, tags: Iterable[str], keys: Iterable[str]) -> Iterable[Any]:
     config_keys = sorted(set(keys) - {""})
     return session.execute(
-        select(  # type: ignore[call-overload]
+        select_any(
             ExperimentRow.id,
             ExperimentRow.tag,
             ExperimentRow.baseline_key,
@@ -161,9 +159,7 @@ def _joined(session: Session, experiment_id: int) -> dict[int, ExperimentRunRow]
 def _stored(session: Session, run_ids: Sequence[int]) -> list[_Stored]:
     """Read the runs in order of arrival."""
     rows = session.execute(
-        select(  # type: ignore[call-overload]
-            RunRow.id, RunRow.created_at, RunRow.tags, RunRow.activity, RunRow.evidence_level, RunRow.metrics
-        )
+        select_any(RunRow.id, RunRow.created_at, RunRow.tags, RunRow.activity, RunRow.evidence_level, RunRow.metrics)
         .where(col(RunRow.id).in_(run_ids), col(RunRow.reception) != "receiving")
         .order_by(col(RunRow.created_at), col(RunRow.id))
     )

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 from sqlmodel import Session, col
 
 from app.domain.definitions import VERDICT_VERSION
@@ -28,7 +28,7 @@ from app.settings import Settings
 from app.storage import json_text
 from app.storage.database import fault_of, read_session, transaction
 from app.storage.json_text import to_json
-from app.storage.tables import EVERYTHING, RunRow, StackWorkRow, utc_now
+from app.storage.tables import EVERYTHING, RunRow, StackWorkRow, select_any, utc_now
 from app.storage.verdicts import put_verdict, stored_documents
 
 log = structlog.get_logger(__name__)
@@ -66,7 +66,7 @@ def judge_run(engine: Engine, settings: Settings, run_id: int) -> None:
     """Judge the stack of a run that was just read, if it waits and no other worker judges it."""
     with read_session(engine) as session:
         work_id = session.execute(
-            select(StackWorkRow.id)  # type: ignore[call-overload]
+            select_any(StackWorkRow.id)
             .join(
                 RunRow,
                 (col(RunRow.project_id) == StackWorkRow.project_id) & (col(RunRow.stack_key) == StackWorkRow.stack_key),

@@ -39,6 +39,7 @@ from app.storage.tables import (
     RegressionRow,
     RunRow,
     StandingRow,
+    select_any,
     utc_now,
 )
 
@@ -91,7 +92,9 @@ class Notifier:
         """Report a change of a regression. `cause` distinguishes repeated events; empty for those that happen once."""
         if not self._receivers:
             return
-        runs = select(RegressionMemberRow.stack_key, RunRow).join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)  # type: ignore[call-overload]
+        runs = select_any(RegressionMemberRow.stack_key, RunRow).join(
+            RunRow, col(RunRow.id) == RegressionMemberRow.run_id
+        )
         members = self._session.execute(
             runs.where(col(RegressionMemberRow.regression_id) == row.id).order_by(col(RegressionMemberRow.run_id))
         ).all()
@@ -130,7 +133,7 @@ class Notifier:
         contracts = {key: {name: stated(entry) for name, entry in run.contract.items()} for key, run in runs.items()}
         titles = {key: stack_title(contract, dispatcher=False) for key, contract in contracts.items()}
         alike = self._session.execute(
-            select(StandingRow.stack_key, StandingRow.title, StandingRow.about).where(  # type: ignore[call-overload]
+            select_any(StandingRow.stack_key, StandingRow.title, StandingRow.about).where(
                 col(StandingRow.project_id) == self._project_id, col(StandingRow.title).in_(titles.values())
             )
         )
@@ -152,7 +155,7 @@ class Notifier:
             same = or_(same, and_(col(DeliveryRow.subject) == subject, col(DeliveryRow.event) == notice.event))
         notified = set(
             self._session.execute(
-                select(DeliveryRow.receiver_id).where(col(DeliveryRow.receiver_id).in_(ids), same)  # type: ignore[call-overload]
+                select_any(DeliveryRow.receiver_id).where(col(DeliveryRow.receiver_id).in_(ids), same)
             ).scalars()
         )
         for receiver in ids:
@@ -191,7 +194,7 @@ def notify_regression(session: Session, row: RegressionRow, event: str, cause: s
 
 
 def notify_failed(session: Session, run_id: int) -> None:
-    run = session.execute(select(RunRow.project_id).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
+    run = session.execute(select_any(RunRow.project_id).where(col(RunRow.id) == run_id)).scalar_one()
     Notifier(session, run).failed(run_id)
 
 

@@ -46,6 +46,7 @@ from app.storage.tables import (
     SeriesRow,
     StackWorkRow,
     VerdictRow,
+    select_any,
     utc_now,
 )
 
@@ -75,7 +76,7 @@ class RunInputs:
 
 def read_inputs(session: Session, run_id: int) -> RunInputs:
     run = session.execute(
-        select(RunRow.project_id, RunRow.reception, RunRow.metadata_stated, ProjectRow.slug)  # type: ignore[call-overload]
+        select_any(RunRow.project_id, RunRow.reception, RunRow.metadata_stated, ProjectRow.slug)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.id) == run_id)
     ).one()
@@ -246,7 +247,7 @@ def request_before(session: Session, run_id: int, stack_key: str = "") -> tuple[
     `stack_key`: the run's new stack, if any.
     """
     row = session.execute(
-        select(  # type: ignore[call-overload]
+        select_any(
             RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunRow.commit, RunRow.ordered_at,
             RunRow.reception, RunRow.verdict, RunRow.definitions,
         ).where(col(RunRow.id) == run_id)
@@ -319,7 +320,7 @@ def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_i
             computed = compute(log_files, inputs)
         with transaction(engine) as session:
             status, stacks = _write(session, claim, computed)
-            waits = status and session.execute(select(RunRow.work).where(col(RunRow.id) == run_id)).scalar_one()  # type: ignore[call-overload]
+            waits = status and session.execute(select_any(RunRow.work).where(col(RunRow.id) == run_id)).scalar_one()
         if waits and computed.seconds < SHORT_SECONDS:
             enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; a long one rests, and the sweep enqueues it
         for work_id in stacks:
@@ -520,10 +521,10 @@ BATCH_STACKS = 16
 
 def request_next_runs(session: Session) -> list[int]:
     """Request that the next outdated runs are read again. Return their ids, to be enqueued after the commit."""
-    projects = select(RunRow.project_id, func.max(RunRow.id).label("newest"))  # type: ignore[call-overload]
-    newest = projects.group_by(RunRow.project_id).subquery()
+    projects = select_any(RunRow.project_id, func.max(RunRow.id).label("newest"))
+    newest = projects.group_by(col(RunRow.project_id)).subquery()
     chosen = (
-        select(RunRow.id, RunRow.read_seconds)  # type: ignore[call-overload]
+        select_any(RunRow.id, RunRow.read_seconds)
         .join(newest, newest.c.project_id == RunRow.project_id)
         .where(is_outdated(), col(RunRow.work) == "")
         .order_by(newest.c.newest.desc(), col(RunRow.id).desc())
@@ -545,10 +546,10 @@ def request_next_stacks(session: Session) -> list[int]:
         )
     )
     chosen = (
-        select(RunRow.project_id, RunRow.stack_key, func.min(VerdictRow.verdict_version).label("version"))  # type: ignore[call-overload]
+        select_any(RunRow.project_id, RunRow.stack_key, func.min(VerdictRow.verdict_version).label("version"))
         .join(VerdictRow, col(VerdictRow.run_id) == RunRow.id)
         .where(col(VerdictRow.current), col(VerdictRow.verdict_version) < VERDICT_VERSION, ~is_requested)
-        .group_by(RunRow.project_id, RunRow.stack_key)
+        .group_by(col(RunRow.project_id), col(RunRow.stack_key))
         .order_by(func.max(RunRow.ordered_at).desc())
         .limit(BATCH_STACKS)
     )

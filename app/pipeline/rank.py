@@ -52,6 +52,8 @@ from app.storage.tables import (
     StackWorkRow,
     StandingBoardRow,
     StandingRow,
+    select_any,
+    table_of,
     utc_now,
 )
 
@@ -65,7 +67,7 @@ _RANKED = (
 
 # Built once: building them takes as long as running them.
 _RUNS: Select[Any] = (
-    select(*_RANKED)  # type: ignore[call-overload]
+    select_any(*_RANKED)
     .where(
         # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
         col(RunRow.project_id) + 0 == bindparam("project_id"),
@@ -76,7 +78,7 @@ _RUNS: Select[Any] = (
     .order_by(col(RunRow.ordered_at), col(RunRow.id))
 )
 _MISSING: Select[Any] = (
-    select(AvailabilityRow.run_id, AvailabilityRow.dispatcher)  # type: ignore[call-overload]
+    select_any(AvailabilityRow.run_id, AvailabilityRow.dispatcher)
     .join(RunRow, col(RunRow.id) == AvailabilityRow.run_id)
     .where(
         # As above.
@@ -182,7 +184,7 @@ def _about(row: Row[Any], contract: Mapping[str, Stated], family: _Description) 
 
 def _contracts(session: Session, runs: Mapping[str, int]) -> dict[str, dict[str, Stated]]:
     """Return the contracts by config key. Runs of one key have equal contracts as far as the key covers them."""
-    chosen = select(RunRow.config_key, RunRow.contract).where(col(RunRow.id).in_(list(runs.values())))  # type: ignore[call-overload]
+    chosen = select_any(RunRow.config_key, RunRow.contract).where(col(RunRow.id).in_(list(runs.values())))
     return {
         row.config_key: {name: stated(entry) for name, entry in (row.contract or {}).items()}
         for row in session.execute(chosen)
@@ -213,7 +215,7 @@ def _text(contract: Mapping[str, Stated], name: str) -> str:
 # upload ranks one stack and not the whole family, and so that ranking everything again gives the stored result.
 
 _NEWEST: Select[Any] = (
-    select(RunRow.config_key, RunRow.outcome, RunRow.log_step_time, RunRow.window_length, RunRow.not_finite)  # type: ignore[call-overload]
+    select_any(RunRow.config_key, RunRow.outcome, RunRow.log_step_time, RunRow.window_length, RunRow.not_finite)
     .where(
         col(RunRow.project_id) == bindparam("project_id"),
         col(RunRow.gpu) == bindparam("gpu"),
@@ -221,7 +223,7 @@ _NEWEST: Select[Any] = (
         col(RunRow.definition_version) == DEFINITION_VERSION,
         col(RunRow.purpose) == "ci",
         col(RunRow.status) == "ready",
-        col(RunRow.is_steady),
+        col(RunRow.is_steady).is_(True),
         col(RunRow.short).is_(False),
         col(RunRow.quarantine) == "",
     )
@@ -300,8 +302,8 @@ Key = tuple[int, str]
 
 BATCH_STACKS = 16
 # As Core tables: these rows are compared and written in bulk, without session objects.
-_STACKS: Table = StandingRow.__table__  # type: ignore[attr-defined]
-_BOARDS: Table = StandingBoardRow.__table__  # type: ignore[attr-defined]
+_STACKS: Table = table_of(StandingRow)
+_BOARDS: Table = table_of(StandingBoardRow)
 
 
 @dataclass(frozen=True)
@@ -438,8 +440,8 @@ def behind(session: Session) -> list[Key]:
 
 def all_stacks(session: Session) -> list[Key]:
     """Return every stack that has runs or standings."""
-    of_runs = select(RunRow.project_id, RunRow.stack_key).where(col(RunRow.stack_key) != "")  # type: ignore[call-overload]
-    of_standings = select(StandingRow.project_id, StandingRow.stack_key)  # type: ignore[call-overload]
+    of_runs = select_any(RunRow.project_id, RunRow.stack_key).where(col(RunRow.stack_key) != "")
+    of_standings = select_any(StandingRow.project_id, StandingRow.stack_key)
     return sorted((row.project_id, row.stack_key) for row in session.execute(of_runs.union(of_standings)))
 
 
@@ -448,7 +450,7 @@ def _behind() -> Select[Any]:
     family = and_(
         col(RankingPriorRow.project_id) == StandingRow.project_id, col(RankingPriorRow.gpu) == StandingRow.gpu
     )
-    chosen: Select[Any] = select(StandingRow.project_id, StandingRow.stack_key).outerjoin(RankingPriorRow, family)  # type: ignore[call-overload]
+    chosen: Select[Any] = select_any(StandingRow.project_id, StandingRow.stack_key).outerjoin(RankingPriorRow, family)
     moved = col(RankingPriorRow.version) != StandingRow.prior_version
     return chosen.where(or_(col(StandingRow.ranking_version) != RANKING_VERSION, moved)).order_by(
         col(StandingRow.project_id), col(StandingRow.stack_key)

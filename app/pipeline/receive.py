@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 import structlog
-from sqlalchemy import Engine, or_, select
+from sqlalchemy import Engine, or_
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
@@ -38,7 +38,7 @@ from app.storage.database import make_engine, read_session, require_migrated, tr
 from app.storage.json_text import read_json, sorted_json
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.projects import check_room, check_room_in
-from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, utc_now
+from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, select_any, utc_now
 from app.storage.visible import seeing
 
 # --- Recognition of repeated uploads, by their content or by the Idempotency-Key of the sender.
@@ -89,9 +89,9 @@ def find_same(session: Session, project: str, upload: RunRow, key: str | None) -
     if upload.idempotency_key is not None:
         same.append(col(RunRow.idempotency_key) == upload.idempotency_key)
     rows = session.execute(
-        select(
+        select_any(
             RunRow.id, RunRow.status, RunRow.content_key, RunRow.idempotency_key, RunRow.token_id, RunRow.uploaded_by
-        )  # type: ignore[call-overload]
+        )
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(ProjectRow.slug_lower) == project.lower(), or_(*same))
     ).all()
@@ -329,7 +329,7 @@ def _insert(
 
 
 def project_id(session: Session, slug: str, by: str) -> int:
-    chosen = select(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())  # type: ignore[call-overload]
+    chosen = select_any(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())
     existing: int | None = session.execute(chosen).scalar_one_or_none()
     if existing is not None:
         return existing
@@ -394,19 +394,21 @@ def verify(settings: Settings) -> int:
 
 def restore(engine: Engine, log_files: LogFiles, files: Sequence[StagedFile]) -> None:
     """Restore missing or damaged files of runs, and request that the runs that failed because of them are read."""
-    needed = select(SegmentRow.object_key).where(col(SegmentRow.object_key).in_({file.stored.key for file in files}))  # type: ignore[call-overload]
+    needed = select_any(SegmentRow.object_key).where(
+        col(SegmentRow.object_key).in_({file.stored.key for file in files})
+    )
     with seeing(None), read_session(engine) as session:
         stored = set(session.execute(needed).scalars())
     restored = {file.stored.key for file in files if file.stored.key in stored and log_files.keep(file)}
     if not restored:
         return
-    holders = select(RunFileRow.run_id).join(SegmentRow, col(SegmentRow.file_id) == RunFileRow.id)  # type: ignore[call-overload]
+    holders = select_any(RunFileRow.run_id).join(SegmentRow, col(SegmentRow.file_id) == RunFileRow.id)
     failed = (
         col(RunRow.id).in_(holders.where(col(SegmentRow.object_key).in_(restored))),
         or_(col(RunRow.status) == "failed", col(RunRow.recompute_failed) > 0),
     )
     with seeing(None), transaction(engine) as session:
-        run_ids = session.execute(select(RunRow.id).where(*failed)).scalars().all()  # type: ignore[call-overload]
+        run_ids = session.execute(select_any(RunRow.id).where(*failed)).scalars().all()
         run_queue.request(session, *failed)
     for run_id in run_ids:
         enqueue(PROCESS_RUN, run_id)
@@ -415,9 +417,9 @@ def restore(engine: Engine, log_files: LogFiles, files: Sequence[StagedFile]) ->
 def _objects(settings: Settings) -> dict[str, list[str]]:
     """Return, by object key, the files of runs that the object holds in full or in part."""
     chosen = (
-        select(SegmentRow.object_key, RunFileRow.run_id, RunFileRow.name)  # type: ignore[call-overload]
+        select_any(SegmentRow.object_key, RunFileRow.run_id, RunFileRow.name)
         .join(RunFileRow, col(RunFileRow.id) == SegmentRow.file_id)
-        .order_by(RunFileRow.run_id, RunFileRow.position, SegmentRow.position)
+        .order_by(col(RunFileRow.run_id), col(RunFileRow.position), col(SegmentRow.position))
     )
     engine = make_engine(settings)
     objects: dict[str, list[str]] = {}

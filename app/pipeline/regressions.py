@@ -34,7 +34,7 @@ from app.pipeline.notify import notify_regression
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.stacks import StackRun, stack_runs
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, utc_now
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, select_any, utc_now
 from app.storage.verdicts import keep_alarms, member_cost
 
 # --- The regressions of a stack as rows, each change with its audit record.
@@ -83,7 +83,7 @@ class Members:
 
     def lock(self) -> None:
         """Prevent other stacks of the project from opening regressions and others from changing these until commit."""
-        project = select(ProjectRow.id).where(col(ProjectRow.id) == self._project_id)  # type: ignore[call-overload]
+        project = select_any(ProjectRow.id).where(col(ProjectRow.id) == self._project_id)
         self._session.execute(project.with_for_update(key_share=True))
         ids = {member.regression.id for member in self.of_stack}
         rows = select(RegressionRow).where(col(RegressionRow.id).in_(ids)).order_by(col(RegressionRow.id))

@@ -48,7 +48,7 @@ from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.definition_progress import outdated_projects
 from app.storage.runs import aware
-from app.storage.tables import DeliveryRow, ReceiverRow, RunRow, StackWorkRow, utc_now
+from app.storage.tables import DeliveryRow, ReceiverRow, RunRow, StackWorkRow, select_any, table_of, utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +93,7 @@ class WorkQueue:
         on_claim: Mapping[str, ColumnElement[Any]] | None = None,
         on_give_back: Mapping[str, ColumnElement[Any]] | None = None,
     ) -> None:
-        self.table: Table = row_type.__table__  # type: ignore[attr-defined]
+        self.table: Table = table_of(row_type)
         columns = self.table.c
         self._only_if = true() if only_if is None else only_if
         self._claimed = claimed
@@ -251,7 +251,7 @@ class RunClaim(Claim):
 
 class RunQueue(WorkQueue):
     def __init__(self) -> None:
-        status = RunRow.__table__.c.status  # type: ignore[attr-defined]
+        status = table_of(RunRow).c.status
         super().__init__(
             RunRow,
             returning=("wanted", "definition_version"),
@@ -336,7 +336,7 @@ class StackQueue(WorkQueue):
     """A stack is not claimed while runs of its project still await recomputation by the current definitions."""
 
     def __init__(self) -> None:
-        columns = StackWorkRow.__table__.c  # type: ignore[attr-defined]
+        columns = table_of(StackWorkRow).c
         super().__init__(
             StackWorkRow,
             claimed=("held", "ranking"),
@@ -549,9 +549,9 @@ class DeliveryQueue(WorkQueue):
             return None
         repeated = aliased(DeliveryRow)
         row, receiver, replay_of = session.execute(
-            select(DeliveryRow, ReceiverRow, repeated.message_id)  # type: ignore[call-overload]
+            select_any(DeliveryRow, ReceiverRow, repeated.message_id)
             .join(ReceiverRow, col(ReceiverRow.id) == col(DeliveryRow.receiver_id))
-            .outerjoin(repeated, repeated.id == DeliveryRow.replay_of)
+            .outerjoin(repeated, col(repeated.id) == DeliveryRow.replay_of)
             .where(col(DeliveryRow.id) == delivery_id)
             .execution_options(populate_existing=True)
         ).one()
@@ -625,7 +625,7 @@ class DeliveryQueue(WorkQueue):
     @staticmethod
     def _is_next() -> ColumnElement[bool]:
         """No older delivery of the same subject to the same receiver is pending."""
-        table: Table = DeliveryRow.__table__  # type: ignore[attr-defined]
+        table: Table = table_of(DeliveryRow)
         columns, older = table.c, table.alias("older").c
         before = select(older.id).where(
             older.receiver_id == columns.receiver_id, older.subject == columns.subject, older.work != "",

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.numbers import counted, grouped
@@ -13,7 +12,7 @@ from app.domain.ranking.runs import family_of
 from app.errors import FieldError, InvalidQuery
 from app.storage.references import references
 from app.storage.runs import stated
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, select_any
 
 _RUNS = 40
 """The newest runs that are looked at: a contract is 15 KB of JSON."""
@@ -42,7 +41,7 @@ def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
     """Of every project; a run without figures shows no layout that works."""
     columns = (RunRow.id, RunRow.name, RunRow.contract, RunRow.tflops_per_gpu)
     rows = session.execute(
-        select(*columns)  # type: ignore[call-overload]
+        select_any(*columns)
         .where(
             col(RunRow.model) == request.model.name,
             col(RunRow.gpu) == request.gpu,

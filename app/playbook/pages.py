@@ -7,7 +7,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field
-from sqlalchemy import select
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
@@ -36,7 +35,7 @@ from app.storage.rules import (
     waiting,
 )
 from app.storage.suspect_evidence import MeasuredHere
-from app.storage.tables import ProjectRow
+from app.storage.tables import ProjectRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
 from app.web.lists import ListQuery, OneOf
@@ -193,7 +192,7 @@ def counted_project(session: Session, project: str) -> int | None:
 
 
 def projects(session: Session) -> tuple[str, ...]:
-    return tuple(session.execute(select(ProjectRow.slug).order_by(col(ProjectRow.slug))).scalars())  # type: ignore[call-overload]
+    return tuple(session.execute(select_any(ProjectRow.slug).order_by(col(ProjectRow.slug))).scalars())
 
 
 def summary_of_list(items: Sequence[RuleItem], rules: RulesInForce) -> str:

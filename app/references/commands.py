@@ -22,7 +22,7 @@ from app.storage.database import transaction
 from app.storage.json_text import from_json, to_json
 from app.storage.references import find_reference, references
 from app.storage.runs import aware
-from app.storage.tables import ProjectRow, ReferencePointRow, utc_now
+from app.storage.tables import ProjectRow, ReferencePointRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -193,7 +193,7 @@ def _project(session: Session, slug: str) -> tuple[int | None, str]:
     """Return the id and slug of a project by its slug in any case; None and nothing for all. Raises InvalidChange."""
     if not slug:
         return None, ""
-    chosen = select(ProjectRow.id, ProjectRow.slug).where(col(ProjectRow.slug_lower) == slug.lower())  # type: ignore[call-overload]
+    chosen = select_any(ProjectRow.id, ProjectRow.slug).where(col(ProjectRow.slug_lower) == slug.lower())
     if (row := session.execute(chosen).one_or_none()) is None:
         raise _refused(FieldError("project", "is not a project; a project is created by its first upload"))
     return row.id, row.slug

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 from pydantic import Field
-from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
@@ -20,7 +19,7 @@ from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.references import Reference, references
 from app.storage.runs import stated
 from app.storage.standings import KeptStandings, one_stack_named, stack_standings
-from app.storage.tables import ProjectRow, RunRow
+from app.storage.tables import ProjectRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf, csv_text
 
 KINDS: Mapping[str, str] = {
@@ -197,7 +196,7 @@ def _read(session: Session, run_id: int) -> Any:
         RunRow.id, RunRow.stack_key, RunRow.dispatcher, RunRow.contract, RunRow.step_time_ms,
         RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, ProjectRow.slug,
     )  # fmt: skip
-    chosen = select(*columns).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)  # type: ignore[call-overload]
+    chosen = select_any(*columns).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
     return session.execute(chosen.where(col(RunRow.id) == run_id)).one_or_none()
 
 
@@ -227,7 +226,7 @@ def reference_options(session: Session) -> ReferenceOptions:
         gpus=_occurring(point.contract["gpu"] for point in points),
         precisions=_occurring(point.contract["precision"] for point in points),
         routings=_occurring(point.contract.get("routing_mode") for point in points),
-        projects=tuple(session.execute(select(ProjectRow.slug).order_by(col(ProjectRow.slug))).scalars()),  # type: ignore[call-overload]
+        projects=tuple(session.execute(select_any(ProjectRow.slug).order_by(col(ProjectRow.slug))).scalars()),
     )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
@@ -16,7 +15,7 @@ from app.domain.run import Value
 from app.references.queries import ComparedResult, ReferenceComparison, compare_result, our_stack
 from app.storage.references import Reference, references
 from app.storage.stacks import names_of_titles
-from app.storage.tables import ProjectRow, StandingRow
+from app.storage.tables import ProjectRow, StandingRow, select_any
 
 LABELS = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "step_time_ms": "step time"}
 _WORK = (("seq_len", "seq"), ("gbs", "GBS"), ("mbs", "MBS"))
@@ -243,7 +242,7 @@ def _stacks(session: Session, reference: Reference) -> list[Any]:
     """Of its model and GPU, the newest runs first."""
     columns = (StandingRow.stack_key, StandingRow.title, StandingRow.hardware, StandingRow.hardware_slug)
     chosen = (
-        select(*columns, StandingRow.family_slug, ProjectRow.slug)  # type: ignore[call-overload]
+        select_any(*columns, StandingRow.family_slug, ProjectRow.slug)
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
         .where(col(StandingRow.family_slug) == reference.point.family.slug)
         .order_by(col(StandingRow.newest_at).desc(), col(StandingRow.stack_key))

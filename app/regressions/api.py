@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, Field
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
@@ -29,7 +29,7 @@ from app.regressions.queries import RegressionQuery, find_regressions, get_regre
 from app.storage import audit
 from app.storage.database import read_session
 from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.tables import RunRow, utc_now
+from app.storage.tables import RunRow, select_any, utc_now
 from app.storage.verdicts import StoredVerdict, verdicts_of
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
@@ -162,7 +162,9 @@ def read_verdict(
 ) -> VerdictOut:
     """The verdict against its baseline. 404 for no such run; `status` is `pending` until it was read and judged, and
     `unread` where no reader knows its log: it gets no verdict."""
-    run = session.execute(select(RunRow.status, RunRow.reception, RunRow.error).where(col(RunRow.id) == run_id)).first()  # type: ignore[call-overload]
+    run = session.execute(
+        select_any(RunRow.status, RunRow.reception, RunRow.error).where(col(RunRow.id) == run_id)
+    ).first()
     if run is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
     if run.status == "unread" and run.reception != "receiving":

@@ -24,7 +24,7 @@ from app.queue import JUDGE_STACK, enqueue
 from app.storage import audit
 from app.storage.database import transaction
 from app.storage.runs import aware
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, utc_now
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -275,7 +275,7 @@ def _quarantined(session: Session, seen: Sequence[Seen], change: Change) -> Iter
     """Quarantine the slow runs of all stacks; the stack work to ring for after the commit."""
     if not change.quarantine:
         return
-    slow = select(RegressionMemberRow.run_id).distinct().order_by(RegressionMemberRow.run_id)  # type: ignore[call-overload]
+    slow = select_any(RegressionMemberRow.run_id).distinct().order_by(col(RegressionMemberRow.run_id))
     mine = slow.where(col(RegressionMemberRow.regression_id).in_([one.id for one in seen]))
     for run_id in session.execute(mine).scalars().all():
         yield from decisions.quarantine(session, run_id, change.author, change.note)

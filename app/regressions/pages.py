@@ -40,7 +40,7 @@ from app.regressions.queries import (
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.tables import ProjectRow, RunRow, utc_now
+from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
 from app.storage.verdicts import StoredVerdict, current_verdict
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
@@ -192,7 +192,7 @@ class RegressionView:
             chosen, used = contrast.runs, contrast.measured.baseline_used
         ids = [int(name) for name in chosen]
         rows = self._session.execute(
-            select(RunRow.id, RunRow.name, RunRow.commit, RunRow.step_time_ms).where(col(RunRow.id).in_(ids))  # type: ignore[call-overload]
+            select_any(RunRow.id, RunRow.name, RunRow.commit, RunRow.step_time_ms).where(col(RunRow.id).in_(ids))
         )
         runs = {
             row.id: BaselineRun(

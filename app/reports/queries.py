@@ -23,7 +23,7 @@ from app.errors import NotFound
 from app.settings import Settings
 from app.storage.heartbeat import silent_since
 from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunAlarmRow, RunRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunAlarmRow, RunRow, select_any
 from app.storage.verdicts import StoredVerdict, current_verdict
 from app.storage.what_changed import what_changed_of
 
@@ -69,7 +69,7 @@ def _earlier_of_its_job(session: Session, row: RunRow) -> list[dict[str, object]
         return []
     same_job = (col(RunRow.project_id) == row.project_id, col(RunRow.ci_url) == row.ci_url, col(RunRow.id) < row.id)
     recent = col(RunRow.created_at) >= row.created_at - _LONGEST_JOB
-    return list(session.execute(select(RunRow.metadata_stated).where(*same_job, recent)).scalars())  # type: ignore[call-overload]
+    return list(session.execute(select_any(RunRow.metadata_stated).where(*same_job, recent)).scalars())
 
 
 def _judged(
@@ -103,7 +103,7 @@ def _label(run: str) -> str:
 
 def _linked(session: Session, runs: Iterable[str], address: str) -> tuple[LinkedRun, ...]:
     ids = [int(run) for run in runs]
-    rows = session.execute(select(RunRow.id, RunRow.name).where(col(RunRow.id).in_(ids)))  # type: ignore[call-overload]
+    rows = session.execute(select_any(RunRow.id, RunRow.name).where(col(RunRow.id).in_(ids)))
     names = {row.id: row.name for row in rows}
     return tuple(LinkedRun(str(run), names.get(run, "deleted"), f"{address}/runs/{run}") for run in ids)
 
@@ -125,10 +125,10 @@ def _regressions(session: Session, row: RunRow, document: VerdictDocument, addre
     runs = [int(run) for run in document.candidates]
     made = set(
         session.execute(
-            select(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id).in_(runs))  # type: ignore[call-overload]
+            select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id).in_(runs))
         ).scalars()
     )
-    explains = select(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id).in_(runs))  # type: ignore[call-overload]
+    explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id).in_(runs))
     stacks = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
         select(RegressionRow, stacks.scalar_subquery())

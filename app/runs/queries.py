@@ -28,7 +28,7 @@ from app.storage.runs import (
     list_item,
     list_runs,
 )
-from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow, StackWorkRow, VerdictRow
+from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow, StackWorkRow, VerdictRow, select_any
 from app.web.lists import ListQuery, OneOf
 from app.web.templating import OUTCOMES
 
@@ -95,7 +95,7 @@ def get_run(session: Session, run_id: int) -> RunDetail:
 def get_state(session: Session, run_id: int) -> RunState:
     """The processing state alone: cheap enough to be polled. Raises NotFound."""
     found = session.execute(
-        select(  # type: ignore[call-overload]
+        select_any(
             RunRow.id, RunRow.status, RunRow.attempts, RunRow.created_at, RunRow.processed_at, RunRow.reception,
             RunRow.work,
         ).where(col(RunRow.id) == run_id)
@@ -142,7 +142,7 @@ def get_series(session: Session, run_id: int) -> Series:
 
 def filter_options(session: Session) -> FilterOptions:
     """All values that occur, sorted: what a select box may offer without ever giving an empty list."""
-    projects = tuple(session.execute(select(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())  # type: ignore[call-overload]
+    projects = tuple(session.execute(select_any(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())
     model, gpu, dispatcher, branch = (
         tuple(value for value in session.execute(select(column).distinct().order_by(column)).scalars() if value)
         for column in (col(RunRow.model), col(RunRow.gpu), col(RunRow.dispatcher), col(RunRow.branch))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row
 from sqlmodel import Session, col
 
 from app.domain.report.what_changed import AXIS_TITLES, CommitRange, what_changed
@@ -19,7 +19,7 @@ from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.words import answer, baseline_words, further_notes, left_out_runs, sides_text, what_would_decide
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, select_any
 from app.storage.verdicts import RunRegression, StoredVerdict, regressions_of, verdicts_of
 
 _BASELINES: Mapping[str, str] = {
@@ -238,5 +238,5 @@ def _older(stored: tuple[StoredVerdict, ...]) -> tuple[OlderVerdict, ...]:
 def _mentioned(session: Session, runs: Iterable[str]) -> dict[str, Row[Any]]:
     """Name and step time of the runs that are still there, by number."""
     ids = {int(run) for run in runs if run.isdigit()}
-    chosen = select(RunRow.id, RunRow.name, RunRow.step_time_ms).where(col(RunRow.id).in_(ids))  # type: ignore[call-overload]
+    chosen = select_any(RunRow.id, RunRow.name, RunRow.step_time_ms).where(col(RunRow.id).in_(ids))
     return {str(row.id): row for row in session.execute(chosen)}

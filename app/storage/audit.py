@@ -10,7 +10,7 @@ from sqlmodel import Session, col
 
 from app.storage.database import read_session
 from app.storage.runs import aware
-from app.storage.tables import AuditEventRow, ProjectRow
+from app.storage.tables import AuditEventRow, ProjectRow, select_any
 
 Subject = Literal[
     "regression", "run", "stack", "project", "reference", "experiment", "account", "member", "token", "receiver"
@@ -114,7 +114,7 @@ def find_events(session: Session, wanted: AuditFilter, *, before: int | None = N
     """Newest first; `before`: only those with a smaller number."""
     chosen = select(AuditEventRow).order_by(col(AuditEventRow.id).desc()).limit(limit + 1)
     if wanted.project:
-        own = select(ProjectRow.id).where(col(ProjectRow.slug) == wanted.project)  # type: ignore[call-overload]
+        own = select_any(ProjectRow.id).where(col(ProjectRow.slug) == wanted.project)
         chosen = chosen.where(col(AuditEventRow.project_id).in_(own))
     if wanted.who:
         chosen = chosen.where(col(AuditEventRow.who) == wanted.who)

@@ -12,7 +12,7 @@ from sqlmodel import Session, col
 
 from app.domain.definitions import DEFINITION_VERSION
 from app.storage.runs import aware
-from app.storage.tables import PROCESSED, RunRow
+from app.storage.tables import PROCESSED, RunRow, select_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def outdated_projects() -> Select[Any]:
     vary, single-field contrasts) comes from the project's other stacks, and under new keys a run may turn out to belong
     to any of them.
     """
-    chosen: Select[Any] = select(RunRow.project_id).where(is_outdated())  # type: ignore[call-overload]
+    chosen: Select[Any] = select_any(RunRow.project_id).where(is_outdated())
     return chosen
 
 

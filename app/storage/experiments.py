@@ -14,7 +14,7 @@ from app.errors import NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware, stated
-from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow
+from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, select_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def find_experiments(session: Session, wanted: ExperimentFilter, page: int = 1, 
     """Newest first."""
     conditions = _conditions(wanted)
     states = session.execute(
-        select(ExperimentRow.state, func.count().label("n"))  # type: ignore[call-overload]
+        select_any(ExperimentRow.state, func.count().label("n"))
         .join(ProjectRow, col(ProjectRow.id) == ExperimentRow.project_id)
         .where(*conditions)
         .group_by(ExperimentRow.state)
@@ -162,14 +162,14 @@ def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:
     if wanted.rule:
         found.append(col(ExperimentRow.rule_id) == wanted.rule)
     if wanted.run_id is not None:
-        joined = select(ExperimentRunRow.experiment_id).where(col(ExperimentRunRow.run_id) == wanted.run_id)  # type: ignore[call-overload]
+        joined = select_any(ExperimentRunRow.experiment_id).where(col(ExperimentRunRow.run_id) == wanted.run_id)
         found.append(or_(col(ExperimentRow.baseline_run_id) == wanted.run_id, col(ExperimentRow.id).in_(joined)))
     return found
 
 
 def _select() -> Any:
     return (
-        select(ExperimentRow, ProjectRow.slug, RunRow.name)  # type: ignore[call-overload]
+        select_any(ExperimentRow, ProjectRow.slug, RunRow.name)
         .join(ProjectRow, col(ProjectRow.id) == ExperimentRow.project_id)
         .join(RunRow, col(RunRow.id) == ExperimentRow.baseline_run_id)
     )
@@ -216,7 +216,7 @@ def _frozen(value: Any) -> Any:
 
 def _runs(session: Session, experiment_id: int, why_not: Mapping[str, str]) -> tuple[ExperimentRun, ...]:
     rows = session.execute(
-        select(  # type: ignore[call-overload]
+        select_any(
             ExperimentRunRow.side, ExperimentRunRow.joined_by, ExperimentRunRow.joined_at, RunRow.id, RunRow.name,
             RunRow.status, RunRow.outcome, RunRow.commit, RunRow.created_at, RunRow.step_time_ms,
             RunRow.tokens_per_s_per_gpu, RunRow.peak_memory_gib, RunRow.evidence_level, RunRow.verdict,
@@ -259,7 +259,7 @@ def contracts_of(session: Session, config_keys: Collection[str]) -> dict[str, di
         .where(col(RunRow.config_key).in_(sorted(config_keys)))
         .group_by(col(RunRow.config_key))
     )
-    chosen = select(RunRow.config_key, RunRow.contract).where(col(RunRow.id).in_(newest))  # type: ignore[call-overload]
+    chosen = select_any(RunRow.config_key, RunRow.contract).where(col(RunRow.id).in_(newest))
     return {
         key: {name: stated(entry) for name, entry in (contract or {}).items()}
         for key, contract in session.execute(chosen)

@@ -2,13 +2,13 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, update
 from sqlmodel import Session, col
 
 from app.settings import Settings
 from app.storage.database import transaction
 from app.storage.runs import aware
-from app.storage.tables import HeartbeatRow, utc_now
+from app.storage.tables import HeartbeatRow, select_any, utc_now
 
 BEAT_SECONDS = 5
 _MISSED_SWEEPS = 3
@@ -29,5 +29,5 @@ def silent_since(session: Session, settings: Settings) -> datetime | None:
     """
     now = utc_now()
     patience = timedelta(seconds=_MISSED_SWEEPS * settings.sweep_seconds + _SLACK_SECONDS)
-    seen_at = aware(session.execute(select(HeartbeatRow.seen_at)).scalar_one())  # type: ignore[call-overload]
+    seen_at = aware(session.execute(select_any(HeartbeatRow.seen_at)).scalar_one())
     return min(seen_at, now) if abs(now - seen_at) > patience else None

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, and_, select
+from sqlalchemy import Row, and_
 from sqlmodel import Session, col
 
 from app.domain.ranking.rank import LEADER_FLOOR, Head, HeadChange
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware
 from app.storage.stacks import names_of_titles
-from app.storage.tables import LeaderChangeRow, ProjectRow, RunRow, StandingRow
+from app.storage.tables import LeaderChangeRow, ProjectRow, RunRow, StandingRow, select_any
 
 NEWEST = 50
 
@@ -62,7 +62,7 @@ def leader_changes(
         col(StandingRow.stack_key) == LeaderChangeRow.stack_key,
     )
     chosen = (
-        select(  # type: ignore[call-overload]
+        select_any(
             LeaderChangeRow, StandingRow.title, StandingRow.hardware_slug, StandingRow.family_slug,
             StandingRow.newest_at, ProjectRow.slug, RunRow.name, RunRow.ordered_at,
         )
@@ -91,7 +91,7 @@ def leader_changes(
 def last_heads(session: Session, project_id: int, stack_key: str) -> tuple[Head, ...]:
     """The newest of each class of the stack."""
     rows = session.execute(
-        select(LeaderChangeRow.after)  # type: ignore[call-overload]
+        select_any(LeaderChangeRow.after)
         .where(col(LeaderChangeRow.project_id) == project_id, col(LeaderChangeRow.stack_key) == stack_key)
         .order_by(col(LeaderChangeRow.id))
     ).scalars()
@@ -102,7 +102,7 @@ def last_heads(session: Session, project_id: int, stack_key: str) -> tuple[Head,
 def add_leader_changes(session: Session, project_id: int, stack_key: str, changes: Iterable[HeadChange]) -> None:
     made = list(changes)
     named = [int(change.after.run) for change in made if change.after.run]
-    found = session.execute(select(RunRow.id).where(col(RunRow.id).in_(named))).scalars() if named else ()  # type: ignore[call-overload]
+    found = session.execute(select_any(RunRow.id).where(col(RunRow.id).in_(named))).scalars() if named else ()
     known = {str(run_id): run_id for run_id in found}  # one that no longer counts may be gone
     session.add_all(
         LeaderChangeRow(

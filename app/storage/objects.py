@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import ColumnElement, Engine, delete, exists, select
+from sqlalchemy import ColumnElement, Engine, delete, exists
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session, col
 
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
-from app.storage.tables import SegmentRow, StoredObjectRow, utc_now
+from app.storage.tables import SegmentRow, StoredObjectRow, select_any, utc_now
 from app.storage.visible import EVERY_PROJECT, seeing
 
 log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ def forget(engine: Engine, log_files: LogFiles, keys: Iterable[str], noted: date
 def forget_unused(engine: Engine, log_files: LogFiles, grace: timedelta = GRACE) -> int:
     """Delete the objects that no run needs and that nobody wanted for `grace`, some at a time. Returns how many."""
     noted = utc_now() - grace
-    chosen = select(StoredObjectRow.key).where(*_unused(noted)).limit(_DELETED_AT_ONCE)  # type: ignore[call-overload]
+    chosen = select_any(StoredObjectRow.key).where(*_unused(noted)).limit(_DELETED_AT_ONCE)
     with seeing(EVERY_PROJECT), read_session(engine) as session:
         keys = session.execute(chosen).scalars().all()
     if deleted := forget(engine, log_files, keys, noted):

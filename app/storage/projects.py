@@ -16,7 +16,16 @@ from app.errors import Conflict, FieldError, InvalidChange, NotFound, OverQuota,
 from app.settings import Settings
 from app.storage import audit
 from app.storage.runs import aware
-from app.storage.tables import AllowanceRow, MemberRow, ProjectRow, RunFileRow, RunRow, TokenRow, utc_now
+from app.storage.tables import (
+    AllowanceRow,
+    MemberRow,
+    ProjectRow,
+    RunFileRow,
+    RunRow,
+    TokenRow,
+    select_any,
+    utc_now,
+)
 
 MAX_SLUG = 100
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -57,15 +66,15 @@ def list_projects(session: Session) -> list[Project]:
     now = utc_now()
     runs = _by_project(
         session,
-        select(RunRow.project_id, func.count(), func.max(RunRow.created_at)).group_by(col(RunRow.project_id)),  # type: ignore[call-overload]
+        select_any(RunRow.project_id, func.count(), func.max(RunRow.created_at)).group_by(col(RunRow.project_id)),
     )
-    members = _by_project(session, select(MemberRow.project_id, func.count()).group_by(col(MemberRow.project_id)))  # type: ignore[call-overload]
+    members = _by_project(session, select_any(MemberRow.project_id, func.count()).group_by(col(MemberRow.project_id)))
     in_force = col(TokenRow.revoked_at).is_(None) & (
         col(TokenRow.expires_at).is_(None) | (col(TokenRow.expires_at) > now)
     )
     tokens = _by_project(
         session,
-        select(TokenRow.project_id, func.count()).where(in_force).group_by(col(TokenRow.project_id)),  # type: ignore[call-overload]
+        select_any(TokenRow.project_id, func.count()).where(in_force).group_by(col(TokenRow.project_id)),
     )
     return [
         Project(
@@ -108,7 +117,7 @@ def set_public(session: Session, row: ProjectRow, public: bool, *, by: str) -> N
 
 def slugs_by_id(session: Session) -> Mapping[int, str]:
     """Of all projects that the caller may see."""
-    found = session.execute(select(ProjectRow.id, ProjectRow.slug))  # type: ignore[call-overload]
+    found = session.execute(select_any(ProjectRow.id, ProjectRow.slug))
     return {project_id: slug for project_id, slug in found}  # noqa: C416  rows are no pairs to the type checker
 
 
@@ -156,7 +165,7 @@ def usage_of(session: Session, project_id: int) -> Usage:
 
 def check_room_in(session: Session, settings: Settings, slug: str, new_bytes: int) -> None:
     """Early, so that what has no room is not stored first; a project that is still to be made has room for one."""
-    found = session.execute(select(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())).scalar()  # type: ignore[call-overload]
+    found = session.execute(select_any(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())).scalar()
     if found is not None:
         check_room(session, settings, found, new_bytes, new_run=True)
 
@@ -177,7 +186,7 @@ def check_room(session: Session, settings: Settings, project_id: int, new_bytes:
 
 def _check_runs(session: Session, project: ProjectRow, most: int) -> None:
     """The run that has to be a day old before another may begin is the `most`-th newest."""
-    newest = select(RunRow.created_at).where(col(RunRow.project_id) == project.id)  # type: ignore[call-overload]
+    newest = select_any(RunRow.created_at).where(col(RunRow.project_id) == project.id)
     last = session.execute(newest.order_by(col(RunRow.created_at).desc()).offset(most - 1).limit(1)).scalar()
     wait = math.ceil((aware(last) + DAY - utc_now()).total_seconds()) if last is not None else 0
     if wait > 0:

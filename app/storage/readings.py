@@ -25,7 +25,7 @@ from app.domain.verdict.record import LOSS_NAMES, Losses, losses_of
 from app.errors import NotFound
 from app.storage import audit
 from app.storage.runs import RunFile, aware, frozen, known, stated
-from app.storage.tables import ReadingRow, RunRow, SeriesRow, time_column, utc_now
+from app.storage.tables import ReadingRow, RunRow, SeriesRow, select_any, time_column, utc_now
 
 # --- One metric of one run as a blob: float64, byte-shuffled, zstd.
 #
@@ -92,7 +92,7 @@ def save(session: Session, run_id: int, files: Sequence[RunFile], reading: Readi
 def load(session: Session, run_id: int, files: Sequence[RunFile]) -> Reading | None:
     """What was found in exactly these files; None when nothing is kept, or another version of the reader found it."""
     kept = session.execute(
-        select(ReadingRow.blob).where(  # type: ignore[call-overload]
+        select_any(ReadingRow.blob).where(
             col(ReadingRow.run_id) == run_id,
             col(ReadingRow.files) == _fingerprint(files),
             col(ReadingRow.version) == DEFINITIONS["reading"],
@@ -100,7 +100,7 @@ def load(session: Session, run_id: int, files: Sequence[RunFile]) -> Reading | N
     ).scalar_one_or_none()
     if kept is None:
         return None
-    rows = session.execute(select(SeriesRow.metric, SeriesRow.blob).where(col(SeriesRow.run_id) == run_id))  # type: ignore[call-overload]
+    rows = session.execute(select_any(SeriesRow.metric, SeriesRow.blob).where(col(SeriesRow.run_id) == run_id))
     try:
         return unpack(kept, {row.metric: unpack_series(row.blob) for row in rows})
     except (ValueError, KeyError, TypeError, zstandard.ZstdError) as error:
@@ -228,7 +228,7 @@ def in_force(statements: tuple[StatedFact, ...]) -> dict[str, StatedFact]:
 
 # --- The losses of runs by iteration, read from their series: whoever compares them reads nothing else.
 
-_LOSSES: Select[Any] = select(SeriesRow.run_id, SeriesRow.metric, SeriesRow.blob).where(  # type: ignore[call-overload]
+_LOSSES: Select[Any] = select_any(SeriesRow.run_id, SeriesRow.metric, SeriesRow.blob).where(
     col(SeriesRow.run_id).in_(bindparam("run_ids", expanding=True)),
     col(SeriesRow.metric).in_(("iteration", *LOSS_NAMES)),
 )

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement
 from sqlmodel import Session, col
 
 from app.domain.references.point import ReferencePoint
 from app.domain.references.published import published
 from app.storage.json_text import from_json
 from app.storage.runs import aware
-from app.storage.tables import ProjectRow, ReferencePointRow
+from app.storage.tables import ProjectRow, ReferencePointRow, select_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _published() -> tuple[Reference, ...]:
 
 def _entered(session: Session, condition: ColumnElement[bool]) -> list[Reference]:
     rows = session.execute(
-        select(ReferencePointRow, ProjectRow.slug)  # type: ignore[call-overload]
+        select_any(ReferencePointRow, ProjectRow.slug)
         .outerjoin(ProjectRow, col(ProjectRow.id) == ReferencePointRow.project_id)
         .where(condition)
     )

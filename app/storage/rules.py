@@ -30,7 +30,16 @@ from app.storage import readings
 from app.storage.readings import StatedFact, in_force, statements_of
 from app.storage.runs import RunDetail, aware, detail, files_of
 from app.storage.suspect_evidence import Gain, MeasuredHere, find_availability, gains_of, matched_abs, measured
-from app.storage.tables import ExperimentRow, ExperimentRunRow, PinRow, ProjectRow, RuleFiringRow, RunRow, utc_now
+from app.storage.tables import (
+    ExperimentRow,
+    ExperimentRunRow,
+    PinRow,
+    ProjectRow,
+    RuleFiringRow,
+    RunRow,
+    select_any,
+    utc_now,
+)
 from app.storage.verdicts import current_verdict
 
 log = structlog.get_logger(__name__)
@@ -135,13 +144,13 @@ def keep_firings(
 def due(session: Session, version: str, most: int) -> Sequence[int]:
     """Runs that were read and not asked these rules yet, the newest first."""
     other = or_(col(RunRow.rules_asked) < version, col(RunRow.rules_asked) > version)  # by the index
-    chosen = select(RunRow.id).where(other, col(RunRow.status).in_(_DONE)).order_by(col(RunRow.id).desc())  # type: ignore[call-overload]
+    chosen = select_any(RunRow.id).where(other, col(RunRow.status).in_(_DONE)).order_by(col(RunRow.id).desc())
     return cast("Sequence[int]", session.execute(chosen.limit(most)).scalars().all())
 
 
 def is_due(session: Session, run_id: int, version: str) -> bool:
     """True when the run was read and not asked these rules yet."""
-    asked = select(RunRow.rules_asked).where(col(RunRow.id) == run_id, col(RunRow.status).in_(_DONE))  # type: ignore[call-overload]
+    asked = select_any(RunRow.rules_asked).where(col(RunRow.id) == run_id, col(RunRow.status).in_(_DONE))
     found = session.execute(asked).scalar_one_or_none()
     return found is not None and found != version
 
@@ -156,7 +165,7 @@ def waiting(session: Session, version: str) -> int:
 def fired_counts(session: Session, project_id: int | None = None) -> Mapping[str, int]:
     """By rule: in how many runs it fired. `project_id` None: of all projects that the caller sees."""
     counted = (
-        select(RuleFiringRow.rule_id, func.count())  # type: ignore[call-overload]
+        select_any(RuleFiringRow.rule_id, func.count())
         .join(RunRow, col(RunRow.id) == RuleFiringRow.run_id)  # tells whose it is (`visible.py`)
         .group_by(col(RuleFiringRow.rule_id))
     )
@@ -168,7 +177,7 @@ def fired_counts(session: Session, project_id: int | None = None) -> Mapping[str
 def last_fired(session: Session, rule: str, most: int, project_id: int | None = None) -> tuple[FiredIn, ...]:
     """The runs in which a rule fires, the newest first."""
     chosen = (
-        select(RunRow.id, RunRow.name, RunRow.status, RunRow.ordered_at, ProjectRow.slug)  # type: ignore[call-overload]
+        select_any(RunRow.id, RunRow.name, RunRow.status, RunRow.ordered_at, ProjectRow.slug)
         .join(RuleFiringRow, col(RuleFiringRow.run_id) == RunRow.id)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RuleFiringRow.rule_id) == rule)
@@ -234,7 +243,7 @@ def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None
 def project_id_of(session: Session, slug: str) -> int | None:
     """The number of a project; None where there is none of that name."""
     found: int | None = session.execute(
-        select(ProjectRow.id).where(col(ProjectRow.slug) == slug)  # type: ignore[call-overload]
+        select_any(ProjectRow.id).where(col(ProjectRow.slug) == slug)
     ).scalar_one_or_none()
     return found
 
@@ -252,13 +261,13 @@ def _gains(session: Session, knobs: Mapping[str, Knob], project_id: int | None) 
 def _experiments(session: Session, project_id: int | None) -> dict[str, list[_Experiment]]:
     """Ended ones by rule, with their candidates' runs."""
     chosen = (
-        select(ExperimentRow.id, ExperimentRow.rule_id, ExperimentRow.state, ExperimentRunRow.run_id)  # type: ignore[call-overload]
+        select_any(ExperimentRow.id, ExperimentRow.rule_id, ExperimentRow.state, ExperimentRunRow.run_id)
         .outerjoin(
             ExperimentRunRow,
             (col(ExperimentRunRow.experiment_id) == ExperimentRow.id) & (col(ExperimentRunRow.side) == "candidate"),
         )
         .where(col(ExperimentRow.rule_id) != "", col(ExperimentRow.state).in_(ENDED))
-        .order_by(ExperimentRow.id)
+        .order_by(col(ExperimentRow.id))
     )
     if project_id is not None:
         chosen = chosen.where(col(ExperimentRow.project_id) == project_id)
@@ -370,7 +379,7 @@ def _installed(session: Session, run: RunDetail) -> list[str] | None:
 
 
 def _is_pinned(session: Session, run_id: int) -> bool:
-    pin = select(PinRow.id).where(col(PinRow.run_id) == run_id, col(PinRow.unpinned_at).is_(None))  # type: ignore[call-overload]
+    pin = select_any(PinRow.id).where(col(PinRow.run_id) == run_id, col(PinRow.unpinned_at).is_(None))
     return session.execute(pin.limit(1)).first() is not None
 
 
@@ -411,7 +420,7 @@ def _window(steady: SteadyState | None) -> tuple[int, int] | None:
 
 def _stored(session: Session, run_id: int) -> tuple[tuple[int, int] | None, frozenset[str]]:
     """Window of a run, and the kinds of its memory figures."""
-    row = session.execute(select(RunRow.steady_state, RunRow.health).where(col(RunRow.id) == run_id)).one_or_none()  # type: ignore[call-overload]
+    row = session.execute(select_any(RunRow.steady_state, RunRow.health).where(col(RunRow.id) == run_id)).one_or_none()
     if row is None:
         return None, frozenset()
     window = (

@@ -28,7 +28,7 @@ from app.domain.run import (
     Value,
 )
 from app.storage.log_files import LogFiles
-from app.storage.tables import PROCESSED, AmendmentRow, ProjectRow, RunFileRow, RunRow, SegmentRow
+from app.storage.tables import PROCESSED, AmendmentRow, ProjectRow, RunFileRow, RunRow, SegmentRow, select_any
 
 # --- What the reading of a run found beside its figures, to and from the JSON columns of its row.
 
@@ -309,7 +309,7 @@ def files_of(session: Session, run_id: int) -> tuple[RunFile, ...]:
         .order_by(col(RunFileRow.position), col(RunFileRow.id))
     ).scalars()
     pieces = session.execute(
-        select(SegmentRow.file_id, SegmentRow.object_key)  # type: ignore[call-overload]
+        select_any(SegmentRow.file_id, SegmentRow.object_key)
         .join(RunFileRow, col(RunFileRow.id) == SegmentRow.file_id)
         .where(col(RunFileRow.run_id) == run_id)
         .order_by(col(SegmentRow.file_id), col(SegmentRow.position))
@@ -426,7 +426,7 @@ _LIST_COLUMNS = (
 
 def list_runs() -> Select[Any]:
     """The select of list rows, to be narrowed and ordered by conditions on RunRow and ProjectRow."""
-    return _joined(select(*_LIST_COLUMNS))  # type: ignore[call-overload]
+    return _joined(select_any(*_LIST_COLUMNS))
 
 
 def count_runs(session: Session, *conditions: ColumnElement[bool]) -> int:
@@ -468,7 +468,7 @@ def settle_places(session: Session, project_id: int, config_key: str, commit: st
     (`stack_queue.lock`), or two reruns that are read at the same time miss each other.
     """
     rows: Sequence[Row[Any]] = session.execute(
-        select(RunRow.id, RunRow.created_at, RunRow.ordered_at, RunRow.metadata_stated)  # type: ignore[call-overload]
+        select_any(RunRow.id, RunRow.created_at, RunRow.ordered_at, RunRow.metadata_stated)
         .where(col(RunRow.config_key) == config_key, col(RunRow.project_id) == project_id, col(RunRow.commit) == commit)
         .order_by(col(RunRow.id))
     ).all()

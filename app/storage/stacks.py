@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, select
+from sqlalchemy import ColumnElement, Row, Select, bindparam
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import METRICS
@@ -31,7 +31,7 @@ from app.domain.verdict.step_time import (
 )
 from app.storage.readings import losses_of_runs
 from app.storage.runs import aware, frozen, metrics_of, stated
-from app.storage.tables import EVERYTHING, ProjectRow, RunRow, StandingRow
+from app.storage.tables import EVERYTHING, ProjectRow, RunRow, StandingRow, select_any
 
 _AT_ONCE = 500
 _SLIM = (
@@ -56,7 +56,7 @@ _SHOWN = (
 )  # fmt: skip
 # Made once: putting a select of thirty columns together takes as long as running it.
 _TO_JUDGE: Select[Any] = (
-    select(*_SLIM)  # type: ignore[call-overload]
+    select_any(*_SLIM)
     .where(
         # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
         col(RunRow.project_id) + 0 == bindparam("project_id"),
@@ -68,7 +68,7 @@ _TO_JUDGE: Select[Any] = (
 _NEWEST_FIRST = _TO_JUDGE.add_columns(*_SHOWN)  # type: ignore[arg-type]
 _WITH_METRICS = _NEWEST_FIRST.add_columns(col(RunRow.metrics))
 _WHOLE: Select[Any] = (
-    select(*COMPARED, RunRow.contract, RunRow.steady_state, ProjectRow.slug)  # type: ignore[call-overload]
+    select_any(*COMPARED, RunRow.contract, RunRow.steady_state, ProjectRow.slug)
     .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
     .where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
 )
@@ -296,9 +296,7 @@ MOST_RUNS = 200
 _REMEMBERED = 4096
 
 _CHOSEN: Select[Any] = (
-    select(  # type: ignore[call-overload]
-        RunRow.config_key, RunRow.ordered_at, RunRow.log_step_time
-    )
+    select_any(RunRow.config_key, RunRow.ordered_at, RunRow.log_step_time)
     .where(
         col(RunRow.project_id) == bindparam("project_id"),
         col(RunRow.gpu) == bindparam("gpu"),
@@ -310,7 +308,7 @@ _CHOSEN: Select[Any] = (
         col(RunRow.purpose) == "ci",
         col(RunRow.status) == "ready",
         # What can be a baseline (`RunFacts.never_a_baseline_because`), for the database.
-        col(RunRow.is_steady),
+        col(RunRow.is_steady).is_(True),
         col(RunRow.short).is_(False),
         col(RunRow.quarantine) == "",
         col(RunRow.outcome).not_in(UNFIT),
@@ -419,7 +417,7 @@ def names_of_titles(session: Session, titles: Iterable[str]) -> dict[str, str]:
     if not wanted:
         return {}
     chosen = (
-        select(StandingRow.stack_key, StandingRow.title, ProjectRow.slug, StandingRow.about)  # type: ignore[call-overload]
+        select_any(StandingRow.stack_key, StandingRow.title, ProjectRow.slug, StandingRow.about)
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
         .where(col(StandingRow.title).in_(wanted))
     )

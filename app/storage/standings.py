@@ -18,7 +18,7 @@ from app.storage.database import ListPage
 from app.storage.json_text import from_json
 from app.storage.runs import aware, frozen
 from app.storage.stacks import names_of_titles
-from app.storage.tables import ProjectRow, StandingBoardRow, StandingRow
+from app.storage.tables import ProjectRow, StandingBoardRow, StandingRow, select_any
 
 PAGE_SIZE = 25
 DEFAULT_FLOOR = "screen"
@@ -147,7 +147,7 @@ def standings_of(
 
 def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR) -> KeptStandings | None:
     """One stack with its boards at `floor`, all of them without one; None while it was never ranked."""
-    owner = select(StandingRow.project_id).where(col(StandingRow.stack_key) == stack_key)  # type: ignore[call-overload]
+    owner = select_any(StandingRow.project_id).where(col(StandingRow.stack_key) == stack_key)
     project_id = session.execute(owner).scalars().first()
     found = () if project_id is None else _documents(session, [(project_id, stack_key)], floor)
     return found[0] if found else None
@@ -156,17 +156,17 @@ def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR
 def hardware_and_families(session: Session, project: str = "") -> tuple[HardwareFamily, ...]:
     """Which leaderboards there are, by the names of hardware and family."""
     ranked = (
-        select(StandingBoardRow.project_id, StandingBoardRow.stack_key)  # type: ignore[call-overload]
+        select_any(StandingBoardRow.project_id, StandingBoardRow.stack_key)
         .where(col(StandingBoardRow.floor) == DEFAULT_FLOOR, col(StandingBoardRow.is_ranking))
         .distinct()
         .subquery()
     )
     same = and_(ranked.c.project_id == StandingRow.project_id, ranked.c.stack_key == StandingRow.stack_key)
-    chosen = select(
+    chosen = select_any(
         func.min(StandingRow.hardware), StandingRow.hardware_slug, func.min(StandingRow.family),
         StandingRow.family_slug, func.count(), func.count(ranked.c.stack_key), func.sum(StandingRow.runs),
         func.max(StandingRow.newest_at),
-    ).outerjoin(ranked, same)  # type: ignore[call-overload]  # fmt: skip
+    ).outerjoin(ranked, same)  # fmt: skip
     if project:
         chosen = chosen.join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id).where(
             col(ProjectRow.slug) == project
@@ -187,7 +187,7 @@ def _slim_rows(session: Session, hardware_slug: str, family_slug: str, floor: st
         col(StandingBoardRow.floor) == floor,
     )
     chosen = (
-        select(  # type: ignore[call-overload]
+        select_any(
             StandingRow.project_id, StandingRow.stack_key, StandingRow.hardware, StandingRow.family,
             StandingRow.precision, ProjectRow.slug, StandingBoardRow.floor, StandingBoardRow.routing_mode,
             StandingBoardRow.semantic_class, StandingBoardRow.is_ranking, StandingBoardRow.results,
@@ -264,7 +264,7 @@ def _documents(
         if classes is None or (row.routing_mode, row.semantic_class) in classes.get(key, ()):
             boards.setdefault(key, []).append(from_json(Board, row.document))
     stacks = (
-        select(StandingRow, ProjectRow.slug, ProjectRow.generated)  # type: ignore[call-overload]
+        select_any(StandingRow, ProjectRow.slug, ProjectRow.generated)
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
         .where(col(StandingRow.stack_key).in_([stack_key for _, stack_key in keys]))
     )
@@ -327,7 +327,7 @@ def leaderboards_named(index: Sequence[HardwareFamily], hardware: str, family: s
 
 def check_project(session: Session, project: str) -> None:
     """Raises NotFound where no project has this name; empty: any."""
-    named = select(ProjectRow.id).where(col(ProjectRow.slug) == project)  # type: ignore[call-overload]
+    named = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
     if project and session.execute(named).first() is None:
         raise NotFound(f"There is no project {project[:60]!r}.")
 
@@ -337,7 +337,7 @@ def stacks_named(session: Session, first_digits: str) -> tuple[str, ...]:
     if not first_digits:
         return ()
     begins = col(StandingRow.stack_key).startswith(first_digits, autoescape=True)
-    found = tuple(session.execute(select(StandingRow.stack_key).where(begins)).scalars())  # type: ignore[call-overload]
+    found = tuple(session.execute(select_any(StandingRow.stack_key).where(begins)).scalars())
     if not found:
         raise NotFound(f"No stack with the key {first_digits[:64]!r} has been ranked.")
     return found

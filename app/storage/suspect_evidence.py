@@ -30,7 +30,15 @@ from app.domain.verdict.evidence import (
 )
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
 from app.storage.runs import aware, known
-from app.storage.tables import AvailabilityRow, ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, VerdictRow
+from app.storage.tables import (
+    AvailabilityRow,
+    ExperimentRow,
+    ExperimentRunRow,
+    ProjectRow,
+    RunRow,
+    VerdictRow,
+    select_any,
+)
 
 MOST_EVIDENCE = 200
 """Newest A/Bs of a field, and newest runs of other stacks, that are looked at."""
@@ -158,7 +166,7 @@ def _current(run: RunRow) -> Select[Any]:
         VerdictRow.run_id, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.ci_low_pct, VerdictRow.ci_high_pct,
         VerdictRow.from_value, VerdictRow.to_value, RunRow.stack_key, RunRow.config_key, RunRow.commit,
     )  # fmt: skip
-    chosen: Select[Any] = select(*columns)  # type: ignore[call-overload]
+    chosen: Select[Any] = select_any(*columns)
     return (
         chosen.select_from(VerdictRow)
         .join(RunRow, col(RunRow.id) == col(VerdictRow.run_id))
@@ -251,7 +259,7 @@ def matched_abs(
 def _verdicts(session: Session, names: Sequence[str], project_id: int | None, most: int) -> list[AB]:
     """Current ones."""
     chosen = (
-        select(*_COLUMNS)  # type: ignore[call-overload]
+        select_any(*_COLUMNS)
         .join(RunRow, col(RunRow.id) == col(VerdictRow.run_id))
         .where(
             col(VerdictRow.current),
@@ -277,7 +285,7 @@ def _experiments(session: Session, names: Sequence[str], project_id: int | None,
         return result["verdict", "step_time", name].as_float().label(name)
 
     chosen = (
-        select(  # type: ignore[call-overload]
+        select_any(
             ExperimentRow.id, ExperimentRow.project_id, ExperimentRow.stack_key, ExperimentRow.candidate_key,
             ExperimentRow.result_at, ExperimentRow.created_at, of_time("delta_pct"), of_time("ci_low_pct"),
             of_time("ci_high_pct"), result["candidate"].label("candidate"),
@@ -321,7 +329,7 @@ def _runs_of(session: Session, planned: Sequence[AB]) -> set[tuple[int, str]]:
     if not field_of:
         return set()
     rows = session.execute(
-        select(ExperimentRunRow.experiment_id, ExperimentRunRow.run_id).where(  # type: ignore[call-overload]
+        select_any(ExperimentRunRow.experiment_id, ExperimentRunRow.run_id).where(
             col(ExperimentRunRow.experiment_id).in_(field_of)
         )
     )

@@ -12,9 +12,12 @@ from sqlalchemy import (
     Index,
     LargeBinary,
     MetaData,
+    Select,
     String,
+    Table,
     Text,
     UniqueConstraint,
+    select,
 )
 from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
@@ -31,6 +34,16 @@ SQLModel.metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+
+
+def select_any(*columns: Any) -> Select[Any]:
+    """Select columns or tables whose types SQLModel hides: it declares a column as the value that it holds."""
+    return select(*columns)
+
+
+def table_of(row_type: type[SQLModel]) -> Table:
+    """Return the SQLAlchemy table of a row type, which SQLModel leaves undeclared."""
+    return SQLModel.metadata.tables[str(row_type.__tablename__)]
 
 
 def utc_now() -> datetime:

@@ -14,7 +14,7 @@ from app.errors import FieldError, InvalidChange, NotFound
 from app.storage import audit
 from app.storage.access_changes import OF_NO_ACCOUNT
 from app.storage.runs import aware
-from app.storage.tables import ProjectRow, TokenRow, utc_now
+from app.storage.tables import ProjectRow, TokenRow, select_any, utc_now
 
 MAX_NAME = 100
 
@@ -76,7 +76,7 @@ def make_token(
 def find_token(session: Session, token_digest: str) -> KnownToken | None:
     """By its SHA-256; None when it is unknown, expired or revoked."""
     found = session.execute(
-        select(TokenRow, ProjectRow.slug)  # type: ignore[call-overload]
+        select_any(TokenRow, ProjectRow.slug)
         .join(ProjectRow, col(ProjectRow.id) == TokenRow.project_id)
         .where(col(TokenRow.digest) == token_digest, col(TokenRow.revoked_at).is_(None))
     ).one_or_none()
@@ -122,7 +122,7 @@ def in_force() -> ColumnElement[bool]:
 
 def made_in_force(session: Session, *, project_id: int | None = None) -> dict[str, list[MadeToken]]:
     """By the name of who made them: a token outlives its maker's role and account."""
-    chosen = select(TokenRow.id, TokenRow.name, ProjectRow.slug, TokenRow.created_by).where(in_force())  # type: ignore[call-overload]
+    chosen = select_any(TokenRow.id, TokenRow.name, ProjectRow.slug, TokenRow.created_by).where(in_force())
     chosen = chosen.join(ProjectRow, col(ProjectRow.id) == TokenRow.project_id)
     if project_id is not None:
         chosen = chosen.where(col(TokenRow.project_id) == project_id)

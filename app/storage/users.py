@@ -18,7 +18,7 @@ from app.settings import get_settings
 from app.storage import audit
 from app.storage.access_changes import OF_NO_ACCOUNT
 from app.storage.runs import aware
-from app.storage.tables import MemberRow, ProjectRow, SessionRow, UserRow, utc_now
+from app.storage.tables import MemberRow, ProjectRow, SessionRow, UserRow, select_any, utc_now
 
 MAX_NAME = 100
 _RESERVED = re.compile(rf"{audit.SERVICE}|command line|token|token .*|nobody|nobody .*", re.IGNORECASE)
@@ -49,7 +49,7 @@ class User:
 
 
 def has_administrator(session: Session) -> bool:
-    found = select(UserRow.id).where(col(UserRow.administrator), col(UserRow.disabled_at).is_(None)).limit(1)  # type: ignore[call-overload]
+    found = select_any(UserRow.id).where(col(UserRow.administrator), col(UserRow.disabled_at).is_(None)).limit(1)
     return session.execute(found).first() is not None
 
 
@@ -90,7 +90,7 @@ def create_user(
 
 def is_taken(session: Session, name: str) -> bool:
     """Whether somebody has it, in whatever case."""
-    alike = select(UserRow.id).where(func.lower(col(UserRow.name)) == name.lower())  # type: ignore[call-overload]
+    alike = select_any(UserRow.id).where(func.lower(col(UserRow.name)) == name.lower())
     return session.execute(alike).first() is not None
 
 
@@ -138,9 +138,7 @@ def person(session: Session, user_id: int) -> Person | None:
     )
     if row.administrator:
         return found
-    members = session.execute(
-        select(MemberRow.project_id, MemberRow.role).where(col(MemberRow.user_id) == user_id)  # type: ignore[call-overload]
-    )
+    members = session.execute(select_any(MemberRow.project_id, MemberRow.role).where(col(MemberRow.user_id) == user_id))
     return replace(found, roles={project: Role(role) for project, role in members})
 
 
@@ -255,7 +253,7 @@ def roles_by_user(session: Session) -> dict[int, list[tuple[str, Role]]]:
     """For each person the projects and the role there, in alphabetical order."""
     found: dict[int, list[tuple[str, Role]]] = {}
     rows = session.execute(
-        select(MemberRow.user_id, ProjectRow.slug, MemberRow.role)  # type: ignore[call-overload]
+        select_any(MemberRow.user_id, ProjectRow.slug, MemberRow.role)
         .join(ProjectRow, col(ProjectRow.id) == MemberRow.project_id)
         .order_by(col(ProjectRow.slug))
     )

@@ -45,6 +45,8 @@ from app.storage.tables import (
     RunAlarmRow,
     RunRow,
     VerdictRow,
+    select_any,
+    table_of,
     utc_now,
 )
 
@@ -53,10 +55,10 @@ _MOST_VALUE = 500
 
 
 # As tables, and made once: putting these together takes several times as long as running them.
-_VERDICTS: Table = VerdictRow.__table__  # type: ignore[attr-defined]
-_RUNS: Table = RunRow.__table__  # type: ignore[attr-defined]
-_EVENTS: Table = AuditEventRow.__table__  # type: ignore[attr-defined]
-_MEMBERS: Table = RegressionMemberRow.__table__  # type: ignore[attr-defined]
+_VERDICTS: Table = table_of(VerdictRow)
+_RUNS: Table = table_of(RunRow)
+_EVENTS: Table = table_of(AuditEventRow)
+_MEMBERS: Table = table_of(RegressionMemberRow)
 _INSERT = insert(_VERDICTS)
 _EARLIER = _VERDICTS.alias()
 _CHANGED_BY_A_PERSON = (
@@ -170,7 +172,7 @@ def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tupl
     found: dict[int, tuple[dict[str, Any], int]] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         rows = session.execute(
-            select(VerdictRow.run_id, VerdictRow.document, VerdictRow.verdict_version).where(  # type: ignore[call-overload]
+            select_any(VerdictRow.run_id, VerdictRow.document, VerdictRow.verdict_version).where(
                 col(VerdictRow.run_id).in_(run_ids[start : start + _AT_ONCE]), col(VerdictRow.current)
             )
         )
@@ -207,7 +209,7 @@ def _stored(rows: Iterable[VerdictRow]) -> Iterable[StoredVerdict]:
 
 # --- Which regressions a run belongs to: those that it made, and those that explain its alarms.
 
-_ALARMS: Select[Any] = select(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id).where(  # type: ignore[call-overload]
+_ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id).where(
     col(RunAlarmRow.run_id).in_(bindparam("run_ids", expanding=True))
 )
 
@@ -227,11 +229,9 @@ class RunRegression:
 
 def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     """Newest first."""
-    made = select(RegressionMemberRow.regression_id).where(  # type: ignore[call-overload]
-        col(RegressionMemberRow.run_id) == run_id
-    )
+    made = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
     own = set(session.execute(made).scalars())
-    explains = select(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)  # type: ignore[call-overload]
+    explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
     chosen = select(RegressionRow).where(or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains)))
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).scalars()
     return tuple(
@@ -318,14 +318,14 @@ def slowdown_cost(
     `extra`: milliseconds a step. What runs off the baseline branch alone is as frequent as the runs of that branch.
     """
     run = session.execute(
-        select(  # type: ignore[call-overload]
+        select_any(
             RunRow.project_id, RunRow.branch, RunRow.commit, RunRow.config_key, RunRow.slices, RunRow.health,
             RunRow.gpus, ProjectRow.baseline_branch, ProjectRow.generated,
         )
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.id) == run_id)
     ).one()  # fmt: skip
-    times = select(RunRow.ordered_at).where(  # type: ignore[call-overload]
+    times = select_any(RunRow.ordered_at).where(
         col(RunRow.project_id) == run.project_id, col(RunRow.stack_key).in_(stack_keys)
     )
     main = run.baseline_branch
@@ -338,7 +338,7 @@ def slowdown_cost(
 
 def _ran_on(session: Session, run: Row[Any], branch: str) -> bool:
     """Whether the commit of a run ran on that branch as well, with the same configuration."""
-    same = select(RunRow.id).where(  # type: ignore[call-overload]
+    same = select_any(RunRow.id).where(
         col(RunRow.project_id) == run.project_id,
         col(RunRow.config_key) == run.config_key,
         col(RunRow.commit) == run.commit,
@@ -361,5 +361,5 @@ def _before_upgrade(session: Session, run_id: int) -> Collection[str]:
     contrast = None if verdict is None else verdict.document.contrast
     if contrast is None or not contrast.runs:
         return ()
-    chosen = select(RunRow.stack_key).where(col(RunRow.id) == int(contrast.runs[-1]))  # type: ignore[call-overload]
+    chosen = select_any(RunRow.stack_key).where(col(RunRow.id) == int(contrast.runs[-1]))
     return tuple(session.execute(chosen).scalars())

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate
@@ -15,7 +14,7 @@ from app.storage.readings import StatedFact, in_force
 from app.storage.rules import AdvisedRun, RulesInForce, read_pair, read_run
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import Gain, MeasuredHere, gains_of, matched_abs, measured
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, select_any
 
 # --- What this project measured itself: matched A/Bs on the one knob that a suggestion would turn.
 
@@ -47,7 +46,7 @@ def _by_stack(run: RunDetail, gains: Sequence[Gain]) -> Iterator[tuple[bool, lis
 
 def _contracts(session: Session, run_ids: set[int]) -> dict[int, dict[str, object]]:
     """Of the newest candidates: under which contract they were measured."""
-    rows = session.execute(select(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids)))  # type: ignore[call-overload]
+    rows = session.execute(select_any(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids)))
     return {row.id: {name: entry["value"] for name, entry in (row.contract or {}).items()} for row in rows}
 
 

@@ -15,7 +15,7 @@ from app.domain.verdict.upgrade import ConfigRuns, Pair, UpgradeReport, compare_
 from app.errors import NotFound
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, utc_now
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
 from app.storage.verdicts import slowdown_cost
 
 ANY_BRANCH = "*"
@@ -62,7 +62,7 @@ class MeasuredUpgrade:
 
 
 def projects(session: Session) -> tuple[str, ...]:
-    return tuple(session.execute(select(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())  # type: ignore[call-overload]
+    return tuple(session.execute(select_any(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())
 
 
 def get_project(session: Session, slug: str) -> ProjectRow:
@@ -128,7 +128,7 @@ def _configs(
     session: Session, project: ProjectRow, field: str, side: SideValue, branch: str | None
 ) -> list[ConfigRuns]:
     """Each configuration with its runs, oldest first, all of the version of the definitions that its newest run has."""
-    chosen: Select[Any] = select(*COMPARED).where(  # type: ignore[call-overload]
+    chosen: Select[Any] = select_any(*COMPARED).where(
         *_usable(project), col(RunRow.config_key).in_({one.config_key for one in side.configs})
     )
     if branch is not None:

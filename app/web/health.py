@@ -19,7 +19,7 @@ from app.storage.database import fault_of, read_session
 from app.storage.definition_progress import progress
 from app.storage.heartbeat import silent_since
 from app.storage.log_files import free_bytes, require_room
-from app.storage.tables import RunRow, utc_now
+from app.storage.tables import RunRow, select_any, utc_now
 from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
 from app.web.request import STATUSES, Metrics
@@ -118,7 +118,7 @@ def _check_worker(engine: Engine, settings: Settings) -> None:
 
 def _count_runs(engine: Engine, numbers: Metrics) -> None:
     with read_session(engine) as session:
-        counted = select(RunRow.status, func.count().label("runs")).group_by(col(RunRow.status))  # type: ignore[call-overload]
+        counted = select_any(RunRow.status, func.count().label("runs")).group_by(col(RunRow.status))
         by_status = {row.status: row.runs for row in session.execute(counted)}
         unfinished = col(RunRow.status).in_(("received", "processing"))
         oldest = session.execute(select(func.min(RunRow.created_at)).where(unfinished)).scalar_one()

@@ -35,7 +35,7 @@ import app
 from app.settings import Settings
 from app.storage import visible
 from app.storage.database import make_engine, read_session, transaction
-from app.storage.tables import ProjectRow, RunRow, SeriesRow, utc_now
+from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any, utc_now
 from app.storage.visible import seeing
 from tests.builders import make_run
 
@@ -45,7 +45,7 @@ OURS, THEIRS = 1, 2
 STATEMENTS: dict[str, Callable[[int], Any]] = {
     "rows": lambda _: select(ID).select_from(RunRow),
     "columns alone": lambda _: select(func.max(ID)),
-    "alias": lambda _: select(aliased(RunRow).id),  # type: ignore[call-overload]
+    "alias": lambda _: select_any(aliased(RunRow).id),
     "subquery": lambda _: select(select(ID).subquery().c.id),
     "common table expression": lambda _: select(select(ID).cte().c.id),
     "exists": lambda other: select(literal(other)).where(exists(select(ID).where(other == ID))),

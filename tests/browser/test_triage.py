@@ -4,11 +4,10 @@ import re
 
 import pytest
 from playwright.sync_api import Page, expect
-from sqlalchemy import select
 from sqlmodel import col
 
 from app.storage.database import read_session, transaction
-from app.storage.tables import AuditEventRow, RegressionRow
+from app.storage.tables import AuditEventRow, RegressionRow, select_any
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
@@ -79,7 +78,7 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     with read_session(house.engine) as session:
         assert session.get_one(RegressionRow, number).state == "fixed"
         who = session.execute(
-            select(AuditEventRow.who, AuditEventRow.action)  # type: ignore[call-overload]
+            select_any(AuditEventRow.who, AuditEventRow.action)
             .where(col(AuditEventRow.subject) == "regression", col(AuditEventRow.subject_id) == str(number))
             .order_by(col(AuditEventRow.id))
         ).all()
