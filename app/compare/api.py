@@ -138,7 +138,7 @@ def compare_runs(request: Request, session: ReadSession, a: Runs = "", b: Runs =
 
 
 def _answer(comparison: Comparison, base_url: str) -> CompareOut:
-    sides, told = comparison.sides, comparison.text
+    sides, text = comparison.sides, comparison.text
     return CompareOut(
         url=f"{base_url}{comparison.selection.address()}",
         kind=sides.kind,
@@ -146,17 +146,17 @@ def _answer(comparison: Comparison, base_url: str) -> CompareOut:
         winner=sides.winner or None,
         no_winner_because=list(sides.no_winner) or [price for price in [paid_with(sides.measured)] if price],
         not_measured_because=sides.not_measured or None,
-        differs=told.differs,
-        result=told.result,
-        rule=told.rule,
-        notes=list(told.notes),
+        differs=text.differs,
+        result=text.result,
+        rule=text.rule,
+        notes=list(text.notes),
         provisional=sides.comparability.provisional,
         directional=sides.directional,
         fewest_iterations=sides.short if sides.directional else None,
         a=_side(comparison, comparison.a, sides.sets[0], base_url),
         b=_side(comparison, comparison.b, sides.sets[1], base_url),
         differences=_differences(sides.comparability.by_axis()),
-        same=[one.field for one in comparison.same],
+        same=[value.field for value in comparison.same],
         unknown=list(sides.comparability.unknown),
         metrics=dict(comparison.outcomes),
         loss=None if comparison.loss is None else LossOut.model_validate(comparison.loss),
@@ -183,13 +183,19 @@ def _side(comparison: Comparison, runs: tuple[ComparedRun, ...], inside: Within,
     )
 
 
-def _differences(found: Mapping[Axis, tuple[Difference, ...]]) -> dict[Axis, list[DifferenceOut]]:
+def _differences(by_axis: Mapping[Axis, tuple[Difference, ...]]) -> dict[Axis, list[DifferenceOut]]:
     return {
         axis: [
-            DifferenceOut(field=one.field, role=one.role, follows=one.follows or None, a=_value(one.a), b=_value(one.b))
-            for one in differences
+            DifferenceOut(
+                field=difference.field,
+                role=difference.role,
+                follows=difference.follows or None,
+                a=_value(difference.a),
+                b=_value(difference.b),
+            )
+            for difference in differences
         ]
-        for axis, differences in found.items()
+        for axis, differences in by_axis.items()
     }
 
 
@@ -198,26 +204,26 @@ def _value(stated: Stated | None) -> ValueOut | None:
 
 
 def _distributions(comparison: Comparison, side: Side) -> list[DistributionOut]:
-    found = []
+    distributions = []
     for run in comparison.a if side == "a" else comparison.b:
-        one = comparison.distributions[run.id]
-        if one is not None:
-            p05, p25, p50, p75, p95 = one.quantiles
-            found.append(
+        distribution = comparison.distributions[run.id]
+        if distribution is not None:
+            p05, p25, p50, p75, p95 = distribution.quantiles
+            distributions.append(
                 DistributionOut(
                     run=run.id,
                     side=side,
-                    n=one.n,
+                    n=distribution.n,
                     p05=p05,
                     p25=p25,
                     p50=p50,
                     p75=p75,
                     p95=p95,
-                    mean=one.mean_ms,
-                    spike_share=one.spike_share,
+                    mean=distribution.mean_ms,
+                    spike_share=distribution.spike_share,
                 )
             )
-    return found
+    return distributions
 
 
 def _test(comparison: Comparison) -> TestOut | None:

@@ -120,16 +120,16 @@ def distribution_chart(comparison: Comparison) -> dict[str, Any]:
     datasets: dict[str, list[Any]] = {"density": [], "dots": [], "boxes": []}
     labels: list[str] = []
     for index, run in enumerate(shown):
-        found = comparison.distributions[run.id]
-        assert found is not None  # noqa: S101  # chosen for that
+        distribution = comparison.distributions[run.id]
+        assert distribution is not None  # noqa: S101  # chosen for that
         base = {"run": run.id, "side": sides[run.id]}
-        labels.append(f"{sides[run.id].upper()} #{run.id}   {step_time(found.median_ms)}")
-        quantiles = dict(zip(("p05", "p25", "p50", "p75", "p95"), found.quantiles, strict=True))
+        labels.append(f"{sides[run.id].upper()} #{run.id}   {step_time(distribution.median_ms)}")
+        quantiles = dict(zip(("p05", "p25", "p50", "p75", "p95"), distribution.quantiles, strict=True))
         box = {name: min(max(value, low), high) * per_ms for name, value in quantiles.items()}
         texts = {f"{name}_text": step_time(value) for name, value in quantiles.items()}
-        datasets["boxes"].append(base | box | texts | {"y": index + _BOX, "n": found.n})
+        datasets["boxes"].append(base | box | texts | {"y": index + _BOX, "n": distribution.n})
         values = comparison.windows[run.id]
-        if found.n < FEWEST_FOR_DENSITY:
+        if distribution.n < FEWEST_FOR_DENSITY:
             datasets["dots"] += [
                 base | {"x": min(max(x, low), high) * per_ms, "y": index + 0.45} for x in values.tolist()
             ]
@@ -149,14 +149,14 @@ def distribution_chart(comparison: Comparison) -> dict[str, Any]:
 
 def chart_height(comparison: Comparison) -> int:
     """Of the rows, without the axis below them."""
-    shown = sum(found is not None for found in comparison.distributions.values())
+    shown = sum(distribution is not None for distribution in comparison.distributions.values())
     return shown * (_ROW if shown == 2 else _ROW_OF_MANY)
 
 
 def axis(comparison: Comparison) -> tuple[float, float]:
     """Ends of the common axis in ms. Spikes beyond it are counted in words."""
     ends = [readable_range(values) for values in comparison.windows.values() if len(values)]
-    low, high = min(one[0] for one in ends), max(one[1] for one in ends)
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     margin = (high - low) * _MARGIN or high * 0.01
     return low - margin, high + margin
 

@@ -115,7 +115,7 @@ class ComparePage:
 
     @property
     def has_windows(self) -> bool:
-        return any(found is not None for found in self.comparison.distributions.values())
+        return any(distribution is not None for distribution in self.comparison.distributions.values())
 
     @property
     def distribution_chart(self) -> Mapping[str, Any]:
@@ -242,16 +242,16 @@ def recent_pairs(session: Session) -> tuple[Pair, ...]:
         .order_by(col(RunRow.id).desc())
         .limit(_LOOKED_AT)
     ).all()
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     newer: dict[str, tuple[int, str]] = {}
     for row in rows:
         if row.stack_key in newer and newer[row.stack_key][1] != row.config_key:
-            found.append((row.id, newer[row.stack_key][0]))
+            pairs.append((row.id, newer[row.stack_key][0]))
         newer[row.stack_key] = (row.id, row.config_key)
-    found = found[:MOST_PAIRS]
-    records = full_records(session, sorted({number for pair in found for number in pair}))
+    pairs = pairs[:MOST_PAIRS]
+    records = full_records(session, sorted({number for pair in pairs for number in pair}))
     names = {row.id: row.name for row in rows}
-    return tuple(pair for a, b in found if (pair := _pair(a, b, records, names)) is not None)
+    return tuple(pair for a, b in pairs if (pair := _pair(a, b, records, names)) is not None)
 
 
 def _pair(a: int, b: int, records: dict[str, RunRecord], names: dict[int, str]) -> Pair | None:

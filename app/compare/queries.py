@@ -57,7 +57,7 @@ def read_runs(session: Session, run_ids: Sequence[int]) -> dict[int, ComparedRun
         .where(col(RunRow.id).in_(run_ids))
     ).all()
     details = {row.id or 0: (row, detail(row, project, ())) for row, project in rows}
-    _check(run_ids, {number: found for number, (_, found) in details.items()})
+    _check(run_ids, {number: detail for number, (_, detail) in details.items()})
     columns = read_columns(session, run_ids, (*_WINDOW, *_LOSSES))
     losses = shared_losses([columns[number] for number in run_ids])
     return {
@@ -68,15 +68,15 @@ def read_runs(session: Session, run_ids: Sequence[int]) -> dict[int, ComparedRun
 
 def read_columns(session: Session, run_ids: Sequence[int], names: Iterable[str]) -> dict[int, dict[str, FloatArray]]:
     """Of each run those of the columns that it has; in one query for all of them."""
-    found: dict[int, dict[str, FloatArray]] = {number: {} for number in run_ids}
+    columns: dict[int, dict[str, FloatArray]] = {number: {} for number in run_ids}
     rows = session.execute(
         select_any(SeriesRow.run_id, SeriesRow.metric, SeriesRow.blob).where(
             col(SeriesRow.run_id).in_(run_ids), col(SeriesRow.metric).in_(tuple(names))
         )
     )
     for row in rows:
-        found[row.run_id][row.metric] = readings.unpack_series(row.blob)
-    return found
+        columns[row.run_id][row.metric] = readings.unpack_series(row.blob)
+    return columns
 
 
 def series_of(session: Session, run_ids: Sequence[int]) -> dict[str, str]:
@@ -127,10 +127,10 @@ def _missing(numbers: set[int]) -> None:
         raise NotFound(f"There is no run {named}. It may have been deleted, or the address is mistyped.")
 
 
-def _record(row: RunRow, found: RunDetail, loss: float | None) -> RunRecord:
+def _record(row: RunRow, detail: RunDetail, loss: float | None) -> RunRecord:
     facts = facts_of(row)  # type: ignore[arg-type]  # a whole row has the columns of a slim one
     facts = replace(facts, estimate=replace(facts.estimate, loss=loss))
-    return RunRecord.of(facts, found.project, found.contract)
+    return RunRecord.of(facts, detail.project, detail.contract)
 
 
 def _mentions(word: str) -> ColumnElement[bool]:
@@ -219,7 +219,7 @@ class Selection:
         return self.address(a=self.b, b=self.a, pick="", q="")
 
     def without(self, side: Side, run: int) -> str:
-        return self.address(**{side: tuple(one for one in self.side(side) if one != run)})
+        return self.address(**{side: tuple(chosen for chosen in self.side(side) if chosen != run)})
 
     def instead(self, side: Side, run: int) -> str:
         """The address with `run` alone on `side`."""
@@ -231,7 +231,7 @@ class Selection:
 
 def _numbers(side: str, text: str, errors: list[FieldError]) -> tuple[int, ...]:
     """Numbers of runs, separated by commas; each may have its `#`. Named twice is named once."""
-    found: list[int] = []
+    numbers: list[int] = []
     for word in text.split(","):
         number = word.strip().removeprefix("#")
         if not number:
@@ -239,8 +239,8 @@ def _numbers(side: str, text: str, errors: list[FieldError]) -> tuple[int, ...]:
         if not (number.isascii() and number.isdigit() and len(number) <= 10 and 0 < int(number) <= _MAX_ID):
             errors.append(FieldError(side, f"must be numbers of runs, separated by commas, not {word.strip()[:40]!r}"))
             return ()
-        found.append(int(number))
-    distinct = tuple(dict.fromkeys(found))
+        numbers.append(int(number))
+    distinct = tuple(dict.fromkeys(numbers))
     if len(distinct) > MOST_RUNS:
         errors.append(FieldError(side, f"names {len(distinct)} runs; {MOST_RUNS} are the most"))
         return ()
@@ -265,10 +265,10 @@ class Comparison:
     """Both sides of a selection that has something on each. Raises NotFound and NotReady when it is made."""
 
     def __init__(self, session: Session, selection: Selection) -> None:
-        found = read_runs(session, selection.runs)
+        runs = read_runs(session, selection.runs)
         # Oldest first by their place in the history, as verdicts take them.
         self.a, self.b = (
-            tuple(sorted((found[number] for number in side), key=lambda run: (run.detail.ordered_at, run.id)))
+            tuple(sorted((runs[number] for number in side), key=lambda run: (run.detail.ordered_at, run.id)))
             for side in (selection.a, selection.b)
         )
         self.selection = selection
@@ -290,9 +290,9 @@ class Comparison:
     @property
     def left_out(self) -> Mapping[int, str]:
         """Why a run counts for nothing in the figures of its side, by its number."""
-        refused = {int(one.run): one.why for one in self.sides.left_out}
+        refused = {int(run.run): run.why for run in self.sides.left_out}
         outliers = self.sides.measured.dropped if self.sides.measured is not None else ()
-        return refused | {int(one.run): one.why for one in outliers}
+        return refused | {int(run.run): run.why for run in outliers}
 
     @cached_property
     def text(self) -> ComparisonText:
@@ -329,11 +329,11 @@ class Comparison:
 
 def _middle(values: list[float | None]) -> float | None:
     """The median, with None for a set of which a run knows nothing."""
-    known = sorted(value for value in values if value is not None)
-    if not known or len(known) < len(values):
+    present = sorted(value for value in values if value is not None)
+    if not present or len(present) < len(values):
         return None
-    half = len(known) // 2
-    return known[half] if len(known) % 2 else (known[half - 1] + known[half]) / 2
+    half = len(present) // 2
+    return present[half] if len(present) % 2 else (present[half - 1] + present[half]) / 2
 
 
 def _prior(session: Session, run: ComparedRun) -> Prior:

@@ -67,8 +67,8 @@ _PARTS = {"stack": "must be equal", "config": "a knob", "info": "beside"}
 
 
 def axis_groups(comparison: Comparison) -> tuple[AxisGroup, ...]:
-    found = comparison.sides.comparability.by_axis()
-    return tuple(_group(comparison, axis, found[axis]) for axis in AXES if axis in found)
+    differences = comparison.sides.comparability.by_axis()
+    return tuple(_group(comparison, axis, differences[axis]) for axis in AXES if axis in differences)
 
 
 def missing_fields(comparison: Comparison) -> tuple[Missing, ...]:
@@ -105,7 +105,7 @@ def environment_same(comparison: Comparison) -> int:
 
 def same_rows(same: Iterable[SameField]) -> tuple[tuple[str, str, str], ...]:
     """Field, unit and the value that both sides have."""
-    return tuple((one.field, FIELDS[one.field].unit, contract_value(one.a.value)) for one in same)
+    return tuple((value.field, FIELDS[value.field].unit, contract_value(value.a.value)) for value in same)
 
 
 def _environment() -> Sequence[str]:
@@ -118,24 +118,26 @@ def _equal(a: Stated | None, b: Stated | None) -> bool:
     return a is not None and b is not None and a.value == b.value
 
 
-def _group(comparison: Comparison, axis: Axis, found: Sequence[Difference]) -> AxisGroup:
-    folded = [one for one in found if one.field.startswith(PREFIX) and not one.is_certain]
-    shown = [one for one in found if one not in folded]
-    rows = tuple(_row(comparison, one) for one in shown)
+def _group(comparison: Comparison, axis: Axis, differences: Sequence[Difference]) -> AxisGroup:
+    folded = [
+        difference for difference in differences if difference.field.startswith(PREFIX) and not difference.is_certain
+    ]
+    shown = [difference for difference in differences if difference not in folded]
+    rows = tuple(_row(comparison, difference) for difference in shown)
     return AxisGroup(axis, rows, len(folded))
 
 
-def _row(comparison: Comparison, one: Difference) -> DifferenceRow:
-    name = one.field
+def _row(comparison: Comparison, difference: Difference) -> DifferenceRow:
+    name = difference.field
     field = FIELDS.get(name)
     return DifferenceRow(
         field=name,
         meaning=field.meaning if field else {"commit": "The code that ran."}.get(name, "The project of the runs."),
         unit=field.unit if field else "",
-        part=_PARTS[one.role],
-        follows=one.follows,
-        a=_side(name, one.a, comparison.newest_a.id),
-        b=_side(name, one.b, comparison.newest_b.id),
+        part=_PARTS[difference.role],
+        follows=difference.follows,
+        a=_side(name, difference.a, comparison.newest_a.id),
+        b=_side(name, difference.b, comparison.newest_b.id),
     )
 
 
@@ -143,10 +145,10 @@ def _side(name: str, stated: Stated | None, run: int) -> SideValue:
     if stated is None:
         return SideValue(None, "", "", f"/runs/{run}#a-field.{name}")
     text = contract_value(stated.value)
-    said = stated.detail if stated.detail.startswith(_BY_HAND) else stated.source
+    source = stated.detail if stated.detail.startswith(_BY_HAND) else stated.source
     anchor = f"#contract-{name}" if name in FIELDS else ""
     return SideValue(
-        short_commit(text) if name.endswith("commit") else text, said, stated.detail, f"/runs/{run}{anchor}"
+        short_commit(text) if name.endswith("commit") else text, source, stated.detail, f"/runs/{run}{anchor}"
     )
 
 
@@ -222,8 +224,8 @@ def _metrics_view_row(comparison: Comparison, name: str, outcome: MetricOutcome,
 
 def _texts(name: str, a: float | None, b: float | None) -> tuple[str, str]:
     """Both in the same unit: milliseconds beside seconds would have to be worked out."""
-    known = [abs(value) for value in (a, b) if value is not None]
-    if name == "step_time_ms" and known and max(known) >= _SECONDS_FROM_MS:
+    sizes = [abs(value) for value in (a, b) if value is not None]
+    if name == "step_time_ms" and sizes and max(sizes) >= _SECONDS_FROM_MS:
         first, second = ("" if value is None else f"{significant(value / 1000)}{THIN}s" for value in (a, b))
         return first, second
     first, second = ("" if value is None else figure(Metric(value, value, value, 0), name).text for value in (a, b))
@@ -281,9 +283,12 @@ def timer_table(comparison: Comparison) -> TimerTable:
 
 def _timers(runs: Sequence[ComparedRun]) -> dict[str, tuple[float, float]]:
     """Median and share of the step of each timer that all runs of a side have."""
-    found = [{timer.name: (timer.median_ms, timer.share_of_step) for timer in run.detail.timers} for run in runs]
-    names = set.intersection(*map(set, found)) if found else set()
-    return {name: (median(one[name][0] for one in found), median(one[name][1] for one in found)) for name in names}
+    by_run = [{timer.name: (timer.median_ms, timer.share_of_step) for timer in run.detail.timers} for run in runs]
+    names = set.intersection(*map(set, by_run)) if by_run else set()
+    return {
+        name: (median(timers[name][0] for timers in by_run), median(timers[name][1] for timers in by_run))
+        for name in names
+    }
 
 
 def _timers_view_row(name: str, a: tuple[float, float], b: tuple[float, float], longest: float) -> TimerRow:
@@ -344,7 +349,9 @@ def overlay(comparison: Comparison, columns: Mapping[int, Mapping[str, FloatArra
     lines = [line for side, run in sides if (line := _line(side, run, columns[run.id], name)) is not None]
     if name == "step_time_ms" and any(np.median(line.values) >= _SECONDS_FROM_MS for line in lines):
         unit = "s"
-        lines = [Line(one.run, one.side, one.offsets, one.iterations, one.values / 1000, one.inside) for one in lines]
+        lines = [
+            Line(line.run, line.side, line.offsets, line.iterations, line.values / 1000, line.inside) for line in lines
+        ]
     low, high = _scale(lines)
     label = series_label(name)
     drawn = {line.run for line in lines}
@@ -395,14 +402,14 @@ def drawn(line: Line, lines: int) -> Drawn:
 
 
 def _line(side: Side, run: ComparedRun, columns: Mapping[str, FloatArray], name: str) -> Line | None:
-    held = {**run.columns, **columns}
-    if name not in held or "iteration" not in held:
+    all_columns = {**run.columns, **columns}
+    if name not in all_columns or "iteration" not in all_columns:
         return None
-    values = step_times(held) if name == "step_time_ms" else held[name]
-    keep = np.isfinite(values) & np.isfinite(held["iteration"])
+    values = step_times(all_columns) if name == "step_time_ms" else all_columns[name]
+    keep = np.isfinite(values) & np.isfinite(all_columns["iteration"])
     if not keep.any():
         return None
-    iterations = held["iteration"][keep].astype(np.int64)
+    iterations = all_columns["iteration"][keep].astype(np.int64)
     steady = run.detail.steady_state
     start = int(iterations[0]) if steady is None else steady.first_iteration
     end = int(iterations[-1]) if steady is None else steady.last_iteration
@@ -416,7 +423,7 @@ def _scale(lines: Sequence[Line]) -> tuple[float, float]:
         return 0.0, 1.0
     # Of the windows, where there are any: what lies far off, before or within them, is drawn at the edge.
     ends = [readable_range(window if len(window := line.values[line.inside > 0]) else line.values) for line in lines]
-    low, high = min(one[0] for one in ends), max(one[1] for one in ends)
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
     return low - margin, high + margin
 
@@ -468,5 +475,5 @@ def _at(line: Line, offsets: list[int]) -> dict[int, float]:
 
 
 def _typical(by_line: list[tuple[Line, dict[int, float]]], side: str, offset: int) -> str:
-    values = [found[offset] for line, found in by_line if line.side == side and offset in found]
+    values = [by_offset[offset] for line, by_offset in by_line if line.side == side and offset in by_offset]
     return significant(median(values)) if values else ""

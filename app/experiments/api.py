@@ -42,8 +42,8 @@ def list_all_experiments(
 ) -> ExperimentListOut:
     """Experiments, newest first."""
     wanted = ExperimentFilter(query.project, query.state or "", query.rule, query.run)
-    found = find_experiments(session, wanted, query.page, query.page_size)
-    return ExperimentListOut.of(found, public_address(request))
+    page = find_experiments(session, wanted, query.page, query.page_size)
+    return ExperimentListOut.of(page, public_address(request))
 
 
 @router.post("/experiments", status_code=201, responses=documented(404, 409, 422))

@@ -240,9 +240,9 @@ class ExperimentOut(ExperimentItemOut):
         )
 
 
-def _plan(one: Experiment, base_url: str) -> PlanOut:
-    plan, change = one.plan, one.plan.change
-    uploads = [(side, tagged(plan.meta.get(side, {}), one.tag, side)) for side in SIDES]
+def _plan(experiment: Experiment, base_url: str) -> PlanOut:
+    plan, change = experiment.plan, experiment.plan.change
+    uploads = [(side, tagged(plan.meta.get(side, {}), experiment.tag, side)) for side in SIDES]
     return PlanOut(
         text=change.text,
         sizing=SizingOut.model_validate(plan.sizing),

@@ -43,12 +43,12 @@ from app.storage.tables import RunRow, select_any, utc_now
 def blockers_of(
     advised: AdvisedRun, candidate: Mapping[str, Stated], rules: RulesInForce, evaluation: Evaluation
 ) -> Iterator[str]:
-    """A sentence for each blocker that the change brings; those of the run itself (`told`) are no news."""
+    """Yield a sentence for each blocker that the change adds to those of the run itself (`evaluation`)."""
     planned = replace(advised, reading=replace(advised.reading, contract=candidate))
     ids = {suggestion.rule.id for suggestion in evaluation.fired}
-    for one in evaluate(planned.facts, rules.book, settings=rules.thresholds).fired:
-        if one.rule.kind == "blocker" and one.rule.id not in ids:
-            yield f"Such a job does not start, by the rule {one.rule.id}: {one.why}"
+    for suggestion in evaluate(planned.facts, rules.book, settings=rules.thresholds).fired:
+        if suggestion.rule.kind == "blocker" and suggestion.rule.id not in ids:
+            yield f"By rule {suggestion.rule.id}, such a job does not start: {suggestion.why}"
 
 
 LEAST_EFFECT_PCT, MOST_EFFECT_PCT = 1.2, 50.0
@@ -230,14 +230,14 @@ def _sizing(session: Session, record: RunRecord, wish: Wish) -> Sizing:
         newest=_HISTORY,
     )  # fmt: skip
     usable = [
-        one.facts
-        for one in history
-        if one.id != wish.run_id and not one.facts.never_a_baseline_because and one.facts.has_shape_of(record)
-        and one.definition_version == record.definition_version and one.semantic_class == record.semantic_class
+        run.facts
+        for run in history
+        if run.id != wish.run_id and not run.facts.never_a_baseline_because and run.facts.has_shape_of(record)
+        and run.definition_version == record.definition_version and run.semantic_class == record.semantic_class
     ]  # fmt: skip
     level = current_level(usable, family) if usable else []
     return size(
-        [one.estimate for one in level], family, noise=record.estimate.se, effect_pct=wish.effect_pct,
+        [run.estimate for run in level], family, noise=record.estimate.se, effect_pct=wish.effect_pct,
         runs_each=wish.runs_each,
     )  # fmt: skip
 

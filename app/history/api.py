@@ -40,22 +40,22 @@ def history_values(page: HistoryPage) -> dict[str, Any]:
         "golden_runs": [_golden(drift) for drift in page.drifts],
         "version_changes": [
             {
-                "run_id": history.runs[one.run].id,
-                "after_run_id": history.runs[one.before].id,
-                "changed": [_difference(difference) for difference in one.differences],
+                "run_id": history.runs[version.run].id,
+                "after_run_id": history.runs[version.before].id,
+                "changed": [_difference(difference) for difference in version.differences],
             }
-            for one in page.versions
+            for version in page.versions
         ],
         "other_containers": [
             {
-                "stack_key": one.stack_key,
-                "container": one.container,
-                "runs": one.runs,
-                "first_at": one.first_at.isoformat(),
-                "last_at": one.last_at.isoformat(),
-                "is_later": one.is_later,
+                "stack_key": neighbour.stack_key,
+                "container": neighbour.container,
+                "runs": neighbour.runs,
+                "first_at": neighbour.first_at.isoformat(),
+                "last_at": neighbour.last_at.isoformat(),
+                "is_later": neighbour.is_later,
             }
-            for one in page.neighbours
+            for neighbour in page.neighbours
         ],
         "runs": list(_runs(page)),
     }
@@ -69,14 +69,14 @@ def csv_rows(page: HistoryPage) -> Iterator[str]:
 
 
 def _configuration(page: HistoryPage, index: int) -> dict[str, Any]:
-    one, runs = page.shown[index], page.history.runs
+    configuration, runs = page.shown[index], page.history.runs
     return {
-        "letter": one.letter,
-        "config_key": one.config_key,
-        "dispatcher": runs[one.runs[-1]].dispatcher,
-        "is_last": one.is_last,
-        "runs": len(one.runs),
-        "counted": len(one.counted),
+        "letter": configuration.letter,
+        "config_key": configuration.config_key,
+        "dispatcher": runs[configuration.runs[-1]].dispatcher,
+        "is_last": configuration.is_last,
+        "runs": len(configuration.runs),
+        "counted": len(configuration.counted),
         "levels": [
             {
                 "first_run_id": runs[level.first].id,
@@ -84,7 +84,7 @@ def _configuration(page: HistoryPage, index: int) -> dict[str, Any]:
                 "runs": level.n,
                 "step_time_ms": level.step_time_ms,
             }
-            for level in one.levels
+            for level in configuration.levels
         ],
     }
 
@@ -216,15 +216,15 @@ def read_history(
     accept = request.headers.get("accept", "*/*")
     given = {name: str(value) for name, value in query.model_dump().items() if value}
     keys = matching_keys(session, stack)
-    found = get_stack(session, keys[0]) if len(keys) == 1 else None
+    history_stack = get_stack(session, keys[0]) if len(keys) == 1 else None
     if len(keys) > 1:
         error = FieldError("stack", f"begins the keys of several stacks: {', '.join(keys)}")
         raise InvalidQuery("Give more digits of the stack key.", (error,))
-    if found is None:
+    if history_stack is None:
         raise NotFound("No stack has this key. Give the `stack_key` of a run, or at least 8 of its first digits.")
-    page = HistoryPage(session, found, "", HistoryView.from_params(given))
+    page = HistoryPage(session, history_stack, "", HistoryView.from_params(given))
     if "text/csv" in accept:
-        name = f"history-{found.stack_key[:12]}.csv"
+        name = f"history-{history_stack.stack_key[:12]}.csv"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Vary": "Accept"}
         return StreamingResponse(csv_rows(page), media_type="text/csv", headers=headers)
     if not any(accepted in accept for accepted in ("application/json", "application/*", "*/*")):

@@ -63,15 +63,15 @@ def step_time_badge(session: Session, stack_key: str) -> Badge | None:
 def _newest(session: Session, stack_key: str, condition: ColumnElement[bool]) -> Any:
     """The newest run of the baseline branch's jobs that nobody left out; of any other but an experiment, if none."""
     own = (col(ProjectRow.baseline_branch) == ANY_BRANCH) | (col(RunRow.branch) == col(ProjectRow.baseline_branch))
-    found = (
+    newest = (
         select_any(RunRow.verdict, RunRow.verdict_delta_pct, RunRow.step_time_ms)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.stack_key) == stack_key, col(RunRow.quarantine) == "", condition)
         .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
         .limit(1)
     )
-    of_branch = session.execute(found.where(col(RunRow.purpose) == "ci", own)).one_or_none()
-    return of_branch or session.execute(found.where(col(RunRow.purpose) != "experiment")).one_or_none()
+    of_branch = session.execute(newest.where(col(RunRow.purpose) == "ci", own)).one_or_none()
+    return of_branch or session.execute(newest.where(col(RunRow.purpose) != "experiment")).one_or_none()
 
 
 def _exists(session: Session, stack_key: str) -> bool:

@@ -110,17 +110,17 @@ class Drawing:
 
     def level_values(self) -> Iterator[tuple[Configuration, StackSegment, float]]:
         """The levels that reach into what is drawn, in the unit of the metric."""
-        for one in self.shown:
-            per_step = self._per_step(one)
-            for level in one.levels:
+        for configuration in self.shown:
+            per_step = self._per_step(configuration)
+            for level in configuration.levels:
                 if per_step and level.last >= self.places[0] and level.first <= self.places[-1]:
-                    yield one, level, per_step(level.step_time_ms) * self.scale
+                    yield configuration, level, per_step(level.step_time_ms) * self.scale
 
-    def _per_step(self, one: Configuration) -> Any:
+    def _per_step(self, configuration: Configuration) -> Any:
         """From a step time to the metric; None where that is not a matter of step time alone."""
         if self.metric == "step_time_ms":
             return float
-        runs = [(self.metric_at(place), self.history.runs[place].log_step_time) for place in one.counted]
+        runs = [(self.metric_at(place), self.history.runs[place].log_step_time) for place in configuration.counted]
         constants = [metric.value * math.exp(log) for metric, log in runs if metric]
         if self.metric == NOT_OF_STEP_TIME or not constants:
             return None
@@ -203,19 +203,19 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
 
 def _levels(drawing: Drawing) -> Iterator[Row]:
     """One line a level; the last of each configuration has its figure and, where there are several, its letter."""
-    newest = {one.config_key: level for one, level, _ in drawing.level_values()}
-    for one, level, value in drawing.level_values():
+    newest = {configuration.config_key: level for configuration, level, _ in drawing.level_values()}
+    for configuration, level, value in drawing.level_values():
         first, last = max(level.first, drawing.places[0]), min(level.last, drawing.places[-1])
         metric = Metric(value / drawing.scale, value, value, level.n)
-        label = f"{one.letter}  " if len(drawing.history.configurations) > 1 else ""
+        label = f"{configuration.letter}  " if len(drawing.history.configurations) > 1 else ""
         label += figure(metric, drawing.metric).text
         yield {
             "from": drawing.at(first) - (0.4 if drawing.axis != DATE else 0),
             "to": drawing.at(last) + (0.4 if drawing.axis != DATE else 0),
             "value": value,
-            "colour": drawing.history.runs[one.runs[-1]].dispatcher or "unknown",
-            "config": one.letter,
-            "label": label if level is newest[one.config_key] else "",
+            "colour": drawing.history.runs[configuration.runs[-1]].dispatcher or "unknown",
+            "config": configuration.letter,
+            "label": label if level is newest[configuration.config_key] else "",
         }
 
 
@@ -224,21 +224,26 @@ def _changes(drawing: Drawing) -> list[Row]:
     if drawing.metric == NOT_OF_STEP_TIME:
         return []
     first, last = drawing.places[0], drawing.places[-1]
-    found = [(change, one) for one in drawing.shown for change in one.changes if first < change.run <= last]
-    found.sort(key=lambda pair: pair[0].run)
-    several = len({one.letter for _, one in found}) > 1
+    changes = [
+        (change, configuration)
+        for configuration in drawing.shown
+        for change in configuration.changes
+        if first < change.run <= last
+    ]
+    changes.sort(key=lambda pair: pair[0].run)
+    several = len({configuration.letter for _, configuration in changes}) > 1
     rows = []
-    for number, (change, one) in enumerate(found):
+    for number, (change, configuration) in enumerate(changes):
         rate = 100 * (change.from_ms / change.to_ms - 1)
-        told = change_text(change.delta_pct if drawing.metric == "step_time_ms" else rate, metric=drawing.metric)
+        text = change_text(change.delta_pct if drawing.metric == "step_time_ms" else rate, metric=drawing.metric)
         at = drawing.at(change.run - 0.5 if change.run == change.before + 1 else change.run)
         rows.append(
             {
                 "at": at,
                 "direction": "slower" if change.delta_pct > 0 else "faster",
-                "label": f"{one.letter}  {told.figure}" if several else told.figure,
+                "label": f"{configuration.letter}  {text.figure}" if several else text.figure,
                 "late": at > drawing.at(first) + _LATE * (drawing.at(last) - drawing.at(first)),
-                "top": _LABEL_ROW * (number % 2) if len(found) > _IN_ONE_ROW else 0,
+                "top": _LABEL_ROW * (number % 2) if len(changes) > _IN_ONE_ROW else 0,
             }
         )
     return rows
@@ -269,10 +274,14 @@ def _all_events(drawing: Drawing) -> Iterator[tuple[int, str, str]]:
             yield place, "release", f"release {run.name}"
     for change in drawing.versions:
         yield change.run, "versions", version_text(change, history.runs)
-    for one in history.configurations:
-        if one.counted and one.letter != "A":
-            dispatcher = history.runs[one.counted[0]].dispatcher or "unknown dispatcher"
-            yield one.counted[0], "configuration", f"configuration {one.letter} begins: {dispatcher}"
+    for configuration in history.configurations:
+        if configuration.counted and configuration.letter != "A":
+            dispatcher = history.runs[configuration.counted[0]].dispatcher or "unknown dispatcher"
+            yield (
+                configuration.counted[0],
+                "configuration",
+                f"configuration {configuration.letter} begins: {dispatcher}",
+            )
 
 
 def _ticks(drawing: Drawing) -> list[Row]:
@@ -409,7 +418,7 @@ def _level_labels(alt: Any, axis: str) -> list[Any]:
     text: dict[str, Any] = {"align": "right", "baseline": "bottom", "dy": -5, "fontWeight": 600}
     rim = data.mark_text(**text, stroke=charts.BACKGROUND, strokeWidth=4, color=charts.BACKGROUND)
     label = data.mark_text(**text, color=charts.TEXT)
-    return [one.encode(_x(alt, axis, "to"), alt.Y("value:Q"), text="label:N") for one in (rim, label)]
+    return [layer.encode(_x(alt, axis, "to"), alt.Y("value:Q"), text="label:N") for layer in (rim, label)]
 
 
 def _charts_ticks(alt: Any, x: Any) -> Any:

@@ -245,10 +245,10 @@ def _dispatchers(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, 
     chosen = select_any(RunRow.stack_key, RunRow.dispatcher).where(
         col(RunRow.stack_key).in_(keys), _READ, col(RunRow.dispatcher).is_not(None)
     )
-    found: dict[str, list[str]] = {}
+    dispatchers: dict[str, list[str]] = {}
     for key, dispatcher in session.execute(chosen.distinct().order_by(col(RunRow.dispatcher))):
-        found.setdefault(key, []).append(dispatcher)
-    return {key: tuple(names) for key, names in found.items()}
+        dispatchers.setdefault(key, []).append(dispatcher)
+    return {key: tuple(names) for key, names in dispatchers.items()}
 
 
 def _conditions(query: StackQuery) -> list[ColumnElement[bool]]:
@@ -269,8 +269,8 @@ def _conditions(query: StackQuery) -> list[ColumnElement[bool]]:
 
 def _some_run(condition: ColumnElement[bool]) -> ColumnElement[bool]:
     """Stacks of which at least one run meets the condition."""
-    found = select_any(RunRow.stack_key).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-    return col(RunRow.stack_key).in_(found.where(_READ, condition))
+    newest = select_any(RunRow.stack_key).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+    return col(RunRow.stack_key).in_(newest.where(_READ, condition))
 
 
 def _last_verdict() -> Any:

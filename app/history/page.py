@@ -80,8 +80,8 @@ def unpin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
     """Raises InvalidChange, NotFound."""
     number = _number(form.value("pin"), "pin")
     with transaction(engine, durable=True) as session:
-        found = session.get(PinRow, number)
-        if found is None or found.stack_key != stack_key:
+        pin = session.get(PinRow, number)
+        if pin is None or pin.stack_key != stack_key:
             raise _refused("pin", "is not a pin of this stack; reload the page")
         asked = unpin(session, number, form.value("author"), form.value("note"))
     _ring(asked)
@@ -184,8 +184,11 @@ class HistoryPage:
     def choices(self) -> list[tuple[str, str]]:
         """The configurations to choose from: value and label."""
         return [
-            (one.config_key[:_SHORT_KEY], f"{one.letter}: {self._dispatcher(one)}, {len(one.runs):,} runs")
-            for one in self.history.configurations
+            (
+                configuration.config_key[:_SHORT_KEY],
+                f"{configuration.letter}: {self._dispatcher(configuration)}, {len(configuration.runs):,} runs",
+            )
+            for configuration in self.history.configurations
         ]
 
     @property
@@ -234,7 +237,10 @@ class HistoryPage:
     def version_lines(self) -> list[tuple[int, datetime, str]]:
         """Newest first: the first run with other versions, its place in time, what changed."""
         runs = self.history.runs
-        return [(runs[one.run].id, runs[one.run].ordered_at, version_text(one, runs)) for one in self.versions[::-1]]
+        return [
+            (runs[version.run].id, runs[version.run].ordered_at, version_text(version, runs))
+            for version in self.versions[::-1]
+        ]
 
     @cached_property
     def changes(self) -> tuple[ChangeRow, ...]:
@@ -247,11 +253,16 @@ class HistoryPage:
     @property
     def standing_alarms(self) -> list[Alarm]:
         """Regressions that stand open and no change point below shows; newest first."""
-        shown, keys = {row.regression_id for row in self.changes}, {one.config_key for one in self.shown}
+        shown, keys = (
+            {row.regression_id for row in self.changes},
+            {configuration.config_key for configuration in self.shown},
+        )
         return [
-            one
-            for one in self.alarms[::-1]
-            if one.state in STANDING and one.config_key in keys and one.regression_id not in shown
+            configuration
+            for configuration in self.alarms[::-1]
+            if configuration.state in STANDING
+            and configuration.config_key in keys
+            and configuration.regression_id not in shown
         ]
 
     @cached_property
@@ -301,17 +312,21 @@ class HistoryPage:
     def _figures(self, places: Sequence[int]) -> dict[int, Metric | None]:
         return read_figures(self._session, [self.history.runs[place] for place in places], self.view.metric)
 
-    def _dispatcher(self, one: Configuration) -> str:
-        return self.history.runs[one.runs[-1]].dispatcher or "unknown dispatcher"
+    def _dispatcher(self, configuration: Configuration) -> str:
+        return self.history.runs[configuration.runs[-1]].dispatcher or "unknown dispatcher"
 
     def _shown(self) -> tuple[Configuration, ...]:
         if not self.view.config:
             return self.history.configurations
-        found = [one for one in self.history.configurations if one.config_key.startswith(self.view.config)]
-        if len(found) != 1:
-            told = "the beginning of several configurations" if found else "no configuration of this stack"
-            raise refused("config", f"is {told}")
-        return tuple(found)
+        matching = [
+            configuration
+            for configuration in self.history.configurations
+            if configuration.config_key.startswith(self.view.config)
+        ]
+        if len(matching) != 1:
+            problem = "the beginning of several configurations" if matching else "no configuration of this stack"
+            raise refused("config", f"is {problem}")
+        return tuple(matching)
 
     def _zoomed(self) -> list[int]:
         """Places of the shown configurations between the ends of the zoom; the ends may be given in either order."""
@@ -321,7 +336,7 @@ class HistoryPage:
                 raise refused(name, f"must be the number of a run of this stack, and {number} is none")
         first = by_id.get(self.view.first, 0)
         last = by_id.get(self.view.last, len(self.history.runs) - 1)
-        keys = {one.config_key for one in self.shown}
+        keys = {configuration.config_key for configuration in self.shown}
         span = range(min(first, last), max(first, last) + 1)
         return [place for place in span if self.history.runs[place].config_key in keys]
 

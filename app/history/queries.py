@@ -130,8 +130,8 @@ def matching_keys(session: Session, text: str) -> tuple[str, ...]:
     key = col(RunRow.stack_key)
     # A range, because `LIKE` of a collation other than C would not use the index. `g` comes after every digit.
     begun = select(key).where(key >= text, key < text + "g").distinct().order_by(key).limit(MOST_CANDIDATES + 1)
-    found = tuple(session.execute(begun).scalars())
-    return (text,) if text in found else found
+    keys = tuple(session.execute(begun).scalars())
+    return (text,) if text in keys else keys
 
 
 def get_stack(session: Session, stack_key: str) -> Stack | None:
@@ -143,10 +143,10 @@ def get_stack(session: Session, stack_key: str) -> Stack | None:
         .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
         .limit(1)
     )
-    found = session.execute(newest).one_or_none()
-    if found is None:
+    row = session.execute(newest).one_or_none()
+    if row is None:
         return None
-    run_id, contract, project = found
+    run_id, contract, project = row
     return Stack(
         stack_key=stack_key,
         project_id=project.id,
@@ -179,11 +179,11 @@ class History:
     @property
     def last_used(self) -> Configuration:
         """The configuration of the run that was counted last."""
-        return next(one for one in self.configurations if one.is_last)
+        return next(configuration for configuration in self.configurations if configuration.is_last)
 
     @property
     def by_key(self) -> dict[str, Configuration]:
-        return {one.config_key: one for one in self.configurations}
+        return {configuration.config_key: configuration for configuration in self.configurations}
 
 
 STANDING = ("open", "acknowledged")
@@ -219,23 +219,23 @@ def read_history(session: Session, stack: Stack) -> History:
 
 def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dict[int, Metric | None]:
     """One headline figure of each of these runs, by number."""
-    found: dict[int, Metric | None] = {}
+    figures: dict[int, Metric | None] = {}
     column = col(RunRow.metrics)[metric].label("stored")
     for start in range(0, len(runs), _AT_ONCE):
         ids = [run.id for run in runs[start : start + _AT_ONCE]]
         rows = session.execute(select_any(RunRow.id, column).where(col(RunRow.id).in_(ids)))
-        found |= {run_id: metrics_of({metric: stored})[metric] for run_id, stored in rows}
-    return found
+        figures |= {run_id: metrics_of({metric: stored})[metric] for run_id, stored in rows}
+    return figures
 
 
 def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapping[str, Metric | None]]:
     """The headline figures of each of these runs, by number."""
-    found: dict[int, Mapping[str, Metric | None]] = {}
+    figures: dict[int, Mapping[str, Metric | None]] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         wanted = col(RunRow.id).in_(run_ids[start : start + _AT_ONCE])
         rows = session.execute(select_any(RunRow.id, RunRow.metrics).where(wanted))
-        found |= {run_id: metrics_of(stored) for run_id, stored in rows}
-    return found
+        figures |= {run_id: metrics_of(stored) for run_id, stored in rows}
+    return figures
 
 
 def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
@@ -247,15 +247,15 @@ def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
     )
     return tuple(
         Alarm(
-            one.regression_id,
-            one.run_id,
-            one.config_key,
-            found.state,
-            found.metric,
-            found.proposal_run_id,
-            one.delta_pct,
+            alarm.regression_id,
+            alarm.run_id,
+            alarm.config_key,
+            regression.state,
+            regression.metric,
+            regression.proposal_run_id,
+            alarm.delta_pct,
         )
-        for one, found in rows
+        for alarm, regression in rows
     )
 
 
@@ -307,7 +307,7 @@ class Neighbour:
 
 def read_neighbours(session: Session, stack: Stack, since: datetime) -> tuple[Neighbour, ...]:
     """Oldest first. `since`: the place of the first run of `stack`."""
-    found = []
+    neighbours = []
     rows = {str(row.newest): row for row in session.execute(_stacks_alike(stack))}
     records = full_records(session, [stack.run_id, *map(int, rows)])
     own = records.pop(str(stack.run_id))
@@ -318,8 +318,8 @@ def read_neighbours(session: Session, stack: Stack, since: datetime) -> tuple[Ne
         row = rows[name]
         begins = aware(row.first_at)
         container = contract_value(compared.stack[0].b.value)
-        found.append(Neighbour(record.stack_key, container, row.runs, begins, aware(row.last_at), begins > since))
-    return tuple(sorted(found, key=lambda one: (one.first_at, one.stack_key)))
+        neighbours.append(Neighbour(record.stack_key, container, row.runs, begins, aware(row.last_at), begins > since))
+    return tuple(sorted(neighbours, key=lambda neighbour: (neighbour.first_at, neighbour.stack_key)))
 
 
 def _stacks_alike(stack: Stack) -> Any:
@@ -366,6 +366,6 @@ def difference_text(difference: Difference) -> str:
 
 def version_text(change: VersionChange, runs: Sequence[HistoryRun]) -> str:
     """What changed, and between which runs where they are no neighbours."""
-    told = "; ".join(difference_text(one) for one in change.differences)
+    differences = "; ".join(difference_text(difference) for difference in change.differences)
     between = "" if change.run == change.before + 1 else f" (after #{runs[change.before].id})"
-    return f"{told}{between}"
+    return f"{differences}{between}"

@@ -50,20 +50,22 @@ def change_rows(history: History, shown: Sequence[Configuration], alarms: Sequen
     """Newest first."""
     places = {run.id: place for place, run in enumerate(history.runs)}
     rows = []
-    for one in shown:
+    for configuration in shown:
         placed = [
             PlacedAlarm(alarm.regression_id, places[alarm.run_id], places.get(alarm.fixed_by or 0))
             for alarm in alarms
-            if alarm.config_key == one.config_key and alarm.metric == "step_time_ms" and alarm.run_id in places
+            if alarm.config_key == configuration.config_key
+            and alarm.metric == "step_time_ms"
+            and alarm.run_id in places
         ]
-        verdicts = [(place, history.runs[place].verdict) for place in one.runs]
-        for change, level in zip(one.changes, one.levels[1:], strict=True):
+        verdicts = [(place, history.runs[place].verdict) for place in configuration.runs]
+        for change, level in zip(configuration.changes, configuration.levels[1:], strict=True):
             before, run = history.runs[change.before], history.runs[change.run]
             called = called_at(change, verdicts)
             number = alarm_of(change, level.last, placed)
             rows.append(
                 ChangeRow(
-                    letter=one.letter,
+                    letter=configuration.letter,
                     change=change,
                     before=before,
                     run=run,
@@ -79,16 +81,25 @@ def change_rows(history: History, shown: Sequence[Configuration], alarms: Sequen
 
 def configuration_rows(session: Session, history: History) -> tuple[ConfigurationRow, ...]:
     """At most MOST_CONFIGURATIONS: those with runs that count come first, then those with newer runs."""
-    ordered = sorted(history.configurations, key=lambda one: (one.is_last, bool(one.counted), one.runs[-1]))
+    ordered = sorted(
+        history.configurations,
+        key=lambda configuration: (configuration.is_last, bool(configuration.counted), configuration.runs[-1]),
+    )
     listed = ordered[::-1][:MOST_CONFIGURATIONS]
-    newest = {one.config_key: history.runs[one.runs[-1]] for one in listed}
+    newest = {configuration.config_key: history.runs[configuration.runs[-1]] for configuration in listed}
     records = full_records(session, [run.id for run in newest.values()])
     used = records.get(str(newest[history.last_used.config_key].id))
     rows = []
-    for one in listed:
-        record = records.get(str(newest[one.config_key].id))
-        knobs = None if one.is_last or used is None or record is None else compare_contracts(used, record).knobs
-        rows.append(ConfigurationRow(one, newest[one.config_key].dispatcher, newest[one.config_key], knobs))
+    for configuration in listed:
+        record = records.get(str(newest[configuration.config_key].id))
+        knobs = (
+            None if configuration.is_last or used is None or record is None else compare_contracts(used, record).knobs
+        )
+        rows.append(
+            ConfigurationRow(
+                configuration, newest[configuration.config_key].dispatcher, newest[configuration.config_key], knobs
+            )
+        )
     return tuple(rows)
 
 
@@ -119,8 +130,8 @@ def badge_offer(session: Session, stack: Stack, base_url: str) -> BadgeOffer:
     project = session.get_one(ProjectRow, stack.project_id)
     query = "" if project.public else f"?key={badge_key(project.badge_secret, stack.stack_key)}"
     history = f"{base_url}/history/{stack.stack_key[:_SHORT]}"
-    made = []
+    offers = []
     for name, file in (("Verdict", "verdict"), ("Step time", "step-time")):
         path = f"/badges/{stack.stack_key}/{file}.svg{query}"
-        made.append(StackBadge(name, path, f"[![{name}]({base_url}{path})]({history})"))
-    return BadgeOffer(project.public, tuple(made))
+        offers.append(StackBadge(name, path, f"[![{name}]({base_url}{path})]({history})"))
+    return BadgeOffer(project.public, tuple(offers))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from sqlmodel import Session
 
 from app.domain.access.principal import Action
-from app.domain.ranking.rank import HeadChange, head_text
+from app.domain.ranking.rank import head_text
 from app.domain.ranking.standings import Board, Entry, Gain, Interval
 from app.domain.report.values import storable
 from app.leaderboards.api_models import (
@@ -49,9 +49,10 @@ def ordered(items: Iterable[KeptStandings], rank: str) -> tuple[KeptStandings, .
     """Readings, sentences and gains stay: they are about speed, whatever the order."""
     return tuple(
         replace(
-            one, standings=replace(one.standings, boards=tuple(_board(board, rank) for board in one.standings.boards))
+            item,
+            standings=replace(item.standings, boards=tuple(_board(board, rank) for board in item.standings.boards)),
         )
-        for one in items
+        for item in items
     )
 
 
@@ -95,13 +96,13 @@ class GainOut(BaseModel):
     sentence: str
 
     @classmethod
-    def of(cls, kept: KeptStandings, board: Board, entry: Entry, gain: Gain) -> Self:
+    def of(cls, stack: KeptStandings, board: Board, entry: Entry, gain: Gain) -> Self:
         duel = gain.duel
         return cls(
-            stack_key=kept.stack_key,
-            name=kept.name,
-            title=kept.title,
-            project=kept.project,
+            stack_key=stack.stack_key,
+            name=stack.name,
+            title=stack.title,
+            project=stack.project,
             routing_mode=board.routing_mode,
             semantic_class=board.semantic_class,
             evidence=board.floor,
@@ -133,15 +134,15 @@ class GainsOut(BaseModel):
 
     @classmethod
     def of(cls, page: StandingsPage, shown: Iterable[KeptStandings]) -> Self:
-        found = [GainOut.of(*one) for kept in shown for one in _gains(kept)]
-        return cls(items=found, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
+        gains = [GainOut.of(*gain) for stack in shown for gain in _gains(stack)]
+        return cls(items=gains, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
 
 
-def _gains(kept: KeptStandings) -> Iterable[tuple[KeptStandings, Board, Entry, Gain]]:
-    for board in kept.standings.boards:
+def _gains(standings: KeptStandings) -> Iterable[tuple[KeptStandings, Board, Entry, Gain]]:
+    for board in standings.standings.boards:
         for entry in board.entries:
             if entry.gain is not None:
-                yield kept, board, entry, entry.gain
+                yield standings, board, entry, entry.gain
 
 
 # --- The tables of a leaderboard as CSV: a row for each result, for each gain, for each change at a head.
@@ -168,37 +169,43 @@ _CHANGE = (
 
 def standings_csv(items: Sequence[KeptStandings]) -> str:
     """What stands in no ranking has a row, too: dispatchers that could not run, or ran in no run that counts."""
-    return csv_text([_STANDING, *(row for one, board in _boards(items) for row in _standing_rows(one, board))])
+    return csv_text([_STANDING, *(row for stack, board in _boards(items) for row in _standing_rows(stack, board))])
 
 
 def gains_csv(items: Sequence[KeptStandings]) -> str:
-    return csv_text([_GAIN, *(row for one, board in _boards(items) for row in _gain_rows(one, board))])
+    return csv_text([_GAIN, *(row for stack, board in _boards(items) for row in _gain_rows(stack, board))])
 
 
 def leaders_csv(changes: Iterable[LeaderChange]) -> str:
-    return csv_text([_CHANGE, *(_change_row(one, one.change) for one in changes)])
+    return csv_text([_CHANGE, *(_change_row(change) for change in changes)])
 
 
 def _boards(items: Sequence[KeptStandings]) -> Iterable[tuple[KeptStandings, Board]]:
-    return ((one, board) for one in items for board in one.standings.boards)
+    return ((item, board) for item in items for board in item.standings.boards)
 
 
-def _of_board(kept: KeptStandings, board: Board) -> tuple[object, ...]:
-    work = tuple(kept.about.get(name) for name in ("seq_len", "gbs", "mbs"))
-    head = (kept.stack_key, kept.name, kept.project, *work)
+def _of_board(standings: KeptStandings, board: Board) -> tuple[object, ...]:
+    work = tuple(standings.about.get(name) for name in ("seq_len", "gbs", "mbs"))
+    head = (standings.stack_key, standings.name, standings.project, *work)
     return (*head, board.routing_mode, board.semantic_class, board.floor, board.reading)
 
 
-def _standing_rows(kept: KeptStandings, board: Board) -> Iterable[tuple[object, ...]]:
-    head = _of_board(kept, board)
+def _standing_rows(standings: KeptStandings, board: Board) -> Iterable[tuple[object, ...]]:
+    head = _of_board(standings, board)
     for entry in board.entries:
         yield (*head, *_entry_cells(entry))
     ranked = {entry.dispatcher for entry in board.entries}
-    absent = [(one.dispatcher, one.runs, "not available in the container") for one in kept.standings.missing]
-    absent += [(one.dispatcher, (one.run,), one.why) for one in board.glimpses]
-    absent += [(one.dispatcher, one.runs, one.sentence) for one in board.outside]
-    known = {name for name, _, _ in absent}
-    absent += [(one.dispatcher, (one.run,), one.sentence) for one in board.unranked if one.dispatcher not in known]
+    absent = [
+        (result.dispatcher, result.runs, "not available in the container") for result in standings.standings.missing
+    ]
+    absent += [(result.dispatcher, (result.run,), result.why) for result in board.glimpses]
+    absent += [(result.dispatcher, result.runs, result.sentence) for result in board.outside]
+    listed = {name for name, _, _ in absent}
+    absent += [
+        (result.dispatcher, (result.run,), result.sentence)
+        for result in board.unranked
+        if result.dispatcher not in listed
+    ]
     for name, runs, why in absent:
         if name not in ranked:
             unmeasured = (None,) * (len(_STANDING) - len(head) - 5)
@@ -217,23 +224,23 @@ def _entry_cells(entry: Entry) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _gain_rows(kept: KeptStandings, board: Board) -> Iterable[tuple[object, ...]]:
+def _gain_rows(standings: KeptStandings, board: Board) -> Iterable[tuple[object, ...]]:
     for entry in board.entries:
         if (gain := entry.gain) is not None:
             duel = gain.duel
             yield (
-                *_of_board(kept, board), entry.dispatcher, gain.over, duel.outcome, duel.gain_pct, duel.low_pct,
+                *_of_board(standings, board), entry.dispatcher, gain.over, duel.outcome, duel.gain_pct, duel.low_pct,
                 duel.high_pct, gain.memory_more_pct, gain.kind, " ".join(gain.differs_in), duel.directional,
                 duel.more_runs, duel.tie_because or None,
             )  # fmt: skip
 
 
-def _change_row(one: LeaderChange, change: HeadChange) -> tuple[object, ...]:
-    head = change.after
+def _change_row(change: LeaderChange) -> tuple[object, ...]:
+    before, head = change.change.before, change.change.after
     return (
-        one.happened_at.isoformat(), one.at.isoformat(), one.project, one.stack_key, one.name, head.routing_mode,
-        head.semantic_class, one.floor, head_text(change.before) if change.before else None, head_text(head),
-        head.because or None, one.run_id,
+        change.happened_at.isoformat(), change.at.isoformat(), change.project, change.stack_key, change.name,
+        head.routing_mode, head.semantic_class, change.floor, head_text(before) if before else None,
+        head_text(head), head.because or None, change.run_id,
     )  # fmt: skip
 
 
@@ -258,7 +265,7 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
     if wants_csv:
         return _csv(request, "standings", standings_csv(items), page)
     base = public_address(request)
-    values = page_values(page, items, query, [LeaderboardOut.of(one, base) for one in index])
+    values = page_values(page, items, query, [LeaderboardOut.of(leaderboard, base) for leaderboard in index])
     return JSONResponse(storable(values), headers={"Vary": "Accept"})
 
 
@@ -281,7 +288,7 @@ def list_gains(request: Request, session: ReadSession, query: Annotated[Leaderbo
 def list_leader_changes(session: ReadSession, query: Annotated[ChangesQuery, Query()]) -> LeaderChangesOut:
     """The history of leaders: what changed at the head of rankings, newest first."""
     index = _index(session, query)
-    found = leader_changes(
+    changes = leader_changes(
         session,
         hardware_slug=index[0].hardware_slug if query.hardware else "",
         family_slug=index[0].family_slug if query.family else "",
@@ -289,7 +296,7 @@ def list_leader_changes(session: ReadSession, query: Annotated[ChangesQuery, Que
         stack_keys=stacks_named(session, query.stack),
         newest=query.newest,
     )
-    return LeaderChangesOut(items=[LeaderChangeOut.of(one) for one in found])
+    return LeaderChangesOut(items=[LeaderChangeOut.of(change) for change in changes])
 
 
 def _found(session: Session, query: LeaderboardQuery) -> tuple[StandingsPage, Sequence[HardwareFamily]]:

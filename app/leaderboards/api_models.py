@@ -74,9 +74,9 @@ class LeaderboardQuery(BaseModel):
 
     def check_precision(self, options: FilterOptions) -> None:
         """Raises InvalidQuery; runs may state others than the contract lists, so those that occur count, too."""
-        known = dict.fromkeys((*PRECISIONS, *options.precisions))
-        if self.precision and self.precision not in known:
-            error = FieldError("precision", f"must be one of {', '.join(known)}, not {self.precision!r}")
+        precisions = dict.fromkeys((*PRECISIONS, *options.precisions))
+        if self.precision and self.precision not in precisions:
+            error = FieldError("precision", f"must be one of {', '.join(precisions)}, not {self.precision!r}")
             raise InvalidQuery("No stack can have this precision.", (error,))
 
 
@@ -104,9 +104,9 @@ class LeaderboardOut(BaseModel):
     newest_at: datetime
 
     @classmethod
-    def of(cls, one: HardwareFamily, base: str) -> Self:
-        url = f"{base}/leaderboards/{one.hardware_slug}/{one.family_slug}"
-        return cls(url=url, **{name: getattr(one, name) for name in cls.model_fields if name != "url"})
+    def of(cls, family: HardwareFamily, base: str) -> Self:
+        url = f"{base}/leaderboards/{family.hardware_slug}/{family.family_slug}"
+        return cls(url=url, **{name: getattr(family, name) for name in cls.model_fields if name != "url"})
 
 
 class StackStandingsOut(BaseModel):
@@ -171,10 +171,10 @@ class LeaderChangeOut(BaseModel):
     sentence: str
 
     @classmethod
-    def of(cls, one: LeaderChange) -> Self:
-        same = {name: getattr(one, name) for name in cls.model_fields if hasattr(one, name)}
-        change = one.change
-        return cls(**same, evidence=one.floor, before=change.before, after=change.after, sentence=change.sentence)
+    def of(cls, change: LeaderChange) -> Self:
+        same = {name: getattr(change, name) for name in cls.model_fields if hasattr(change, name)}
+        head = change.change
+        return cls(**same, evidence=change.floor, before=head.before, after=head.after, sentence=head.sentence)
 
 
 class LeaderChangesOut(BaseModel):
@@ -191,9 +191,9 @@ def page_values(
         "dispatchers": DISPATCHERS,
         "evidence": query.filters.floor,
         "rank": query.ordered_by,
-        "leaderboards": [one.model_dump(mode="json") for one in index],
+        "leaderboards": [leaderboard.model_dump(mode="json") for leaderboard in index],
         "summaries": to_json(page.summaries),
-        "items": [_stack_values(one) for one in items],
+        "items": [_stack_values(stack) for stack in items],
         "total": page.total,
         "page": page.page,
         "page_size": page.page_size,
@@ -201,8 +201,8 @@ def page_values(
     }
 
 
-def _stack_values(kept: KeptStandings) -> dict[str, Any]:
-    standings = to_json(kept.standings)
-    values = {name: getattr(kept, name) for name in StackStandingsOut.model_fields if hasattr(kept, name)}
-    found = {name: standings[name] for name in StackStandingsOut.model_fields if name not in values}
-    return values | found | {"newest_at": kept.newest_at.isoformat(), "updated_at": kept.updated_at.isoformat()}
+def _stack_values(stack: KeptStandings) -> dict[str, Any]:
+    standings = to_json(stack.standings)
+    values = {name: getattr(stack, name) for name in StackStandingsOut.model_fields if hasattr(stack, name)}
+    others = {name: standings[name] for name in StackStandingsOut.model_fields if name not in values}
+    return values | others | {"newest_at": stack.newest_at.isoformat(), "updated_at": stack.updated_at.isoformat()}

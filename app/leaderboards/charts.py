@@ -40,11 +40,11 @@ class GainRow:
 
 def gain_rows(items: Sequence[KeptStandings], page: str = "") -> tuple[GainRow, ...]:
     """In the order of the stacks, and in each of its ranking. `page`: the address on which their cards stand."""
-    shorter = without_common([one.name for one in items])
+    shorter = without_common([stack.name for stack in items])
     return tuple(
-        _row(one, short + _class(one, board), entry, gain, page)
-        for one, short in zip(items, shorter, strict=True)
-        for board in one.standings.boards
+        _row(stack, short + _class(stack, board), entry, gain, page)
+        for stack, short in zip(items, shorter, strict=True)
+        for board in stack.standings.boards
         for entry, gain in _gains(board.entries)
     )
 
@@ -71,10 +71,10 @@ def _gains(entries: Iterable[Entry]) -> Iterable[tuple[Entry, Gain]]:
     return ((entry, entry.gain) for entry in entries if entry.gain is not None)
 
 
-def _row(kept: KeptStandings, short: str, entry: Entry, gain: Gain, page: str) -> GainRow:
+def _row(standings: KeptStandings, short: str, entry: Entry, gain: Gain, page: str) -> GainRow:
     duel = gain.duel
     return GainRow(
-        name=kept.name,
+        name=standings.name,
         short_name=short,
         dispatcher=entry.dispatcher,
         gain_pct=duel.gain_pct,
@@ -84,13 +84,13 @@ def _row(kept: KeptStandings, short: str, entry: Entry, gain: Gain, page: str) -
         tie=tie_sentence(duel) if duel.tie else "",
         text=gain_text(gain),
         memory=memory_text(gain),
-        href=f"{page}#stack-{kept.stack_key[:12]}",
+        href=f"{page}#stack-{standings.stack_key[:12]}",
     )
 
 
-def _class(kept: KeptStandings, board: Board) -> str:
+def _class(standings: KeptStandings, board: Board) -> str:
     """Said where a stack has several boards: they are never one."""
-    if len(kept.standings.boards) < 2:
+    if len(standings.standings.boards) < 2:
         return ""
     return f"{SEPARATOR}{routing_words(board.routing_mode)}, {board.semantic_class.replace('_', ' ')}"
 
@@ -122,11 +122,11 @@ def reigns_of(changes: Sequence[LeaderChange], shown: Sequence[str] = ()) -> tup
 
     `shown`: names of all stacks on the page: what those of the changes share with them is not repeated.
     """
-    shared = set(common_parts([*shown, *(one.name for one in changes)]))
+    shared = set(common_parts([*shown, *(change.name for change in changes)]))
     boards: dict[tuple[str, str, str], list[LeaderChange]] = {}
-    for one in reversed(changes):
-        head = one.change.after
-        boards.setdefault((one.stack_key, head.routing_mode, head.semantic_class), []).append(one)
+    for change in reversed(changes):
+        head = change.change.after
+        boards.setdefault((change.stack_key, head.routing_mode, head.semantic_class), []).append(change)
     alike = len({(mode, semantic_class) for _, mode, semantic_class in boards}) == 1
     return tuple(
         reign
@@ -143,8 +143,8 @@ def told_class(head: Head) -> str:
 def _reigns(row: int, own: Sequence[LeaderChange], name: str) -> list[Reign]:
     """Of one board, oldest change first. A run that came late may lie before the change that it follows."""
     begins: list[datetime] = []
-    for one in own:
-        begins.append(max([one.happened_at, *begins[-1:]]))
+    for period in own:
+        begins.append(max([period.happened_at, *begins[-1:]]))
     ends = [*begins[1:], max(own[-1].measured_until, begins[-1])]
     return [
         Reign(
@@ -154,11 +154,11 @@ def _reigns(row: int, own: Sequence[LeaderChange], name: str) -> list[Reign]:
             begins=begin,
             ends=end,
             lasts=place == len(own) - 1,
-            leader=_leader(one.change.after),
-            text=head_text(one.change.after),
-            href=f"/history/{one.stack_key}",
+            leader=_leader(period.change.after),
+            text=head_text(period.change.after),
+            href=f"/history/{period.stack_key}",
         )
-        for place, (one, begin, end) in enumerate(zip(own, begins, ends, strict=True))
+        for place, (period, begin, end) in enumerate(zip(own, begins, ends, strict=True))
     ]
 
 
@@ -216,33 +216,33 @@ def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
 def leader_chart(reigns: Sequence[Reign], stacks: int) -> dict[str, Any]:
     """A bar for each time between two changes at the head of a stack, in the colour of who led."""
     spec = dict(_leader_specification(chart_height(stacks)))
-    heads = {one.row: one.text for one in reigns if one.lasts}
+    heads = {period.row: period.text for period in reigns if period.lasts}
     drawn = [
         {
-            "row": one.row,
-            "name": f"{heads[one.row]}: {one.name}" if one.is_first else "",
-            "from": one.begins.isoformat(),
-            "to": one.ends.isoformat(),
-            "leader": one.leader,
-            "text": one.text,
-            "until": _minute(one.ends) + (", the last measurement" if one.lasts else ""),
-            "since": _minute(one.begins),
-            "href": one.href,
+            "row": period.row,
+            "name": f"{heads[period.row]}: {period.name}" if period.is_first else "",
+            "from": period.begins.isoformat(),
+            "to": period.ends.isoformat(),
+            "leader": period.leader,
+            "text": period.text,
+            "until": _minute(period.ends) + (", the last measurement" if period.lasts else ""),
+            "since": _minute(period.begins),
+            "href": period.href,
         }
-        for one in reigns
+        for period in reigns
     ]
     ends = [
         {
-            "row": one.row,
-            "to": one.ends.isoformat(),
-            "leader": one.leader,
-            "text": one.text,
-            "since": _minute(one.begins),
-            "until": f"{_minute(one.ends)}, the last measurement",
-            "href": one.href,
+            "row": period.row,
+            "to": period.ends.isoformat(),
+            "leader": period.leader,
+            "text": period.text,
+            "since": _minute(period.begins),
+            "until": f"{_minute(period.ends)}, the last measurement",
+            "href": period.href,
         }
-        for one in reigns
-        if one.lasts
+        for period in reigns
+        if period.lasts
     ]
     spec["datasets"] = {"reigns": drawn, "ends": ends}
     spec["description"] = f"Leaders of {stacks} rankings over time. The table holds the same changes."

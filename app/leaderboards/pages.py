@@ -103,18 +103,18 @@ class LeaderboardPage:
 
     @cached_property
     def classes(self) -> tuple[ClassView, ...]:
-        return tuple(class_view(one) for one in self.found.summaries)
+        return tuple(class_view(summary) for summary in self.found.summaries)
 
     @cached_property
     def cards(self) -> tuple[StackCard, ...]:
         """Stacks with something to rank, and a stack that was asked for alone."""
-        wanted = [one for one in self.found.items if self.found.total == 1 or has_rivals(one)]
+        wanted = [stack for stack in self.found.items if self.found.total == 1 or has_rivals(stack)]
         knobs = knobs_apart(self._session, wanted)
-        return tuple(stack_card(one, self.filters.rank, knobs) for one in wanted)
+        return tuple(stack_card(stack, self.filters.rank, knobs) for stack in wanted)
 
     @cached_property
     def quarantines(self) -> Mapping[str, Quarantine]:
-        return quarantines_of(self._session, [one.kept for one in self.cards])
+        return quarantines_of(self._session, [card.kept for card in self.cards])
 
     @cached_property
     def alone(self) -> tuple[LoneLine, ...]:
@@ -126,8 +126,8 @@ class LeaderboardPage:
     @property
     def alone_unit(self) -> TimeUnit:
         """Of their step times, which stand in one column."""
-        found = (one.figures.get("step_time_ms") for one in self.alone)
-        return time_unit_of(one.value for one in found if one is not None)
+        figures = (line.figures.get("step_time_ms") for line in self.alone)
+        return time_unit_of(line.value for line in figures if line is not None)
 
     @property
     def lone_stacks(self) -> int:
@@ -136,16 +136,16 @@ class LeaderboardPage:
     @property
     def alone_share(self) -> str:
         """What the names of all of them have in common, and their lines do not repeat."""
-        return SEPARATOR.join(common_parts([one.name for one in self._lone]))
+        return SEPARATOR.join(common_parts([line.name for line in self._lone]))
 
     @property
     def _lone(self) -> list[KeptStandings]:
-        return [one for one in self.found.items if not has_rivals(one)]
+        return [item for item in self.found.items if not has_rivals(item)]
 
     @cached_property
     def meanings(self) -> dict[str, str]:
         """Of the badges that the page shows."""
-        return meanings_of([board for one in self.found.items for board in one.standings.boards])
+        return meanings_of([board for item in self.found.items for board in item.standings.boards])
 
     @property
     def query(self) -> str:
@@ -185,7 +185,7 @@ class LeaderboardPage:
     @cached_property
     def changes(self) -> tuple[LeaderChange, ...]:
         """Newest first; of the stacks on this page where it is narrowed to some."""
-        keys = [one.stack_key for one in self.found.items] if self.filters.active else []
+        keys = [item.stack_key for item in self.found.items] if self.filters.active else []
         if self.filters.active and not keys:
             return ()
         return leader_changes(
@@ -198,16 +198,16 @@ class LeaderboardPage:
 
     @cached_property
     def reigns(self) -> tuple[Reign, ...]:
-        return reigns_of(self.changes, [one.name for one in self.found.items])
+        return reigns_of(self.changes, [item.name for item in self.found.items])
 
     @property
     def leaders(self) -> list[str]:
         """Those that have a colour in the chart."""
-        return sorted({one.leader for one in self.reigns if one.leader})
+        return sorted({period.leader for period in self.reigns if period.leader})
 
     @property
     def boards_led(self) -> int:
-        return len({one.row for one in self.reigns})
+        return len({period.row for period in self.reigns})
 
     @property
     def leader_height(self) -> int:
@@ -220,7 +220,7 @@ class LeaderboardPage:
     @cached_property
     def availability(self) -> AvailabilityTable:
         """Of the containers of the stacks on this page."""
-        containers = {one.container for one in self.found.items if one.container}
+        containers = {item.container for item in self.found.items if item.container}
         return availability_table(find_availability(self._session, containers=containers))
 
 
@@ -239,10 +239,10 @@ class LeaderboardIndex:
     def answer(self) -> str:
         if not self.items:
             return f"No stack of {self.project} is ranked yet." if self.project else "No stack is ranked yet."
-        stacks, rankings = sum(one.stacks for one in self.items), sum(one.rankings for one in self.items)
-        told = counted(rankings, "stack has a ranking", "stacks have a ranking")
+        stacks, rankings = sum(item.stacks for item in self.items), sum(item.rankings for item in self.items)
+        text = counted(rankings, "stack has a ranking", "stacks have a ranking")
         boards = counted(len(self.items), "leaderboard")
-        return f"{boards} over {counted(stacks, 'stack')}. {told} of two dispatchers or more."
+        return f"{boards} over {counted(stacks, 'stack')}. {text} of two dispatchers or more."
 
 
 def leaderboard_index(session: Session, project: str = "") -> LeaderboardIndex:

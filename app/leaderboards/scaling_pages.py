@@ -48,19 +48,19 @@ class ScalingPage:
 
 def scaling_page(session: Session, query: ScalingQuery) -> ScalingPage:
     offers = workloads(session)
-    matching = [one for one in offers if _matches(one, query)]
+    matching = [offer for offer in offers if _matches(offer, query)]
     if len(matching) != 1:
         return ScalingPage(query, offers, None, (), _asked(offers, len(matching)))
     chosen = matching[0]
-    found = sections(measure(session, chosen, query))
-    return ScalingPage(query, offers, chosen, found, answer(found))
+    all_sections = sections(measure(session, chosen, query))
+    return ScalingPage(query, offers, chosen, all_sections, answer(all_sections))
 
 
-def _matches(one: Workloads, query: ScalingQuery) -> bool:
+def _matches(workloads: Workloads, query: ScalingQuery) -> bool:
     asked = (
-        (query.project, one.project),
-        (query.hardware and slug(query.hardware), one.hardware_slug),
-        (query.family and slug(query.family), one.family_slug),
+        (query.project, workloads.project),
+        (query.hardware and slug(query.hardware), workloads.hardware_slug),
+        (query.family and slug(query.family), workloads.family_slug),
     )
     return all(not wanted or wanted == has for wanted, has in asked)
 
@@ -92,9 +92,9 @@ def scaling_values(page: ScalingPage) -> dict[str, Any]:
         "summary": page.answer,
         "series": [_series(view) for section in page.sections for view in section.series],
         "offers": [
-            {name: getattr(one, name) for name in (*_KEYS, "stacks")}
-            | {"containers": list(one.containers), "sizes": dict(one.sizes)}
-            for one in page.offers
+            {name: getattr(offer, name) for name in (*_KEYS, "stacks")}
+            | {"containers": list(offer.containers), "sizes": dict(offer.sizes)}
+            for offer in page.offers
         ],
     }
 
@@ -112,17 +112,17 @@ def points_csv(page: ScalingPage) -> str:
 
 
 def _series(view: SeriesView) -> dict[str, Any]:
-    one = view.series
+    series = view.series
     return {
-        "kind": one.kind,
+        "kind": series.kind,
         "name": view.name,
-        "along": one.along,
-        "dispatcher": one.dispatcher or None,
-        "routing_mode": one.routing_mode or None,
-        "semantic_class": one.semantic_class,
+        "along": series.along,
+        "dispatcher": series.dispatcher or None,
+        "routing_mode": series.routing_mode or None,
+        "semantic_class": series.semantic_class,
         "summary": view.sentence,
-        "provisional": one.provisional,
-        "unknown": list(one.unknown),
+        "provisional": series.provisional,
+        "unknown": list(series.unknown),
         "differs_in": dict(view.apart),
         "points": [_point(row) for row in view.points],
     }
@@ -186,9 +186,9 @@ def show_scaling(request: Request, page: Page) -> HTMLResponse:
 @requires(Action.READ)
 def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
     """The chart of one kind comes after the figures: drawing must not keep them waiting."""
-    section = next((one for one in page.sections if one.kind == draw and one.drawn), None)
+    section = next((section for section in page.sections if section.kind == draw and section.drawn), None)
     if section is None:
-        kinds = ", ".join(one.kind for one in page.sections if one.drawn) or "none"
+        kinds = ", ".join(section.kind for section in page.sections if section.drawn) or "none"
         raise InvalidQuery("There is no such chart.", (FieldError("draw", f"must be one of {kinds}"),))
     return _render(request, page, drawn=section)
 

@@ -81,19 +81,19 @@ def workloads(session: Session) -> tuple[Workloads, ...]:
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for row in session.execute(_heads()):
         groups.setdefault((row.slug, row.family_slug, row.hardware_slug), []).append(row)
-    found = (_workloads(rows) for _, rows in sorted(groups.items()))
-    return tuple(one for one in found if one.containers)
+    all_workloads = (_workloads(rows) for _, rows in sorted(groups.items()))
+    return tuple(workload for workload in all_workloads if workload.containers)
 
 
 def _workloads(rows: Sequence[Any]) -> Workloads:
     """Of one project, family and hardware; the rows are newest first."""
-    known = {row.stack_key: _known(row.about) for row in rows}
-    keys = may_scale(known)
+    values = {row.stack_key: _known(row.about) for row in rows}
+    keys = may_scale(values)
     containers: dict[str, list[str]] = {}
     for row in rows:
         if row.stack_key in keys:
             containers.setdefault(row.container or UNKNOWN, []).append(row.stack_key)
-    sizes = {name: most_sizes([known[key] for key in names]) for name, names in containers.items()}
+    sizes = {name: most_sizes([values[key] for key in names]) for name, names in containers.items()}
     newest = rows[0]
     return Workloads(
         project=newest.slug,
@@ -113,19 +113,19 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
     What the configurations are worth was worked out when their stacks were ranked.
     """
     stack_keys = chosen.containers.get(container_of(chosen, query), ())
-    kept = select_any(StandingRow.stack_key, col(StandingRow.document)["scaling"].as_string().label("scaling")).where(
-        col(StandingRow.project_id) == chosen.project_id, col(StandingRow.stack_key).in_(stack_keys)
-    )
-    found = [
-        (row.stack_key, from_json(ScalingRuns, one))
-        for row in session.execute(kept)
-        for one in json.loads(row.scaling or "[]")
+    documents = select_any(
+        StandingRow.stack_key, col(StandingRow.document)["scaling"].as_string().label("scaling")
+    ).where(col(StandingRow.project_id) == chosen.project_id, col(StandingRow.stack_key).in_(stack_keys))
+    stacks = [
+        (row.stack_key, from_json(ScalingRuns, runs))
+        for row in session.execute(documents)
+        for runs in json.loads(row.scaling or "[]")
     ]
-    wanted = tuple(one for one in scaling_series(one for _, one in found) if _asked_for(one, query))
+    wanted = tuple(series for series in scaling_series(runs for _, runs in stacks) if _asked_for(series, query))
     return Measured(
         wanted,
-        known={one.config_key: one.known for _, one in found},
-        stack_keys={one.config_key: key for key, one in found},
+        known={runs.config_key: runs.known for _, runs in stacks},
+        stack_keys={runs.config_key: key for key, runs in stacks},
     )
 
 
@@ -134,8 +134,8 @@ def container_of(chosen: Workloads, query: ScalingQuery) -> str:
     return query.container or next(iter(chosen.containers))
 
 
-def _asked_for(one: ScalingSeries, query: ScalingQuery) -> bool:
-    return query.kind in ("", one.kind) and query.dispatcher in ("", one.dispatcher or "unknown")
+def _asked_for(series: ScalingSeries, query: ScalingQuery) -> bool:
+    return query.kind in ("", series.kind) and query.dispatcher in ("", series.dispatcher or "unknown")
 
 
 def _heads() -> Any:

@@ -71,8 +71,10 @@ def told(series: ScalingSeries, name: str) -> str:
     verb = "keeps" if value.value <= 100 else "reaches"
     rests = "; directional (short runs)" if last.directional else ""
     sizes = f"from {grouped(first.size)} to {grouped(last.size)} {unit}"
-    kept = f"{name} {verb} {percent(value.value)}{interval(value)} of its {what} {sizes}, {_when(first, last)}{rests}."
-    return f"{kept}{_left_out(series)}"
+    sentence = (
+        f"{name} {verb} {percent(value.value)}{interval(value)} of its {what} {sizes}, {_when(first, last)}{rests}."
+    )
+    return f"{sentence}{_left_out(series)}"
 
 
 def _when(first: ScalingPoint, last: ScalingPoint) -> str:
@@ -179,31 +181,31 @@ class Section:
 
 def sections(measured: Measured) -> tuple[Section, ...]:
     """By kind, in their order; within one, the series that spans the most sizes first."""
-    found = []
+    result = []
     for kind in ORDER:
-        series = sorted((one for one in measured.series if one.kind == kind), key=_widest_first)
+        series = sorted((each for each in measured.series if each.kind == kind), key=_widest_first)
         if series:
-            found.append(Section(kind, KINDS[kind], _views(series, measured)))
-    return tuple(found)
+            result.append(Section(kind, KINDS[kind], _views(series, measured)))
+    return tuple(result)
 
 
-def answer(found: Sequence[Section]) -> str:
+def answer(sections: Sequence[Section]) -> str:
     """The first sentence of the page: what the widest series of each kind says."""
-    if not found:
+    if not sections:
         return "No workload has several comparable sizes."
-    return " ".join(f"{section.words.title}: {section.series[0].sentence}" for section in found)
+    return " ".join(f"{section.words.title}: {section.series[0].sentence}" for section in sections)
 
 
 def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesView, ...]:
-    apart = _apart([measured.known[one.points[0].config_key] for one in series])
+    apart = _apart([measured.known[scaling.points[0].config_key] for scaling in series])
     names = _names(series, apart)
-    dispatchers = [one.dispatcher for one in series]
+    dispatchers = [scaling.dispatcher for scaling in series]
     return tuple(
         SeriesView(
-            dispatchers[:number].count(one.dispatcher),
+            dispatchers[:number].count(scaling.dispatcher),
             name,
-            one,
-            told(one, name),
+            scaling,
+            told(scaling, name),
             fields,
             tuple(
                 PointRow(
@@ -211,25 +213,25 @@ def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesV
                     measured.stack_keys[point.config_key],
                     efficiency(point),
                     index == 0,
-                    point in one.compared[:1],
+                    point in scaling.compared[:1],
                 )
-                for index, point in enumerate(one.points)
+                for index, point in enumerate(scaling.points)
             ),
-            counts_tokens(one),
+            counts_tokens(scaling),
         )
-        for number, (one, name, fields) in enumerate(zip(series, names, apart, strict=True))
+        for number, (scaling, name, fields) in enumerate(zip(series, names, apart, strict=True))
     )
 
 
-def _widest_first(one: ScalingSeries) -> tuple[float, int, str, str]:
+def _widest_first(series: ScalingSeries) -> tuple[float, int, str, str]:
     """Of the sizes that are held against each other."""
-    sizes = [point.size for point in one.compared] or [1]
-    return (-sizes[-1] / sizes[0], -len(one.compared), one.dispatcher, one.points[0].config_key)
+    sizes = [point.size for point in series.compared] or [1]
+    return (-sizes[-1] / sizes[0], -len(series.compared), series.dispatcher, series.points[0].config_key)
 
 
 def _names(series: Sequence[ScalingSeries], apart: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
     """Of each its dispatcher; with the one field that sets several of a dispatcher apart, else with a number."""
-    dispatchers = [one.dispatcher or "unknown dispatcher" for one in series]
+    dispatchers = [each.dispatcher or "unknown dispatcher" for each in series]
     with_field = [
         f"{dispatcher} ({' '.join(fields[0])})" if len(fields) == 1 else dispatcher
         for dispatcher, fields in zip(dispatchers, apart, strict=True)

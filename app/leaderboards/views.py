@@ -87,7 +87,7 @@ def class_sentence(summary: ClassSummary) -> str:
     """Return `5 rankings in 6 stacks: deepep clearly leads in 3 and alltoall in 1; no clear leader in the other 1.`"""
     if not summary.rankings:
         return _none(summary.stacks)
-    won = sorted(((one.won, one.dispatcher) for one in summary.overall.tallies if one.won), reverse=True)
+    won = sorted(((tally.won, tally.dispatcher) for tally in summary.overall.tallies if tally.won), reverse=True)
     of = f"{counted(summary.rankings, 'ranking')} in {counted(summary.stacks, 'stack')}"
     nobody = summary.rankings - sum(wins for wins, _ in won)
     if not won:
@@ -104,11 +104,11 @@ def page_answer(summaries: Sequence[ClassSummary], total: int, evidence: str) ->
         return class_sentence(summaries[0])
     if not summaries:
         return f"{counted(total, 'stack')}, none with a result at evidence {label(evidence)} or better."
-    ranked = [one for one in summaries if one.rankings]
+    ranked = [summary for summary in summaries if summary.rankings]
     if not ranked:
         return _none(total)
-    ranked.sort(key=lambda one: one.semantic_class != "training_equivalent")
-    return " ".join(f"{_class_words(one)}: {class_sentence(one)}" for one in ranked[:_MOST_TOLD])
+    ranked.sort(key=lambda summary: summary.semantic_class != "training_equivalent")
+    return " ".join(f"{_class_words(summary)}: {class_sentence(summary)}" for summary in ranked[:_MOST_TOLD])
 
 
 def _none(stacks: int) -> str:
@@ -137,8 +137,8 @@ def _label(group: TallyGroup) -> str:
 
 def quarantines_of(session: Session, stacks: Iterable[KeptStandings]) -> Mapping[str, Quarantine]:
     """By run, of the runs of these stacks that are left out because of it."""
-    left_out = (one for kept in stacks for one in _left_out(kept.standings) if one.why == "quarantined")
-    runs = sorted({int(one.run) for one in left_out})
+    left_out = (run for stack in stacks for run in _left_out(stack.standings) if run.why == "quarantined")
+    runs = sorted({int(run.run) for run in left_out})
     if not runs:
         return {}
     columns = (RunRow.id, RunRow.quarantine, RunRow.quarantined_by, RunRow.quarantined_at)
@@ -149,7 +149,7 @@ def quarantines_of(session: Session, stacks: Iterable[KeptStandings]) -> Mapping
 
 
 def _left_out(standings: StackStandings) -> Iterable[Refusal]:
-    return (*standings.refused, *(one for board in standings.boards for one in board.unranked))
+    return (*standings.refused, *(result for board in standings.boards for result in board.unranked))
 
 
 # --- Configurations of one dispatcher in words: which is the fastest, and how far the others are from it.
@@ -165,11 +165,11 @@ def against_best(duel: PairwiseComparison) -> str:
     """`24.3 % less throughput (16.4 to 31.4 %)`, `is not significantly different (−8.6 to 8.5 %)`."""
     interval = range_text(duel.low_pct, duel.high_pct)
     if duel.tie:
-        told = "is as fast" if duel.outcome == "equal" else "is not significantly different"
-        return f"{told} ({interval}{THIN}%)" if interval else told
+        text = "is as fast" if duel.outcome == "equal" else "is not significantly different"
+        return f"{text} ({interval}{THIN}%)" if interval else text
     less = range_text(*_less(duel))
-    told = f"{percent(abs(duel.gain_pct))} {'less' if duel.gain_pct < 0 else 'more'} throughput"
-    return f"{told} ({less}{THIN}%)" if less else told
+    text = f"{percent(abs(duel.gain_pct))} {'less' if duel.gain_pct < 0 else 'more'} throughput"
+    return f"{text} ({less}{THIN}%)" if less else text
 
 
 def configurations_sentence(
@@ -185,25 +185,25 @@ def configurations_sentence(
     time = step_time(best.step_time_ms.value, unit)
     named = knobs.get(best.config_key, "")
     first = f"Fastest of {len(others) + 1} configurations: {named or best.config_key[:8]}, {time}."
-    told = [f"With {_apart(one, named, knobs)} it {_told(one)}." for one in others[:most]]
+    sentences = [f"With {_apart(other, named, knobs)} it {_told(other)}." for other in others[:most]]
     more = len(others) - most
     rest = [f"{more:,} more {'is' if more == 1 else 'are'} slower or no better."] if more > 0 else []
-    return " ".join((first, *told, *rest))
+    return " ".join((first, *sentences, *rest))
 
 
-def _apart(one: Configuration, best: str, knobs: Mapping[str, str]) -> str:
+def _apart(configuration: Configuration, best: str, knobs: Mapping[str, str]) -> str:
     """Its knobs that are not those of the best one."""
     shared = best.split(", ")
-    parts = [part for part in knobs.get(one.config_key, "").split(", ") if part and part not in shared]
-    return ", ".join(parts) or one.config_key[:8]
+    parts = [part for part in knobs.get(configuration.config_key, "").split(", ") if part and part not in shared]
+    return ", ".join(parts) or configuration.config_key[:8]
 
 
-def _told(one: Configuration) -> str:
-    if one.duel is None:
+def _told(configuration: Configuration) -> str:
+    if configuration.duel is None:
         return "is the fastest"
-    found = against_best(one.duel)
-    found = found if one.duel.tie else f"has {found}"
-    return f"{found}, directional" if one.directional else found
+    text = against_best(configuration.duel)
+    text = text if configuration.duel.tie else f"has {text}"
+    return f"{text}, directional" if configuration.directional else text
 
 
 def _less(duel: PairwiseComparison) -> tuple[float | None, float | None]:
@@ -224,22 +224,22 @@ _MOST = 4
 def knobs_apart(session: Session, stacks: Sequence[KeptStandings]) -> dict[str, str]:
     """Config key -> `permute_fusion on, tp 2`, for dispatchers of these stacks that have several configurations."""
     several = [
-        [one.config_key for one in entry.configurations]
-        for kept in stacks
-        for board in kept.standings.boards
+        [configuration.config_key for configuration in entry.configurations]
+        for stack in stacks
+        for board in stack.standings.boards
         for entry in board.entries
         if len(entry.configurations) > 1
     ]
     contracts = contracts_of(session, {key for keys in several for key in keys})
     return {
-        key: told
+        key: knobs
         for keys in several
-        for key, told in _knobs_told({key: contracts.get(key, {}) for key in keys}).items()
+        for key, knobs in _knobs_told({key: contracts.get(key, {}) for key in keys}).items()
     }
 
 
 def _knobs_told(contracts: Mapping[str, Mapping[str, Stated]]) -> dict[str, str]:
-    names = [name for name in _KNOBS if len({_value(one, name) for one in contracts.values()}) > 1]
+    names = [name for name in _KNOBS if len({_value(contract, name) for contract in contracts.values()}) > 1]
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return {
         key: ", ".join(f"{name} {_text(contract, name)}" for name in names[:_MOST]) + more
@@ -292,7 +292,12 @@ class Axis:
 
 def axis_of(figures: Iterable[Interval]) -> Axis | None:
     """One that holds all figures with their intervals; None without any."""
-    ends = [end for one in figures for end in (one.value, one.low, one.high) if end is not None and math.isfinite(end)]
+    ends = [
+        end
+        for figure in figures
+        for end in (figure.value, figure.low, figure.high)
+        if end is not None and math.isfinite(end)
+    ]
     if not ends:
         return None
     low, high = min(ends), max(ends)
@@ -382,12 +387,12 @@ class StackCard:
     left_out: str
 
 
-def stack_card(kept: KeptStandings, rank: str, knobs: Mapping[str, str]) -> StackCard:
-    told = ((name, value) for name, value in kept.about.items() if name not in _IN_TITLE and value is not None)
-    facts = tuple(words for name, value in told if (words := field_words(name, value)) not in kept.name)
-    boards = tuple(_board(board, kept.standings.missing, rank, knobs) for board in kept.standings.boards)
-    reasons = Counter(LEFT_OUT[one.why] for one in kept.standings.refused).most_common()
-    return StackCard(kept, facts, boards, ", ".join(f"{count:,} {reason}" for reason, count in reasons))
+def stack_card(standings: KeptStandings, rank: str, knobs: Mapping[str, str]) -> StackCard:
+    about = ((name, value) for name, value in standings.about.items() if name not in _IN_TITLE and value is not None)
+    facts = tuple(words for name, value in about if (words := field_words(name, value)) not in standings.name)
+    boards = tuple(_board(board, standings.standings.missing, rank, knobs) for board in standings.standings.boards)
+    reasons = Counter(LEFT_OUT[refusal.why] for refusal in standings.standings.refused).most_common()
+    return StackCard(standings, facts, boards, ", ".join(f"{count:,} {reason}" for reason, count in reasons))
 
 
 def figure_of(entry: Entry, rank: str) -> Interval | None:
@@ -402,26 +407,28 @@ def figure_of(entry: Entry, rank: str) -> Interval | None:
 def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs: Mapping[str, str]) -> BoardView:
     entries = _ordered(board, rank)
     figures = [figure for entry in entries if (figure := figure_of(entry, rank))]
-    seen = [Interval(one.step_time_ms) for one in board.glimpses] + [one.step_time_ms for one in board.outside]
+    seen = [Interval(result.step_time_ms) for result in board.glimpses] + [
+        entry.step_time_ms for entry in board.outside
+    ]
     axis = axis_of([*figures, *(seen if rank == BY_STEP_TIME else [])])
-    names = {one.dispatcher for one in entries} | {one.dispatcher for one in board.outside}
+    names = {entry.dispatcher for entry in entries} | {entry.dispatcher for entry in board.outside}
     reference = board.entry(REFERENCE)
     drawn = axis if rank == BY_STEP_TIME else None
-    unit = time_unit_of([*(one.step_time_ms.value for one in entries), *(one.value for one in seen)])
+    unit = time_unit_of([*(entry.step_time_ms.value for entry in entries), *(interval.value for interval in seen)])
     return BoardView(
         board=board,
         rows=tuple(_row(board, entry, rank, axis, knobs=knobs, unit=unit) for entry in entries),
-        outside=tuple(OutsideRow(one, drawn.dot(one.step_time_ms) if drawn else None) for one in board.outside),
+        outside=tuple(OutsideRow(entry, drawn.dot(entry.step_time_ms) if drawn else None) for entry in board.outside),
         glimpses=tuple(
-            GlimpseRow(one, drawn.dot(Interval(one.step_time_ms)) if drawn else None)
-            for one in board.glimpses
-            if one.dispatcher not in names
+            GlimpseRow(result, drawn.dot(Interval(result.step_time_ms)) if drawn else None)
+            for result in board.glimpses
+            if result.dispatcher not in names
         ),
-        missing=tuple(one for one in missing if one.dispatcher not in names),
+        missing=tuple(absent for absent in missing if absent.dispatcher not in names),
         axis=_axis_text(axis, rank, unit) if axis else "",
         notes=tuple(_notes(board, rank)),
         configurations="" if len(entries) != 1 else configurations_sentence(entries[0], knobs, unit),
-        tests=tuple(duel_sentence(one) for one in board.duels),
+        tests=tuple(duel_sentence(comparison) for comparison in board.duels),
         runs_over=reference.runs[-MOST_COMPARED:] if reference else (),
         costs={entry.dispatcher: _costs(entry) for entry in entries},
         knobs=knobs,
@@ -468,7 +475,7 @@ def figures_of(entry: Entry) -> dict[str, Metric | None]:
         "tflops_per_gpu": entry.tflops_per_gpu,
         "peak_memory_gib": memory,
     }
-    return {name: None if one is None else _metric(one, len(entry.runs)) for name, one in figures.items()}
+    return {name: None if value is None else _metric(value, len(entry.runs)) for name, value in figures.items()}
 
 
 def _metric(figure: Interval, runs: int) -> Metric:
@@ -492,8 +499,8 @@ def _notes(board: Board, rank: str) -> Iterable[str]:
             "Their logs count other FLOPs for the same step, so TFLOP/s/GPU must not order them: they stand in the "
             "order of their step times."
         )
-    if board.stretch is not None and (told := stretch_sentence(board.stretch)):
-        yield told
+    if board.stretch is not None and (sentence := stretch_sentence(board.stretch)):
+        yield sentence
     yield from board.remarks
 
 
@@ -537,43 +544,45 @@ class LoneLine:
     beside: tuple[str, ...]
 
 
-def has_rivals(kept: KeptStandings) -> bool:
+def has_rivals(standings: KeptStandings) -> bool:
     """Whether results of several dispatchers stand in one of its boards, ranked or not."""
-    return any(board.is_ranking or board.outside for board in kept.standings.boards)
+    return any(board.is_ranking or board.outside for board in standings.standings.boards)
 
 
 def lone_lines(stacks: Sequence[KeptStandings], knobs: Mapping[str, str]) -> tuple[LoneLine, ...]:
     """`knobs`: by config key, what sets it apart from others of its dispatcher."""
-    names = without_common([one.name for one in stacks])
-    return tuple(line for one, name in zip(stacks, names, strict=True) for line in _lines(one, name, knobs))
+    names = without_common([stack.name for stack in stacks])
+    return tuple(line for stack, name in zip(stacks, names, strict=True) for line in _lines(stack, name, knobs))
 
 
-def _lines(kept: KeptStandings, name: str, knobs: Mapping[str, str]) -> Iterable[LoneLine]:
-    boards = kept.standings.boards
+def _lines(standings: KeptStandings, name: str, knobs: Mapping[str, str]) -> Iterable[LoneLine]:
+    boards = standings.standings.boards
     if not boards:
-        yield LoneLine(kept, name, None, None, {}, "", tuple(_of_stack(kept)))
+        yield LoneLine(standings, name, None, None, {}, "", tuple(_of_stack(standings)))
     for board in boards:
         entry = board.entries[0] if board.entries else None
         figures = figures_of(entry) if entry else {}
-        told = configurations_sentence(entry, knobs, most=_MOST_TOLD) if entry else ""
-        yield LoneLine(kept, name, board, entry, figures, told, (*_of_board(kept, board, entry), *_of_stack(kept)))
+        text = configurations_sentence(entry, knobs, most=_MOST_TOLD) if entry else ""
+        yield LoneLine(
+            standings, name, board, entry, figures, text, (*_of_board(standings, board, entry), *_of_stack(standings))
+        )
 
 
-def _of_board(kept: KeptStandings, board: Board, entry: Entry | None) -> Iterable[str]:
-    if entry and kept.standings.missing and entry.dispatcher not in NEED_A_PACKAGE:
+def _of_board(standings: KeptStandings, board: Board, entry: Entry | None) -> Iterable[str]:
+    if entry and standings.standings.missing and entry.dispatcher not in NEED_A_PACKAGE:
         yield "the only measured fallback"
-    for one in board.glimpses:
-        yield f"{one.dispatcher} ran, not ranked: {one.why}"
-    missing = {one.dispatcher for one in kept.standings.missing}
+    for result in board.glimpses:
+        yield f"{result.dispatcher} ran, not ranked: {result.why}"
+    missing = {dispatcher.dispatcher for dispatcher in standings.standings.missing}
     for refusal in board.unranked:
         if refusal.dispatcher not in missing:
             yield f"{refusal.dispatcher} not ranked: {refusal.sentence}"
 
 
-def _of_stack(kept: KeptStandings) -> Iterable[str]:
-    stack = kept.standings
+def _of_stack(standings: KeptStandings) -> Iterable[str]:
+    stack = standings.standings
     if stack.missing:
-        yield f"{listed([one.dispatcher for one in stack.missing])} not available in the container"
-    others = stack.refused_count - len({run for one in stack.missing for run in one.runs})
+        yield f"{listed([missing.dispatcher for missing in stack.missing])} not available in the container"
+    others = stack.refused_count - len({run for missing in stack.missing for run in missing.runs})
     if others > 0:
         yield f"{counted(others, 'run')} ranked nowhere"

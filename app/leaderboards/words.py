@@ -58,7 +58,7 @@ def meanings_of(boards: Sequence[Board]) -> dict[str, str]:
     shown = {board.reading for board in boards} | {board.semantic_class for board in boards}
     shown |= {"directional"} if any(entry.directional for entry in entries) else set()
     shown |= {"not_compared"} if any(board.outside for board in boards) else set()
-    found = {
+    meanings = {
         name: text
         for group in (READINGS, EVIDENCE, SEMANTIC_CLASSES)
         for name, text in group.items()
@@ -70,7 +70,7 @@ def meanings_of(boards: Sequence[Board]) -> dict[str, str]:
         "worse_loss": (WORSE_LOSS, any(entry.worse_loss_than for entry in entries)),
         "from_prior": (FROM_PRIOR, any(entry.from_prior for entry in entries)),
     }
-    return found | {name: text for name, (text, is_shown) in marks.items() if is_shown}
+    return meanings | {name: text for name, (text, is_shown) in marks.items() if is_shown}
 
 
 def label(name: str) -> str:
@@ -116,16 +116,20 @@ def duel_sentence(duel: PairwiseComparison) -> str:
     seen = duel.turned() if duel.outcome == "second" else duel
     short = ". Direction only: one side is too short." if seen.directional else "."
     interval = range_text(seen.low_pct, seen.high_pct)
-    told = f" ({interval}{THIN}%)" if interval else ""
+    text = f" ({interval}{THIN}%)" if interval else ""
     if seen.tie:
-        return f"{seen.first} {tie_sentence(seen, told)}{short}"
-    return f"{seen.first} is faster than {seen.second}: {percent(seen.gain_pct)} more throughput{told}{short}"
+        return f"{seen.first} {tie_sentence(seen, text)}{short}"
+    return f"{seen.first} is faster than {seen.second}: {percent(seen.gain_pct)} more throughput{text}{short}"
 
 
 def ties_of(dispatcher: str, duels: Sequence[PairwiseComparison]) -> tuple[str, ...]:
     """Return why this dispatcher ties with each other one."""
-    own = (one if one.first == dispatcher else one.turned() for one in duels if dispatcher in (one.first, one.second))
-    return tuple(tie_sentence(one) for one in own if one.tie)
+    own = (
+        comparison if comparison.first == dispatcher else comparison.turned()
+        for comparison in duels
+        if dispatcher in (comparison.first, comparison.second)
+    )
+    return tuple(tie_sentence(comparison) for comparison in own if comparison.tie)
 
 
 def _day(time: datetime) -> str:

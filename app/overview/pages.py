@@ -57,25 +57,25 @@ router = APIRouter(include_in_schema=False)
 @requires(Action.READ)
 def show_overview(request: Request, session: ReadSession, settings: AppSettings) -> HTMLResponse:
     filters = OverviewQuery.from_params(request.query_params)
-    found = overview(session, filters, datetime.now(UTC))
+    summary = overview(session, filters, datetime.now(UTC))
     return render(
         request,
         "overview/index.html",
-        overview=found,
+        overview=summary,
         filters=filters,
         periods=PERIODS,
         standing=(who := standing(session, access_of(request))),
-        answer=answer(found, filters, who.empty),
-        arrived=arrived(found, filters),
+        answer=answer(summary, filters, who.empty),
+        arrived=arrived(summary, filters),
         outcomes=OUTCOMES,
         silent_since=silent_since(session, settings),
     )
 
 
-def answer(found: Overview, filters: OverviewQuery, empty: str) -> str:
+def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     """Summarise what needs attention. `empty`: the sentence for a service without visible runs."""
-    attention, where = found.attention, filters.where
-    if not found.total:
+    attention, where = overview.attention, filters.where
+    if not overview.total:
         return f"No visible runs{where}." if filters.project else empty
     if not attention.open:
         more = counted(attention.acknowledged, "regression")
@@ -83,15 +83,15 @@ def answer(found: Overview, filters: OverviewQuery, empty: str) -> str:
     return _open(attention, where)
 
 
-def arrived(found: Overview, filters: OverviewQuery) -> str:
+def arrived(overview: Overview, filters: OverviewQuery) -> str:
     """Summarise the uploads of the period and how they ended; empty before the first run."""
-    if not found.total:
+    if not overview.total:
         return ""
     parts = []
-    if found.waiting:
-        parts.append(f"{counted(found.waiting, 'run')} {'is' if found.waiting == 1 else 'are'} being processed.")
+    if overview.waiting:
+        parts.append(f"{counted(overview.waiting, 'run')} {'is' if overview.waiting == 1 else 'are'} being processed.")
     period = f"the last {filters.period}{filters.where}"
-    parts.append(_ended(found, period) if found.recent else f"Nothing was uploaded in {period}.")
+    parts.append(_ended(overview, period) if overview.recent else f"Nothing was uploaded in {period}.")
     return " ".join(parts)
 
 
@@ -105,10 +105,10 @@ def _open(attention: NeedsAttention, where: str) -> str:
     return f"{regressions} {verb} {daily_cost(attention.hours)}{unknown}.{more}"
 
 
-def _ended(found: Overview, period: str) -> str:
-    runs = counted(found.recent, "run")
-    none, more = found.recent_without_figure, "more " if found.recent_ended_badly else ""
+def _ended(overview: Overview, period: str) -> str:
+    runs = counted(overview.recent, "run")
+    none, more = overview.recent_without_figure, "more " if overview.recent_ended_badly else ""
     without = f" {none:,} {more}could not be read." if none else ""
-    if found.recent_ended_badly:
-        return f"{found.recent_ended_badly:,} of {runs} in {period} failed.{without}"
+    if overview.recent_ended_badly:
+        return f"{overview.recent_ended_badly:,} of {runs} in {period} failed.{without}"
     return f"{runs} in {period}, none failed.{without}"

@@ -67,8 +67,8 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
     counted = session.execute(
         select(state, func.count(), func.sum(cost), func.count(cost)).where(*conditions).group_by(state)
     )
-    by_state = {name: (count, hours, known) for name, count, hours, known in counted}
-    opened, hours, known = by_state.get("open", (0, None, 0))
+    by_state = {name: (count, hours, with_cost) for name, count, hours, with_cost in counted}
+    opened, hours, with_cost = by_state.get("open", (0, None, 0))
     acknowledged = by_state.get("acknowledged", (0, None, 0))[0]
     wanted: Select[Any] = select_any(RegressionRow, ProjectRow.slug, ProjectRow.commit_url)
     rows = session.execute(
@@ -77,7 +77,7 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
         .order_by(cost.is_(None), cost.desc(), col(RegressionRow.id).desc())
         .limit(SHOWN)
     ).all()
-    return NeedsAttention(_items(session, rows), opened, acknowledged, hours, opened - known)
+    return NeedsAttention(_items(session, rows), opened, acknowledged, hours, opened - with_cost)
 
 
 def in_project(table: type[RunRow] | type[RegressionRow], project: str) -> list[ColumnElement[bool]]:
@@ -106,12 +106,12 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
         RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
     )  # fmt: skip
     wanted: Select[Any] = select_any(*columns)
-    found = session.execute(
+    members_of_rows = session.execute(
         wanted.join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(col(RegressionMemberRow.regression_id).in_([row.id for row, _, _ in rows]))
         .order_by(col(RunRow.ordered_at), col(RunRow.id))
     )
-    for member in found:
+    for member in members_of_rows:
         members.setdefault(member.regression_id, []).append(member)
     return tuple(_item(row, project, commit_url, members.get(row.id or 0, [])) for row, project, commit_url in rows)
 
@@ -252,8 +252,8 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
 
 def _branches(session: Session, *conditions: ColumnElement[bool]) -> tuple[str, ...]:
     column = col(RunRow.branch)
-    found = session.execute(select(column).where(*conditions).distinct().order_by(column)).scalars()
-    return tuple(value for value in found if value)
+    branches = session.execute(select(column).where(*conditions).distinct().order_by(column)).scalars()
+    return tuple(value for value in branches if value)
 
 
 def _statuses(session: Session, *conditions: ColumnElement[bool]) -> list[tuple[str, int]]:

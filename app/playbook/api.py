@@ -141,14 +141,14 @@ class RuleMeasuredOut(BaseModel):
 
     @classmethod
     def of(cls, measurement: MeasuredHere) -> Self:
-        found = measurement.result
+        result = measurement.result
         return cls(
-            stack_key=found.stacks[0],
-            n=found.n,
-            median_gain_pct=found.median_gain_pct,
-            low_pct=found.low_pct,
-            high_pct=found.high_pct,
-            newest=found.newest,
+            stack_key=result.stacks[0],
+            n=result.n,
+            median_gain_pct=result.median_gain_pct,
+            low_pct=result.low_pct,
+            high_pct=result.high_pct,
+            newest=result.newest,
             runs=list(measurement.runs),
         )
 
@@ -203,8 +203,8 @@ def list_all_rules(
     request: Request, session: ReadSession, rules: Rules, query: Annotated[RuleQuery, Query()]
 ) -> RuleListOut:
     """Every rule that suggestions come from, with how often it fired, was tried and paid off here."""
-    found = find_rules(session, rules, query)
-    return RuleListOut.of(ListPage.cut(found, query.page, query.page_size), rules, public_address(request))
+    items = find_rules(session, rules, query)
+    return RuleListOut.of(ListPage.cut(items, query.page, query.page_size), rules, public_address(request))
 
 
 @router.get("/rules/{rule}", responses=documented(404, 422))

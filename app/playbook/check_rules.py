@@ -29,18 +29,18 @@ def check_rules(folder: Path | None, settings: Settings) -> int:
         raise Unavailable(f"{error.filename} cannot be read: {error.strerror}.") from error
     if not texts.keys() - {SOURCES}:
         raise Unavailable(f"{folder} holds no rule file: they end in .yaml, as docs/rules.md says.")
-    found = with_team(built_in_rules(), texts)
-    for mistake in found.mistakes:
+    book = with_team(built_in_rules(), texts)
+    for mistake in book.mistakes:
         print(f"{folder / mistake.file}:{str(mistake).removeprefix(mistake.file + ':')}")
-    if found.mistakes:
-        files = counted(len(found.files_left_out), "file")
-        print(f"{counted(len(found.mistakes), 'mistake')} in {files}; a service would leave it out.", file=sys.stderr)
+    if book.mistakes:
+        files = counted(len(book.files_left_out), "file")
+        print(f"{counted(len(book.mistakes), 'mistake')} in {files}; a service would leave it out.", file=sys.stderr)
         return WRONG
-    print(_told(found, len(texts.keys() - {SOURCES})))
+    print(_told(book, len(texts.keys() - {SOURCES})))
     return FINE
 
 
-def _told(found: TeamRules, files: int) -> str:
-    team = sum(rule.origin == "team" for rule in found.book.rules.values())
-    replaced = f", {len(found.replaced)} in place of the service's own" if found.replaced else ""
+def _told(rules: TeamRules, files: int) -> str:
+    team = sum(rule.origin == "team" for rule in rules.book.rules.values())
+    replaced = f", {len(rules.replaced)} in place of the service's own" if rules.replaced else ""
     return f"{counted(team, 'rule')} in {counted(files, 'file')}, no mistake{replaced}."

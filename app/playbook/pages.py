@@ -168,13 +168,13 @@ def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple
     fired = fired_counts(session, project_id)
     results = rule_results(session, rules.book.rules.values(), project_id)
     words = query.q.casefold().split()
-    found = [
+    items = [
         _item(rule, rules, fired, results)
         for rule in rules.book.rules.values()
         if _matches(rule, query) and all(word in _texts(rules)[rule.id] for word in words)
     ]
-    kept = [item for item in found if _OUTCOME_TESTS[query.only](item)]
-    return tuple(sorted(kept, key=_ORDERS[query.sort]))
+    matching = [item for item in items if _OUTCOME_TESTS[query.only](item)]
+    return tuple(sorted(matching, key=_ORDERS[query.sort]))
 
 
 def item_of(session: Session, rules: RulesInForce, rule: Rule, project: str = "") -> RuleItem:
@@ -499,14 +499,14 @@ OPTIONS = {
 @requires(Action.READ)
 def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResponse:
     query = RuleQuery.from_params(request.query_params)
-    found = find_rules(session, rules, query)
+    items = find_rules(session, rules, query)
     return render(
         request,
         "playbook/list.html",
         block="rule_table",
         address=query.address("/playbook"),
-        page=ListPage.cut(found, query.page, query.page_size),
-        answer=summary_of_list(found, rules),
+        page=ListPage.cut(items, query.page, query.page_size),
+        answer=summary_of_list(items, rules),
         filters=query,
         options=OPTIONS,
         projects=projects(session),

@@ -115,9 +115,9 @@ class ReferenceListOut(BaseModel):
     pages: int
 
     @classmethod
-    def of(cls, found: ListPage[Reference], base: str) -> Self:
-        items = [ReferenceOut.of(item, base) for item in found.items]
-        return cls(items=items, total=found.total, page=found.page, page_size=found.page_size, pages=found.pages)
+    def of(cls, page: ListPage[Reference], base: str) -> Self:
+        items = [ReferenceOut.of(item, base) for item in page.items]
+        return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
 
 
 class ReferenceChange(BaseModel):
@@ -251,8 +251,8 @@ def list_references(
     request: Request, session: ReadSession, query: Annotated[ReferenceQuery, Query()]
 ) -> ReferenceListOut:
     """Published figures that count, newest first. Each is another lab's measurement, and is never ranked with runs."""
-    found = find_references(session, query)
-    return ReferenceListOut.of(ListPage.cut(found, query.page, query.page_size), public_address(request))
+    matching = find_references(session, query)
+    return ReferenceListOut.of(ListPage.cut(matching, query.page, query.page_size), public_address(request))
 
 
 @router.get("/references/nearest", dependencies=[only_these("run", "stack")], responses=documented(404, 422))

@@ -155,8 +155,8 @@ ReferenceNumber = Annotated[int, Path(ge=1, lt=2**31)]
 @requires(Action.READ)
 def list_references(request: Request, session: ReadSession) -> HTMLResponse:
     query = ReferenceQuery.from_params(request.query_params)
-    found = find_references(session, query)
-    page = ListPage.cut(found, query.page, query.page_size)
+    matching = find_references(session, query)
+    page = ListPage.cut(matching, query.page, query.page_size)
     return render(
         request,
         "references/list.html",
@@ -164,7 +164,7 @@ def list_references(request: Request, session: ReadSession) -> HTMLResponse:
         address=query.address("/references"),
         page=page,
         rows=[views.point_row(item) for item in page.items],
-        answer=told(found),
+        answer=told(matching),
         filters=query,
         options=reference_options(session),
         kinds=KINDS,
@@ -174,8 +174,8 @@ def list_references(request: Request, session: ReadSession) -> HTMLResponse:
 @router.get("/references.csv")
 @requires(Action.READ)
 def export_references(request: Request, session: ReadSession) -> Response:
-    found = find_references(session, ReferenceQuery.from_params(request.query_params))
-    return csv_download(csv_rows(found), "references.csv")
+    matching = find_references(session, ReferenceQuery.from_params(request.query_params))
+    return csv_download(csv_rows(matching), "references.csv")
 
 
 @router.get("/references/new")
@@ -209,18 +209,18 @@ def show_nearest(
     stack: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
     """The claim check: by itself to htmx, which puts it on the page of a run or a stack; else a page of its own."""
-    held = compare_with_references(session, run=run, stack=stack)
+    nearest = compare_with_references(session, run=run, stack=stack)
     return render(
         request,
         "references/nearest.html",
         block="nearest",
-        held=held,
-        ours=held.ours,
-        whose=whose(held.ours),
-        summary=summary(held),
-        figures=views.figure_rows(held),
-        differences=views.difference_rows(held),
-        reference=held.reference and views.point_row(held.reference),
+        held=nearest,
+        ours=nearest.ours,
+        whose=whose(nearest.ours),
+        summary=summary(nearest),
+        figures=views.figure_rows(nearest),
+        differences=views.difference_rows(nearest),
+        reference=nearest.reference and views.point_row(nearest.reference),
     )
 
 

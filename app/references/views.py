@@ -221,12 +221,12 @@ def stacks_beside(session: Session, reference: Reference) -> BesideAll:
     looked_at = rows[:MOST]
     names = names_of_titles(session, (row.title for row in looked_at))
     ours = [our_stack(session, row.stack_key) for row in looked_at]
-    known = {slug: references(session, slug) for slug in {each.project for each in ours}}
-    found = [
-        _beside(reference, each, known[each.project], names[row.stack_key], _address(row))
+    by_project = {slug: references(session, slug) for slug in {each.project for each in ours}}
+    stacks = [
+        _beside(reference, each, by_project[each.project], names[row.stack_key], _address(row))
         for row, each in zip(looked_at, ours, strict=True)
     ]
-    return BesideAll(tuple(sorted(found, key=lambda each: each.nearer is not None)), len(rows))
+    return BesideAll(tuple(sorted(stacks, key=lambda each: each.nearer is not None)), len(rows))
 
 
 def _beside(reference: Reference, ours: ComparedResult, names: Iterable[Reference], name: str, href: str) -> Beside:

@@ -109,13 +109,14 @@ def _linked(session: Session, runs: Iterable[str], address: str) -> tuple[Linked
 
 
 def _step_lines(row: RunRow) -> tuple[LineExample, ...]:
-    examples = (LineExample(**one) for one in row.not_understood)
-    return tuple(one for one in examples if one.kind == UNKNOWN_STEP)
+    examples = (LineExample(**values) for values in row.not_understood)
+    return tuple(example for example in examples if example.kind == UNKNOWN_STEP)
 
 
 def _problems(row: RunRow) -> tuple[str, ...]:
     sentences = (
-        f"{one.get('title', '')}. {one.get('explanation', '')} {one.get('advice', '')}" for one in row.failures
+        f"{failure.get('title', '')}. {failure.get('explanation', '')} {failure.get('advice', '')}"
+        for failure in row.failures
     )
     return tuple(sentence.strip() for sentence in sentences)
 
@@ -123,7 +124,7 @@ def _problems(row: RunRow) -> tuple[str, ...]:
 def _regressions(session: Session, row: RunRow, document: VerdictDocument, address: str) -> Iterable[RegressionOfRun]:
     """Those that the run, or a rerun of it, made, and those that explain why it is slow. Newest first."""
     runs = [int(run) for run in document.candidates]
-    made = set(
+    opened = set(
         session.execute(
             select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id).in_(runs))
         ).scalars()
@@ -135,19 +136,19 @@ def _regressions(session: Session, row: RunRow, document: VerdictDocument, addre
         .where(
             col(RegressionRow.project_id) == row.project_id,
             col(RegressionRow.state).in_(ACTIVE),
-            or_(col(RegressionRow.id).in_(made), col(RegressionRow.id).in_(explains)),
+            or_(col(RegressionRow.id).in_(opened), col(RegressionRow.id).in_(explains)),
         )
         .order_by(col(RegressionRow.id).desc())
     )
-    for found, members in rows:
+    for regression, members in rows:
         yield RegressionOfRun(
-            id=found.id,
-            address=f"{address}/regressions/{found.id}",
-            state=found.state,
-            cause=found.cause.rstrip("."),
+            id=regression.id,
+            address=f"{address}/regressions/{regression.id}",
+            state=regression.state,
+            cause=regression.cause.rstrip("."),
             stacks=members,
-            assignee=found.assignee,
-            external_url=found.external_url,
-            gpu_hours_per_day=found.gpu_hours_per_day,
-            opened_by_it=found.id in made,
+            assignee=regression.assignee,
+            external_url=regression.external_url,
+            gpu_hours_per_day=regression.gpu_hours_per_day,
+            opened_by_it=regression.id in opened,
         )

@@ -245,8 +245,8 @@ def _numbers(values: FloatArray) -> list[Number]:
     finite = np.isfinite(values)
     # Iteration 7 is 7, not 7.0, to every reader; beyond 2^53 a float64 is no exact integer.
     if np.all(~finite | ((values == np.trunc(values)) & (np.abs(values) < 2**53))):
-        return [int(value) if known else None for value, known in zip(values, finite, strict=True)]
-    return [float(value) if known else None for value, known in zip(values, finite, strict=True)]
+        return [int(value) if is_finite else None for value, is_finite in zip(values, finite, strict=True)]
+    return [float(value) if is_finite else None for value, is_finite in zip(values, finite, strict=True)]
 
 
 def _written(rows: object) -> str:
@@ -285,13 +285,13 @@ def metadata_of(form: FormData, max_bytes: int) -> bytes | None:
 
 
 def _check_names(form: FormData) -> None:
-    known = ", ".join(f"`{name}`" for name in _KNOWN)
+    allowed = ", ".join(f"`{name}`" for name in _KNOWN)
     unknown = sorted({name[:_SHOWN] for name in form if name not in _KNOWN})
     if unknown:
         sent = ", ".join(f"`{name}`" for name in unknown)
-        errors = tuple(FieldError(name, f"is no part of an upload; parts are {known}") for name in unknown)
+        errors = tuple(FieldError(name, f"is no part of an upload; parts are {allowed}") for name in unknown)
         missing = " There is no log in this upload." if "log" not in form else ""
-        detail = f"The form has a part that nobody would read: {sent}.{missing} Parts are {known}. Nothing was kept."
+        detail = f"The form has a part that nobody would read: {sent}.{missing} Parts are {allowed}. Nothing was kept."
         raise (EmptyUpload if missing else InvalidUpload)(detail, errors)
     if len(form.getlist(META)) > 1:
         raise InvalidUpload(
@@ -552,8 +552,8 @@ async def _once_read(engine: Engine, settings: Settings, accepted: Accepted, wai
     def read() -> dict[str, Any]:
         with read_session(engine) as session:
             run = get_run(session, accepted.run_id)
-        found = {"status": run.status, "verdict": run.verdict or None}
-        return found | {"warnings": run.warnings, "unknown_fields": unknown_fields(run.unknown)}
+        answer = {"status": run.status, "verdict": run.verdict or None}
+        return answer | {"warnings": run.warnings, "unknown_fields": unknown_fields(run.unknown)}
 
     return await run_in_threadpool(read)
 

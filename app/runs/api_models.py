@@ -76,24 +76,24 @@ class UnknownFieldOut(BaseModel):
 
     @classmethod
     def of(cls, name: str) -> Self:
-        known = FIELDS[name]
+        field = FIELDS[name]
         return cls(
             name=name,
-            role=known.role,
-            group=known.group,
-            meaning=known.meaning,
-            unit=known.unit,
-            choices=list(known.choices),
+            role=field.role,
+            group=field.group,
+            meaning=field.meaning,
+            unit=field.unit,
+            choices=list(field.choices),
             meta=f"env.{name.removeprefix(PREFIX)}" if name.startswith(PREFIX) else name,
-            megatron_lm=known.megatron_lm,
-            bridge=known.bridge,
+            megatron_lm=field.megatron_lm,
+            bridge=field.bridge,
         )
 
 
 def unknown_fields(names: Sequence[str]) -> list[UnknownFieldOut]:
     """In the order of what they hold up: fields of the stack key first."""
-    found = [UnknownFieldOut.of(name) for name in names if name in FIELDS]
-    return sorted(found, key=lambda unknown: unknown.role != "stack")
+    unknown = [UnknownFieldOut.of(name) for name in names if name in FIELDS]
+    return sorted(unknown, key=lambda unknown: unknown.role != "stack")
 
 
 RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
@@ -285,8 +285,8 @@ class LogOut(BaseModel):
 
 def metrics_out(metrics: Mapping[str, Metric | None]) -> dict[str, MetricOut | None]:
     """All headline figures, in their order everywhere, also those that a run does not have."""
-    found = {name: metrics.get(name) for name in _METRIC_NAMES}
-    return {name: MetricOut.model_validate(metric) if metric else None for name, metric in found.items()}
+    values = {name: metrics.get(name) for name in _METRIC_NAMES}
+    return {name: MetricOut.model_validate(metric) if metric else None for name, metric in values.items()}
 
 
 _MADE = ("url", "files", "unknown_fields")

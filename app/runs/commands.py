@@ -109,8 +109,8 @@ def _unpin(session: Session, run_id: int, author: str, note: str) -> list[int]:
     run = session.get(RunRow, run_id)
     if run is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
-    found = decisions.pins(session, run.project_id, run.stack_key)
-    in_force = [one.id for one in found if one.run_id == run_id and one.in_force]
+    pins = decisions.pins(session, run.project_id, run.stack_key)
+    in_force = [pin.id for pin in pins if pin.run_id == run_id and pin.in_force]
     return [work for pin in in_force for work in decisions.unpin(session, pin, author, note)]
 
 

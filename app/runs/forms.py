@@ -50,7 +50,7 @@ class UploadForm(Form):
         errors: dict[str, str] = {}
         for wrong in error.errors:
             name = wrong.field.removeprefix("meta.")
-            place = next((known for known in (*TEXTS, *WINDOW, FILES) if name == known), "")
+            place = next((field for field in (*TEXTS, *WINDOW, FILES) if name == field), "")
             if not place and name.startswith("window"):
                 place = WINDOW[0]
             # Whatever the form has no field for was written in the JSON.
@@ -93,8 +93,10 @@ class AmendForm(ContractForm):
         return fields
 
     def offered(self, names: Sequence[str], contract: Mapping[str, Stated]) -> tuple[ContractInput, ...]:
-        known = (name for name in names if name in FIELDS)
-        return tuple(contract_input(name, self, contract[name].value if name in contract else None) for name in known)
+        declared = (name for name in names if name in FIELDS)
+        return tuple(
+            contract_input(name, self, contract[name].value if name in contract else None) for name in declared
+        )
 
     def refused(self, error: ThreewallsError) -> Self:
         """The same form with `error` where it belongs; what has no input of its own stands above the form."""

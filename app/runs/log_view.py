@@ -74,8 +74,8 @@ def marks(columns: Mapping[str, FloatArray], run: RunDetail, file: int) -> LogMa
     lines = columns.get("log_line", np.empty(0))
     iterations = columns.get("iteration", np.empty(0))
     files = columns.get("log_file", np.zeros(len(lines)))
-    known = np.isfinite(lines) & (lines > 0) & (files == file)
-    order = np.argsort(lines[known], kind="stable")
+    in_file = np.isfinite(lines) & (lines > 0) & (files == file)
+    order = np.argsort(lines[in_file], kind="stable")
     stated: dict[int, tuple[str, ...]] = {}
     for name, entry in run.contract.items():
         if (place := stated_at(entry)) and place[0] == file:
@@ -85,13 +85,13 @@ def marks(columns: Mapping[str, FloatArray], run: RunDetail, file: int) -> LogMa
     shows = {ending: "health"} if ending else {}
     for number, failure in enumerate(run.failures, 1):
         shows |= {line.line: f"failure-{number}" for line in failure.evidence if line.file == file and line.line}
-    return LogMarks(lines[known][order], iterations[known][order], stated, shows, ending)
+    return LogMarks(lines[in_file][order], iterations[in_file][order], stated, shows, ending)
 
 
 def stated_at(entry: Stated) -> tuple[int, int] | None:
     """The log file (its index) and line that a contract value comes from, when its detail names one."""
-    found = _STATED_AT.match(entry.detail)
-    return (entry.file, int(found.group(1))) if found else None
+    match = _STATED_AT.match(entry.detail)
+    return (entry.file, int(match.group(1))) if match else None
 
 
 def log_page(
@@ -126,11 +126,11 @@ def visible(text: str) -> str:
 
 def _line(number: int, text: str, marked: LogMarks) -> LogLine:
     at = int(np.searchsorted(marked.lines, number))
-    found = at < len(marked.lines) and marked.lines[at] == number
+    is_marked = at < len(marked.lines) and marked.lines[at] == number
     return LogLine(
         number=number,
         text=visible(text),
-        iteration=int(marked.iterations[at]) if found else None,
+        iteration=int(marked.iterations[at]) if is_marked else None,
         fields=marked.fields.get(number, ()),
         shows=marked.shows.get(number, ""),
     )

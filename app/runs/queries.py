@@ -78,38 +78,38 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
 
 def get_run(session: Session, run_id: int) -> RunDetail:
     """Raises NotFound."""
-    found = session.execute(
+    row = session.execute(
         select(RunRow, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.id) == run_id)
     ).one_or_none()
-    if found is None:
+    if row is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
     amended = session.execute(
         select(AmendmentRow).where(col(AmendmentRow.run_id) == run_id).order_by(col(AmendmentRow.id))
     ).scalars()
-    run = detail(found[0], found[1], files_of(session, run_id), tuple(amendment(row) for row in amended))
+    run = detail(row[0], row[1], files_of(session, run_id), tuple(amendment(row) for row in amended))
     return replace(run, judged=_judged(session, run_id))
 
 
 def get_state(session: Session, run_id: int) -> RunState:
     """The processing state alone: cheap enough to be polled. Raises NotFound."""
-    found = session.execute(
+    row = session.execute(
         select_any(
             RunRow.id, RunRow.status, RunRow.attempts, RunRow.created_at, RunRow.processed_at, RunRow.reception,
             RunRow.work,
         ).where(col(RunRow.id) == run_id)
     ).one_or_none()  # fmt: skip
-    if found is None:
+    if row is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
     return RunState(
-        id=found.id,
-        status=found.status,
-        attempts=found.attempts,
-        created_at=aware(found.created_at),
-        processed_at=aware(found.processed_at) if found.processed_at else None,
-        receiving=found.reception == "receiving",
-        updating=is_updating(found.status, found.work),
+        id=row.id,
+        status=row.status,
+        attempts=row.attempts,
+        created_at=aware(row.created_at),
+        processed_at=aware(row.processed_at) if row.processed_at else None,
+        receiving=row.reception == "receiving",
+        updating=is_updating(row.status, row.work),
         judged=_judged(session, run_id),
     )
 

@@ -217,8 +217,8 @@ def _row(name: str, stated: Stated | None) -> ContractRow:
     if stated is None:
         return ContractRow(name, meaning, None, unit, "", "", 0, 0)
     file, line = stated_at(stated) or (0, 0)
-    said = stated.detail if stated.detail.startswith(_BY_HAND) else stated.source
-    return ContractRow(name, meaning, contract_value(stated.value), unit, said, stated.detail, file, line)
+    source = stated.detail if stated.detail.startswith(_BY_HAND) else stated.source
+    return ContractRow(name, meaning, contract_value(stated.value), unit, source, stated.detail, file, line)
 
 
 # --- Health as the run page shows it: how the job ended and who says so, the loss, what was skipped, memory.
@@ -309,31 +309,31 @@ class PinView:
 
 def pin_view(session: Session, run: RunDetail) -> PinView:
     all_pins = pins(session, run.project_id, run.stack_key)
-    in_force = [one for one in all_pins if one.in_force]
-    others = [one for one in all_pins if one.run_id != run.id]
-    wanted = {run.id, *(one.run_id for one in others[:1])}
+    in_force = [pin for pin in all_pins if pin.in_force]
+    others = [pin for pin in all_pins if pin.run_id != run.id]
+    wanted = {run.id, *(pin.run_id for pin in others[:1])}
     # The pinned run, this one and the releases: a history may have thousands of others.
-    found = stack_runs(
+    runs = stack_runs(
         session,
         run.project_id,
         run.stack_key,
         or_(col(RunRow.id).in_(wanted), col(RunRow.purpose) == "release"),
         with_metrics=False,
     )
-    by_id = {one.id: one for one in found}
+    by_id = {run.id: run for run in runs}
     this = by_id.get(run.id)
     return PinView(
-        pin=next((one for one in in_force if one.run_id == run.id), None),
-        other=next((one for one in in_force if one.run_id != run.id), None),
+        pin=next((pin for pin in in_force if pin.run_id == run.id), None),
+        other=next((pin for pin in in_force if pin.run_id != run.id), None),
         since_pin=drift(this, by_id.get(others[0].run_id)) if others else None,
-        since_release=drift(this, _release_before(found, run.id)),
+        since_release=drift(this, _release_before(runs, run.id)),
     )
 
 
-def _release_before(found: list[StackRun], run_id: int) -> StackRun | None:
-    places = [one.id for one in found]
-    before = found[: places.index(run_id)] if run_id in places else []
-    return next((one for one in reversed(before) if one.purpose == "release" and has_figure(one)), None)
+def _release_before(runs: list[StackRun], run_id: int) -> StackRun | None:
+    places = [run.id for run in runs]
+    before = runs[: places.index(run_id)] if run_id in places else []
+    return next((run for run in reversed(before) if run.purpose == "release" and has_figure(run)), None)
 
 
 # --- The process starts of a run: what each one added, and whether it was a resume, a retry or part of a crash loop.

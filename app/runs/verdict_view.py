@@ -162,7 +162,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     newest, document = stored[0], stored[0].document
     left_out, misses = _left_out(document), tuple(_miss(miss) for miss in document.misses)
     contrast = document.contrast
-    mentioned = [*document.baseline, *document.candidates, *(run for one in left_out for run in one.runs)]
+    mentioned = [*document.baseline, *document.candidates, *(run for group in left_out for run in group.runs)]
     mentioned += [*(miss.run for miss in misses), *(contrast.runs if contrast else ())]
     runs = _mentioned(session, mentioned)
     times = (runs[run].step_time_ms for run in document.verdict.baseline_used if run in runs)
@@ -206,32 +206,32 @@ def _left_out(document: VerdictDocument) -> tuple[LeftOut, ...]:
 def _suspects(session: Session, run: RunDetail, document: VerdictDocument) -> tuple[SuspectRow, ...]:
     changed = what_changed(document.comparability, commit_url=run.commit_url, compare_url=run.compare_url)
     ranked = suspects_with_evidence(session, run.id, document)
-    return tuple(_suspect(one, changed.commit_range) for one in ranked)
+    return tuple(_suspect(suspect, changed.commit_range) for suspect in ranked)
 
 
 def _suspect(ranked: RankedSuspect, commits: CommitRange | None) -> SuspectRow:
     suspect = ranked.suspect
-    one = suspect.difference
-    differs = _differs(one) if one else DiffersIn(suspect.field, AXIS_TITLES[suspect.axis], "", "")
-    is_commit = one is not None and suspect.field == COMMIT
+    difference = suspect.difference
+    differs = _differs(difference) if difference else DiffersIn(suspect.field, AXIS_TITLES[suspect.axis], "", "")
+    is_commit = difference is not None and suspect.field == COMMIT
     return SuspectRow(differs, suspect.reason, ranked.evidence, ranked.standing, commits if is_commit else None)
 
 
 def _miss(miss: NearMiss) -> MissRow:
-    found = (*miss.comparability.stack, *miss.comparability.knobs)
-    return MissRow(miss.run, tuple(map(_differs, found)), miss.alike, miss.never_a_baseline_because)
+    differences = (*miss.comparability.stack, *miss.comparability.knobs)
+    return MissRow(miss.run, tuple(map(_differs, differences)), miss.alike, miss.never_a_baseline_because)
 
 
-def _differs(one: Difference) -> DiffersIn:
-    return DiffersIn(one.field, AXIS_TITLES[one.axis], *sides_text(one))
+def _differs(difference: Difference) -> DiffersIn:
+    return DiffersIn(difference.field, AXIS_TITLES[difference.axis], *sides_text(difference))
 
 
 def _older(stored: tuple[StoredVerdict, ...]) -> tuple[OlderVerdict, ...]:
     """Each with the reason of the one after it."""
     pairs = zip(stored[1:], stored, strict=False)
     return tuple(
-        OlderVerdict(one.made_at, one.document.decision, answer(one.document), later.because)
-        for one, later in list(pairs)[:_MOST_OLDER]
+        OlderVerdict(earlier.made_at, earlier.document.decision, answer(earlier.document), later.because)
+        for earlier, later in list(pairs)[:_MOST_OLDER]
     )
 
 

@@ -47,14 +47,14 @@ def _document(page: UpgradePage) -> dict[str, Any]:
         **(_measured(page.measured) if page.measured else {"stacks": []}),
         "values": [
             {
-                "value": one.value,
-                "runs": one.runs,
-                "since": one.since and one.since.isoformat(),
-                "newest_run": one.newest_run,
+                "value": value.value,
+                "runs": value.runs,
+                "since": value.since and value.since.isoformat(),
+                "newest_run": value.newest_run,
             }
-            for one in page.values
+            for value in page.values
         ],
-        "offers": [{"from": one.old, "to": one.new, "stacks": one.stacks} for one in page.offers],
+        "offers": [{"from": offer.old, "to": offer.new, "stacks": offer.stacks} for offer in page.offers],
     }
 
 
@@ -64,9 +64,9 @@ def _measured(measured: MeasuredUpgrade) -> dict[str, Any]:
     return {
         "gpu_hours_per_day": measured.gpu_hours_per_day,
         "stacks": [_pair(pair, title, measured) for pair, title in zip(report.pairs, titles, strict=True)],
-        "differ_in_more": [_near(one) for one in report.near],
-        "only_from": [{"run": one.run, "stack_key": one.stack_key} for one in report.only_old],
-        "only_to": [{"run": one.run, "stack_key": one.stack_key} for one in report.only_new],
+        "differ_in_more": [_near(run) for run in report.near],
+        "only_from": [{"run": run.run, "stack_key": run.stack_key} for run in report.only_old],
+        "only_to": [{"run": run.run, "stack_key": run.stack_key} for run in report.only_new],
         "regressions": measured.regressions,
     }
 
@@ -92,5 +92,5 @@ def _near(near: NearPair) -> dict[str, Any]:
     return {
         "from_run": near.old.run,
         "to_run": near.new.run,
-        "differences": [difference_json(one) for one in near.differences],
+        "differences": [difference_json(difference) for difference in near.differences],
     }

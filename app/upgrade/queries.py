@@ -57,8 +57,8 @@ class MeasuredUpgrade:
 
     @property
     def gpu_hours_per_day(self) -> float | None:
-        known = [cost for cost in self.costs.values() if cost is not None]
-        return sum(known) if known else None
+        costs = [cost for cost in self.costs.values() if cost is not None]
+        return sum(costs) if costs else None
 
 
 def projects(session: Session) -> tuple[str, ...]:
@@ -67,12 +67,12 @@ def projects(session: Session) -> tuple[str, ...]:
 
 def get_project(session: Session, slug: str) -> ProjectRow:
     """Raises NotFound."""
-    found: ProjectRow | None = session.execute(
+    row: ProjectRow | None = session.execute(
         select(ProjectRow).where(col(ProjectRow.slug) == slug)
     ).scalar_one_or_none()
-    if found is None:
+    if row is None:
         raise NotFound(f"There is no project {slug!r}. A project begins with its first run.")
-    return found
+    return row
 
 
 def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideValue, ...]:
@@ -85,13 +85,13 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideVa
         .where(*_usable(project), value.is_not(None))
         .group_by(*keys)
     )
-    found: dict[int, tuple[int, datetime]] = {run: (n, aware(first)) for run, n, first in session.execute(grouped)}
+    counts: dict[int, tuple[int, datetime]] = {run: (n, aware(first)) for run, n, first in session.execute(grouped)}
     sides: dict[str, list[RunRecord]] = {}
-    for record in full_records(session, list(found)).values():
+    for record in full_records(session, list(counts)).values():
         stated = record.contract.get(field)
         if stated is not None and stated.value is not None:
             sides.setdefault(shown(stated.value), []).append(record)
-    listed = [_side(value_text, configs, found) for value_text, configs in sides.items()]
+    listed = [_side(value_text, configs, counts) for value_text, configs in sides.items()]
     return tuple(sorted(listed, key=lambda side: (side.since or _EVER, side.newest_run), reverse=True))
 
 
@@ -117,10 +117,10 @@ def _usable(project: ProjectRow) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _side(value: str, configs: Sequence[RunRecord], found: Mapping[int, tuple[int, datetime]]) -> SideValue:
+def _side(value: str, configs: Sequence[RunRecord], counts: Mapping[int, tuple[int, datetime]]) -> SideValue:
     ids = [int(record.run) for record in configs]
     return SideValue(
-        value, sum(found[run][0] for run in ids), min(found[run][1] for run in ids), max(ids), tuple(configs)
+        value, sum(counts[run][0] for run in ids), min(counts[run][1] for run in ids), max(ids), tuple(configs)
     )
 
 
@@ -129,7 +129,7 @@ def _configs(
 ) -> list[ConfigRuns]:
     """Each configuration with its runs, oldest first, all of the version of the definitions that its newest run has."""
     chosen: Select[Any] = select_any(*COMPARED).where(
-        *_usable(project), col(RunRow.config_key).in_({one.config_key for one in side.configs})
+        *_usable(project), col(RunRow.config_key).in_({config.config_key for config in side.configs})
     )
     if branch is not None:
         chosen = chosen.where(col(RunRow.branch) == branch)
@@ -140,12 +140,12 @@ def _configs(
         facts = facts_of(row)
         if not facts.never_a_baseline_because:
             runs.setdefault(facts.config_key, []).append(facts)
-    newest = full_records(session, [int(found[-1].run) for found in runs.values()])
-    return [_of_one_version(newest[found[-1].run], found) for found in runs.values()]
+    newest = full_records(session, [int(members[-1].run) for members in runs.values()])
+    return [_of_one_version(newest[members[-1].run], members) for members in runs.values()]
 
 
 def _of_one_version(newest: RunRecord, runs: Iterable[RunFacts]) -> ConfigRuns:
-    return ConfigRuns(newest, tuple(one for one in runs if one.definition_version == newest.definition_version))
+    return ConfigRuns(newest, tuple(run for run in runs if run.definition_version == newest.definition_version))
 
 
 def _is_slower(pair: Pair) -> bool:

@@ -78,7 +78,7 @@ def lonely_rows(report: UpgradeReport) -> tuple[LonelyRow, ...]:
 
 def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
     """Stacks in one line each, told apart: where two are called the same, what differs between them is added."""
-    contracts = [{name: one for name, one in run.contract.items() if name != field} for run in runs]
+    contracts = [{name: stated for name, stated in run.contract.items() if name != field} for run in runs]
     titles = [stack_title(contract) for contract in contracts]
     alike: dict[str, list[Mapping[str, Stated]]] = {}
     for contract, title in zip(contracts, titles, strict=True):
@@ -93,7 +93,7 @@ def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
 def _apart(alike: Sequence[Mapping[str, Stated]]) -> list[str]:
     """The first fields in which contracts of one title differ."""
     names = (name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _IN_TITLE)
-    return [name for name in names if len({_comparable(name, one) for one in alike}) > 1][:_MOST_APART]
+    return [name for name in names if len({_comparable(name, run) for run in alike}) > 1][:_MOST_APART]
 
 
 def _comparable(name: str, contract: Mapping[str, Stated]) -> object:

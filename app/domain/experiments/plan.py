@@ -402,7 +402,7 @@ def upload_meta(
     for side in SIDES:
         of_side = contract if side == "baseline" else candidate
         unseen = {knob.field for knob in knobs if not knob.known} if side == "candidate" else set()
-        stated = {name for name, one in contract.items() if one.source == "metadata"} | unseen
+        stated = {name for name, stated in contract.items() if stated.source == "metadata"} | unseen
         meta[side] = dict(identity) | {
             name: _plain(of_side[name].value)
             for name in FIELDS

@@ -229,9 +229,9 @@ def _fitting(wanted: float, inputs: Inputs, tolerance: float) -> list[str]:
     if single:
         return single
     return [
-        f"{one} and {other}"
+        f"{variant} and {other}"
         for first, second in combinations(groups, 2)
-        for one, change in first
+        for variant, change in first
         for other, then in second
         if fits(then(change(inputs)))
     ]

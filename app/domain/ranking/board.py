@@ -317,7 +317,7 @@ def _configuration(pool: Pool, best: Pool) -> Configuration:
 
 def _left_out(best: Pool, runs: Sequence[RankedRun]) -> tuple[DroppedRun, ...]:
     """Return the newest runs of the configuration that do not count, oldest first."""
-    why = {one.run: one.why for one in best.dropped}
+    why = {run.run: run.why for run in best.dropped}
     taken = {run.name for run in best.runs}
     mine = [run.name for run in runs if run.facts.config_key == best.config_key and run.dispatcher == best.dispatcher]
     return tuple(DroppedRun(name, why.get(name, OTHER_CODE)) for name in mine if name not in taken)[-MOST_LEFT_OUT:]
@@ -327,7 +327,7 @@ def _gain(name: str, field: Field) -> Gain | None:
     if name == REFERENCE or REFERENCE not in field.candidates:
         return None
     best, reference = field.candidates[name][0], field.candidates[REFERENCE][0]
-    met = next(one for one in field.duels if {one.first, one.second} == {name, REFERENCE})
+    met = next(pair for pair in field.duels if {pair.first, pair.second} == {name, REFERENCE})
     seen = met if met.first == name else met.turned()
     kind, differs_in = comparison(best, reference, field.contracts)
     memory = compare_pair_by_memory(best, reference)
@@ -378,25 +378,25 @@ def board(
     strong = [run for run in measured.runs if reaches(run.evidence_level, wanted)]
     results = Results(strong, measured.segments, measured.pools, measured.contracts, floor=floor)
     here = results.compared()
-    found = {} if here is None else results.on(here)
+    candidates = {} if here is None else results.on(here)
     others = () if here is None else outside(results, here)
-    seen = _seen({*found, *(one.dispatcher for one in others)}, measured.runs, glimpses, floor)
-    if not found and not seen:
+    seen = _seen({*candidates, *(result.dispatcher for result in others)}, measured.runs, glimpses, floor)
+    if not candidates and not seen:
         return None
-    newer = {name: None if here is None else newest_elsewhere(name, results, here) for name in found}
-    pools = tuple(id(one) for own in (*found.values(), newer.values()) for one in own)
-    apart = [one.dispatcher for one in others] + [one.dispatcher for one in seen]
-    unranked = _unranked(refused, {*found, *apart})
+    newer = {name: None if here is None else newest_elsewhere(name, results, here) for name in candidates}
+    pools = tuple(id(result) for own in (*candidates.values(), newer.values()) for result in own)
+    apart = [result.dispatcher for result in others] + [result.dispatcher for result in seen]
+    unranked = _unranked(refused, {*candidates, *apart})
     basis = (len(strong), here, pools, others, seen)
     if basis in measured.made:
         return replace(measured.made[basis], floor=floor)
-    best = [own[0] for own in found.values()]
+    best = [own[0] for own in candidates.values()]
     duels = _duels(best, measured.losses)
-    ranking = places(tuple(found), duels) if len(found) > 1 else ()
-    rows = Field(found, ranking, duels, measured.contracts, strong)
-    entries = tuple(entry_of(name, rows, newer[name]) for name in found)
+    ranking = places(tuple(candidates), duels) if len(candidates) > 1 else ()
+    rows = Field(candidates, ranking, duels, measured.contracts, strong)
+    entries = tuple(entry_of(name, rows, newer[name]) for name in candidates)
     reading = _reading(entries, seen, ranking, others)
-    gone = tuple(one for one in missing if one.dispatcher not in found)
+    gone = tuple(result for result in missing if result.dispatcher not in candidates)
     measured.made[basis] = Board(
         floor=floor,
         routing_mode=measured.routing_mode,

@@ -87,7 +87,7 @@ class Pool:
     def level(self) -> str:
         """The strongest evidence level that at least half of its runs reach; a single run only screens."""
         needed = (len(self.runs) + 1) // 2
-        level = next((one for one in reversed(LEVELS) if self.runs_at(one) >= needed), LEVELS[0])
+        level = next((level for level in reversed(LEVELS) if self.runs_at(level) >= needed), LEVELS[0])
         return "screen" if reaches(level, "screen") and len(self.runs) < FEWEST_VALIDATED else level
 
     def runs_at(self, level: str) -> int:
@@ -232,7 +232,7 @@ def _in_full(facts: RunFacts) -> RunFacts:
 def merged(changes: Iterable[Change]) -> tuple[Change, ...]:
     """In the order of time. Those that may be one, since they overlap, are one: where all of them allow it."""
     result: list[Change] = []
-    for change in sorted(changes, key=lambda one: (one.first, one.last)):
+    for change in sorted(changes, key=lambda change: (change.first, change.last)):
         if result and change.last < result[-1].first:
             result[-1] = replace(result[-1], last=max(result[-1].last, change.last))
         else:

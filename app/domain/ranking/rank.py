@@ -128,8 +128,8 @@ def _boards(
             *wanted, mine, Segments(mine, family_prior), Pools(family_prior), contracts, LossGuard(losses)
         )
         offered = (board(measured, _glimpses(seen), missing, floor, seen) for floor in LEVELS)
-        boards += [one for one in offered if one is not None]
-    shown = {one.floor for one in boards}
+        boards += [board for board in offered if board is not None]
+    shown = {board.floor for board in boards}
     newest = refused.get(ordered[-1].name)
     why = newest.sentence if newest else "below the requested evidence level"
     boards += [empty_board(*class_of(ordered[-1]), floor, why) for floor in LEVELS if floor not in shown]

@@ -142,14 +142,14 @@ def scaling_runs(
     for run in _eligible(runs):
         configurations.setdefault(run.facts.config_key, []).append(run)
         classes.setdefault(class_of(run), []).append(run)
-    known = {one: prior if isinstance(prior, Prior) else prior.get(one[1], DEFAULT_PRIOR) for one in classes}
-    segments = {one: Segments(own, known[one]) for one, own in classes.items()}
-    made = []
+    priors = {class_: prior if isinstance(prior, Prior) else prior.get(class_[1], DEFAULT_PRIOR) for class_ in classes}
+    segments = {class_: Segments(own, priors[class_]) for class_, own in classes.items()}
+    measured_runs = []
     for key in sorted(configurations):
         own = configurations[key]
         of = class_of(own[-1])
-        made.append(_stored_runs(own, contracts.get(key, {}), known[of], segments[of]))
-    return tuple(made)
+        measured_runs.append(_stored_runs(own, contracts.get(key, {}), priors[of], segments[of]))
+    return tuple(measured_runs)
 
 
 def _eligible(runs: Iterable[RankedRun]) -> list[RankedRun]:
@@ -296,24 +296,24 @@ Made = dict[tuple[str, tuple[int, ...]], ScalingPool]
 
 def measured(sizes: Sequence[Sized], pools: Made) -> tuple[Measured, ...]:
     """One for each size, smallest first; `sizes`: configurations of one series, several of a size where there are."""
-    changes = merged(one.change for one in {change for size in sizes for change in size.runs.changes})
-    found: dict[Code, dict[int, list[_Chosen]]] = {}
+    changes = merged(dated.change for dated in {change for size in sizes for change in size.runs.changes})
+    by_code: dict[Code, dict[int, list[_Chosen]]] = {}
     for size in sizes:
         for code, chosen in _by_code(size.runs, changes).items():
-            found.setdefault(code, {}).setdefault(size.size, []).append(_Chosen(size, tuple(chosen)))
-    here = max(found, key=lambda code: (len(found[code]), _full(found[code]), code))
-    several = len(found[here]) > 1
-    made: list[Measured] = []
+            by_code.setdefault(code, {}).setdefault(size.size, []).append(_Chosen(size, tuple(chosen)))
+    here = max(by_code, key=lambda code: (len(by_code[code]), _full(by_code[code]), code))
+    several = len(by_code[here]) > 1
+    sizes_measured: list[Measured] = []
     for number in sorted({size.size for size in sizes}):
         # Where it was not measured: on the nearest code to it, of two as near the newer.
-        codes = [code for code, of_sizes in found.items() if number in of_sizes]
+        codes = [code for code, of_sizes in by_code.items() if number in of_sizes]
         code = min(codes, key=lambda code: (len(_apart(changes, code, here)), code != here, -code[0], -code[1]))
-        best = min((_measured(one, pools) for one in found[code][number]), key=lambda one: one.order)
+        best = min((_measured(size, pools) for size in by_code[code][number]), key=lambda size: size.order)
         compared = several and code == here
-        smallest = next((one for one in made if one.compared), None) if compared else None
+        smallest = next((size for size in sizes_measured if size.compared), None) if compared else None
         changed_at = tuple(change.at for change in _apart(changes, code, here))
-        made.append(Measured(best.size, best.pool, compared, smallest, changed_at))
-    return tuple(made)
+        sizes_measured.append(Measured(best.size, best.pool, compared, smallest, changed_at))
+    return tuple(sizes_measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,11 +449,11 @@ def most_sizes(stacks: Sequence[Mapping[str, Value]]) -> int:
 def _by_size(stacks: Mapping[Key, Mapping[str, Value]]) -> Iterable[Mapping[int, Sequence[Key]]]:
     """Stacks in which everything else is equal, by size, for each kind of series."""
     sizes: dict[tuple[object, ...], dict[int, list[Key]]] = {}
-    for name, known in stacks.items():
-        gpus, gbs, seq_len = (_count(known.get(field)) for field in ("gpus", "gbs", "seq_len"))
+    for name, fields in stacks.items():
+        gpus, gbs, seq_len = (_count(fields.get(field)) for field in ("gpus", "gbs", "seq_len"))
         if gpus is None or gbs is None or seq_len is None:
             continue
-        values = {field: _known(known, field) for field in STACK_FIELDS}
+        values = {field: _known(fields, field) for field in STACK_FIELDS}
         for kind in KINDS:
             members = (value for field, value in values.items() if field not in _FREE[kind])
             key = (kind, _invariant(kind, gpus, gbs, seq_len), *members)
@@ -463,17 +463,19 @@ def _by_size(stacks: Mapping[Key, Mapping[str, Value]]) -> Iterable[Mapping[int,
 
 def scaling_series(runs: Iterable[ScalingRuns]) -> tuple[ScalingSeries, ...]:
     """All series that the configurations of one project make. One may be part of several, of different kinds."""
-    series: dict[tuple[Kind, tuple[object, ...]], list[Sized]] = {}
-    for one in runs:
-        values = {name: _known(one.known, name) for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
+    by_key: dict[tuple[Kind, tuple[object, ...]], list[Sized]] = {}
+    for configuration in runs:
+        values = {name: _known(configuration.known, name) for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
         for kind in KINDS:
-            size = _size(one, kind)
+            size = _size(configuration, kind)
             if size is not None:
-                series.setdefault((kind, _key(size, kind, values)), []).append(size)
-    several = ((kind, sizes) for (kind, _), sizes in series.items() if len({one.size for one in sizes}) > 1)
+                by_key.setdefault((kind, _key(size, kind, values)), []).append(size)
+    several = ((kind, sizes) for (kind, _), sizes in by_key.items() if len({size.size for size in sizes}) > 1)
     pools: Made = {}
     result = [_series(kind, sizes, pools) for kind, sizes in several]
-    return tuple(sorted(result, key=lambda one: (KINDS.index(one.kind), one.dispatcher, one.points[0].config_key)))
+    return tuple(
+        sorted(result, key=lambda series: (KINDS.index(series.kind), series.dispatcher, series.points[0].config_key))
+    )
 
 
 def _size(runs: ScalingRuns, kind: Kind) -> Sized | None:

@@ -218,7 +218,7 @@ class StackStandings:
 
     def board(self, floor: str, routing_mode: str, semantic_class: str) -> Board | None:
         wanted = (routing_mode, semantic_class)
-        boards = (one for one in self.boards_at(floor) if (one.routing_mode, one.semantic_class) == wanted)
+        boards = (board for board in self.boards_at(floor) if (board.routing_mode, board.semantic_class) == wanted)
         return next(boards, None)
 
 

@@ -278,16 +278,16 @@ def nearness(point: ReferencePoint, differences: Sequence[ReferenceDifference]) 
 
     A team's own figure in which nothing is known to differ stands before those of others: it was entered for this job.
     """
-    known = sum(WEIGHTS[difference.field] for difference in differences if difference.is_known)
+    known_weight = sum(WEIGHTS[difference.field] for difference in differences if difference.is_known)
     left_open = sum(WEIGHTS[difference.field] for difference in differences if not difference.is_known)
-    return known, known > 0 or point.kind != "own", left_open
+    return known_weight, known_weight > 0 or point.kind != "own", left_open
 
 
 def why_farther(ours: Mapping[str, Value], point: ReferencePoint, nearer: ReferencePoint) -> str:
     """Why `nearer` is held against ours and `point` is not, said of `point`."""
     mine, theirs = compare(ours, point), compare(ours, nearer)
-    (known, not_own, left_open), (less, other_not_own, less_open) = nearness(point, mine), nearness(nearer, theirs)
-    if known > less:
+    (differing, not_own, left_open), (less, other_not_own, less_open) = nearness(point, mine), nearness(nearer, theirs)
+    if differing > less:
         return f"it differs in {_fields(mine, are_known=True)}, the nearest in {_fields(theirs, are_known=True)}"
     if not_own and not other_not_own:
         return "the nearest figure was added by a team and has no known difference"

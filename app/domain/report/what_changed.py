@@ -110,9 +110,9 @@ def _other_variables(before: Mapping[str, object], after: Mapping[str, object]) 
     for name in sorted({*before, *after} - set(VARIABLES)):
         a, b = before.get(name), after.get(name)
         if before and after and a != b and not is_secret(name, f"{a or ''}") and not is_secret(name, f"{b or ''}"):
-            known = a is not None and b is not None
+            on_both_sides = a is not None and b is not None
             sides = (_variable(a), _variable(b))
-            yield Change(PREFIX + name, "recipe", "environment", *sides, known=known)
+            yield Change(PREFIX + name, "recipe", "environment", *sides, known=on_both_sides)
 
 
 def _variable(value: object) -> str:
