@@ -2,6 +2,9 @@
 
 A message has one of three states, a title, and a comment with a marker that identifies it later. Its text is the
 `report.md` of the run, in which the service has escaped names and log text.
+
+PyGithub and python-gitlab are not used: jobs install this client, and the two would triple its packages for a few
+calls, while "one comment per job" (`forge_comment.py`) would stay. Most training images have neither `gh` nor `glab`.
 """
 
 import json

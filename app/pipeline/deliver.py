@@ -42,7 +42,7 @@ from app.storage.tables import utc_now
 #
 # A name is resolved once, and the connection goes to the address that was checked, so that a second DNS answer cannot
 # differ. TLS is verified against the name. Redirects are not followed, only the status of the answer is stored, and
-# the whole request takes at most SECONDS.
+# the whole request takes at most SECONDS. Apprise would send through `requests`, which resolves the name a second time.
 
 CONNECT_SECONDS = 5.0
 SECONDS = 10.0
