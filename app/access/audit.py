@@ -1,4 +1,4 @@
-"""The page of the audit and its export as CSV. HTTP in, template out."""
+"""The audit log: its page, its export as CSV, and `/api/v1/audit`."""
 
 import json
 import re
@@ -25,24 +25,22 @@ from app.web.identity import access_of
 from app.web.lists import csv_download, csv_text, one_of, only_these
 from app.web.templating import render
 
-# --- The filter of the audit, as its address has it.
-
 LARGEST_ID = 2**63 - 1
 NAMES = ("project", "who", "subject", "since", "until")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """As typed. `since` and `until` are dates or times of ISO 8601, in UTC unless they say otherwise."""
+    """The filters as typed. `since` and `until` are dates or times in ISO 8601, by default in UTC."""
 
-    project: Annotated[str, Query(max_length=100, description="Only what belongs to it.")] = ""
-    who: Annotated[str, Query(max_length=100, description="Only what this person or `token NAME` did.")] = ""
-    subject: Annotated[str, Query(description="Only changes of these."), *one_of(SUBJECTS)] = ""
+    project: Annotated[str, Query(max_length=100, description="Only changes in this project.")] = ""
+    who: Annotated[str, Query(max_length=100, description="Only changes by this user or `token NAME`.")] = ""
+    subject: Annotated[str, Query(description="Only changes of this kind of subject."), *one_of(SUBJECTS)] = ""
     since: Annotated[str, Query(max_length=40, description="From this date or time on.")] = ""
     until: Annotated[str, Query(max_length=40, description="Up to this time, or to the end of this day.")] = ""
 
     def read(self) -> AuditFilter:
-        """Raises InvalidQuery."""
+        """Parse the filters. Raises InvalidQuery."""
         return AuditFilter(
             one_line(self.project),
             one_line(self.who),
@@ -63,15 +61,15 @@ def _time(name: str, text: str, *, whole_day: bool = False) -> datetime | None:
     if not text:
         return None
     try:
-        found = datetime.fromisoformat(text)
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-        return found + timedelta(days=1) if whole_day and len(text) == len("2026-01-31") else found
+        time = datetime.fromisoformat(text)
+        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        return time + timedelta(days=1) if whole_day and len(text) == len("2026-01-31") else time
     except (ValueError, OverflowError):
         why = "must be a date like 2026-01-31 or a time like 2026-01-31T10:00:00Z"
         raise InvalidQuery(f"The filter {name} {why}.", (FieldError(name, why),)) from None
 
 
-# --- An event of the audit in words, with the page of what it changed.
+# --- Events as the page shows them, with links to what they changed.
 
 _PAGES = {
     "run": "/runs/{id}",
@@ -96,8 +94,8 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """`address`: of the page of what was changed, empty where there is none. `label`: its name, or its number."""
+class EventView:
+    """`address`: page of the subject, empty if it has none. `label`: name of the subject, or its id."""
 
     event: AuditEvent
     project: str
@@ -106,8 +104,8 @@ class Told:
     changes: tuple[Change, ...]
 
 
-def told(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> Told:
-    """`names`: of accounts, by their number as a text."""
+def view_of(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> EventView:
+    """Return the view of an event. `slugs`: projects by id. `names`: users by id as text."""
     project = slugs.get(event.project_id or 0, "")
     page = _PAGES.get(event.subject, "")
     if "{project}" in page and not project:
@@ -120,11 +118,11 @@ def told(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) 
         for key in both
         if event.before.get(key) != event.after.get(key) and key != "name"
     )
-    return Told(event, project, label, address, changes)
+    return EventView(event, project, label, address, changes)
 
 
 def subject_name(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> str:
-    """What it is called that was changed; empty where it has a number only."""
+    """Return the name of the subject; empty if it has only an id."""
     if event.subject == "project":
         return slugs.get(event.project_id or 0, "")
     name = {**event.before, **event.after}.get("name")
@@ -135,16 +133,16 @@ def subject_name(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str
 def csv_rows(
     pieces: Iterator[tuple[AuditEvent, ...]], slugs: Mapping[int, str], names: Mapping[str, str]
 ) -> Iterator[str]:
-    """One line each, newest first, with the heading first. What changed is JSON."""
+    """Yield CSV text: the heading, then one line per event, newest first. `before` and `after` are JSON."""
     yield csv_text([_HEADING])
     for events in pieces:
         yield csv_text(
             (
-                one.id, one.at.isoformat(timespec="seconds"), one.who, slugs.get(one.project_id or 0), one.subject,
-                one.subject_id, subject_name(one, slugs, names), one.action, _json(one.before),
-                _json(one.after), one.note,
+                event.id, event.at.isoformat(timespec="seconds"), event.who, slugs.get(event.project_id or 0),
+                event.subject, event.subject_id, subject_name(event, slugs, names), event.action, _json(event.before),
+                _json(event.after), event.note,
             )
-            for one in events
+            for event in events
         )  # fmt: skip
 
 
@@ -157,7 +155,7 @@ def _shown(value: Any) -> str:
         return "nothing"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ", ".join(value)
     if isinstance(value, str) and _TIME.fullmatch(value):
         value = f"{value[:10]} {value[11:16]} UTC"
@@ -184,12 +182,12 @@ def show_audit(
     return render(
         request,
         "auditing/audit.html",
-        events=[told(one, slugs, names) for one in page.events],
+        events=[view_of(event, slugs, names) for event in page.events],
         next_before=page.next_before,
         before=before,
         query=query,
         subjects=SUBJECTS,
-        projects=[one.slug for one in list_projects(session) if access.may(Action.MANAGE, one.id)],
+        projects=[project.slug for project in list_projects(session) if access.may(Action.MANAGE, project.id)],
         of_all=access.may_anywhere(Action.ADMINISTER),
     )
 
@@ -197,12 +195,12 @@ def show_audit(
 @router.get("/audit.csv")
 @requires(Action.MANAGE)
 def export_audit(engine: AppEngine, session: ReadSession, query: Annotated[AuditQuery, Depends()]) -> Response:
-    """All of it, as filtered."""
+    """Return all events that match the filters as CSV."""
     rows = csv_rows(all_events(engine, query.read()), slugs_by_id(session), names_by_id(session))
     return csv_download(rows, "audit.csv")
 
 
-# --- `GET /api/v1/audit`: what was changed, page by page, to its beginning.
+# --- `GET /api/v1/audit`.
 
 MOST = 500
 
@@ -212,28 +210,28 @@ api_router = APIRouter(prefix="/api/v1", tags=["access"])
 class AuditItem(BaseModel):
     id: int
     at: datetime
-    who: str = Field(description="A person, `token NAME`, or Threewalls itself.")
-    project: str | None = Field(description="null for what concerns no project, or all.")
+    who: str = Field(description="A user, `token NAME`, or Threewalls itself.")
+    project: str | None = Field(description="null for changes that concern no project, or all.")
     subject: str
     subject_id: str
-    name: str = Field(description="Of the subject; empty for one that has a number only.")
+    name: str = Field(description="Name of the subject; empty if it has only an id.")
     action: str
-    before: dict[str, Any] = Field(description="What changed, by name, as it was.")
+    before: dict[str, Any] = Field(description="The changed fields with their previous values.")
     after: dict[str, Any]
     note: str
 
     @classmethod
-    def of(cls, one: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> Self:
+    def of(cls, event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> Self:
         return cls(
-            id=one.id, at=one.at, who=one.who, project=slugs.get(one.project_id or 0), subject=one.subject,
-            subject_id=one.subject_id, name=subject_name(one, slugs, names), action=one.action,
-            before=dict(one.before), after=dict(one.after), note=one.note,
+            id=event.id, at=event.at, who=event.who, project=slugs.get(event.project_id or 0), subject=event.subject,
+            subject_id=event.subject_id, name=subject_name(event, slugs, names), action=event.action,
+            before=dict(event.before), after=dict(event.after), note=event.note,
         )  # fmt: skip
 
 
 class AuditList(BaseModel):
     items: list[AuditItem] = Field(description="Newest first.")
-    next_before: int | None = Field(description="`before` of the page after this one; null at the end.")
+    next_before: int | None = Field(description="Value of `before` for the next page; null on the last page.")
 
 
 @api_router.get("/audit", responses=documented(422), dependencies=[only_these(*NAMES, "before", "limit")])
@@ -242,11 +240,11 @@ def read_audit(
     session: ReadSession,
     query: Annotated[AuditQuery, Depends()],
     before: Annotated[
-        int | None, Query(ge=1, le=LARGEST_ID, description="The cursor: `next_before` of the page before.")
+        int | None, Query(ge=1, le=LARGEST_ID, description="Cursor: `next_before` of the previous page.")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
 ) -> AuditList:
-    """Every change of access, state, baseline, quarantine and setting: all of them, or of the projects one manages."""
+    """List changes of access, state, baselines, quarantine and settings in the projects that the caller manages."""
     page = find_events(session, query.read(), before=before, limit=limit)
     slugs, names = slugs_by_id(session), names_by_id(session)
     items = [AuditItem.of(one, slugs, names) for one in page.events]

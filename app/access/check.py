@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access import refusals
 from app.access.credentials import Caller, Credentials, Directory, WrongTokenError, shown_token
 from app.access.limits import Counting, RequestLimits
-from app.access.owners import FOR_ALL, NAMED, NOT_TOLD, Owned, Owners
+from app.access.owners import AMBIGUOUS, FOR_ALL, NAMED, Owned, Owners
 from app.access.project_names import names_project, spell_projects, spelling_of
 from app.access.refusals import refusal
 from app.access.routes import RouteMatch, RouteTable
@@ -115,12 +115,12 @@ class AccessMiddleware:
             if answer is not None and match is not None:
                 scope["route"] = match.route.route  # what the request is counted under
             await (answer or self._app)(scope, receive, send)
-        if caller.known is not None and self._directory.is_use_due(caller.known, caller.key):
-            await run_in_threadpool(self._directory.note_use, caller.known, caller.key)
+        if caller.credential is not None and self._directory.is_use_due(caller.credential, caller.key):
+            await run_in_threadpool(self._directory.note_use, caller.credential, caller.key)
 
     async def _with_spelled_projects(self, scope: Scope, match: RouteMatch | None, access: Access) -> RouteMatch | None:
-        remembered, slugs = self._directory.remembered("slugs", "")
-        if not remembered:
+        is_cached, slugs = self._directory.cached("slugs", "")
+        if not is_cached:
             slugs = await run_in_threadpool(self._directory.project_slugs)
         principal, public = access.principal, access.public
         return spell_projects(scope, match, spelling_of(slugs, lambda number: knows_of(principal, number, public)))
@@ -155,17 +155,17 @@ class AccessMiddleware:
             return None, where
         if match.route.rule.owner:
             owned = await self._owner(match, access)
-            if owned is None or owned.project != NOT_TOLD:
-                return await self._check_one(request, access, match, where, owned)
+            if owned is None or owned.project != AMBIGUOUS:
+                return await self._check_owned(request, access, match, where, owned)
         # Users see empty lists instead of a refusal. An action that the caller may do nowhere is refused.
         if where or (action is Action.READ and access.person):
             return None, where
         return await self._forbidden(request, access, action), where
 
-    async def _check_one(
+    async def _check_owned(
         self, request: Request, access: Access, match: RouteMatch, where: ProjectIds, owned: Owned | None
     ) -> tuple[Response | None, ProjectIds | None]:
-        """Check a route about one thing of a project, which may not exist."""
+        """Check a route that names something of a project, which may not exist."""
         rule, principal = match.route.rule, access.principal
         if owned is not None and owned.project in where:
             return None, where
@@ -182,7 +182,7 @@ class AccessMiddleware:
     async def _forbidden(
         self, request: Request, access: Access, action: Action, match: RouteMatch | None = None, project: int = FOR_ALL
     ) -> Response:
-        """Return 403; for users it names who can grant the role. `match`: the route, where it is about one thing."""
+        """Return 403; for users it names who can grant the role. `match`: the route, when its path names something."""
         rule = match.route.rule if match else None
         if access.person is None:
             return refusals.forbidden(request, access.principal, action, rule.own if rule else None)
@@ -196,9 +196,9 @@ class AccessMiddleware:
         """Find the owner. Cached only for callers who may know of it: response times must not reveal existence."""
         owner = match.route.rule.owner
         value = match.params[NAMED[owner].param]
-        remembered = self._owners.remembered(owner, value)
-        if remembered is not None and knows_of(access.principal, remembered.project, access.public):
-            return remembered
+        cached = self._owners.cached(owner, value)
+        if cached is not None and knows_of(access.principal, cached.project, access.public):
+            return cached
         return await run_in_threadpool(self._owners.find, owner, value)
 
     def _not_from_here(self, request: Request, caller: Caller, match: RouteMatch | None) -> Response | None:

@@ -1,7 +1,7 @@
-"""So many requests a minute of each token, person, or address that said neither.
+"""Rate limits: requests per minute of a token, a user, or an anonymous address, and wrong passwords.
 
-Who is known is counted by who they are and not by where they come from: jobs behind one address do not stand in each
-other's way, and whoever only guesses does not stand in theirs.
+Identified callers are counted by their identity and not by their address, so that jobs behind one address do not
+exhaust each other's limit, nor does an attacker there.
 """
 
 import hashlib
@@ -26,63 +26,62 @@ from app.domain.text import one_line
 from app.settings import Settings
 from app.web.errors import answer
 
-# --- Counts how often something happened lately: in memory when embedded, in Redis when the service is scaled.
+# --- Counters: in memory when embedded, in Redis when the service is scaled.
 #
-# Redis may be away: then each process counts for itself until it is back, which is less strict but still a limit.
+# While Redis is down, each process counts on its own, which is less strict but still a limit.
 
 log = structlog.get_logger(__name__)
 
 _REDIS = ("redis://", "rediss://", "redis+unix://")
-_PATIENCE_SECONDS = 0.25
-_AWAY_SECONDS = 10.0
-"""A Redis that did not answer is left alone for so long: nobody waits for it with every request."""
+_TIMEOUT_SECONDS = 0.25
+_PAUSE_SECONDS = 10.0
+"""Redis is not asked for this long after it did not answer, so that requests do not wait for it again and again."""
 
 
 class Counting:
-    """Windows begin with the first time something is counted. One an application."""
+    """Counts in fixed windows, which begin with the first event. Each application has one."""
 
     def __init__(self, settings: Settings) -> None:
         self._here = FixedWindowRateLimiter(MemoryStorage())
         self._shared = _shared(settings.broker_url)
-        self._away_until = 0.0
+        self._paused_until = 0.0
 
     @property
     def waits(self) -> bool:
-        """Whether counting asks another machine, so that it belongs in a thread."""
+        """Return whether counting uses the network, so that it belongs in a thread."""
         return self._shared is not None
 
-    def over(self, limit: RateLimitItem, *whom: str, count: bool = True) -> int:
-        """Seconds until the limit allows it again; 0 when it does. `count` it, or only look."""
-        if self._shared is not None and time.monotonic() >= self._away_until:
+    def hit(self, limit: RateLimitItem, *whom: str) -> int:
+        """Count an event. Return the seconds until the limit allows it; 0 if it does now."""
+        if self._shared is not None and time.monotonic() >= self._paused_until:
             try:
-                return _over(self._shared, limit, whom, count)
+                return _hit(self._shared, limit, whom)
             except StorageError as error:
-                self._away_until = time.monotonic() + _AWAY_SECONDS
+                self._paused_until = time.monotonic() + _PAUSE_SECONDS
                 log.warning("limits_counted_alone", error=type(error.__cause__ or error).__name__)
-        return _over(self._here, limit, whom, count)
+        return _hit(self._here, limit, whom)
 
     def give_back(self, limit: RateLimitItem, *whom: str) -> None:
-        """What was counted did not happen. A window that began since is left alone: it has not counted it."""
-        if self._shared is not None and time.monotonic() >= self._away_until:
+        """Subtract an event that was counted. If a new window began since then, it stays unchanged."""
+        if self._shared is not None and time.monotonic() >= self._paused_until:
             try:
                 _give_back(self._shared, limit, whom)
             except StorageError:
-                self._away_until = time.monotonic() + _AWAY_SECONDS
+                self._paused_until = time.monotonic() + _PAUSE_SECONDS
         else:
             _give_back(self._here, limit, whom)
 
     def forget(self, limit: RateLimitItem, *whom: str) -> None:
-        if self._shared is not None and time.monotonic() >= self._away_until:
+        if self._shared is not None and time.monotonic() >= self._paused_until:
             try:
                 self._shared.clear(limit, *whom)
             except StorageError:
-                self._away_until = time.monotonic() + _AWAY_SECONDS
+                self._paused_until = time.monotonic() + _PAUSE_SECONDS
         self._here.clear(limit, *whom)
 
 
-def _over(limiter: FixedWindowRateLimiter, limit: RateLimitItem, whom: tuple[str, ...], count: bool) -> int:
-    allowed = limiter.hit(limit, *whom) if count else limiter.test(limit, *whom)
-    if allowed:
+def _hit(limiter: FixedWindowRateLimiter, limit: RateLimitItem, whom: tuple[str, ...]) -> int:
+    if limiter.hit(limit, *whom):
         return 0
     reset = limiter.get_window_stats(limit, *whom).reset_time
     return max(1, math.ceil(reset - time.time()))
@@ -97,34 +96,34 @@ def _give_back(limiter: FixedWindowRateLimiter, limit: RateLimitItem, whom: tupl
 def _shared(broker_url: str) -> FixedWindowRateLimiter | None:
     if not broker_url.startswith(_REDIS):
         return None
-    patience: dict[str, Any] = {"socket_timeout": _PATIENCE_SECONDS, "socket_connect_timeout": _PATIENCE_SECONDS}
-    return FixedWindowRateLimiter(RedisStorage(broker_url, wrap_exceptions=True, key_prefix="threewalls", **patience))
+    timeouts: dict[str, Any] = {"socket_timeout": _TIMEOUT_SECONDS, "socket_connect_timeout": _TIMEOUT_SECONDS}
+    return FixedWindowRateLimiter(RedisStorage(broker_url, wrap_exceptions=True, key_prefix="threewalls", **timeouts))
 
 
-# --- Where a request comes from, as far as it is counted.
+# --- The address that a request is counted under.
 
-_OWN_V6 = 64
-"""Whoever has one IPv6 address has all those that share its first 64 bits."""
+_IPV6_PREFIX = 64
+"""A client with one IPv6 address usually has the whole /64 network."""
 
 
 def address_of(request: Request) -> str:
-    """Of the client; behind a proxy its own only when THREEWALLS_TRUSTED_PROXIES names that proxy."""
+    """Return the client's address; behind a proxy that THREEWALLS_TRUSTED_PROXIES does not name, the proxy's."""
     return request.client.host if request.client else ""
 
 
 def network_of(address: str) -> str:
-    """What one client can have of addresses."""
+    """Return the addresses that one client can use."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
-        return str(ipaddress.ip_network((found, _OWN_V6), strict=False))
-    return str(getattr(found, "ipv4_mapped", None) or found)
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((parsed, _IPV6_PREFIX), strict=False))
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 
 class RequestLimits:
-    """A service without log-ins limits nobody: only its own machine reaches it."""
+    """Limits requests and uploads. A service without log-ins has no limits: only its own machine can reach it."""
 
     def __init__(self, settings: Settings, counting: Counting) -> None:
         self._counting = counting
@@ -132,34 +131,35 @@ class RequestLimits:
         self._uploads = _a_minute(settings.uploads_per_minute)
 
     async def refusal(self, request: Request, caller: Caller, match: RouteMatch | None) -> Response | None:
-        """429 to whoever asks too often."""
+        """Return 429 if the caller exceeds a limit."""
         if caller.access.is_open:
             return None
-        whom = who(request, caller)
-        if seconds := await self._over(self._requests, "request", whom):
+        whom = _counted_as(request, caller)
+        if self._requests and (seconds := await self._hit(self._requests, "request", whom)):
             return _too_many(request, "requests", self._requests, seconds)
         is_upload = match is not None and match.route.is_upload
-        if is_upload and (seconds := await self._over(self._uploads, "upload", whom)):
+        if is_upload and self._uploads and (seconds := await self._hit(self._uploads, "upload", whom)):
             return _too_many(request, "uploads", self._uploads, seconds)
         return None
 
-    async def _over(self, limit: RateLimitItemPerMinute | None, kind: str, whom: str) -> int:
-        if limit is None:
-            return 0
+    async def _hit(self, limit: RateLimitItemPerMinute, kind: str, whom: str) -> int:
         if self._counting.waits:
-            return await run_in_threadpool(self._counting.over, limit, kind, whom)
-        return self._counting.over(limit, kind, whom)
+            return await run_in_threadpool(self._counting.hit, limit, kind, whom)
+        return self._counting.hit(limit, kind, whom)
 
 
-def who(request: Request, caller: Caller) -> str:
-    """Whom a request is counted for. A person counts once, in however many browsers."""
+def _counted_as(request: Request, caller: Caller) -> str:
+    """Return the name that a request is counted under. All browsers of a user count together."""
     if caller.access.person:
         return f"person {caller.access.person.user_id}"
     return f"token {caller.key[:32]}" if caller.key else f"address {network_of(address_of(request))}"
 
 
 def too_often(request: Request, detail: str, seconds: int) -> Response:
-    response = answer(request, 429, "Too often", f"{detail} Nothing was kept. Try again in {in_words(seconds)}.")
+    """Return 429. `seconds`: until the caller may try again."""
+    response = answer(
+        request, 429, "Too many requests", f"{detail} Nothing was kept. Try again in {in_words(seconds)}."
+    )
     response.headers["Retry-After"] = str(seconds)
     response.headers["Cache-Control"] = "no-store"
     return response
@@ -169,25 +169,23 @@ def in_words(seconds: int) -> str:
     if seconds == 0:
         return ""
     if seconds < 120:
-        return f"{seconds} seconds" if seconds != 1 else "a second"
+        return f"{seconds} seconds" if seconds != 1 else "1 second"
     return f"{-(-seconds // 60)} minutes"
 
 
-def _too_many(request: Request, what: str, limit: RateLimitItemPerMinute | None, seconds: int) -> Response:
-    most = limit.amount if limit else 0
-    return too_often(request, f"These are more than {most:,} {what} a minute, the limit of this service.", seconds)
+def _too_many(request: Request, what: str, limit: RateLimitItemPerMinute, seconds: int) -> Response:
+    return too_often(request, f"The limit of this service is {limit.amount:,} {what} per minute.", seconds)
 
 
 def _a_minute(most: int) -> RateLimitItemPerMinute | None:
     return RateLimitItemPerMinute(most) if most else None
 
 
-# --- Wrong passwords: so many for one account from one address, ten times that for an account or an address alone.
+# --- Wrong passwords: a limit for each pair of user and address, and ten times that for a user or an address alone.
 #
-# An attempt counts before its password is looked at, so that many at once are no way around, and is given back when
-# the password was right: a team behind one address stands in nobody's way. What is refused is no guess, so it counts
-# nowhere, and nobody keeps others out of their account from a single place. A name that no account has counts like
-# any other, so the answer tells nothing.
+# An attempt counts before its password is checked, so that parallel attempts cannot bypass the limit. It is given back
+# when the password is right, so that a team behind one address is not locked out. Refused attempts do not count, so
+# one address cannot lock a user out. Unknown names count as well, so that the answer does not reveal which exist.
 
 _MINUTES = 10
 _WIDER = 10
@@ -196,40 +194,39 @@ _Counted = tuple[RateLimitItemPerMinute, tuple[str, ...]]
 
 
 class Guesses:
+    """Limits wrong passwords by user and address."""
+
     def __init__(self, settings: Settings, counting: Counting) -> None:
         self._counting = counting
         self._both = RateLimitItemPerMinute(settings.login_attempts, _MINUTES)
         self._either = RateLimitItemPerMinute(settings.login_attempts * _WIDER, _MINUTES)
 
     def begin(self, name: str, address: str) -> int:
-        """Counts an attempt. Seconds to wait when there were too many, else 0."""
+        """Count an attempt. Return the seconds to wait if there were too many, else 0."""
         counted: list[_Counted] = []
         for limit, whom in self._counted(name, address):
             counted.append((limit, whom))
-            if seconds := self._counting.over(limit, *whom):
+            if seconds := self._counting.hit(limit, *whom):
                 self._give_back(counted)
                 return seconds
         return 0
 
     def right(self, name: str, address: str) -> None:
-        """It was the person: earlier mistakes from here do not count any more. Those from elsewhere do."""
-        place, both, account = self._counted(name, address)
-        self._give_back((place, account))
+        """Give the attempt back after a right password. Earlier mistakes from this address stop counting, too."""
+        from_address, both, of_user = self._counted(name, address)
+        self._give_back((from_address, of_user))
         self._counting.forget(both[0], *both[1])
 
     def _counted(self, name: str, address: str) -> tuple[_Counted, _Counted, _Counted]:
-        account, place = _account(name), network_of(address)
+        # A hash, because users sometimes type a password into the field of the name, and it must not end up in Redis.
+        user = hashlib.sha256(one_line(name).lower().encode()).hexdigest()[:32]
+        network = network_of(address)
         return (
-            (self._either, ("guess from", place)),
-            (self._both, ("guess", account, place)),
-            (self._either, ("guess of", account)),
+            (self._either, ("guess from", network)),
+            (self._both, ("guess", user, network)),
+            (self._either, ("guess of", user)),
         )
 
     def _give_back(self, counted: Iterable[_Counted]) -> None:
         for limit, whom in counted:
             self._counting.give_back(limit, *whom)
-
-
-def _account(name: str) -> str:
-    """As a hash: what was typed into the wrong field is not to lie in Redis."""
-    return hashlib.sha256(one_line(name).lower().encode()).hexdigest()[:32]

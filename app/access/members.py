@@ -1,4 +1,4 @@
-"""Who belongs to a project, and whether everybody may read it."""
+"""Members and tokens of projects, and the users of the service: changes with their rules."""
 
 import secrets
 from collections.abc import Collection, Mapping
@@ -34,12 +34,12 @@ class Membership:
     made: Mapping[str, list[MadeToken]]
 
     def tokens_of(self, name: str) -> list[MadeToken]:
-        """Tokens of this project in force that the person made."""
+        """Return the valid tokens of this project that the user created."""
         return self.made.get(name, [])
 
 
 def get_membership(session: Session, slug: str) -> Membership:
-    """Raises NotFound."""
+    """Return the members of a project and their tokens. Raises NotFound."""
     row = projects.find_project(session, slug)
     project_id = row.id or 0
     made = made_in_force(session, project_id=project_id)
@@ -49,66 +49,70 @@ def get_membership(session: Session, slug: str) -> Membership:
 def set_member(
     engine: Engine, slug: str, *, name: str, role: str, by: str, only_new: bool = False, may_orphan: bool = False
 ) -> Membership:
-    """Make the person of this name a member, or, unless `only_new`, change the role. Raises InvalidChange, NotFound.
+    """Add the user with this name as a member or, unless `only_new`, change the role. Raises InvalidChange, NotFound.
 
-    `may_orphan`: also that of the last maintainer.
+    `may_orphan`: also change the last maintainer's role.
     """
-    wanted = read_role(role)
+    new_role = read_role(role)
     with transaction(engine) as session:
         project = projects.find_project(session, slug)
         user = users.find_user(session, name)
         if user is None or user.disabled_at is not None:
             shown = one_line(name)[: users.MAX_NAME]
-            why = f"no account that may log in is called {shown}" if shown else "must be the name of an account"
+            why = f"there is no active user {shown}" if shown else "must be the name of a user"
             raise InvalidChange(
-                f"Nothing was changed: {why}. Accounts are made by an administrator.", (FieldError("name", why),)
+                f"Nothing was changed: {why}. An administrator creates users.", (FieldError("name", why),)
             )
         if only_new and (row := session.get(MemberRow, (project.id, user.id))) is not None:
-            why = f"is a member already, as {row.role}; the list above changes the role"
+            why = f"is already a member, as {row.role}; change the role in the list above"
             raise InvalidChange(f"Nothing was changed: {user.name} {why}.", (FieldError("name", why),))
         if not may_orphan:
-            _keep_a_maintainer(session, project, user.id or 0, wanted)
-        users.set_role(session, project_id=project.id or 0, user_id=user.id or 0, role=wanted, by=by)
+            _require_maintainer(session, project, user.id or 0, new_role)
+        users.set_role(session, project_id=project.id or 0, user_id=user.id or 0, role=new_role, by=by)
         session.flush()
-        found = get_membership(session, slug)
+        membership = get_membership(session, slug)
     log.info("member_set", project=slug, account=user.id, role=role)
-    return found
+    return membership
 
 
 def change_role(
     engine: Engine, slug: str, user_id: int, *, role: str, by: str, may_orphan: bool = False, revoke: bool = False
 ) -> None:
-    """Of somebody who is a member; an empty role ends that. Raises InvalidChange, NotFound.
+    """Change the role of a member; an empty role removes the member. Raises InvalidChange, NotFound.
 
-    `may_orphan`: also of the last maintainer. `revoke`: with the tokens of the project that the person made.
+    `may_orphan`: also for the last maintainer. `revoke`: also revoke the project's tokens that the user created.
     """
-    wanted = read_role(role) if role else None
+    new_role = read_role(role) if role else None
     with transaction(engine) as session:
         project = projects.find_project(session, slug)
         if session.get(MemberRow, (project.id, user_id)) is None:
             raise NotFound(f"The project {slug} has no such member. Nothing was changed.")
         if not may_orphan:
-            _keep_a_maintainer(session, project, user_id, wanted)
-        users.set_role(session, project_id=project.id or 0, user_id=user_id, role=wanted, by=by)
+            _require_maintainer(session, project, user_id, new_role)
+        users.set_role(session, project_id=project.id or 0, user_id=user_id, role=new_role, by=by)
         if revoke:
             revoke_made(session, users.get_user(session, user_id).name, by=by, project_id=project.id)
     log.info("member_set", project=slug, account=user_id, role=role, tokens_revoked=revoke)
 
 
-def _keep_a_maintainer(session: Session, project: ProjectRow, user_id: int, wanted: Role | None) -> None:
-    """Raises InvalidChange where nobody would be left who gives roles. Locked, for two who leave at once."""
+def _require_maintainer(session: Session, project: ProjectRow, user_id: int, new_role: Role | None) -> None:
+    """Raise InvalidChange if the project would lose its last maintainer. The lock is for two who leave at once."""
     session.refresh(project, with_for_update=True)
-    left = [one for one in members_of(session, project.id or 0) if one.role is Role.MAINTAINER and not one.disabled]
-    if wanted is not Role.MAINTAINER and [one.user_id for one in left] == [user_id]:
-        why = f"{left[0].name} is the last maintainer of {project.slug}, and nobody else there could give roles"
+    maintainers = [
+        member
+        for member in members_of(session, project.id or 0)
+        if member.role is Role.MAINTAINER and not member.disabled
+    ]
+    if new_role is not Role.MAINTAINER and [member.user_id for member in maintainers] == [user_id]:
+        why = f"{maintainers[0].name} is the last maintainer of {project.slug}, and without one no member can set roles"
         raise InvalidChange(
-            f"Nothing was changed: {why}. Make somebody else a maintainer first, or ask an administrator to do it.",
-            (FieldError("role", "is of the last maintainer"),),
+            f"Nothing was changed: {why}. Make another member a maintainer first, or ask an administrator.",
+            (FieldError("role", "is that of the last maintainer"),),
         )
 
 
 def set_public(engine: Engine, slug: str, public: bool, *, by: str) -> Membership:
-    """Raises NotFound."""
+    """Make a project public or private. Raises NotFound."""
     with transaction(engine) as session:
         projects.set_public(session, projects.find_project(session, slug), public, by=by)
     log.info("project_public_set", project=slug, public=public)
@@ -117,7 +121,7 @@ def set_public(engine: Engine, slug: str, public: bool, *, by: str) -> Membershi
 
 
 def read_role(text: str) -> Role:
-    """Raises InvalidChange."""
+    """Parse a role. Raises InvalidChange."""
     try:
         return Role(text)
     except ValueError:
@@ -125,13 +129,13 @@ def read_role(text: str) -> Role:
         raise InvalidChange(f"Nothing was changed: the role {why}.", (FieldError("role", why),)) from None
 
 
-# --- The people of the service: made with a password of the first day, disabled, made administrators, given a new one.
+# --- Users: created with an initial password, disabled, made administrators, given a new password.
 
 _INITIAL_BYTES = 12
 
 
 def add_person(engine: Engine, *, name: str, email: str, administrator: bool, by: str) -> tuple[User, str]:
-    """The account, and its first password, which nobody can see again and its owner must change.
+    """Create a user; return it with its initial password, which is shown once and which the user must change.
 
     Raises InvalidChange, NameTaken.
     """
@@ -140,11 +144,11 @@ def add_person(engine: Engine, *, name: str, email: str, administrator: bool, by
         raise InvalidChange(f"Nothing was kept: the e-mail {why}.", (FieldError("email", why),))
     initial = _initial_password(name)
     with transaction(engine) as session:
-        made = users.create_user(
+        user = users.create_user(
             session, name, by=by, password=initial, email=email, administrator=administrator, must_change_password=True
         )
-    log.info("account_made", account=made.id, administrator=administrator)
-    return made, initial
+    log.info("account_made", account=user.id, administrator=administrator)
+    return user, initial
 
 
 def change_person(
@@ -156,21 +160,22 @@ def change_person(
     revoke: bool = False,
     by: str,
 ) -> User:
-    """`revoke`: with all tokens that the person made. Raises LastAdministrator, NotFound."""
+    """Change the rights of a user. `revoke`: also revoke all tokens that they created.
+
+    Raises LastAdministrator, NotFound.
+    """
     with transaction(engine) as session:
         row = users.get_user(session, user_id)
         users.set_standing(session, row, administrator=administrator, disabled=disabled, by=by)
         if revoke:
             tokens.revoke_made(session, row.name, by=by)
         changed = users.to_user(row)
-    log.info(
-        "account_changed", account=user_id, administrator=administrator, disabled=disabled, tokens_revoked=revoke
-    )  # fmt: skip
+    log.info("account_changed", account=user_id, administrator=administrator, disabled=disabled, tokens_revoked=revoke)
     return changed
 
 
 def reset_password(engine: Engine, user_id: int, *, by: str) -> tuple[User, str]:
-    """A new first password; the account is logged out everywhere, without a second factor.
+    """Set a new initial password, log the user out everywhere and remove the second factor.
 
     Raises InvalidChange, NotFound.
     """
@@ -178,7 +183,7 @@ def reset_password(engine: Engine, user_id: int, *, by: str) -> tuple[User, str]
         row = users.get_user(session, user_id)
         if row.issuer:
             raise InvalidChange(
-                f"{row.name} logs in by an identity provider and has no password here. Nothing was changed."
+                f"{row.name} logs in with an identity provider and has no password here. Nothing was changed."
             )
         initial = _initial_password(row.name)
         users.set_password(session, row, initial, by=by, must_change=True)
@@ -189,16 +194,16 @@ def reset_password(engine: Engine, user_id: int, *, by: str) -> tuple[User, str]
 
 
 def _initial_password(name: str) -> str:
-    """One that holds no name by chance."""
+    """Return a random password that passes the same checks as any other."""
     while problem_with(password := secrets.token_urlsafe(_INITIAL_BYTES), name):
         pass
     return password
 
 
-# --- Tokens of a project as people handle them: made with an end, listed with their state, revoked.
+# --- Tokens of a project.
 
 LIFE = timedelta(days=365)
-"""What a token lives unless it is said."""
+"""Default lifetime of a token."""
 
 PAGE_SIZE = 100
 
@@ -232,7 +237,7 @@ class TokenPage:
 
 
 def list_tokens(session: Session, slug: str, *, page: int = 1, page_size: int = PAGE_SIZE) -> TokenPage:
-    """Those in force first, newest first. Raises NotFound."""
+    """Return a page of a project's tokens: valid ones first, newest first. Raises NotFound."""
     project_id = find_project(session, slug).id or 0
     total, valid = tokens.count_tokens(session, project_id)
     rows = tokens.tokens_of(session, project_id, first=(page - 1) * page_size, limit=page_size)
@@ -242,24 +247,24 @@ def list_tokens(session: Session, slug: str, *, page: int = 1, page_size: int = 
 def make_token(
     engine: Engine, slug: str, *, name: str, scopes: Collection[str], expires_at: datetime | None, by: str
 ) -> tuple[Token, str]:
-    """The token, and what nobody can see again. Raises InvalidChange, NotFound."""
+    """Create a token; return it with its secret, which is shown once. Raises InvalidChange, NotFound."""
     try:
-        wanted = {Scope(scope) for scope in scopes}
+        read_scopes = {Scope(scope) for scope in scopes}
     except ValueError:
         why = "must be one or more of upload, read and triage"
         raise InvalidChange(f"Nothing was kept: scopes {why}.", (FieldError("scopes", why),)) from None
     with transaction(engine) as session:
         project = find_project(session, slug)
         row, secret = tokens.make_token(
-            session, project_id=project.id or 0, name=name, scopes=wanted, by=by, expires_at=expires_at
+            session, project_id=project.id or 0, name=name, scopes=read_scopes, by=by, expires_at=expires_at
         )
-        made = _token(row)
-    log.info("token_made", project=slug, token=made.id, scopes=made.scopes)
-    return made, secret
+        token = _token(row)
+    log.info("token_made", project=slug, token=token.id, scopes=token.scopes)
+    return token, secret
 
 
 def revoke_token(engine: Engine, slug: str, token_id: int, *, by: str) -> Token:
-    """Raises NotFound, also for a token of another project."""
+    """Revoke a token. Raises NotFound, also for a token of another project."""
     with transaction(engine) as session:
         project = find_project(session, slug)
         row = session.get(TokenRow, token_id)

@@ -1,4 +1,4 @@
-"""Pages of projects, their members and tokens. HTTP in, template out."""
+"""Pages of projects, members, tokens and users."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,7 +23,7 @@ from app.web.forms import Form, answer_form
 from app.web.identity import access_of, signed
 from app.web.templating import public_address, render
 
-# --- The lines by which a job uploads with a new token: those of docs/ci.md, with this service's address and project.
+# --- What a job runs to upload with a new token: as in docs/ci.md, with the address and project filled in.
 
 CURL = """\
 branch=${BRANCH:-$(git symbolic-ref -q --short HEAD)} || { echo "HEAD is detached: set BRANCH" >&2; exit 3; }
@@ -38,7 +38,7 @@ curl -sS --fail-with-body --retry 5 --retry-connrefused -H "Authorization: Beare
 code=$(grep -oE '"exit_code": ?[0-9]' report.json | head -n 1 | grep -oE '[0-9]$') || true
 exit "${code:-3}"
 """
-"""Upload and verdict without the client. Kept equal to docs/ci.md by its test."""
+"""Upload and verdict without the client. A test keeps it equal to docs/ci.md."""
 
 INSTALL = "pip install 'threewalls @ git+https://git.example.org/tools/threewalls@COMMIT'"
 BRANCHES = (
@@ -47,7 +47,7 @@ BRANCHES = (
     ("Jenkins", '"${CHANGE_BRANCH:-$BRANCH_NAME}"'),
     ("Buildkite", '"$BUILDKITE_BRANCH"'),
 )
-"""What `BRANCH` is in a job of each: CI systems check a commit out and no branch."""
+"""Where each CI system has the branch: it checks out a commit, not a branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class JobLines:
 
 
 def job_lines(url: str, project: str, states: str = "") -> JobLines:
-    """`states`: what the client is told besides, as words of its command line."""
+    """Return the commands of a job. `states`: further options of `threewalls upload`."""
     upload = f"threewalls upload train.log{' ' + states if states else ''}"
     return JobLines(
         client=f"export THREEWALLS_URL={url}\n{upload} --wait --allow no-baseline,inconclusive",
@@ -94,7 +94,7 @@ class MemberForm(Form):
     longest = 1_000
 
     @classmethod
-    def has_input(cls, name: str) -> bool:  # noqa: ARG003  # every one
+    def has_input(cls, name: str) -> bool:  # noqa: ARG003  # it serves several small forms
         return True
 
     @property
@@ -104,7 +104,7 @@ class MemberForm(Form):
 
 MAX_FIELDS = 12
 LIVES = {"30": "30 days", "90": "90 days", "365": "1 year", "730": "2 years", "never": "never"}
-"""How long a token lives, as the form offers it."""
+"""Lifetimes of a token that the form offers."""
 
 router = APIRouter(include_in_schema=False, prefix="/settings/projects")
 
@@ -135,12 +135,14 @@ async def create_project(request: Request, engine: AppEngine) -> Response:
 
 def _projects_page(request: Request, session: Session, form: MemberForm, status: int = 200) -> HTMLResponse:
     access = access_of(request)
-    found = projects.list_projects(session)
     return render(
         request,
         "members/projects.html",
         status=status,
-        projects=[(one, role_of(access, one.id), access.may(Action.MANAGE, one.id)) for one in found],
+        projects=[
+            (project, role_of(access, project.id), access.may(Action.MANAGE, project.id))
+            for project in projects.list_projects(session)
+        ],
         form=form,
         administrator=ADMINISTRATOR,
     )
@@ -168,7 +170,7 @@ async def add_member(request: Request, engine: AppEngine, slug: Slug) -> Respons
 @router.post("/{slug}/members/{user_id}")
 @requires(Action.MANAGE, of="project", log_ins=True, confirm=True)
 async def change_member(request: Request, engine: AppEngine, slug: Slug, user_id: UserId) -> Response:
-    """Another role, or none. Somebody who takes their own leaves the page that they may see no longer."""
+    """Change a member's role, or remove the member. Users who lose access to the page by this go to the projects."""
 
     def change(form: MemberForm) -> str:
         role = "" if form.value("remove") else form.value("role") or "none"
@@ -220,18 +222,18 @@ def show_tokens(
 @router.post("/{slug}/tokens")
 @requires(Action.MANAGE, of="project", log_ins=True, confirm=True)
 async def make_token(request: Request, engine: AppEngine, slug: Slug) -> Response:
-    """The page that follows shows the token, once; no cache keeps it."""
+    """Create a token. The answer shows it once and must not be cached."""
 
     def make(form: MemberForm) -> Response:
         life = form.value("life")
         ends = utc_now() + timedelta(days=int(life)) if life in LIVES and life != "never" else None
         if life not in LIVES:
             ends = utc_now() + members.LIFE
-        made, secret = members.make_token(
+        token, secret = members.make_token(
             engine, slug, name=form.value("name"), scopes=form.chosen["scopes"], expires_at=ends, by=form.by
         )
         with reading(request) as session:
-            return _tokens_page(request, session, slug, MemberForm(), made=made, secret=secret)
+            return _tokens_page(request, session, slug, MemberForm(), made=token, secret=secret)
 
     def again(session: Session, form: MemberForm, _: ThreewallsError) -> Response:
         return _tokens_page(request, session, slug, form, status=422)
@@ -261,13 +263,12 @@ def _tokens_page(
     page: int = 1,
 ) -> HTMLResponse:
     project = projects.find_project(session, slug)
-    found = members.list_tokens(session, slug, page=page)
     response = render(
         request,
         "members/tokens.html",
         status=status,
         of_project={"id": project.id, "slug": slug},
-        tokens=found,
+        tokens=members.list_tokens(session, slug, page=page),
         form=form,
         scopes=[scope.value for scope in Scope],
         lives=LIVES,
@@ -280,14 +281,15 @@ def _tokens_page(
     return response
 
 
-# --- The page of people, for administrators. HTTP in, template out.
+# --- The page of users, for administrators.
 
-_STANDINGS: dict[str, dict[str, bool]] = {
+_CHANGES: dict[str, dict[str, bool]] = {
     "disable": {"disabled": True},
     "enable": {"disabled": False},
     "make administrator": {"administrator": True},
     "no administrator": {"administrator": False},
 }
+"""What the buttons of a user change, by the value of the button."""
 _RESET = "reset password"
 
 users_router = APIRouter(include_in_schema=False, prefix="/settings/users")
@@ -302,15 +304,15 @@ def show_people(request: Request, session: ReadSession) -> HTMLResponse:
 @users_router.post("")
 @requires(Action.ADMINISTER, log_ins=True, confirm=True)
 async def add_person(request: Request, engine: AppEngine) -> Response:
-    """The page that follows shows the first password, once; no cache keeps it."""
+    """Create a user. The answer shows the initial password once and must not be cached."""
 
     def add(form: MemberForm) -> Response:
-        made = members.add_person(
+        user_and_password = members.add_person(
             engine, name=form.value("name"), email=form.value("email"),
             administrator=form.value("administrator") == "yes", by=form.by,
         )  # fmt: skip
         with reading(request) as session:
-            return _page(request, session, MemberForm(), made=made)
+            return _page(request, session, MemberForm(), made=user_and_password)
 
     def again(session: Session, form: MemberForm, _: ThreewallsError) -> Response:
         return _page(request, session, form, 422)
@@ -322,21 +324,21 @@ async def add_person(request: Request, engine: AppEngine) -> Response:
 @users_router.post("/{user_id}")
 @requires(Action.ADMINISTER, log_ins=True, confirm=True)
 async def change_person(request: Request, engine: AppEngine, user_id: UserId) -> Response:
-    """`do`: what is to be done, as its button says."""
+    """Change a user. `do` in the form: the value of the button."""
 
     def change(form: MemberForm) -> str | Response:
-        wanted = form.value("do")
-        if wanted == _RESET:
-            made = members.reset_password(engine, user_id, by=form.by)
+        button = form.value("do")
+        if button == _RESET:
+            user_and_password = members.reset_password(engine, user_id, by=form.by)
             with reading(request) as session:
-                return _page(request, session, MemberForm(), made=made)
-        if (standing := _STANDINGS.get(wanted)) is None:
-            raise InvalidChange("This is nothing that can be done with an account. Nothing was changed.")
-        revoke = wanted == "disable" and form.value("revoke") == "yes"
-        members.change_person(engine, user_id, by=form.by, revoke=revoke, **standing)
+                return _page(request, session, MemberForm(), made=user_and_password)
+        if (changes := _CHANGES.get(button)) is None:
+            raise InvalidChange("Unknown action. Nothing was changed.")
+        revoke = button == "disable" and form.value("revoke") == "yes"
+        members.change_person(engine, user_id, by=form.by, revoke=revoke, **changes)
         person = access_of(request).person
-        # Whoever gives it up, or disables the own account, may not see this page any longer.
-        own = person is not None and person.user_id == user_id and wanted in ("disable", "no administrator")
+        # Administrators who demote or disable themselves may no longer see this page.
+        own = person is not None and person.user_id == user_id and button in ("disable", "no administrator")
         return "/" if own else "/settings/users"
 
     def again(session: Session, _: MemberForm, error: ThreewallsError) -> Response:
@@ -355,14 +357,13 @@ def _page(
     made: tuple[User, str] | None = None,
     refused: ThreewallsError | None = None,
 ) -> HTMLResponse:
-    found, roles, tokens = list_users(session), roles_by_user(session), made_in_force(session)
     response = render(
         request,
         "members/people.html",
         status=status,
-        people=found,
-        roles=roles,
-        tokens=tokens,
+        people=list_users(session),
+        roles=roles_by_user(session),
+        tokens=made_in_force(session),
         form=form,
         made=made,
         refused=refused,

@@ -1,4 +1,4 @@
-"""Whose project something is that an address names. What never changes hands is asked for once."""
+"""Find the project that owns what an address names, such as a run or a regression."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,25 +13,24 @@ from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Owner
 
 FOR_ALL = 0
-"""The owner of what belongs to no project and is for all; no project has this id."""
+"""The owner of rows that belong to no project and are for all users; no project has this id."""
 
-NOT_TOLD = -1
-"""The owner by a name that may mean several things."""
+AMBIGUOUS = -1
+"""The owner behind a name that may match several rows."""
 
 KEY_LENGTH = 64
 
-_REMEMBERED = 10_000
+_MAX_CACHED = 10_000
 _LARGEST_ID = 2**63 - 1
-_CHANGING_HANDS: tuple[Owner, ...] = ("reference",)
-_AS_HANDLERS_READ_IT = TypeAdapter(int)
-
+_INTEGER = TypeAdapter(int)
+"""Reads ids as handlers do, who also accept `+2` and `2.0`."""
 
 _Query = Select[tuple[int | None]] | Select[tuple[int, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """`project`: its id, FOR_ALL or NOT_TOLD. `token`: of a run, which token brought it; None when none did."""
+    """`project`: an id, FOR_ALL or AMBIGUOUS. `token`: of a run, the token that uploaded it."""
 
     project: int
     token: int | None = None
@@ -39,10 +38,9 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """How an address names it: the path's parameter, and the query that finds its project.
+    """How addresses name something: the parameter of the path, and the query for its project.
 
-    No query for what is no such name, or one that may mean several things: then the handler looks among what the caller
-    may see, and answers in its own words.
+    `query` returns None for invalid and ambiguous names. The handler then searches what the caller may see.
     """
 
     param: str
@@ -50,38 +48,36 @@ class Named:
 
 
 class Owners:
-    """Remembers whose what is. One an application: its database's."""
+    """Finds owners in one database and caches those that never change."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[tuple[str, str], Owned] = {}
+        self._cache: dict[tuple[str, str], Owned] = {}
 
-    def remembered(self, owner: Owner, value: str) -> Owned | None:
-        return self._known.get((owner, value))
+    def cached(self, owner: Owner, value: str) -> Owned | None:
+        return self._cache.get((owner, value))
 
     def find(self, owner: Owner, value: str) -> Owned | None:
-        """None when there is no such thing."""
+        """Return the owner; None when the thing does not exist."""
         query = NAMED[owner].query(value)
         if query is None:
-            return Owned(NOT_TOLD)
+            return Owned(AMBIGUOUS)
         with seeing(EVERY_PROJECT), read_session(self._engine) as session:
             row = session.execute(query.limit(1)).first()
         if row is None:
             return None
         project, token = row if len(row) > 1 else (row[0], None)
-        found = Owned(FOR_ALL if project is None else int(project), token)
-        if owner in _CHANGING_HANDS:
-            return found
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        self._known[owner, value] = found
-        return found
+        owned = Owned(FOR_ALL if project is None else int(project), token)
+        if owner != "reference":  # only reference points can move to another project
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            self._cache[owner, value] = owned
+        return owned
 
 
 def _number(text: str) -> int | None:
-    """`+2` and `2.0` are the thing 2 to a handler, so they are to the check."""
     try:
-        number = _AS_HANDLERS_READ_IT.validate_python(text)
+        number = _INTEGER.validate_python(text)
     except ValidationError:
         return None
     return number if 0 <= number <= _LARGEST_ID else None
@@ -105,7 +101,7 @@ def _by_slug(slug: str) -> "_Query":
 
 
 def _by_stack(key: str) -> "_Query | None":
-    if len(key) != KEY_LENGTH:  # its beginning, by which several may be meant
+    if len(key) != KEY_LENGTH:  # a prefix, which may match several stacks
         return None
     return select_any(RunRow.project_id).where(col(RunRow.stack_key) == key)
 

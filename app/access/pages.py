@@ -1,4 +1,4 @@
-"""Pages of a user's own account: log in and out, password, confirmation, second factor, sessions."""
+"""Pages for users' own log-in: log in and out, password, confirmation, second factor, sessions; and `whoami`."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -41,9 +41,7 @@ from app.web.templating import render
 MAX_FIELDS = 5
 PASSWORD_PAGE = "/account/password"  # noqa: S105  an address
 SECOND_FACTOR_PAGE = "/account/second-factor"
-_ENDED = (
-    "This first password was set more than 72 hours ago, so it opens nothing any more. An administrator sets a new one."
-)
+_ENDED = "This initial password expired after 72 hours. Ask an administrator for a new one."
 _MOST_CHARACTERS = 1_000
 _NO_STORE = {"Cache-Control": "no-store"}
 
@@ -52,7 +50,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/login")
 @requires(Open.ANYONE)
-def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  the word that addresses have
+def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  the parameter's name
     access = access_of(request)
     if access.is_open or access.person:
         return RedirectResponse("/" if access.is_open else local_path(next), 303)
@@ -86,7 +84,7 @@ def log_out(request: Request, engine: AppEngine) -> Response:
     access = access_of(request)
     if access.person:
         login.log_out(engine, access.session_id, access.person.user_id, access.person.name)
-    # Else the way back shows pages of whoever was logged in.
+    # Otherwise the browser's back button would show the user's pages.
     response = RedirectResponse("/login", 303, _NO_STORE | {"Clear-Site-Data": '"cache"'})
     forget_session(request, response)
     return response
@@ -107,11 +105,10 @@ async def change_password(request: Request, engine: AppEngine, settings: AppSett
 
 
 def _change_password(request: Request, engine: Engine, settings: Settings, form: PasswordForm, wanted: str) -> Response:
-    person = access_of(request).person
-    assert person is not None  # noqa: S101  the rule of the route
+    person = _person(request)
     guesses: Guesses = request.app.state.guesses
     if seconds := guesses.begin(person.name, came_from(request).address):
-        return too_often(request, "These were too many wrong passwords.", seconds)
+        return too_often(request, "Too many wrong passwords.", seconds)
     try:
         secret = change_own_password(engine, settings, person.user_id, form, came_from(request))
     except InvalidChange as error:
@@ -130,7 +127,7 @@ def logged_in(request: Request, secret: str, wanted: str) -> Response:
 
 
 def local_path(wanted: str) -> str:
-    """Where to go after the log-in: a path of this service, whatever the address says."""
+    """Return where to go after the log-in: `wanted` if it is a path of this service, else the start page."""
     if not wanted.isprintable() or "\\" in wanted or wanted[:1] != "/" or wanted[:2] == "//":
         return "/"
     return "/" if urlsplit(wanted).path in ("/login", "/logout") else wanted
@@ -150,7 +147,7 @@ def login_page(
     problem: str = "",
     status: int = 200,
 ) -> HTMLResponse:
-    """`wait`: seconds until another attempt is looked at. `problem`: why another way to log in failed."""
+    """Render the log-in page. `wait`: seconds until the next attempt. `problem`: why the identity provider failed."""
     response = render(
         request,
         "access/login.html",
@@ -171,28 +168,28 @@ def _password_page(request: Request, form: PasswordForm, wanted: str, status: in
     return render(request, "access/password.html", status=status, form=form, wanted=local_path(wanted))
 
 
-# --- `/settings/account`: one's own log-in, and the browsers that are logged in by it. The same as an API.
+# --- `/settings/account` and `/api/v1/account/sessions`: the user's own profile and sessions.
 
 SESSION_KEY = r"[0-9a-f]{16}"
 
 pages = APIRouter(include_in_schema=False, prefix="/settings/account")
 api = APIRouter(prefix="/api/v1/account/sessions", tags=["access"])
 
-Key = Annotated[str, Path(pattern=SESSION_KEY, max_length=16, description="Of the session, as listed.")]
+Key = Annotated[str, Path(pattern=SESSION_KEY, max_length=16, description="Key of the session, as listed.")]
 
 
 class SessionOut(BaseModel):
     key: str
-    current: bool = Field(description="It is the one that asks.")
-    agent: str = Field(description="What the browser calls itself.")
+    current: bool = Field(description="The session of this request.")
+    agent: str = Field(description="User agent of the browser.")
     address: str
     created_at: datetime
     seen_at: datetime
-    expires_at: datetime = Field(description="When it ends unless it is used.")
+    expires_at: datetime = Field(description="When the session ends if it is not used before.")
 
 
 class SessionList(BaseModel):
-    items: list[SessionOut] = Field(description="Newest use first.")
+    items: list[SessionOut] = Field(description="Last used first.")
 
 
 @pages.get("")
@@ -211,7 +208,7 @@ def show_account(request: Request, engine: AppEngine) -> HTMLResponse:
 @pages.post("/sessions/others/end")
 @requires(Open.LOGGED_IN)
 def end_others(request: Request, engine: AppEngine) -> Response:
-    """All but the one that asks."""
+    """End all sessions of the user except the current one."""
     access, person = access_of(request), _person(request)
     with transaction(engine) as session:
         users.end_sessions_of(session, person.user_id, but=access.session_id)
@@ -232,14 +229,14 @@ def end_one(request: Request, engine: AppEngine, key: Key) -> Response:
 @api.get("", responses=documented(401))
 @requires(Open.LOGGED_IN)
 def list_sessions(request: Request, engine: AppEngine) -> SessionList:
-    """The browsers in which the caller is logged in."""
+    """List the caller's sessions."""
     return SessionList(items=_sessions(request, engine))
 
 
 @api.delete("/{key}", status_code=204, responses=documented(401, 404, 422))
 @requires(Open.LOGGED_IN)
 def end_session(request: Request, engine: AppEngine, key: Key) -> None:
-    """Log a browser out."""
+    """End a session."""
     _end(request, engine, key)
 
 
@@ -256,15 +253,15 @@ def _sessions(request: Request, engine: Engine) -> Sequence[SessionOut]:
 
 
 def _end(request: Request, engine: Engine, key: str) -> bool:
-    """Whether it was the one that asks. Raises NotFound."""
+    """End a session of the caller. Return whether it is the current one. Raises NotFound."""
     access, person = access_of(request), _person(request)
     with transaction(engine) as session:
-        found = next((row.id for row in users.sessions_of(session, person.user_id) if _key(row.id) == key), None)
-        if found is None:
-            raise NotFound("You have no such session. It may have ended by itself.")
-        users.end_session(session, found)
+        row_id = next((row.id for row in users.sessions_of(session, person.user_id) if _key(row.id) == key), None)
+        if row_id is None:
+            raise NotFound("You have no such session. It may have expired.")
+        users.end_session(session, row_id)
         _record(session, person, key)
-    return found == access.session_id
+    return row_id == access.session_id
 
 
 def _record(session: Session, person: Person, which: str) -> None:
@@ -275,7 +272,7 @@ def _record(session: Session, person: Person, which: str) -> None:
 
 
 def _key(session_id: str) -> str:
-    """A name for a session that opens nothing and finds no row."""
+    """Return a name for the session that cannot be used to log in."""
     return hashlib.sha256(session_id.encode()).hexdigest()[:16]
 
 
@@ -285,7 +282,7 @@ def _person(request: Request) -> Person:
     return person
 
 
-# --- `/account/confirm`: the password once more, before what gives access is made: tokens, roles, accounts.
+# --- `/account/confirm`: confirm the password before creating tokens, roles or users.
 
 confirm_router = APIRouter(include_in_schema=False, prefix="/account/confirm")
 
@@ -293,7 +290,7 @@ confirm_router = APIRouter(include_in_schema=False, prefix="/account/confirm")
 @confirm_router.get("")
 @requires(Open.LOGGED_IN)
 def show_confirm(request: Request, engine: AppEngine, next: str = "/") -> HTMLResponse:  # noqa: A002  as at the log-in
-    return _page(request, engine, next)
+    return _confirm_page(request, engine, next)
 
 
 @confirm_router.post("")
@@ -308,23 +305,19 @@ def _confirm(request: Request, engine: Engine, settings: Settings, password: str
     try:
         check_own_password(request, engine, settings, password)
     except InvalidChange as error:
-        return _page(request, engine, wanted, error.errors[0].message)
+        return _confirm_page(request, engine, wanted, error.errors[0].message)
     with transaction(engine) as session:
         users.confirm(session, access_of(request).session_id)
     return RedirectResponse(local_path(wanted), 303, {"Cache-Control": "no-store"})
 
 
 def check_own_password(request: Request, engine: Engine, settings: Settings, password: str) -> Person:
-    """Return who is logged in, when this is their password. Raises InvalidChange, TooMany.
-
-    It takes a tenth of a second of a processor: call it by `with_password`.
-    """
-    person = access_of(request).person
-    assert person is not None  # noqa: S101  the rule of the route
+    """Return the user if this is their password. Raises InvalidChange, TooMany. Call it by `with_password`."""
+    person = _person(request)
     guesses: Guesses = request.app.state.guesses
     address = came_from(request).address
     if seconds := guesses.begin(person.name, address):
-        raise TooMany("These were too many wrong passwords. Nothing was changed.", seconds)
+        raise TooMany("Too many wrong passwords. Nothing was changed.", seconds)
     with read_session(engine) as session:
         password_hash = users.get_user(session, person.user_id).password_hash
     if not passwords.is_right(password, password_hash, settings.password_memory_mib):
@@ -333,11 +326,9 @@ def check_own_password(request: Request, engine: Engine, settings: Settings, pas
     return person
 
 
-def _page(request: Request, engine: Engine, wanted: str, error: str = "") -> HTMLResponse:
-    person = access_of(request).person
-    assert person is not None  # noqa: S101  the rule of the route
+def _confirm_page(request: Request, engine: Engine, wanted: str, error: str = "") -> HTMLResponse:
     with read_session(engine) as session:
-        comes_by = users.get_user(session, person.user_id).issuer
+        comes_by = users.get_user(session, _person(request).user_id).issuer
     return render(
         request,
         "access/confirm.html",
@@ -348,7 +339,7 @@ def _page(request: Request, engine: Engine, wanted: str, error: str = "") -> HTM
     )
 
 
-# --- `/account/second-factor`: codes of an authenticator app beside the password, added and removed by their owner.
+# --- `/account/second-factor`: users add and remove the codes of an authenticator app.
 
 _INPUTS = ("secret", "code", "password")
 
@@ -358,7 +349,7 @@ second_factor_router = APIRouter(include_in_schema=False, prefix=SECOND_FACTOR_P
 @second_factor_router.get("")
 @requires(Open.LOGGED_IN)
 def show_second_factor(request: Request, engine: AppEngine) -> HTMLResponse:
-    return _second_factor_routes_page(request, engine)
+    return _second_factor_page(request, engine)
 
 
 @second_factor_router.post("")
@@ -381,19 +372,21 @@ async def _sent(request: Request) -> Mapping[str, str]:
 def _add(request: Request, engine: Engine, settings: Settings, sent: Mapping[str, str]) -> Response:
     secret = sent["secret"]
     if not is_secret(secret):
-        return _second_factor_routes_page(request, engine)
+        return _second_factor_page(request, engine)
     try:
         person = check_own_password(request, engine, settings, sent["password"])
         with transaction(engine) as session:
             row = users.get_user(session, person.user_id)
             if row.issuer or row.totp_secret:
-                raise InvalidChange("Nothing was changed.", (FieldError("code", "is asked for already"),))
+                raise InvalidChange("Nothing was changed.", (FieldError("code", "is already required"),))
             if (step := step_of_code(secret, sent["code"], utc_now())) is None:
-                raise InvalidChange("Nothing was changed.", (FieldError("code", "is not what the app shows now"),))
+                raise InvalidChange(
+                    "Nothing was changed.", (FieldError("code", "is not the code that the app shows now"),)
+                )
             users.set_second_factor(session, row, secret, step)
             users.end_sessions_of(session, person.user_id, but=access_of(request).session_id)
     except InvalidChange as error:
-        return _second_factor_routes_page(request, engine, error, secret)
+        return _second_factor_page(request, engine, error, secret)
     return RedirectResponse("/settings/account", 303)
 
 
@@ -403,19 +396,20 @@ def _remove(request: Request, engine: Engine, settings: Settings, sent: Mapping[
         with transaction(engine) as session:
             row = users.get_user(session, person.user_id)
             if row.totp_secret and step_of_code(row.totp_secret, sent["code"], utc_now(), after=row.totp_step) is None:
-                raise InvalidChange("Nothing was changed.", (FieldError("code", "is not what the app shows now"),))
+                raise InvalidChange(
+                    "Nothing was changed.", (FieldError("code", "is not the code that the app shows now"),)
+                )
             users.set_second_factor(session, row, "")
     except InvalidChange as error:
-        return _second_factor_routes_page(request, engine, error)
+        return _second_factor_page(request, engine, error)
     return RedirectResponse("/settings/account", 303)
 
 
-def _second_factor_routes_page(
+def _second_factor_page(
     request: Request, engine: Engine, refused: InvalidChange | None = None, secret: str = ""
 ) -> HTMLResponse:
-    """`secret`: the one that the app has by now, when a form with it is refused."""
-    person = access_of(request).person
-    assert person is not None  # noqa: S101  the rule of the route
+    """Render the page. `secret`: the one that the app already has, when the form is shown again with an error."""
+    person = _person(request)
     with read_session(engine) as session:
         row = users.get_user(session, person.user_id)
     secret = secret or new_secret()
@@ -434,26 +428,26 @@ def _second_factor_routes_page(
     return response
 
 
-# --- `GET /api/v1/whoami`: what a client is taken for, so that it can say what is wrong before a job depends on it.
+# --- `GET /api/v1/whoami`: lets a client check its token before a job depends on it.
 
 whoami_router = APIRouter(prefix="/api/v1", tags=["access"])
 
 
 class WhoAmI(BaseModel):
     kind: Literal["everyone", "person", "token", "nobody"] = Field(
-        description="`everyone`: this service has no log-ins. `nobody`: nothing was shown that says who asks."
+        description="`everyone`: this service has no log-ins. `person`: a user. `nobody`: a caller without credentials."
     )
-    name: str = Field("", description="Of the person or the token.")
-    project: str | None = Field(None, description="Of the token.")
-    scopes: list[str] = Field([], description="Of the token, with those that its own include: upload, read, triage.")
-    expires_at: datetime | None = Field(None, description="When the token ends; null for never.")
-    version: str = Field(description="Of the service.")
+    name: str = Field("", description="Name of the user or the token.")
+    project: str | None = Field(None, description="Project of the token.")
+    scopes: list[str] = Field([], description="Scopes of the token with those that they include: upload, read, triage.")
+    expires_at: datetime | None = Field(None, description="When the token expires; null for never.")
+    version: str = Field(description="Version of the service.")
 
 
 @whoami_router.get("/whoami", responses=documented(401))
 @requires(Open.ANYONE)
 def whoami(request: Request, engine: AppEngine) -> WhoAmI:
-    """Return who the caller is, and the scopes of a token. A token that is not in force gets 401."""
+    """Return who the caller is, and the scopes of a token. An invalid token gets 401."""
     service = version("threewalls")
     match access_of(request).principal:
         case Everyone():
@@ -470,8 +464,8 @@ def whoami(request: Request, engine: AppEngine) -> WhoAmI:
 
 
 def _expires_at(engine: Engine, holder: TokenHolder) -> datetime | None:
-    # A token that may not read still may know this of itself.
+    # Tokens that may not read may still see their own expiry.
     with seeing(frozenset({holder.project_id})), read_session(engine) as session:
-        chosen = select_any(TokenRow.expires_at).where(col(TokenRow.id) == holder.token_id)
-        found: datetime | None = session.execute(chosen).scalar_one_or_none()
-    return aware(found) if found else None
+        query = select_any(TokenRow.expires_at).where(col(TokenRow.id) == holder.token_id)
+        expires_at: datetime | None = session.execute(query).scalar_one_or_none()
+    return aware(expires_at) if expires_at else None

@@ -1,7 +1,7 @@
-"""Projects in addresses are found without their case, as no two slugs differ by it alone.
+"""Make project names in addresses case-insensitive. No two slugs differ in case only.
 
-`/settings/projects/Moe` and `?project=MOE` become the spelling of the project before a handler reads them, so every
-page, filter and call finds it, and none has to think of it. What the caller may not know of stays as it was written.
+`/settings/projects/Moe` and `?project=MOE` are rewritten to the project's own spelling before a handler reads them.
+Names of projects that the caller may not know stay as written.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from starlette.types import Scope
 from app.access.routes import RouteMatch
 
 Spelling = Callable[[str], str]
-"""Returns the slug that the text names; the text itself where it names none that the caller may know of."""
+"""Returns the slug that the text names; the text itself if no such project exists or the caller may not know it."""
 
 _PARAMETER = "project"
 
@@ -23,13 +23,13 @@ def names_project(scope: Scope, match: RouteMatch | None) -> bool:
 
 
 def spell_projects(scope: Scope, match: RouteMatch | None, spelling: Spelling) -> RouteMatch | None:
-    """Rewrite the address of a request. Returns its route with the parameters that the path has then."""
+    """Rewrite the address of a request and return its route with the new parameters."""
     _spell_query(scope, spelling)
     if match is None or not _in_path(match) or (slug := spelling(match.params["slug"])) == match.params["slug"]:
         return match
-    matched = match.route.pattern.match(scope["path"])
-    assert matched is not None  # noqa: S101  the route was found by this path
-    begin, end = matched.span("slug")
+    path = match.route.pattern.match(scope["path"])
+    assert path is not None  # noqa: S101  this path selected the route
+    begin, end = path.span("slug")
     scope["path"] = f"{scope['path'][:begin]}{slug}{scope['path'][end:]}"
     return replace(match, params={**match.params, "slug": slug})
 
@@ -39,14 +39,14 @@ def _in_path(match: RouteMatch | None) -> bool:
 
 
 def _spell_query(scope: Scope, spelling: Spelling) -> None:
-    given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    spelled = [(name, spelling(value) if name == _PARAMETER else value) for name, value in given]
-    if spelled != given:
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    spelled = [(name, spelling(value) if name == _PARAMETER else value) for name, value in pairs]
+    if spelled != pairs:
         scope["query_string"] = urlencode(spelled).encode()
 
 
 def spelling_of(slugs: Mapping[str, tuple[int, str]], may_know: Callable[[int], bool]) -> Spelling:
-    """`slugs`: the id and slug of each project by its slug in lower case."""
+    """Return the function that spells names. `slugs`: id and slug of each project by its slug in lower case."""
 
     def spelling(text: str) -> str:
         project_id, slug = slugs.get(text.lower(), (None, text))

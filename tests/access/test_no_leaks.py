@@ -307,7 +307,7 @@ def test_a_page_of_an_error_tells_nothing_and_asks_the_database_nothing(
         raise RuntimeError("unexpected")
 
     monkeypatch.setattr("app.web.docs_pages.render", broken)
-    monkeypatch.setattr("app.access.credentials.REMEMBERED_SECONDS", -1.0)
+    monkeypatch.setattr("app.access.credentials.CACHE_SECONDS", -1.0)
     statements: list[str] = []
     wrong = []
     with every_statement(world.teams, statements):

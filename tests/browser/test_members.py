@@ -73,7 +73,7 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     expect(root.get_by_label("Role of viv")).to_have_value("viewer")
     root.get_by_label("Name").fill("viv")
     root.get_by_role("button", name="Add").click()
-    expect(root.get_by_text("is a member already, as viewer; the list above changes the role")).to_be_visible()
+    expect(root.get_by_text("is already a member, as viewer; change the role in the list above")).to_be_visible()
     expect(root.get_by_label("Role of viv")).to_have_value("viewer")
 
     settings.get_by_role("link", name="Tokens").click()

@@ -66,7 +66,7 @@ def test_an_address_that_others_reach_needs_its_url_and_an_administrator_and_sig
         [sys.executable, "-m", "app.cli", "admin", "create", "root", "--data", str(tmp_path / "data")],
         capture_output=True, text=True, check=True, timeout=START_SECONDS,
     )  # fmt: skip
-    assert "root is an administrator now" in made.stdout
+    assert "root is now an administrator" in made.stdout
     with running("serve", tmp_path / "data", "--host", "0.0.0.0") as house:
         address = house.address.replace("0.0.0.0", "127.0.0.1")
         assert httpx2.get(f"{address}/api/v1/runs", timeout=300, verify=PLAIN_HTTP).status_code == 401

@@ -29,7 +29,7 @@ def test_a_token_hears_when_to_come_back(few: Teams) -> None:
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     assert answers[-1].headers["Content-Type"] == "application/problem+json"
     assert 0 < int(answers[-1].headers["Retry-After"]) <= 60
-    assert "3 requests a minute" in answers[-1].json()["detail"]
+    assert "3 requests per minute" in answers[-1].json()["detail"]
     assert few.client("token:all").get(READ).status_code == 200  # another token of the same place
 
 
@@ -95,11 +95,11 @@ def test_processes_count_together_in_redis(settings: Settings, redis_server: str
     limit = RateLimitItemPerMinute(2)
     scaled = settings.model_copy(update={"broker_url": redis_server})
     one, other = Counting(scaled), Counting(scaled)
-    assert [one.over(limit, "a"), other.over(limit, "a")] == [0, 0]
-    assert 0 < one.over(limit, "a") <= 60
-    assert other.over(limit, "b") == 0
+    assert [one.hit(limit, "a"), other.hit(limit, "a")] == [0, 0]
+    assert 0 < one.hit(limit, "a") <= 60
+    assert other.hit(limit, "b") == 0
     other.forget(limit, "a")
-    assert one.over(limit, "a") == 0
+    assert one.hit(limit, "a") == 0
 
 
 def test_without_redis_each_process_counts_for_itself(settings: Settings) -> None:

@@ -42,7 +42,7 @@ def test_the_page_adds_changes_and_removes(teams: Teams) -> None:
     client.post(f"{PAGE}/{teams.users['outsider']}", data={"role": "contributor", "remove": "yes"})
     assert "outsider" not in roles(teams)
     page = client.post(PAGE, data={"name": "<nobody>", "role": "viewer"})
-    assert (page.status_code, "is called &lt;nobody&gt;" in page.text) == (422, True)
+    assert (page.status_code, "no active user &lt;nobody&gt;" in page.text) == (422, True)
 
 
 def test_whoever_gives_up_the_own_role_is_led_to_what_is_left(teams: Teams) -> None:
